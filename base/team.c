@@ -29,7 +29,7 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "base/patience.h"
+#include "base/spin_budget.h"
 #include "base/processors.h"
 #include "base/thread.h"
 
@@ -45,7 +45,7 @@ struct member {
     struct sl_team *team;
     pthread_t thread; // unused for member 0
     int index;
-    struct sl_patience patience; // member 0 waits for the end of loops, the others for their beginning
+    struct sl_spin_budget budget; // member 0 waits for the end of loops, the others for their beginning
 };
 
 struct sl_team {
@@ -99,7 +99,7 @@ static bool all_outside(void *arg) {
 static void wait_for_round(struct member *member, uint32_t seen) {
     struct sl_team *team = member->team;
     struct wait wait = {team, seen};
-    if (sl_patience_look(&member->patience, round_changed, &wait)) {
+    if (sl_spin_budget_poll(&member->budget, round_changed, &wait)) {
         return;
     }
     atomic_fetch_add(&team->n_before, 1);
@@ -111,7 +111,7 @@ static void wait_for_round(struct member *member, uint32_t seen) {
 
 static void wait_for_members(struct sl_team *team) {
     struct wait wait = {team, 0};
-    if (sl_patience_look(&team->members[0].patience, all_outside, &wait)) {
+    if (sl_spin_budget_poll(&team->members[0].budget, all_outside, &wait)) {
         return;
     }
     atomic_fetch_add(&team->n_behind, 1);
@@ -246,7 +246,7 @@ static int look_at_late(struct sl_team *team, const struct sl_team_vigil *vigil,
 // Waits until all members are outside, or one is lost.
 static void keep_vigil(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late) {
     struct wait wait = {team, 0};
-    if (sl_patience_look(&team->members[0].patience, all_outside, &wait)) {
+    if (sl_spin_budget_poll(&team->members[0].budget, all_outside, &wait)) {
         return;
     }
     (void)look_at_late(team, vigil, late, 0);

@@ -73,7 +73,7 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
                                         struct sl_error *err) {
     struct sl_decode *decode = service;
     const Sluice__V1__ArchiveRequest *request = (const Sluice__V1__ArchiveRequest *)message;
-    enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
+    enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
     if (status == SL_OK && !request->destination) {
         status = sl_fail(err, SL_ERR_INVALID, "destination: missing");
     }

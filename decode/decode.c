@@ -35,7 +35,8 @@ static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, cons
 static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err) {
     struct sl_node *node = &((struct sl_decode *)service)->node;
-    enum sl_status status = sl_fence_check(&node->fence, ((const Sluice__V1__ReleaseRequest *)request)->term, err);
+    enum sl_status status =
+        sl_term_guard_check(&node->term_guard, ((const Sluice__V1__ReleaseRequest *)request)->term, err);
     if (status == SL_OK) {
         sl_kept_release(&((struct sl_decode *)service)->kept, ((const Sluice__V1__ReleaseRequest *)request)->lease_id);
         status = sl_lease_handle_release(node->inbound, call, request);

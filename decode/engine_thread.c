@@ -90,7 +90,7 @@ static bool take_inbox(struct stepper *stepper) {
     }
     pthread_mutex_unlock(&decode->mutex);
     sl_kept_reap(&decode->kept);
-    sl_pulse_tick(&decode->node.engine);
+    sl_progress_counter_tick(&decode->node.engine);
     return go_on;
 }
 

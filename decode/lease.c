@@ -24,7 +24,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     struct sl_decode *decode = service;
     const Sluice__V1__ReserveRequest *request = (const Sluice__V1__ReserveRequest *)message;
     sl_log_set_job(request->job_id);
-    enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
+    enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
     if (status != SL_OK) {
         return status;
     }

@@ -254,7 +254,7 @@ static enum sl_status plan_answer(struct sl_decode *decode, const Sluice__V1__De
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
     int rope_set = sl_decode_rope_set(decode, request);
     int64_t n_read = *session ? (*session)->n_tokens : 0; // read by prefill
-    // If prefill has read nothing, there is no annex: every slot stays here.
+    // If prefill has read nothing, there is no remote KV: every slot stays here.
     enum sl_status status = n_read > 0 ? sl_plan_make(&answer->recipe, &geometry, n_read, rope_set, plan, err)
                                        : sl_plan_make_local(&answer->recipe, &geometry, 1, rope_set, plan, err);
     if (status == SL_OK && *session) {
@@ -402,7 +402,7 @@ static void tell_retrieval(const struct sl_retriever_stats *stats) {
 static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
     sl_reader_destroy(&answer->reader); // the reader of a turn that was not read completely; frees its session too
     sl_writer_close(&answer->writer);
-    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, 0);
+    sl_ledger_set_promise(decode->node.ledger, &answer->promised_bytes, 0);
 }
 
 static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answer,
@@ -529,7 +529,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     answer->job_id = request->job_id;
     answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);
-    enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
+    enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
     if (status == SL_OK) {
         status = check_request(decode, request, err);
     }

@@ -136,7 +136,7 @@ static void refuse_status(struct sl_http_answer *answer, enum sl_status status, 
 
 static void finish(struct sl_http_answer *answer, const Sluice__V1__Finished *finished) {
     if (finished->statistics && finished->statistics->n_prompt_tokens > 0) {
-        sl_intake_settle(&answer->intake, finished->statistics->n_prompt_tokens);
+        sl_intake_reconcile(&answer->intake, finished->statistics->n_prompt_tokens);
     }
     if (finished->status_code != 0) {
         refuse_status(answer, sl_rpc_status_of_code(finished->status_code), finished->status_text);
@@ -224,7 +224,7 @@ static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *e
     enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
     // Then no job was made. Returned before the client gets the refusal: it may ask again at once
     if (answer->job_id[0] == '\0') {
-        sl_intake_settle(&answer->intake, 0);
+        sl_intake_reconcile(&answer->intake, 0);
     }
     if (status != SL_OK) {
         refuse_status(answer, status, err->text);

@@ -102,7 +102,7 @@ static enum sl_status charge(struct sl_intake *intake, const struct sl_openai_re
     return status;
 }
 
-void sl_intake_settle(struct sl_intake *intake, int64_t n_tokens) {
+void sl_intake_reconcile(struct sl_intake *intake, int64_t n_tokens) {
     sl_limits_give_back(intake->limits, &intake->who, SL_LIMIT_TOKENS, intake->n_charged_tokens - n_tokens,
                         sl_now_ns());
     intake->n_charged_tokens = n_tokens;

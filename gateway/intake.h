@@ -52,7 +52,7 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
                               struct sl_openai_request **request_out, struct sl_refusal *refusal);
 
 // Corrects the charge of a prompt when its number of tokens is known. 0: it was never read.
-void sl_intake_settle(struct sl_intake *intake, int64_t n_tokens);
+void sl_intake_reconcile(struct sl_intake *intake, int64_t n_tokens);
 
 // Frees the body, if there is one.
 void sl_intake_drop(struct sl_intake *intake);

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "kvstore/annexes/annexes.h"
-#include "kvstore/annexes/questions.h"
+#include "kvstore/remote_kv/remote_kv_table.h"
+#include "kvstore/remote_kv/questions.h"
 #include "kvstore/capsules/arrivals.h"
 #include "kvstore/capsules/pins.h"
 #include "kvstore/disk/disk.h"
@@ -15,15 +15,16 @@
 
 struct sl_kvstore {
     struct sl_node node;
-    struct sl_shelf *shelf;
+    struct sl_capsule_cache *capsule_cache;
     struct sl_kv_segments *segments;
     struct sl_room room;
     struct sl_disk *disk; // NULL: none
     struct sl_pins *pins;
     struct sl_arrivals *arrivals;
-    struct sl_annexes *annexes;
+    struct sl_remote_kv_table *remote_kvs;
     struct sl_questions *questions;
-    struct sl_pulse keeping, building, writing; // of the keeper, of the annexes' builder and of the disk's thread
+    // of the keeper, of the remote KVs' builder and of the disk's thread
+    struct sl_progress_counter keeping, building, writing;
     double max_scan_load;
     pthread_t keeper;
     _Atomic bool stopping;
@@ -48,7 +49,7 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
 enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
 
-// annex_service.c: those about offloaded layers
+// remote_kv_service.c: those about offloaded layers
 enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                           struct sl_error *err);
 enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

@@ -20,8 +20,8 @@
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_kvstore *kvstore = arg;
-    struct sl_shelf_stats stats;
-    sl_shelf_get_stats(kvstore->shelf, &stats);
+    struct sl_capsule_cache_stats stats;
+    sl_capsule_cache_get_stats(kvstore->capsule_cache, &stats);
     load->stored_capsules = stats.n_capsules;
     load->stored_bytes = (int64_t)stats.bytes;
     load->jobs = (int32_t)atomic_load(&kvstore->n_jobs);
@@ -31,7 +31,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     sl_kv_segments_get_stats(kvstore->segments, &segments);
     struct sl_questions_stats questions;
     sl_questions_get_stats(kvstore->questions, &questions);
-    load->annexes = sl_annexes_count(kvstore->annexes);
+    load->annexes = sl_remote_kv_table_count(kvstore->remote_kvs);
     load->leases += load->annexes;
     load->offloaded_bytes = (int64_t)segments.bytes;
     load->scan_load = questions.scan_load;
@@ -55,10 +55,10 @@ static void write_disk_metrics(FILE *page, bool there, const struct sl_disk_stat
 
 static void write_metrics(void *arg, FILE *page) {
     struct sl_kvstore *kvstore = arg;
-    struct sl_shelf_stats capsules;
+    struct sl_capsule_cache_stats capsules;
     struct sl_kv_segments_stats segments;
     struct sl_disk_stats disk;
-    sl_shelf_get_stats(kvstore->shelf, &capsules);
+    sl_capsule_cache_get_stats(kvstore->capsule_cache, &capsules);
     sl_kv_segments_get_stats(kvstore->segments, &segments);
     sl_disk_get_stats(kvstore->disk, &disk);
     sl_metrics_declare(page, SL_GAUGE, "sluice_store_bytes", "What is stored: capsules and segments.");
@@ -79,23 +79,23 @@ static void write_metrics(void *arg, FILE *page) {
     write_disk_metrics(page, kvstore->disk != NULL, &disk);
 }
 
-// Opens the parts for offloaded layers: the room that they share with capsules, the table of annexes, and the answering
-// threads.
-static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
-                                   struct sl_error *err) {
+// Opens the parts for offloaded layers: the room that they share with capsules, the table of remote KVs, and the
+// answering threads.
+static enum sl_status open_remote_kvs(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
+                                      struct sl_error *err) {
     struct sl_node *node = &kvstore->node;
     struct sl_runtime_config runtime = {.tier = node->config.tier, .threads = (int)config->scan_threads};
     enum sl_status status = sl_runtime_open(&runtime, &node->runtime, err);
     if (status == SL_OK) {
-        kvstore->building = (struct sl_pulse){.name = "builder", .n_waiting = 1, .team = node->runtime.team};
-        struct sl_annexes_config annexes = {&kvstore->room,        node->runtime.ops,  node->runtime.team,
-                                            node->config.lease_ms, &kvstore->building, node->fabric};
-        status = sl_annexes_create(&annexes, &kvstore->annexes, err);
+        kvstore->building = (struct sl_progress_counter){.name = "builder", .n_waiting = 1, .team = node->runtime.team};
+        struct sl_remote_kv_table_config remote_kvs = {&kvstore->room,        node->runtime.ops,  node->runtime.team,
+                                                       node->config.lease_ms, &kvstore->building, node->fabric};
+        status = sl_remote_kv_table_create(&remote_kvs, &kvstore->remote_kvs, err);
     }
     if (status == SL_OK) {
         struct sl_questions_config questions = {.fabric = node->fabric,
                                                 .arena = node->arena,
-                                                .annexes = kvstore->annexes,
+                                                .remote_kvs = kvstore->remote_kvs,
                                                 .n_threads = (int)config->scan_threads,
                                                 .pin = node->config.pin};
         status = sl_questions_create(&questions, &kvstore->questions, err);
@@ -105,25 +105,25 @@ static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_k
 }
 
 // Accepts a partly opened state. Answers in transit stay until the fabric is destroyed.
-static void close_annexes(struct sl_kvstore *kvstore) {
+static void close_remote_kvs(struct sl_kvstore *kvstore) {
     if (kvstore->questions) {
         sl_questions_stop(kvstore->questions);
     }
     atomic_store(&kvstore->building.n_waiting, 0);
-    sl_annexes_destroy(&kvstore->annexes);
+    sl_remote_kv_table_destroy(&kvstore->remote_kvs);
 }
 
-// Shelves what arrives, ends leases that were not renewed, and measures how busy the scanning threads are. It is a
+// Caches what arrives, ends leases that were not renewed, and measures how busy the scanning threads are. It is a
 // separate thread, so that none of this waits for new work.
 static void *keeper_main(void *arg) {
     struct sl_kvstore *kvstore = arg;
     uint64_t seen = 0;
     while (!atomic_load(&kvstore->stopping)) {
-        sl_pulse_tick(&kvstore->keeping);
+        sl_progress_counter_tick(&kvstore->keeping);
         sl_inbound_wait_change(kvstore->node.inbound, &seen, sl_deadline_in_ms(KEEP_MS));
         sl_arrivals_shelve(kvstore->arrivals);
         sl_pins_reap(kvstore->pins, sl_now_ns());
-        sl_annexes_reap(kvstore->annexes, sl_now_ns());
+        sl_remote_kv_table_reap(kvstore->remote_kvs, sl_now_ns());
         sl_questions_sample(kvstore->questions);
     }
     return NULL;
@@ -131,15 +131,15 @@ static void *keeper_main(void *arg) {
 
 // Watches the threads of the store. Threads that wake at regular times count as having work until they are stopped.
 static void watch_threads(struct sl_kvstore *kvstore) {
-    kvstore->keeping = (struct sl_pulse){.name = "keeper", .n_waiting = 1};
-    sl_node_add_pulse(&kvstore->node, &kvstore->keeping);
-    sl_node_add_pulse(&kvstore->node, &kvstore->building);
+    kvstore->keeping = (struct sl_progress_counter){.name = "keeper", .n_waiting = 1};
+    sl_node_add_progress_counter(&kvstore->node, &kvstore->keeping);
+    sl_node_add_progress_counter(&kvstore->node, &kvstore->building);
     if (kvstore->disk) {
-        sl_node_add_pulse(&kvstore->node, &kvstore->writing);
+        sl_node_add_progress_counter(&kvstore->node, &kvstore->writing);
     }
-    struct sl_pulse *scanning;
-    for (int i = 0; (scanning = sl_questions_pulse(kvstore->questions, i)) != NULL; i++) {
-        sl_node_add_pulse(&kvstore->node, scanning);
+    struct sl_progress_counter *scanning;
+    for (int i = 0; (scanning = sl_questions_progress_counter(kvstore->questions, i)) != NULL; i++) {
+        sl_node_add_progress_counter(&kvstore->node, scanning);
     }
 }
 
@@ -182,8 +182,8 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
                                   .silent_ms = SILENT_MS,
                                   .pause_ms = PAUSE_MS,
                                   .max_pause_ms = MAX_PAUSE_MS,
-                                  .pulse = &kvstore->writing,
-                                  .shelf = kvstore->shelf,
+                                  .progress_counter = &kvstore->writing,
+                                  .capsule_cache = kvstore->capsule_cache,
                                   .room = &kvstore->room};
     return sl_disk_open(&disk, &kvstore->disk, err);
 }
@@ -192,7 +192,7 @@ static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_
                                     struct sl_error *err) {
     enum sl_status status = open_disk(kvstore, config, err);
     if (status == SL_OK) {
-        status = sl_pins_create(kvstore->shelf, kvstore->node.config.lease_ms, &kvstore->pins, err);
+        status = sl_pins_create(kvstore->capsule_cache, kvstore->node.config.lease_ms, &kvstore->pins, err);
     }
     return status == SL_OK ? sl_arrivals_create(&kvstore->room, kvstore->disk, &kvstore->arrivals, err) : status;
 }
@@ -205,16 +205,16 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     if (status != SL_OK) {
         return status;
     }
-    status = sl_shelf_create(kvstore.node.arena, config->keep_ms, &kvstore.shelf, err);
+    status = sl_capsule_cache_create(kvstore.node.arena, config->keep_ms, &kvstore.capsule_cache, err);
     if (status == SL_OK) {
         status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
-    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.segments);
+    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);
     if (status == SL_OK) {
         status = open_capsules(&kvstore, config, err);
     }
     if (status == SL_OK) {
-        status = open_annexes(&kvstore, config, err);
+        status = open_remote_kvs(&kvstore, config, err);
     }
     if (status == SL_OK) {
         status = serve(&kvstore, err);
@@ -222,10 +222,10 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_pins_destroy(&kvstore.pins);
     sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
-    close_annexes(&kvstore);
+    close_remote_kvs(&kvstore);
     sl_room_cleanup(&kvstore.room);
     sl_kv_segments_destroy(&kvstore.segments);
-    sl_shelf_destroy(&kvstore.shelf);
+    sl_capsule_cache_destroy(&kvstore.capsule_cache);
     sl_node_close(&kvstore.node);
     sl_questions_destroy(&kvstore.questions);
     return status;

@@ -6,11 +6,11 @@
  *
  * Design: everything arrives as at a decode worker, in leased inbound transfers (net/node/inbound.h), and shares one memory
  *         (kvstore/memory/room.h).
- *         Capsules: a keeper thread shelves what has arrived (kvstore/capsules/arrivals.h) and ends pins that were not
- *         renewed (pins.h). Handlers of Fetch send from the shelf; a pinned capsule is not evicted. A store with a disk
- *         finds there what memory cannot keep (kvstore/disk/disk.h). Offloaded layers: a builder thread makes segments
- *         of what has arrived and appends them to annexes (kvstore/annexes/annexes.h); scanning threads answer
- *         questions of decode workers (kvstore/annexes/questions.h).
+ *         Capsules: a keeper thread caches what has arrived (kvstore/capsules/arrivals.h) and ends pins that were not
+ *         renewed (pins.h). Handlers of Fetch send from the capsule cache; a pinned capsule is not evicted. A store
+ *         with a disk finds there what memory cannot keep (kvstore/disk/disk.h). Offloaded layers: a builder thread
+ *         makes segments of what has arrived and appends them to remote KVs (kvstore/remote_kv/remote_kv_table.h);
+ *         scanning threads answer questions of decode workers (kvstore/remote_kv/questions.h).
  */
 #pragma once
 
@@ -22,7 +22,7 @@ struct sl_kvstore_config {
     const char *disk;           // folder; "": none
     int64_t disk_bytes;
     int64_t keep_ms;      // released KV stays so long unless there is no other room
-    double max_scan_load; // above it no annex is opened
+    double max_scan_load; // above it no remote KV is opened
 };
 
 // Runs the whole worker: opens, serves until SIGTERM, closes.

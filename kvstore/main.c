@@ -13,7 +13,7 @@ static const struct sl_option options[] = {
      "busy share of their time above which no further session is taken in", SL_FIELD(sl_kvstore_config, max_scan_load),
      0, 1},
     {"keep", 0, SL_OPTION_DURATION, "60s", "TIME",
-     "what a job has let go of stays so long unless there is no other room", SL_FIELD(sl_kvstore_config, keep_ms), 0,
+     "what a job has released stays so long unless there is no other room", SL_FIELD(sl_kvstore_config, keep_ms), 0,
      86400000},
     {"disk", 0, SL_OPTION_STRING, "", "DIR", "folder that keeps capsules when memory does not, and over restarts",
      SL_FIELD(sl_kvstore_config, disk)},

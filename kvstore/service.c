@@ -19,9 +19,9 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__StoreReserveRequest *request = (const Sluice__V1__StoreReserveRequest *)message;
     if (!request->key || request->capsule_bytes < 1 ||
-        request->prefixes.len >= SL_SHELF_MAX_PREFIXES * sizeof(struct sl_hash128)) {
+        request->prefixes.len >= SL_CAPSULE_CACHE_MAX_PREFIXES * sizeof(struct sl_hash128)) {
         return sl_fail(err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
-                       SL_SHELF_MAX_PREFIXES - 1);
+                       SL_CAPSULE_CACHE_MAX_PREFIXES - 1);
     }
     if (request->capsule_bytes > kvstore->node.config.arena_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld exceed the store's %lld",
@@ -62,7 +62,7 @@ enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, c
                                       struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__ForgetRequest *request = (const Sluice__V1__ForgetRequest *)message;
-    enum sl_status status = sl_fence_check_if_any(&kvstore->node.fence, request->term, err);
+    enum sl_status status = sl_term_guard_check_if_any(&kvstore->node.term_guard, request->term, err);
     struct sl_capsule_id id = {0};
     if (status == SL_OK && (!request->key || !sl_hash128_read(request->key->prefix_hash.data,
                                                               request->key->prefix_hash.len, &id.prefix_hash))) {
@@ -85,7 +85,8 @@ enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__RenewRequest *request = (const Sluice__V1__RenewRequest *)message;
-    if (sl_pins_renew(kvstore->pins, request->lease_id) || sl_annexes_renew(kvstore->annexes, request->lease_id)) {
+    if (sl_pins_renew(kvstore->pins, request->lease_id) ||
+        sl_remote_kv_table_renew(kvstore->remote_kvs, request->lease_id)) {
         Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
         reply.lease_ms = kvstore->node.config.lease_ms;
         return sl_rpc_call_send(call, &reply.base);
@@ -97,12 +98,12 @@ enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, 
                                        struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__ReleaseRequest *request = (const Sluice__V1__ReleaseRequest *)message;
-    enum sl_status status = sl_fence_check_if_any(&kvstore->node.fence, request->term, err);
+    enum sl_status status = sl_term_guard_check_if_any(&kvstore->node.term_guard, request->term, err);
     if (status != SL_OK) {
         return status;
     }
     sl_pins_release(kvstore->pins, request->lease_id);
-    sl_annexes_release(kvstore->annexes, request->lease_id);
+    sl_remote_kv_table_release(kvstore->remote_kvs, request->lease_id);
     return sl_lease_handle_release(kvstore->node.inbound, call, message);
 }
 
@@ -115,11 +116,11 @@ static int longest_first(const void *a, const void *b) {
 static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl_prefix *prefixes, size_t n_prefixes,
                                      int64_t deadline_ns, int64_t *covered_out) {
     size_t at = n_prefixes, disk_at;
-    struct sl_stored *stored = sl_shelf_pin_longest(kvstore->shelf, prefixes, n_prefixes, &at);
+    struct sl_stored *stored = sl_capsule_cache_pin_longest(kvstore->capsule_cache, prefixes, n_prefixes, &at);
     struct sl_stored *longer = sl_disk_recall(kvstore->disk, prefixes, at, deadline_ns, &disk_at);
     if (longer) {
         if (stored) {
-            sl_shelf_unpin(kvstore->shelf, stored);
+            sl_capsule_cache_unpin(kvstore->capsule_cache, stored);
         }
         stored = longer;
         at = disk_at;
@@ -168,13 +169,13 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
         pin_longest(kvstore, prefixes, request->n_prefixes, sl_rpc_call_deadline_ns(call), &covered);
     free(prefixes);
     if (!stored) {
-        sl_shelf_count_miss(kvstore->shelf);
+        sl_capsule_cache_count_miss(kvstore->capsule_cache);
         return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
     }
     char id[SL_LEASE_ID_BYTES];
     status = sl_pins_add(kvstore->pins, stored, id, err);
     if (status != SL_OK) {
-        sl_shelf_unpin(kvstore->shelf, stored);
+        sl_capsule_cache_unpin(kvstore->capsule_cache, stored);
         return status;
     }
     Sluice__V1__LookupReply reply = SLUICE__V1__LOOKUP_REPLY__INIT;
@@ -231,8 +232,8 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     (void)message;
     (void)err;
     struct sl_kvstore *kvstore = service;
-    struct sl_shelf_stats stats;
-    sl_shelf_get_stats(kvstore->shelf, &stats);
+    struct sl_capsule_cache_stats stats;
+    sl_capsule_cache_get_stats(kvstore->capsule_cache, &stats);
     Sluice__V1__StoreStatsReply reply = SLUICE__V1__STORE_STATS_REPLY__INIT;
     reply.capsules = stats.n_capsules;
     reply.bytes = (int64_t)stats.bytes;
@@ -246,7 +247,7 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     sl_kv_segments_get_stats(kvstore->segments, &segments);
     struct sl_questions_stats questions;
     sl_questions_get_stats(kvstore->questions, &questions);
-    reply.annexes = sl_annexes_count(kvstore->annexes);
+    reply.annexes = sl_remote_kv_table_count(kvstore->remote_kvs);
     reply.leases += reply.annexes;
     reply.stretches = segments.n_segments;
     reply.stretch_bytes = (int64_t)segments.bytes;

@@ -188,8 +188,8 @@ static enum sl_not_kept put_boundary(struct sl_archive *archive, struct sl_prefi
     pthread_mutex_lock(&archive->mutex);
     if (from == SL_COPY_FROM_PAGES) {
         entry->reads = job;
-        job->let_go_tokens = until;
-        job->let_go_ns = 0;
+        job->release_tokens = until;
+        job->release_ns = 0;
     }
     push(archive, entry);
     pthread_mutex_unlock(&archive->mutex);
@@ -209,13 +209,13 @@ void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *
     }
 }
 
-bool sl_archive_let_go(struct sl_archive *archive, struct sl_prefill_job *job) {
+bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) {
     pthread_mutex_lock(&archive->mutex);
     struct entry *entry = find(archive, job);
-    if (entry && job->let_go_ns == 0) {
-        job->let_go_ns = sl_deadline_in_ms(HOLD_MS);
+    if (entry && job->release_ns == 0) {
+        job->release_ns = sl_deadline_in_ms(HOLD_MS);
     }
-    if (entry && sl_now_ns() >= job->let_go_ns) {
+    if (entry && sl_now_ns() >= job->release_ns) {
         drop(archive, entry, SL_NOT_KEPT_LATE);
         entry = find(archive, job);
         atomic_store(&job->kept_state, SLUICE__V1__KEPT__KEPT_NOT_LATE);

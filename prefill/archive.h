@@ -44,12 +44,12 @@ enum sl_not_kept {
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err);
 void sl_archive_destroy(struct sl_archive **archive); // drops the remaining copies. Accepts NULL, nulls
 
-// Queues a state between two chunks, on the engine's thread. If job->let_go_tokens is not 0 afterwards, no step of the
-// job may reach that token before sl_archive_let_go() has returned true.
+// Queues a state between two chunks, on the engine's thread. If job->release_tokens is not 0 afterwards, no step of the
+// job may reach that token before sl_archive_release() has returned true.
 void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session);
 // Returns true when no copy reads the job's pages. Called on the engine's thread; the first call starts the job's
 // HOLD_MS.
-bool sl_archive_let_go(struct sl_archive *archive, struct sl_prefill_job *job);
+bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job);
 
 // Decides whether the job's finished session will be kept, and records this in job->kept. Called on the handler's
 // thread.

@@ -70,7 +70,7 @@ static void forget(struct sl_prefill_job *job) {
 // Returns the job to its handler, which may have freed it when this returns.
 static void end_job(struct sl_prefill_job *job, enum sl_status status, const struct sl_error *err) {
     struct sl_session *session = job->session;
-    sl_ledger_settle(job->prefill->node.ledger, &job->promised_bytes, 0); // it will take no more memory
+    sl_ledger_set_promise(job->prefill->node.ledger, &job->promised_bytes, 0); // it will take no more memory
     if (job->reader) {
         sl_reader_get_stats(job->reader, &job->stats);
         sl_reader_get_errors(job->reader, &job->errors);
@@ -252,7 +252,7 @@ static bool take_inbox(struct stepper *stepper) {
     prefill->inbox_end = &prefill->inbox;
     bool go_on = !prefill->stopping;
     pthread_mutex_unlock(&prefill->mutex);
-    sl_pulse_tick(&prefill->node.engine);
+    sl_progress_counter_tick(&prefill->node.engine);
     for (struct sl_prefill_job *job = *end; job; job = job->next) {
         job->ticket = ++stepper->n_arrived;
     }
@@ -306,11 +306,11 @@ static void archive_boundary(struct sl_prefill_job *job) {
 static bool must_wait(struct sl_prefill_job *job) {
     archive_boundary(job);
     int64_t end = sl_reader_session(job->reader)->n_tokens + sl_reader_next_tokens(job->reader);
-    if (job->let_go_tokens == 0 || end < job->let_go_tokens) {
+    if (job->release_tokens == 0 || end < job->release_tokens) {
         return false;
     }
-    bool waits = !sl_archive_let_go(job->prefill->archive, job);
-    job->let_go_tokens = waits ? job->let_go_tokens : 0;
+    bool waits = !sl_archive_release(job->prefill->archive, job);
+    job->release_tokens = waits ? job->release_tokens : 0;
     return waits;
 }
 

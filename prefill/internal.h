@@ -83,8 +83,8 @@ struct sl_prefill_job {
     size_t promised_bytes;        // the part of memory_bytes that the session does not hold
     size_t offload_peak_bytes;    // peak memory of the session and of the tiles that were read back
     bool boundary_put;            // the archive was offered the state between two chunks
-    int64_t let_go_tokens;        // no pass may reach this token while a copy is sent from the pages; 0: no limit
-    int64_t let_go_ns;            // set by the archive: such a pass waits until then; 0: it does not wait yet
+    int64_t release_tokens;       // no pass may reach this token while a copy is sent from the pages; 0: no limit
+    int64_t release_ns;           // set by the archive: such a pass waits until then; 0: it does not wait yet
 
     atomic_int n_refs;
     atomic_bool cancelled;

@@ -17,7 +17,7 @@ static void ship_final(struct sl_prefill_job *job, bool all) {
         status = sl_outbound_layer(&job->outbound, runtime, session, layer, &err);
     }
     status = status == SL_OK ? sl_outbound_flush(&job->outbound, runtime, all, &err) : status;
-    status = sl_stream_let_go_after(runtime->stream, status, &err);
+    status = sl_stream_release_after(runtime->stream, status, &err);
     sl_reader_fail(job->reader, status, &err);
 }
 
@@ -74,7 +74,7 @@ bool sl_prefill_pass_layer(struct sl_prefill_pass *pass) {
         more = sl_reading_layer(&pass->reading);
     }
     struct sl_error err = {0};
-    enum sl_status status = sl_stream_let_go(stream, &err);
+    enum sl_status status = sl_stream_release(stream, &err);
     for (int i = 0; i < pass->n; i++) {
         sl_reader_fail(pass->jobs[i]->reader, status, &err);
         if (more && sl_reader_status(pass->jobs[i]->reader, NULL) == SL_OK) {

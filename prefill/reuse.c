@@ -2,10 +2,10 @@
 /*
  * Reuses a stored prefix: its capsule and, with recipes that offload, the remote KV of the other layers.
  *
- *   capsule   annexes         what is read
- *   whole     whole           nothing: the store ships the capsule; the annexes are used as they are
+ *   capsule   remote KVs         what is read
+ *   whole     whole           nothing: the store ships the capsule; the remote KVs are used as they are
  *   n tokens  m tokens        from min(n, m) on, at a page boundary (sl_offload_begins_at())
- *   none      any             everything; KV that the annexes have is not shipped again
+ *   none      any             everything; KV that the remote KVs have is not shipped again
  *
  * A recipe that thins its offloaded layers can reuse only the whole prompt.
  */
@@ -50,10 +50,10 @@ static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_st
 }
 
 /*
- * Cuts the match to the tokens that the annexes have too. With a recipe that offloads, a capsule has only the resident
- * layers, so it is useful only up to the tokens for which the stores have the other layers.
+ * Cuts the match to the tokens that the remote KVs have too. With a recipe that offloads, a capsule has only the
+ * resident layers, so it is useful only up to the tokens for which the stores have the other layers.
  */
-static void cut_to_annexes(const struct sl_prefill_job *job, struct sl_store_match *match) {
+static void cut_to_remote_kvs(const struct sl_prefill_job *job, struct sl_store_match *match) {
     if (job->offload && !(match->n_tokens == job->plan.n_prompt && sl_offload_is_stored(job->offload))) {
         match->n_tokens = sl_offload_begins_at(job->offload, match->n_tokens);
     }
@@ -92,7 +92,7 @@ enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__Pr
     struct sl_store_match match;
     enum sl_status status = sl_store_lookup(&store, &match, &why);
     if (status == SL_OK) {
-        cut_to_annexes(job, &match);
+        cut_to_remote_kvs(job, &match);
         if (sl_store_match_is_whole(&store, &match)) {
             status = reuse_whole(job, &store, &match, request->destination, err);
             sl_store_release(store.client, store.address, match.lease_id);

@@ -270,7 +270,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     event.done = &done;
     enum sl_status status = sl_rpc_call_send(call, &event.base);
     if (status == SL_OK && job->offload) {
-        sl_offload_hand_on(job->offload);
+        sl_offload_pass_leases(job->offload);
     }
     return status;
 }
@@ -380,7 +380,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     if (!job) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     }
-    enum sl_status status = sl_fence_check(&prefill->node.fence, request->term, err);
+    enum sl_status status = sl_term_guard_check(&prefill->node.term_guard, request->term, err);
     if (status == SL_OK) {
         status = prepare(prefill, request, job, err);
     }
@@ -420,7 +420,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     sl_offload_close(&job->offload);
     sl_archive_end_job(prefill->archive, job, status == SL_OK); // takes the session or its staged block
     sl_outbound_close(&job->outbound);
-    sl_annex_shares_free(&job->shares, job->n_shares);
+    sl_remote_kv_shares_free(&job->shares, job->n_shares);
     sl_session_destroy(&job->session);
     atomic_fetch_sub(&prefill->n_jobs, 1);
     sl_prefill_wake(prefill);

@@ -148,8 +148,8 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
                               .coordinator = generation->job.coordinator,
                               .take = take,
                               .arg = generation};
-    struct sl_retry_budget patience;
-    sl_retry_budget_init(&patience, generation->watch);
+    struct sl_retry_budget budget;
+    sl_retry_budget_init(&budget, generation->watch);
     for (;;) {
         struct sl_error why = {0};
         enum sl_status status = sl_follow_once(&at, &why);
@@ -165,7 +165,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
             return sl_fail_from(err, status, &why, "%s", why.text);
         }
         do {
-            status = sl_retry_budget_wait(&patience, &at, &why, err);
+            status = sl_retry_budget_wait(&budget, &at, &why, err);
             if (status != SL_OK) {
                 return status;
             }

@@ -82,10 +82,10 @@ bool sl_connection_lost(enum sl_status status);
 
 // Limits for retries: their total time, and the pauses between them.
 struct sl_retry_budget {
-    int64_t patience_ms, give_up_ns, pause_ms;
+    int64_t limit_ms, give_up_ns, pause_ms;
 };
-void sl_retry_budget_init(struct sl_retry_budget *patience, const struct sl_watch *watch);
+void sl_retry_budget_init(struct sl_retry_budget *budget, const struct sl_watch *watch);
 // Pauses after an attempt that has failed with `why`. When there are no further attempts, err has the reason,
 // SL_ERR_CANCELLED if `stopped` returned true.
-enum sl_status sl_retry_budget_wait(struct sl_retry_budget *patience, const struct sl_following *following,
+enum sl_status sl_retry_budget_wait(struct sl_retry_budget *budget, const struct sl_following *following,
                                     const struct sl_error *why, struct sl_error *err);

@@ -28,7 +28,7 @@
 #define FIRST_PAUSE_MS   50
 #define LONGEST_PAUSE_MS 2000
 #define SEVERAL_PAUSE_MS 400 // longest pause with several coordinators: another one may lead by then
-#define DEFAULT_PATIENCE 30000
+#define DEFAULT_LIMIT_MS 30000
 // A coordinator of several that is silent for so long: ask the others whether it still leads
 #define SILENT_MS 1000
 
@@ -139,42 +139,42 @@ static bool pause_for(const struct sl_watch *watch, int64_t ms) {
     return true;
 }
 
-void sl_retry_budget_init(struct sl_retry_budget *patience, const struct sl_watch *watch) {
-    patience->patience_ms = watch->reconnect_ms > 0 ? watch->reconnect_ms : DEFAULT_PATIENCE;
-    patience->give_up_ns = sl_deadline_in_ms(patience->patience_ms);
-    patience->pause_ms = FIRST_PAUSE_MS;
+void sl_retry_budget_init(struct sl_retry_budget *budget, const struct sl_watch *watch) {
+    budget->limit_ms = watch->reconnect_ms > 0 ? watch->reconnect_ms : DEFAULT_LIMIT_MS;
+    budget->give_up_ns = sl_deadline_in_ms(budget->limit_ms);
+    budget->pause_ms = FIRST_PAUSE_MS;
 }
 
 static enum sl_status cancelled(const struct sl_following *following, struct sl_error *err) {
     return sl_fail(err, SL_ERR_CANCELLED, "stopped watching job %s", following->job_id);
 }
 
-enum sl_status sl_retry_budget_wait(struct sl_retry_budget *patience, const struct sl_following *following,
+enum sl_status sl_retry_budget_wait(struct sl_retry_budget *budget, const struct sl_following *following,
                                     const struct sl_error *why, struct sl_error *err) {
     const struct sl_watch *watch = following->watch;
     if (stopped(watch)) {
         return cancelled(following, err);
     }
     if (following->heard) {
-        patience->give_up_ns = sl_deadline_in_ms(patience->patience_ms);
-        patience->pause_ms = FIRST_PAUSE_MS;
+        budget->give_up_ns = sl_deadline_in_ms(budget->limit_ms);
+        budget->pause_ms = FIRST_PAUSE_MS;
     }
     if (sl_deadline_left_ms(watch->deadline_ns) == 0) {
         return sl_fail_from(err, SL_ERR_DEADLINE, why, "job %s has not finished in time; last seen: %s",
                             following->job_id, why->text);
     }
-    if (sl_deadline_left_ms(patience->give_up_ns) == 0) {
+    if (sl_deadline_left_ms(budget->give_up_ns) == 0) {
         return sl_fail_from(err, SL_ERR_PEER_LOST, why, "no coordinator for %lld ms while watching job %s: %s",
-                            (long long)patience->patience_ms, following->job_id, why->text);
+                            (long long)budget->limit_ms, following->job_id, why->text);
     }
     if (watch->on_reconnect) {
         watch->on_reconnect(watch->arg, why);
     }
-    if (!pause_for(watch, patience->pause_ms)) {
+    if (!pause_for(watch, budget->pause_ms)) {
         return cancelled(following, err);
     }
     int64_t longest_ms = following->client->coordinators.n > 1 ? SEVERAL_PAUSE_MS : LONGEST_PAUSE_MS;
-    patience->pause_ms = patience->pause_ms * 2 < longest_ms ? patience->pause_ms * 2 : longest_ms;
+    budget->pause_ms = budget->pause_ms * 2 < longest_ms ? budget->pause_ms * 2 : longest_ms;
     return SL_OK;
 }
 
@@ -184,8 +184,8 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
                               .job_id = watch->job_id,
                               .coordinator = atomic_load(&client->current),
                               .last_sequence = watch->from_sequence > 0 ? watch->from_sequence - 1 : 0};
-    struct sl_retry_budget patience;
-    sl_retry_budget_init(&patience, watch);
+    struct sl_retry_budget budget;
+    sl_retry_budget_init(&budget, watch);
     int n = client->coordinators.n,
         n_unknown = 0; // attempts in a row without an answer about the job, since a leader did not know it
     for (;;) {
@@ -203,7 +203,7 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
             return sl_fail_from(err, status, &why, "%s", why.text);
         }
         at.coordinator = (at.coordinator + 1) % n;
-        status = sl_retry_budget_wait(&patience, &at, &why, err);
+        status = sl_retry_budget_wait(&budget, &at, &why, err);
         if (status != SL_OK) {
             return status;
         }

@@ -10,7 +10,7 @@
  *
  * A leader has a term: a number higher than all terms before it. A leader relies on its own clock only: it stops leading fence_ms after the
  * start of the last renewal that succeeded. This is before the lease ends, and needs no thread to run. Requests that it has under way carry
- * its term, and workers that have seen a higher one refuse them (net/node/fence.h).
+ * its term, and workers that have seen a higher one refuse them (net/node/term_guard.h).
  * No coordinator exits because etcd is unreachable: none leads until etcd is back, and then one does.
  * Threads: one of its own, which alone talks to etcd; every function from any thread.
  */

@@ -179,7 +179,7 @@ void sl_event_log_tell(struct sl_event_log *log, size_t n) {
     pthread_mutex_unlock(&log->mutex);
 }
 
-void sl_event_log_let_go(struct sl_event_log *log) {
+void sl_event_log_release(struct sl_event_log *log) {
     pthread_mutex_lock(&log->mutex);
     log->held = false;
     log->news = NULL;

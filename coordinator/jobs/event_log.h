@@ -72,7 +72,7 @@ void sl_event_log_hold(struct sl_event_log *log, void (*news)(void *arg), void *
 // Lets watchers see the first n events; what they have seen before stays visible.
 void sl_event_log_tell(struct sl_event_log *log, size_t n);
 // Ends the hold: watchers see all events.
-void sl_event_log_let_go(struct sl_event_log *log);
+void sl_event_log_release(struct sl_event_log *log);
 bool sl_event_log_is_held(struct sl_event_log *log);
 
 // Marks the next events as the job's end: sl_event_log_ready() counts none of them before the log is closed.

@@ -395,13 +395,13 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // A session that is being decoded does not expire; its lease is renewed so that a worker may treat both alike.
-    struct sl_lease annexes[SL_MAX_SHARES];
+    struct sl_lease remote_kvs[SL_MAX_SHARES];
     struct sl_worker_call call = {
         .job = job,
         .worker = run->claim.decode,
         .lease = &run->lease,
-        .others = annexes,
-        .n_others = sl_remote_kv_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, annexes),
+        .others = remote_kvs,
+        .n_others = sl_remote_kv_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, remote_kvs),
         .silence_ms = run->context->silence_ms};
     enum sl_status status = sl_worker_call_open(&call, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->state != SL_RUN_ANSWERED) {

@@ -16,8 +16,8 @@ void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *
         Sluice__V1__StoreShare *message = &shares->messages[i];
         sluice__v1__store_share__init(message);
         message->address = (char *)sl_worker_address(claim->shares[i].store);
-        message->first_lane = claim->shares[i].first_lane;
-        message->n_lanes = claim->shares[i].n_lanes;
+        message->first_lane = claim->shares[i].first_offloaded_head;
+        message->n_lanes = claim->shares[i].n_offloaded_heads;
         message->replica = claim->shares[i].replica;
         shares->pointers[i] = message;
     }
@@ -27,8 +27,8 @@ void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *
 static int find_share(const struct sl_claim *claim, const Sluice__V1__StoreShare *share) {
     for (int i = 0; share != NULL && i < claim->n_shares; i++) {
         if (strcmp(sl_worker_address(claim->shares[i].store), share->address) == 0 &&
-            claim->shares[i].first_lane == share->first_lane && claim->shares[i].n_lanes == share->n_lanes &&
-            claim->shares[i].replica == share->replica) {
+            claim->shares[i].first_offloaded_head == share->first_lane &&
+            claim->shares[i].n_offloaded_heads == share->n_lanes && claim->shares[i].replica == share->replica) {
             return i;
         }
     }

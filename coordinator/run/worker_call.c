@@ -83,7 +83,7 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
 
 enum sl_status sl_worker_call_open(struct sl_worker_call *call, const struct sl_rpc_method *method,
                                    const ProtobufCMessage *request, int64_t deadline_ns, struct sl_error *err) {
-    sl_silence_end(&call->silence, sl_now_ns());
+    sl_liveness_timer_reset(&call->liveness, sl_now_ns());
     return sl_rpc_stream_open(sl_worker_channel(call->worker), method, request, deadline_ns, NULL, &call->stream, err);
 }
 
@@ -171,14 +171,14 @@ enum sl_status sl_worker_call_next(struct sl_worker_call *call, ProtobufCMessage
         struct sl_error why = {0};
         status = sl_rpc_stream_next(call->stream, POLL_MS, message_out, &why);
         if (status == SL_OK) {
-            sl_silence_end(&call->silence, sl_now_ns());
+            sl_liveness_timer_reset(&call->liveness, sl_now_ns());
             return SL_OK;
         }
         if (status != SL_AGAIN) {
             return classify(call, status, &why, err);
         }
         int64_t usual_ns = call->silence_ms * SL_NS_PER_MS / 2; // a renewal may take half a second
-        int64_t silent_ms = sl_silence_look(&call->silence, sl_now_ns(), usual_ns) / SL_NS_PER_MS;
+        int64_t silent_ms = sl_liveness_timer_poll(&call->liveness, sl_now_ns(), usual_ns) / SL_NS_PER_MS;
         if (silent_ms > call->silence_ms) {
             sl_worker_suspect(call->worker);
             return sl_fail(err, SL_ERR_PEER_LOST, "%s lost: silent for %" PRId64 " ms", sl_worker_name(call->worker),

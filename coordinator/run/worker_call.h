@@ -15,7 +15,7 @@
  */
 #pragma once
 
-#include "base/silence.h"
+#include "base/liveness_timer.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/registry.h"
 #include "net/rpc/rpc.h"
@@ -39,7 +39,7 @@ struct sl_worker_call {
     struct sl_lease *others;  // [n_others] renewed as well; the call continues without them
     int n_others;
     int64_t silence_ms;
-    struct sl_silence silence;
+    struct sl_liveness_timer liveness;
     struct sl_rpc_stream *stream;
 };
 

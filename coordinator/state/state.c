@@ -148,7 +148,7 @@ static void lose(struct sl_state *state, struct kept_file *file, const char *why
     atomic_fetch_add(&state->n_lost, 1);
     note_room(state, true, why);
     discard(state, file);
-    sl_event_log_let_go(&file->job->log);
+    sl_event_log_release(&file->job->log);
 }
 
 // ---- writing ------------------------------------------------------------------------------------------------------------
@@ -509,7 +509,7 @@ void sl_state_close(struct sl_state **state_inout) {
     while (state->files) {
         struct kept_file *file = state->files;
         state->files = file->next;
-        sl_event_log_let_go(&file->job->log);
+        sl_event_log_release(&file->job->log);
         if (file->fd >= 0) {
             close(file->fd);
         }
@@ -585,7 +585,7 @@ void sl_state_watch(struct sl_state *state, int64_t now_ns) {
     sl_log_warn("state", "%s: the disk does not answer: jobs go on that a restart will not find, or will run again",
                 state->folder.path);
     for (size_t i = 0; i < n; i++) {
-        sl_event_log_let_go(&jobs[i]->log);
+        sl_event_log_release(&jobs[i]->log);
         sl_job_unref(&jobs[i]);
     }
     atomic_fetch_add(&state->n_lost, (int64_t)n);

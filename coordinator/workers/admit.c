@@ -36,7 +36,8 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
     }
-    // Without prefill there is no annex: every slot stays with decode. Sizes are the same for every set of frequencies.
+    // Without prefill there is no remote KV: every slot stays with decode. Sizes are the same for every set of
+    // frequencies.
     enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, 0, plan, err)
                                           : sl_plan_make_local(recipe, geometry, 1, 0, plan, err);
     if (status == SL_OK) {
@@ -47,12 +48,12 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
             .prefill_bytes = n_prefill > 0 ? (int64_t)plan->prefill_peak_bytes : 0,
         };
         if (n_prefill > 0 && sl_recipe_offloads(&plan->recipe)) {
-            struct sl_lanes lanes;
-            sl_lanes_init(&lanes, &plan->recipe.offload, geometry);
-            struct sl_route_lanes *offloaded = &demand_out->offloaded;
-            offloaded->n = sl_lanes_count(&lanes);
+            struct sl_offloaded_heads offloaded_heads;
+            sl_offloaded_heads_init(&offloaded_heads, &plan->recipe.offload, geometry);
+            struct sl_route_offloaded_heads *offloaded = &demand_out->offloaded;
+            offloaded->n = sl_offloaded_heads_count(&offloaded_heads);
             offloaded->replicas = plan->recipe.replicas;
-            offloaded->bytes = (int64_t)sl_plan_annex_bytes(plan) / offloaded->n;
+            offloaded->bytes = (int64_t)sl_plan_remote_kv_bytes(plan) / offloaded->n;
             // Stores may have the beginning of any prompt by the time it is read.
             demand_out->travelling_bytes = (int64_t)sl_plan_travelling_bytes(plan, true);
         }
@@ -371,31 +372,32 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
 // Chooses stores for the offloaded layers. References go into the claim at once, claims of memory later.
 static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                     struct sl_claim *claim, struct sl_error *err) {
-    const struct sl_route_lanes *lanes = &spec->demand->offloaded;
+    const struct sl_route_offloaded_heads *offloaded_heads = &spec->demand->offloaded;
     const uint64_t key = spec->n_keys > 0 ? spec->keys[0] : 0;
     struct sl_worker_set set;
     struct sl_route_share shares[SL_MAX_SHARES];
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
     mark_avoided(&set, spec->avoid);
-    int n = sl_route_shares(set.views, set.n, key, lanes, shares, SL_MAX_SHARES);
+    int n = sl_route_shares(set.views, set.n, key, offloaded_heads, shares, SL_MAX_SHARES);
     enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
     int n_ready = sl_route_count_ready(set.views, set.n);
-    if (n < 0 && n_ready < lanes->replicas) {
+    if (n < 0 && n_ready < offloaded_heads->replicas) {
         status = sl_fail(err, SL_ERR_PEER_LOST,
                          "the recipe offloads layers %d times over and %d kvstores are ready: start more "
                          "(sluice-kvstore), or use place=resident",
-                         lanes->replicas, n_ready);
-    } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, lanes, SL_MAX_SHARES)) {
+                         offloaded_heads->replicas, n_ready);
+    } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, offloaded_heads, SL_MAX_SHARES)) {
         status = sl_fail(err, SL_ERR_PRECONDITION,
                          "the job's offloaded layers take %" PRId64
                          " bytes, %d times in different kvstores, which together hold %" PRId64
                          ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
-                         lanes->bytes * lanes->n, lanes->replicas, sl_route_store_room(set.views, set.n));
+                         offloaded_heads->bytes * offloaded_heads->n, offloaded_heads->replicas,
+                         sl_route_store_room(set.views, set.n));
     }
     for (int i = 0; i < n; i++) {
         claim->shares[i].store = sl_worker_ref(set.workers[shares[i].view]);
-        claim->shares[i].first_lane = shares[i].first_lane;
-        claim->shares[i].n_lanes = shares[i].n_lanes;
+        claim->shares[i].first_offloaded_head = shares[i].first_offloaded_head;
+        claim->shares[i].n_offloaded_heads = shares[i].n_offloaded_heads;
         claim->shares[i].replica = shares[i].replica;
         claim->n_shares++;
     }
@@ -446,7 +448,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
         return status;
     }
     for (int i = 0; i < claim.n_shares; i++) {
-        int64_t bytes = claim.shares[i].n_lanes * demand->offloaded.bytes;
+        int64_t bytes = claim.shares[i].n_offloaded_heads * demand->offloaded.bytes;
         sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes += bytes;
     }
@@ -523,7 +525,7 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
         choose_first(admission);
     }
     for (int i = 0; i < claim->n_shares; i++) {
-        int64_t bytes = claim->shares[i].n_lanes * claim->demand.offloaded.bytes;
+        int64_t bytes = claim->shares[i].n_offloaded_heads * claim->demand.offloaded.bytes;
         sl_worker_unclaim(claim->shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes -= bytes;
     }

@@ -24,16 +24,16 @@
 #include "coordinator/workers/registry.h"
 #include "coordinator/workers/route.h"
 #include "coordinator/workers/tenants.h"
-#include "engine/offload/annex/lanes.h"
+#include "engine/offload/remote_kv/offloaded_heads.h"
 
 // The memory that a job needs of the cluster.
 struct sl_demand {
-    int64_t n_prefill_tokens;        // all of the prompt but the last token; 0: nothing to prefill
-    int64_t capsule_bytes;           // upper bound of the capsule's body
-    int64_t decode_bytes;            // of the decode worker: capsule, last prompt token, output
-    int64_t prefill_bytes;           // of the prefill worker, at its worst
-    int64_t travelling_bytes;        // of its staging memory in addition to the capsule: offloaded layers on their way
-    struct sl_route_lanes offloaded; // what kvstores hold; none where the recipe does not offload
+    int64_t n_prefill_tokens; // all of the prompt but the last token; 0: nothing to prefill
+    int64_t capsule_bytes;    // upper bound of the capsule's body
+    int64_t decode_bytes;     // of the decode worker: capsule, last prompt token, output
+    int64_t prefill_bytes;    // of the prefill worker, at its worst
+    int64_t travelling_bytes; // of its staging memory in addition to the capsule: offloaded layers on their way
+    struct sl_route_offloaded_heads offloaded; // what kvstores hold; none where the recipe does not offload
 };
 
 /*
@@ -74,7 +74,7 @@ struct sl_claim {
     struct sl_queue_place *place; // the claim's place, which outlives it
     struct {
         struct sl_worker *store;
-        int first_lane, n_lanes, replica;
+        int first_offloaded_head, n_offloaded_heads, replica;
     } shares[SL_MAX_SHARES];
     int n_shares;
     struct sl_demand demand;

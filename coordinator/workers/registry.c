@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/silence.h"
+#include "base/liveness_timer.h"
 #include "base/version.h"
 
 #define FORGET_LOST_AFTER_NS (600 * SL_NS_PER_S)
@@ -31,7 +31,7 @@ struct sl_worker {
     bool draining, lost, suspect, stalled;
     bool drain_unheard; // the worker does not know our last drain command: its beats report an older state
     int64_t last_beat_ns;
-    struct sl_silence silence;
+    struct sl_liveness_timer liveness;
     int64_t still_ns;            // without progress, though there is work
     Sluice__V1__WorkerLoad load; // as last reported
     int64_t claimed_bytes, claimed_staging_bytes, claimed_tokens, jobs_ever;
@@ -257,7 +257,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     worker->max_jobs = info->max_jobs;
     worker->refs = 1;
     worker->last_beat_ns = now_ns;
-    sl_silence_end(&worker->silence, now_ns);
+    sl_liveness_timer_reset(&worker->liveness, now_ns);
     sluice__v1__worker_load__init(&worker->load);
     *worker_out = worker;
     return SL_OK;
@@ -299,7 +299,7 @@ enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__
     struct sl_worker *old = find_living(registry, info->name);
     if (old != NULL && old->epoch == info->epoch) { // the reply to its first attempt was lost
         old->last_beat_ns = now_ns;
-        sl_silence_end(&old->silence, now_ns);
+        sl_liveness_timer_reset(&old->liveness, now_ns);
         old->suspect = false;
         known = true;
         forgotten = worker;
@@ -376,7 +376,7 @@ enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice_
             worker->load = load;
         }
         worker->last_beat_ns = now_ns;
-        sl_silence_end(&worker->silence, now_ns);
+        sl_liveness_timer_reset(&worker->liveness, now_ns);
         worker->suspect = false;
         *drain_out = is_draining(worker);
     }
@@ -433,7 +433,8 @@ void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
     for (int i = registry->n_workers - 1; i >= 0; i--) {
         struct sl_worker *worker = registry->workers[i];
         int64_t age_ns = now_ns - worker->last_beat_ns;
-        int64_t silence_ns = sl_silence_look(&worker->silence, now_ns, registry->config.heartbeat_ms * SL_NS_PER_MS);
+        int64_t silence_ns =
+            sl_liveness_timer_poll(&worker->liveness, now_ns, registry->config.heartbeat_ms * SL_NS_PER_MS);
         if (!worker->lost && silence_ns > patience_ns) {
             worker->lost = true;
             sl_log_warn("registry", "worker=%s epoch=%" PRIx64 " lost: no heartbeat for %" PRId64 " ms", worker->name,

@@ -103,51 +103,54 @@ int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key)
     return heaviest(views, n_views, key, may);
 }
 
-// Returns the bytes of annexes that may still be claimed of a store.
+// Returns the bytes of remote KVs that may still be claimed of a store.
 static int64_t store_room(const struct sl_route_view *view, int64_t claimed_bytes) {
     int64_t room = (int64_t)(SL_STORE_FILL * (double)view->capacity_bytes) - claimed_bytes;
     return view->ready && room > 0 ? room : 0;
 }
 
-// Chooses share by share, so that every replica is cut at the same lanes: a request about a share has one answer.
-int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
-                    struct sl_route_share *shares_out, int max_shares) {
-    int64_t fits[SL_ROUTE_MAX_VIEWS]; // lanes
+// Chooses share by share, so that every replica is cut at the same offloaded heads: a request about a share has one
+// answer.
+int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key,
+                    const struct sl_route_offloaded_heads *offloaded_heads, struct sl_route_share *shares_out,
+                    int max_shares) {
+    int64_t fits[SL_ROUTE_MAX_VIEWS]; // offloaded heads
     for (int i = 0; i < n_views; i++) {
-        fits[i] = store_room(&views[i], views[i].claimed_bytes) / lanes->bytes;
+        fits[i] = store_room(&views[i], views[i].claimed_bytes) / offloaded_heads->bytes;
     }
     int n_shares = 0;
-    for (int lane = 0; lane < lanes->n;) {
+    for (int offloaded_head = 0; offloaded_head < offloaded_heads->n;) {
         bool may[SL_ROUTE_MAX_VIEWS];
         for (int i = 0; i < n_views; i++) {
             may[i] = fits[i] > 0;
         }
-        int64_t n = lanes->n - lane;
-        if (n_shares + lanes->replicas > max_shares) {
+        int64_t n = offloaded_heads->n - offloaded_head;
+        if (n_shares + offloaded_heads->replicas > max_shares) {
             return -1;
         }
         struct sl_route_share *first = &shares_out[n_shares];
-        for (int replica = 0; replica < lanes->replicas; replica++) {
+        for (int replica = 0; replica < offloaded_heads->replicas; replica++) {
             int i = heaviest(views, n_views, key, may);
             if (i < 0) {
                 return -1;
             }
             may[i] = false;
             n = fits[i] < n ? fits[i] : n;
-            first[replica] = (struct sl_route_share){.view = i, .first_lane = lane, .replica = replica};
+            first[replica] =
+                (struct sl_route_share){.view = i, .first_offloaded_head = offloaded_head, .replica = replica};
         }
-        for (int replica = 0; replica < lanes->replicas; replica++) {
-            first[replica].n_lanes = (int)n;
+        for (int replica = 0; replica < offloaded_heads->replicas; replica++) {
+            first[replica].n_offloaded_heads = (int)n;
             fits[first[replica].view] -= n;
         }
-        n_shares += lanes->replicas;
-        lane += (int)n;
+        n_shares += offloaded_heads->replicas;
+        offloaded_head += (int)n;
     }
     return n_shares;
 }
 
 bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
-                         const struct sl_route_lanes *lanes, int max_shares) {
+                         const struct sl_route_offloaded_heads *offloaded_heads, int max_shares) {
     struct sl_route_view idle[SL_ROUTE_MAX_VIEWS];
     struct sl_route_share shares[SL_ROUTE_MAX_VIEWS];
     int most = max_shares < SL_ROUTE_MAX_VIEWS ? max_shares : SL_ROUTE_MAX_VIEWS;
@@ -155,7 +158,7 @@ bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_
         idle[i] = views[i];
         idle[i].claimed_bytes = 0;
     }
-    return sl_route_shares(idle, n_views, key, lanes, shares, most) >= 0;
+    return sl_route_shares(idle, n_views, key, offloaded_heads, shares, most) >= 0;
 }
 
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views) {

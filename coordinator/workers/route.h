@@ -10,7 +10,8 @@
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
  *                   or goes only its own share moves.
  *         shares    the stores in the order of the same hashing, so that prompts with the same beginning meet here too:
- *                   as many lanes to each as it has room for; a second replica only in stores that the first left alone.
+ *                   as many offloaded heads to each as it has room for; a second replica only in stores that the first
+ *                   left alone.
  *         Ties go to the worker that was given the fewest jobs so far, so that an idle cluster takes turns.
  */
 #pragma once
@@ -45,26 +46,29 @@ int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_t
 int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need);
 int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
 
-// The offloaded heads (lanes) of a session that stores are to hold: n of equal size, `replicas` times in different stores.
-struct sl_route_lanes {
+// The offloaded heads of a session that stores are to hold: n of equal size, `replicas` times in different stores.
+struct sl_route_offloaded_heads {
     int n, replicas;
     int64_t bytes; // of one
 };
 
-// Lanes [first_lane, first_lane + n_lanes) of a session's offloaded layers go to views[view].
+// Offloaded heads [first_offloaded_head, first_offloaded_head + n_offloaded_heads) of a session's offloaded layers go
+// to views[view].
 struct sl_route_share {
-    int view, first_lane, n_lanes, replica;
+    int view, first_offloaded_head, n_offloaded_heads, replica;
 };
 /*
- * Chooses the stores for the lanes, cut at the same lanes in each replica. Returns the number of shares. Returns -1 when there is no room
- * now, or there would be more shares than max_shares. Claims at most SL_STORE_FILL of a store's capacity.
+ * Chooses the stores for the offloaded heads, cut at the same offloaded heads in each replica. Returns the number of
+ * shares. Returns -1 when there is no room now, or there would be more shares than max_shares. Claims at most
+ * SL_STORE_FILL of a store's capacity.
  */
 #define SL_STORE_FILL 0.9
-int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
-                    struct sl_route_share *shares_out, int max_shares);
+int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key,
+                    const struct sl_route_offloaded_heads *offloaded_heads, struct sl_route_share *shares_out,
+                    int max_shares);
 // Returns whether there would be shares if all stores were idle. If not, there never will be.
 bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
-                         const struct sl_route_lanes *lanes, int max_shares);
+                         const struct sl_route_offloaded_heads *offloaded_heads, int max_shares);
 // Returns the most bytes that all stores that take jobs could hold when idle.
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 

@@ -356,7 +356,7 @@ static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_so
 }
 
 // Sets the bytes of the embedding beside the mapping and the head; frees host rows if a device has its own copy.
-static void settle_embedding(struct sl_model *model, const struct sl_tensor_source *source) {
+static void finish_embedding(struct sl_model *model, const struct sl_tensor_source *source) {
     struct sl_matrix *embed = &model->embed;
     bool is_made = embed->parts[0].data != source->data;
     bool is_heads = model->head.parts[0].data == embed->parts[0].data && sl_matrix_reads_parts(&model->head);
@@ -388,7 +388,7 @@ static enum sl_status load_tensors(struct loader *l) {
         status = c->tied_embeddings ? load_tied_head(l, embed) : load_matrix(l, &head, c->hidden, false, &model->head);
     }
     if (status == SL_OK) {
-        settle_embedding(model, embed);
+        finish_embedding(model, embed);
     }
     return status;
 }

@@ -181,21 +181,22 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
 
 // Starts from the shared prefix that another recipe has read of the same prompt, if there is one. Error estimates
 // cover only tokens that are read.
-static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
-                                     const struct sl_plan *plan, struct sl_error *err) {
+static enum sl_status begin_at_shared_prefix(struct sl_conversation *c, const struct sl_local_request *request,
+                                             int64_t end, const struct sl_plan *plan, struct sl_error *err) {
     const struct sl_local *local = c->local;
-    return local->trunks && !c->writer.session && !request->estimate_errors
-               ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->runtime.arena,
-                                  &c->writer.session, err)
+    return local->shared_prefixes && !c->writer.session && !request->estimate_errors
+               ? sl_shared_prefixes_resume(local->shared_prefixes, plan, c->tokens, c->max_tokens - end,
+                                           local->runtime.arena, &c->writer.session, err)
                : SL_OK;
 }
 
 // Runs before a step: keeps the tokens read so far as a shared prefix when the step goes beyond what recipes share.
-static void keep_trunk(const struct sl_conversation *c, const struct sl_plan *plan, const struct sl_reader *reader) {
+static void keep_shared_prefix(const struct sl_conversation *c, const struct sl_plan *plan,
+                               const struct sl_reader *reader) {
     int64_t done = c->writer.session->n_tokens, shared = sl_reader_shared_tokens(plan);
-    if (c->local->trunks && sl_plan_reads_whole(plan) && done <= shared &&
+    if (c->local->shared_prefixes && sl_plan_reads_whole(plan) && done <= shared &&
         done + sl_reader_next_tokens(reader) > shared) {
-        sl_trunks_keep(c->local->trunks, plan, c->tokens, c->writer.session);
+        sl_shared_prefixes_keep(c->local->shared_prefixes, plan, c->tokens, c->writer.session);
     }
 }
 
@@ -215,7 +216,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
     }
     c->writer.session = sl_reader_session(reader);
     for (bool done = false; status == SL_OK && !done;) {
-        keep_trunk(c, plan, reader);
+        keep_shared_prefix(c, plan, reader);
         status = sl_reading_step(reader, &done, err);
         if (status == SL_OK) {
             status = tell_progress(c, request, end);
@@ -264,7 +265,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     } else if (status == SL_OK && sl_writer_one_by_one(&c->writer)) {
         status = read_by_steps(c, request, end, err);
     } else if (status == SL_OK && begin < end) {
-        status = begin_at_trunk(c, request, end, plan, err);
+        status = begin_at_shared_prefix(c, request, end, plan, err);
         begin = c->writer.session ? c->writer.session->n_tokens : 0;
         status = status == SL_OK ? read_by_chunks(c, request, end, plan, result, err) : status;
     }

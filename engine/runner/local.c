@@ -27,8 +27,8 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         status = sl_runtime_open_arena(&local->runtime, bytes, err);
     }
     // The host copies kept pages, so a device with its own memory reads every prompt again.
-    if (status == SL_OK && config->trunk_bytes > 0 && local->runtime.device->ops->one_memory) {
-        status = sl_trunks_create(config->trunk_bytes, &local->trunks, err);
+    if (status == SL_OK && config->shared_prefix_bytes > 0 && local->runtime.device->ops->one_memory) {
+        status = sl_shared_prefixes_create(config->shared_prefix_bytes, &local->shared_prefixes, err);
     }
     if (status != SL_OK) {
         sl_local_close(&local);
@@ -43,7 +43,7 @@ void sl_local_close(struct sl_local **local_inout) {
     if (!local) {
         return;
     }
-    sl_trunks_destroy(&local->trunks);
+    sl_shared_prefixes_destroy(&local->shared_prefixes);
     sl_runtime_close(&local->runtime);
     free(local);
     *local_inout = NULL;

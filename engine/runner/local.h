@@ -28,7 +28,7 @@ struct sl_local_config {
     int max_chunk_tokens; // 0: 3072, the most that a preset asks for
     // Bytes for prefixes that recipes share when several run on the same prompt and evict at its end or not at all.
     // Jobs give the same bits as without it, in less time. 0: none.
-    size_t trunk_bytes;
+    size_t shared_prefix_bytes;
     sl_loading_fn loading_fn; // engine/runtime/loading.h: reports loading progress; may be NULL
     void *loading_arg;
 };

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "engine/runner/local.h"
-#include "engine/runner/trunk.h"
+#include "engine/runner/shared_prefix.h"
 #include "engine/runtime/runtime.h"
 
 struct sl_local {
     struct sl_runtime runtime;
-    struct sl_trunks *trunks; // NULL: no prefixes are kept
+    struct sl_shared_prefixes *shared_prefixes; // NULL: no prefixes are kept
     int max_chunk_tokens;
 };

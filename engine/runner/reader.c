@@ -121,7 +121,7 @@ enum sl_status sl_reader_finish(struct sl_reader *reader, struct sl_error *err) 
     for (int layer = 0; status == SL_OK && layer < n_layers; layer++) {
         status = sl_compressor_finish_layer(reader->compressor, reader->session, layer, &why);
     }
-    status = sl_stream_let_go_after(stream, status, &why);
+    status = sl_stream_release_after(stream, status, &why);
     for (int layer = 0; status == SL_OK && layer < n_layers; layer++) {
         reader->final[layer] = true;
     }

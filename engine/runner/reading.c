@@ -26,7 +26,7 @@ enum sl_status sl_reading_begin(struct sl_reading *reading, const struct sl_runt
     }
     sl_stream_hold(runtime->stream);
     enum sl_status status = sl_pass_begin(activations, reading->inputs, n, wants, &reading->pass, err);
-    return sl_stream_let_go_after(runtime->stream, status, err);
+    return sl_stream_release_after(runtime->stream, status, err);
 }
 
 // ---- a layer --------------------------------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ static void attend_resident(struct sl_reading *reading) {
 }
 
 // Releases the stream; returns whether the pass continues.
-static bool let_go(struct sl_reading *reading, enum sl_status status) {
-    reading->status = sl_stream_let_go_after(reading->runtime->stream, status, &reading->err);
+static bool release(struct sl_reading *reading, enum sl_status status) {
+    reading->status = sl_stream_release_after(reading->runtime->stream, status, &reading->err);
     return reading->status == SL_OK && !all_failed(reading);
 }
 
@@ -74,8 +74,8 @@ bool sl_reading_attend(struct sl_reading *reading) {
         return false;
     }
     assert(!reading->attended);
-    if (reading->runtime->pulse) {
-        sl_pulse_tick(reading->runtime->pulse);
+    if (reading->runtime->progress_counter) {
+        sl_progress_counter_tick(reading->runtime->progress_counter);
     }
     sl_stream_hold(reading->runtime->stream);
     sl_pass_project(&reading->pass, reading->next_layer);
@@ -84,7 +84,7 @@ bool sl_reading_attend(struct sl_reading *reading) {
         attend_resident(reading);
         reading->attended = true;
     }
-    return let_go(reading, status);
+    return release(reading, status);
 }
 
 static void note_peak(struct sl_reader *r) {
@@ -112,7 +112,7 @@ bool sl_reading_layer(struct sl_reading *reading) {
     }
     reading->attended = false;
     reading->next_layer = layer + 1;
-    return let_go(reading, SL_OK);
+    return release(reading, SL_OK);
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ enum sl_status sl_reading_end(struct sl_reading *reading, struct sl_error *err) 
             end_prompt(reading->readers[i]);
         }
     }
-    return sl_stream_let_go_after(reading->runtime->stream, status, err);
+    return sl_stream_release_after(reading->runtime->stream, status, err);
 }
 
 enum sl_status sl_reading_step(struct sl_reader *reader, bool *done_out, struct sl_error *err) {

@@ -59,7 +59,7 @@ enum sl_status sl_writer_open(struct sl_writer *w, const struct sl_runtime *runt
     if (status == SL_OK) {
         sl_stream_hold(runtime->stream);
         status = sl_compressor_begin_steps(w->compressor, w->session, config->n_read, err);
-        status = sl_stream_let_go_after(runtime->stream, status, err);
+        status = sl_stream_release_after(runtime->stream, status, err);
     }
     return status;
 }

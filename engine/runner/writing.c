@@ -22,7 +22,7 @@ enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runt
     }
     sl_stream_hold(runtime->stream);
     enum sl_status status = sl_pass_begin(activations, writing->inputs, n, wants, &writing->pass, err);
-    return sl_stream_let_go_after(runtime->stream, status, err);
+    return sl_stream_release_after(runtime->stream, status, err);
 }
 
 // ---- a layer --------------------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ bool sl_writing_layer(struct sl_writing *writing) {
     if (writing->status != SL_OK || writing->next_layer == runtime->config->n_layers || all_failed(writing)) {
         return false;
     }
-    if (runtime->pulse) {
-        sl_pulse_tick(runtime->pulse);
+    if (runtime->progress_counter) {
+        sl_progress_counter_tick(runtime->progress_counter);
     }
     sl_stream_hold(runtime->stream);
     sl_pass_project(&writing->pass, writing->next_layer);
@@ -105,7 +105,7 @@ bool sl_writing_layer(struct sl_writing *writing) {
         sl_pass_finish(&writing->pass);
     }
     writing->next_layer++;
-    writing->status = sl_stream_let_go_after(runtime->stream, status, &writing->err);
+    writing->status = sl_stream_release_after(runtime->stream, status, &writing->err);
     return writing->status == SL_OK && !all_failed(writing);
 }
 
@@ -121,7 +121,7 @@ enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err) 
     assert(writing->next_layer == writing->runtime->config->n_layers);
     sl_stream_hold(writing->runtime->stream);
     enum sl_status status = sl_pass_end(&writing->pass, err);
-    return sl_stream_let_go_after(writing->runtime->stream, status, err);
+    return sl_stream_release_after(writing->runtime->stream, status, err);
 }
 
 enum sl_status sl_writing_pass(const struct sl_runtime *runtime, struct sl_writer *const *writers, int n,

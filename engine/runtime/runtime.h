@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "base/pulse.h"
+#include "base/progress_counter.h"
 #include "engine/model/forward.h"
 #include "engine/runtime/device_choice.h"
 #include "engine/runtime/loading.h"
@@ -51,7 +51,8 @@ struct sl_runtime {
     const struct sl_model_config *config;
     struct sl_tokenizer *tokenizer;
     struct sl_engine *engine;
-    struct sl_pulse *pulse; // progress counter of the engine's thread: steps count their layers. NULL: not watched
+    // progress counter of the engine's thread: steps count their layers. NULL: not watched
+    struct sl_progress_counter *progress_counter;
 };
 
 // Opens a runtime. On failure everything is closed again. SL_ERR_INVALID: no device of that name. SL_ERR_UNSUPPORTED:

@@ -113,7 +113,7 @@ enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct s
     }
     sl_stream_hold(r->stream);
     enum sl_status status = collect_and_copy(r, pieces, n, bytes, to, done_out, err);
-    return sl_stream_let_go_after(r->stream, status, err);
+    return sl_stream_release_after(r->stream, status, err);
 }
 
 // Digests [at, at + bytes), after the work that wrote it.
@@ -147,7 +147,7 @@ enum sl_status sl_transfer_layer_digested(const struct sl_runtime *r, const stru
         r->ops->collect(r->stream, pieces.at, pieces.n, to);
         status = digest(r, to, bytes, piece_bytes, digests_out, err);
         *done_out = sl_stream_mark(r->stream);
-        status = sl_stream_let_go_after(r->stream, status, err);
+        status = sl_stream_release_after(r->stream, status, err);
     }
     free(pieces.at);
     return status;

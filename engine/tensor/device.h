@@ -79,7 +79,7 @@ struct sl_device_ops {
     enum sl_status (*share)(struct sl_device *device, void *base, size_t bytes, struct sl_error *err);
     void (*unshare)(struct sl_device *device, void *base);
     void (*hold)(struct sl_stream *stream);
-    enum sl_status (*let_go)(struct sl_stream *stream, struct sl_error *err);
+    enum sl_status (*release)(struct sl_stream *stream, struct sl_error *err);
     bool (*has_failed)(const struct sl_device *device);
     uint64_t (*progress)(const struct sl_device *device);
     void (*copy)(struct sl_stream *stream, void *to, const void *from, size_t bytes);
@@ -161,22 +161,22 @@ static inline void sl_device_unshare(struct sl_device *device, void *base) {
 }
 
 /*
- * hold(): only this thread queues operations until it has called sl_stream_let_go() as often as hold(). Threads take
+ * hold(): only this thread queues operations until it has called sl_stream_release() as often as hold(). Threads take
  * turns in the order in which they came. The processors' operations have finished when they return, so nothing waits.
- * let_go(): the last of several calls returns SL_ERR_EXHAUSTED when an operation was skipped since hold(). Results that
- * depend on it are then invalid; later operations may succeed.
+ * release(): the last of several calls returns SL_ERR_EXHAUSTED when an operation was skipped since hold(). Results
+ * that depend on it are then invalid; later operations may succeed.
  */
 static inline void sl_stream_hold(struct sl_stream *stream) {
     stream->device->ops->hold(stream);
 }
-static inline enum sl_status sl_stream_let_go(struct sl_stream *stream, struct sl_error *err) {
-    return stream->device->ops->let_go(stream, err);
+static inline enum sl_status sl_stream_release(struct sl_stream *stream, struct sl_error *err) {
+    return stream->device->ops->release(stream, err);
 }
 
 // Releases the stream after work that ended with `status`. Returns `status` where that is a failure.
-static inline enum sl_status sl_stream_let_go_after(struct sl_stream *stream, enum sl_status status,
-                                                    struct sl_error *err) {
-    enum sl_status left_out = sl_stream_let_go(stream, status == SL_OK ? err : NULL);
+static inline enum sl_status sl_stream_release_after(struct sl_stream *stream, enum sl_status status,
+                                                     struct sl_error *err) {
+    enum sl_status left_out = sl_stream_release(stream, status == SL_OK ? err : NULL);
     return status == SL_OK ? left_out : status;
 }
 

@@ -42,7 +42,7 @@ static bool knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) 
     while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
         expected = expected->next;
     }
-    return expected != NULL || sl_shelf_has(arrivals->room->shelf, id);
+    return expected != NULL || sl_capsule_cache_has(arrivals->room->capsule_cache, id);
 }
 
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
@@ -84,7 +84,7 @@ bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id 
 
 static void shelve(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {
     struct sl_error err = {0};
-    if (sl_shelf_put(arrivals->room->shelf, &expected->keys, capsule, &err) != SL_OK) {
+    if (sl_capsule_cache_put(arrivals->room->capsule_cache, &expected->keys, capsule, &err) != SL_OK) {
         sl_log_warn("kvstore", "lease=%s not shelved: %s", sl_lease_name(expected->lease_id).text, err.text);
         sl_capsule_bytes_free(capsule, arrivals->room->arena);
     } else {
@@ -109,7 +109,7 @@ bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id
         sl_inbound_release(arrivals->room->inbound, expected->lease_id);
         expected_free(expected);
     }
-    bool is_shelved = sl_shelf_forget(arrivals->room->shelf, id);
+    bool is_shelved = sl_capsule_cache_forget(arrivals->room->capsule_cache, id);
     pthread_mutex_unlock(&arrivals->mutex);
     return expected != NULL || is_shelved;
 }

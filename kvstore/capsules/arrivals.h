@@ -3,7 +3,7 @@
  * Purpose: the announced capsules that are in transit. One that has arrived is shelved and offered to the disk. One
  *          that never will arrive, or is not wanted any more, is released.
  *
- * Threads: any number; one lock, taken before those of inbound transfers, ledger and shelf.
+ * Threads: any number; one lock, taken before those of inbound transfers, ledger and capsule cache.
  */
 #pragma once
 
@@ -11,13 +11,14 @@
 
 struct sl_arrivals;
 
-// Creates the table. room: with its ledger, inbound transfers and shelf. disk may be NULL. Both must outlive it.
+// Creates the table. room: with its ledger, inbound transfers and capsule cache. disk may be NULL. Both must outlive
+// it.
 enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
                                   struct sl_error *err);
-// Shelves what has arrived by now and ends all other leases. Accepts NULL, nulls.
+// Caches what has arrived by now and ends all other leases. Accepts NULL, nulls.
 void sl_arrivals_destroy(struct sl_arrivals **arrivals);
 
-// Shelves what arrives under this lease of an inbound transfer. Copies the keys' hashes. SL_ERR_EXISTS: the capsule is
+// Caches what arrives under this lease of an inbound transfer. Copies the keys' hashes. SL_ERR_EXISTS: the capsule is
 // stored or in transit already; if several announce the same capsule at once, all but one get this status.
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
                                   const struct sl_capsule_keys *keys, struct sl_error *err);

@@ -20,20 +20,20 @@ struct pin {
 };
 
 struct sl_pins {
-    struct sl_shelf *shelf;
+    struct sl_capsule_cache *capsule_cache;
     int64_t lease_ms;
     pthread_mutex_t mutex; // guards the following
     struct pin *first;
     int64_t n_pins;
 };
 
-enum sl_status sl_pins_create(struct sl_shelf *shelf, int64_t lease_ms, struct sl_pins **pins_out,
+enum sl_status sl_pins_create(struct sl_capsule_cache *capsule_cache, int64_t lease_ms, struct sl_pins **pins_out,
                               struct sl_error *err) {
     struct sl_pins *pins = calloc(1, sizeof *pins);
     if (!pins) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "pins: out of memory");
     }
-    pins->shelf = shelf;
+    pins->capsule_cache = capsule_cache;
     pins->lease_ms = lease_ms;
     pthread_mutex_init(&pins->mutex, NULL);
     *pins_out = pins;
@@ -76,7 +76,7 @@ static void end(struct sl_pins *pins, struct pin **at) {
     struct pin *pin = *at;
     *at = pin->next;
     pins->n_pins--;
-    sl_shelf_unpin(pins->shelf, pin->stored);
+    sl_capsule_cache_unpin(pins->capsule_cache, pin->stored);
     free(pin);
 }
 

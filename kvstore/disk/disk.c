@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk tier below the shelf. See disk.h.
+// The disk tier below the capsule cache. See disk.h.
 #include "kvstore/disk/disk.h"
 
 #include <pthread.h>
@@ -82,28 +82,28 @@ static bool is_used(struct sl_disk *disk) {
 
 // Returns true if a caller may wait for the disk.
 static bool answers(struct sl_disk *disk) {
-    return is_used(disk) && !atomic_load(&disk->config.pulse->is_still);
+    return is_used(disk) && !atomic_load(&disk->config.progress_counter->is_still);
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
 static bool in_time(void *arg) {
     struct sl_disk *disk = arg;
-    sl_pulse_tick(disk->config.pulse); // called between pieces, so one of them was done
+    sl_progress_counter_tick(disk->config.progress_counter); // called between pieces, so one of them was done
     return sl_now_ns() < atomic_load(&disk->deadline_ns);
 }
 
-// Copies a capsule from the shelf to the disk. SL_ERR_NOT_FOUND: it was evicted before its turn.
+// Copies a capsule from the capsule cache to the disk. SL_ERR_NOT_FOUND: it was evicted before its turn.
 static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_error *err) {
-    struct sl_stored *stored = sl_shelf_hold(disk->config.shelf, key);
+    struct sl_stored *stored = sl_capsule_cache_hold(disk->config.capsule_cache, key);
     if (!stored) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "evicted before it was written");
     }
     enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
-    if (status == SL_OK && !sl_shelf_has(disk->config.shelf, key)) { // it was forgotten meanwhile
+    if (status == SL_OK && !sl_capsule_cache_has(disk->config.capsule_cache, key)) { // it was forgotten meanwhile
         status = sl_disk_folder_forget(disk->folder, key, err);
     }
-    sl_shelf_let_go(disk->config.shelf, stored);
+    sl_capsule_cache_release(disk->config.capsule_cache, stored);
     return status;
 }
 
@@ -201,17 +201,17 @@ static void *writer_main(void *arg) {
     enum sl_status status;
     while ((status = sl_queue_pop(disk->offers, retry_ns(disk), &offer)) == SL_OK || status == SL_ERR_DEADLINE) {
         if (status == SL_ERR_DEADLINE) {
-            atomic_fetch_add(&disk->config.pulse->n_waiting, 1);
+            atomic_fetch_add(&disk->config.progress_counter->n_waiting, 1);
             open_anew(disk);
-            atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
+            atomic_fetch_sub(&disk->config.progress_counter->n_waiting, 1);
         } else if (offer) {
             if (is_used(disk) && in_time(disk)) {
                 take_offer(disk, offer);
             }
-            atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
+            atomic_fetch_sub(&disk->config.progress_counter->n_waiting, 1);
             free(offer);
         }
-        sl_pulse_tick(disk->config.pulse);
+        sl_progress_counter_tick(disk->config.progress_counter);
     }
     return NULL;
 }
@@ -223,10 +223,10 @@ static bool push(struct sl_disk *disk, const struct offer *what) {
         return false;
     }
     *offer = *what;
-    atomic_fetch_add(&disk->config.pulse->n_waiting, 1);
+    atomic_fetch_add(&disk->config.progress_counter->n_waiting, 1);
     bool is_pushed = sl_queue_try_push(disk->offers, offer) == SL_OK;
     if (!is_pushed) {
-        atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
+        atomic_fetch_sub(&disk->config.progress_counter->n_waiting, 1);
         free(offer);
     }
     return is_pushed;
@@ -265,7 +265,7 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
 
 // ---- reading back ---------------------------------------------------------------------------------------------------
 
-// Compares the token counts of head and header; the shelf checks the rest. SL_ERR_INVALID: they differ.
+// Compares the token counts of head and header; the capsule cache checks the rest. SL_ERR_INVALID: they differ.
 static enum sl_status check_tokens(const struct sl_disk_entry *found, const struct sl_capsule_bytes *capsule,
                                    struct sl_error *err) {
     struct sl_capsule_info info;
@@ -277,7 +277,7 @@ static enum sl_status check_tokens(const struct sl_disk_entry *found, const stru
     return status;
 }
 
-// Reads a capsule into the arena and shelves it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
+// Reads a capsule into the arena and caches it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
 static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entry *found, struct sl_error *err) {
     struct sl_capsule_bytes capsule = {0};
     struct sl_capsule_keys keys = {0};
@@ -290,7 +290,7 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entr
     status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
     if (status == SL_OK) {
         status = check_tokens(found, &capsule, &why);
-        status = status == SL_OK ? sl_shelf_put(disk->config.shelf, &keys, &capsule, &why) : status;
+        status = status == SL_OK ? sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why) : status;
         if (status == SL_ERR_INVALID) { // perhaps of another version
             status = sl_disk_folder_discard(disk->folder, found, why.text, err);
             status = status == SL_OK ? SL_ERR_NOT_FOUND : status;
@@ -305,12 +305,13 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entr
     return status == SL_ERR_EXISTS ? SL_OK : status; // it was shipped to this store meanwhile
 }
 
-// Pins the capsule that was found, by its own key, if it is on the shelf: a younger capsule may have taken its prefix
-// over and been evicted since. The shelf's list of its prefixes was verified; the index's entry of this prefix was not.
+// Pins the capsule that was found, by its own key, if it is in the capsule cache: a younger capsule may have taken its
+// prefix over and been evicted since. The capsule cache's list of its prefixes was verified; the index's entry of this
+// prefix was not.
 static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_entry *found,
                                    const struct sl_prefix *prefix) {
     int64_t covered;
-    struct sl_stored *stored = sl_shelf_pin(disk->config.shelf, &found->head.key, &covered);
+    struct sl_stored *stored = sl_capsule_cache_pin(disk->config.capsule_cache, &found->head.key, &covered);
     for (size_t i = 0; stored && i <= stored->keys.n_hashes; i++) {
         struct sl_prefix own = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
         if (memcmp(&own, prefix, sizeof own) == 0) {
@@ -318,7 +319,7 @@ static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_en
         }
     }
     if (stored) {
-        sl_shelf_unpin(disk->config.shelf, stored);
+        sl_capsule_cache_unpin(disk->config.capsule_cache, stored);
     }
     return NULL;
 }
@@ -328,7 +329,7 @@ static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *pr
     struct sl_disk_entry found;
     size_t at = 0;
     struct sl_error err = {0};
-    struct sl_stored *stored = sl_shelf_pin_longest(disk->config.shelf, prefixes, n_prefixes, at_out);
+    struct sl_stored *stored = sl_capsule_cache_pin_longest(disk->config.capsule_cache, prefixes, n_prefixes, at_out);
     if (stored) { // another thread read it back while we waited
         return stored;
     }
@@ -404,7 +405,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
         return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
     }
     disk->config = *config;
-    *config->pulse = (struct sl_pulse){.name = "disk", .is_spared = true};
+    *config->progress_counter = (struct sl_progress_counter){.name = "disk", .is_spared = true};
     disk->opened_ns = sl_now_ns();
     atomic_init(&disk->deadline_ns, SL_NO_DEADLINE);
     pthread_mutex_init(&disk->mutex, NULL);
@@ -429,7 +430,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     return SL_OK;
 }
 
-static void write_the_shelf(struct sl_disk *disk) {
+static void write_the_capsule_cache(struct sl_disk *disk) {
     if (!disk->folder) {
         return; // it had failed, as the log says
     }
@@ -438,7 +439,7 @@ static void write_the_shelf(struct sl_disk *disk) {
         sl_log_warn("disk", "no memory to write what is in memory alone");
         return;
     }
-    size_t n = sl_shelf_list(disk->config.shelf, keys, MAX_CLOSING), n_done = 0;
+    size_t n = sl_capsule_cache_list(disk->config.capsule_cache, keys, MAX_CLOSING), n_done = 0;
     for (; n_done < n && is_used(disk) && in_time(disk); n_done++) {
         write_one(disk, &keys[n_done]);
     }
@@ -458,7 +459,7 @@ static void forget_all(struct sl_disk *disk, struct offer *offers) {
         struct offer *next = offers->next;
         struct sl_error err = {0};
         if (disk->folder && is_used(disk) && in_time(disk) &&
-            forget(disk, offers, !sl_shelf_has(disk->config.shelf, &offers->key), &err) != SL_OK) {
+            forget(disk, offers, !sl_capsule_cache_has(disk->config.capsule_cache, &offers->key), &err) != SL_OK) {
             give_up(disk, &err);
         }
         free(offers);
@@ -480,16 +481,16 @@ void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
             offer->next = unwanted;
             unwanted = offer;
         } else {
-            free(offer); // it is on the shelf, or evicted
+            free(offer); // it is in the capsule cache, or evicted
         }
     }
     if (disk->has_writer) {
         sl_queue_close(disk->offers);
         pthread_join(disk->writer, NULL);
-        write_the_shelf(disk);
+        write_the_capsule_cache(disk);
     }
     forget_all(disk, unwanted);
-    atomic_store(&disk->config.pulse->n_waiting, 0);
+    atomic_store(&disk->config.progress_counter->n_waiting, 0);
     sl_queue_destroy(&disk->offers);
     sl_disk_folder_close(&disk->folder);
     pthread_cond_destroy(&disk->recalled);
@@ -511,7 +512,7 @@ void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     }
     stats_out->n_failures = disk->n_failures;
     stats_out->pause_ms = disk->pause_ms;
-    stats_out->is_silent = disk->is_silent || atomic_load(&disk->config.pulse->is_still);
+    stats_out->is_silent = disk->is_silent || atomic_load(&disk->config.progress_counter->is_still);
     memcpy(stats_out->failure, disk->failure, sizeof stats_out->failure);
     pthread_mutex_unlock(&disk->mutex);
 }

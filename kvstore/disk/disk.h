@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the disk tier below the shelf: keeps capsules that memory evicts, and keeps them when the store ends.
+ * Purpose: the disk tier below the capsule cache: keeps capsules that memory evicts, and keeps them when the store
+ * ends.
  *
- * Design: a separate thread writes what the shelf has taken in, directly from its memory, soon after it came. So an
- *         eviction frees its memory at once, without a copy and without waiting for the disk. A store that is killed
- *         loses only what the thread had not written yet. A capsule that is evicted before that, or comes while the
- *         queue is full, is not written; it is counted as dropped.
+ * Design: a separate thread writes what the capsule cache has taken in, directly from its memory, soon after it came.
+ *         So an eviction frees its memory at once, without a copy and without waiting for the disk. A store that is
+ *         killed loses only what the thread had not written yet. A capsule that is evicted before that, or comes while
+ *         the queue is full, is not written; it is counted as dropped.
  *         A capsule that is found is read back into the arena, shelved and pinned, as if it had never left; it stays on
  *         disk too. One is read back at a time, as there is one disk; a second caller for the same capsule finds it on
- *         the shelf. When the disk fails, the store goes on without it. The thread opens the folder again after a
- *         pause: pause_ms at first, twice as long after each failure, max_pause_ms at most; after max_pause_ms without
- *         a failure it starts with pause_ms again. It then scans the folder as at a start, because a failure may have
- *         left anything. The log and the statistics report both. When other programs have filled the disk, capsules are
- *         dropped until there is room; those on disk are still found. While the thread is stalled in a call, as its
- *         progress counter tells, no other thread uses the disk. A forgotten capsule is not found any more. The same
- *         thread removes its file, in its turn after earlier offers, or when the store ends. A store that is killed
- *         before, or whose disk fails, still has the file; it is evicted as least recently used.
+ *         the capsule cache. When the disk fails, the store goes on without it. The thread opens the folder again after
+ *         a pause: pause_ms at first, twice as long after each failure, max_pause_ms at most; after max_pause_ms
+ *         without a failure it starts with pause_ms again. It then scans the folder as at a start, because a failure
+ *         may have left anything. The log and the statistics report both. When other programs have filled the disk,
+ *         capsules are dropped until there is room; those on disk are still found. While the thread is stalled in a
+ *         call, as its progress counter tells, no other thread uses the disk. A forgotten capsule is not found any
+ *         more. The same thread removes its file, in its turn after earlier offers, or when the store ends. A store
+ *         that is killed before, or whose disk fails, still has the file; it is evicted as least recently used.
  * Speed: 64 MiB come back at 1.3 GB/s cold and 2.4 GB/s from the page cache (2 cores of a Sapphire Rapids, virtual
  *        disk); a prompt of 7.8k tokens, models/demo, 24 MB of capsule: 660 ms to its first token when prefilled again,
  *        36 to 180 ms from disk.
@@ -23,7 +24,7 @@
  */
 #pragma once
 
-#include "base/pulse.h"
+#include "base/progress_counter.h"
 #include "kvstore/memory/room.h"
 
 struct sl_disk;
@@ -34,17 +35,18 @@ struct sl_disk_config {
     size_t max_offers; // waiting to be written
     int64_t silent_ms; // if a read takes longer, other threads do not wait for it
     int64_t pause_ms, max_pause_ms;
-    struct sl_pulse *pulse; // of the disk's thread, initialized by sl_disk_open(); owned by the caller, outlives the
-                            // disk
-    struct sl_shelf *shelf;
+    // of the disk's thread, initialized by sl_disk_open(); owned by the caller, outlives the
+    struct sl_progress_counter *progress_counter;
+    // disk
+    struct sl_capsule_cache *capsule_cache;
     struct sl_room *room;
 };
 
 // Opens the folder. SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be used; err names it and the remedy.
 enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk **disk_out, struct sl_error *err);
 
-// Writes what is on the shelf and not yet on disk, most recently used first, until the deadline; then stops. Accepts
-// NULL.
+// Writes what is in the capsule cache and not yet on disk, most recently used first, until the deadline; then stops.
+// Accepts NULL.
 void sl_disk_close(struct sl_disk **disk, int64_t deadline_ns);
 
 /*
@@ -57,10 +59,10 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key);
 bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key);
 
 /*
- * Returns the capsule for the longest of these prefixes (longest first), from the shelf or read back to it, pinned
- * (sl_shelf_unpin()); *at_out is the index of that prefix. NULL: there is none, it was damaged, it does not fit, or
- * another one was still being read at the deadline, or for silent_ms. A read that has begun goes on beyond the
- * deadline: the next call finds the capsule in memory.
+ * Returns the capsule for the longest of these prefixes (longest first), from the capsule cache or read back to it,
+ * pinned (sl_capsule_cache_unpin()); *at_out is the index of that prefix. NULL: there is none, it was damaged, it does
+ * not fit, or another one was still being read at the deadline, or for silent_ms. A read that has begun goes on beyond
+ * the deadline: the next call finds the capsule in memory.
  */
 struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
                                  int64_t deadline_ns, size_t *at_out);

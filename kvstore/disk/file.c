@@ -175,10 +175,11 @@ static bool is_plausible(const struct sl_disk_head *head, uint64_t file_bytes) {
 }
 
 enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
-                                      struct sl_hash128 hashes_out[SL_SHELF_MAX_PREFIXES - 1], struct sl_error *err) {
+                                      struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
+                                      struct sl_error *err) {
     struct {
         struct sl_disk_head head;
-        struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
+        struct sl_hash128 hashes[SL_CAPSULE_CACHE_MAX_PREFIXES - 1];
     } begin = {0};
     struct stat file;
     ssize_t n = read_at(fd, 0, &begin, sizeof begin);
@@ -192,7 +193,7 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
         return sl_fail(err, SL_ERR_INVALID, "it is of version %u, this is version %d", begin.head.version,
                        SL_DISK_FILE_VERSION);
     }
-    if (begin.head.n_hashes >= SL_SHELF_MAX_PREFIXES || (size_t)n < content_at(&begin.head) ||
+    if (begin.head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)n < content_at(&begin.head) ||
         digest_of(&begin.head, begin.hashes) != begin.head.digest) {
         return sl_fail(err, SL_ERR_INVALID, "its head is damaged");
     }

@@ -13,14 +13,14 @@
  */
 #pragma once
 
-#include "kvstore/memory/shelf.h"
+#include "kvstore/memory/capsule_cache.h"
 
 #define SL_DISK_FILE_VERSION 2
 
 struct sl_disk_head {
     char magic[8];
     uint32_t version;
-    uint32_t n_hashes; // at most SL_SHELF_MAX_PREFIXES - 1; hashes[i] covers (i + 1) * stride tokens
+    uint32_t n_hashes; // at most SL_CAPSULE_CACHE_MAX_PREFIXES - 1; hashes[i] covers (i + 1) * stride tokens
     struct sl_capsule_id key;
     int64_t n_tokens;
     int64_t stride; // tokens
@@ -49,7 +49,8 @@ enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (
 
 // Reads head and hashes. SL_ERR_INVALID: it is no such file, damaged, truncated, or cannot be read.
 enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
-                                      struct sl_hash128 hashes_out[SL_SHELF_MAX_PREFIXES - 1], struct sl_error *err);
+                                      struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
+                                      struct sl_error *err);
 
 // Reads the rest, given the head: header_out[header_bytes], body_out[body_bytes]. SL_ERR_INVALID, as above.
 enum sl_status sl_disk_file_read_content(int fd, const struct sl_disk_head *head, uint8_t *header_out, void *body_out,

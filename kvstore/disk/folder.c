@@ -160,7 +160,8 @@ static enum sl_status open_file(const struct sl_disk_folder *folder, uint64_t id
 
 // Reads the head of a file that existed before we started. SL_ERR_INVALID: the file cannot be used.
 static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t id, struct sl_disk_entry *entry_out,
-                                 struct sl_hash128 hashes_out[SL_SHELF_MAX_PREFIXES - 1], struct sl_error *err) {
+                                 struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
+                                 struct sl_error *err) {
     int fd = -1;
     enum sl_status status = open_file(folder, id, &fd, err);
     if (status != SL_OK) {
@@ -178,7 +179,7 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
 // Enters such a file as the most recently used capsule, or removes it.
 static enum sl_status restore(struct sl_disk_folder *folder, uint64_t id, int64_t *n_removed, struct sl_error *err) {
     struct sl_disk_entry entry, older;
-    struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
+    struct sl_hash128 hashes[SL_CAPSULE_CACHE_MAX_PREFIXES - 1];
     struct sl_error why = {0};
     char name[SL_DISK_NAME_BYTES];
     sl_disk_file_name(id, name);
@@ -455,8 +456,8 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
                                    struct sl_error *err) {
     const struct sl_disk_head *head = &entry->head;
     struct sl_capsule_bytes capsule = {body, head->body_bytes, malloc(head->header_bytes), head->header_bytes};
-    struct sl_capsule_keys keys = {head->key, malloc(sizeof *keys.hashes * SL_SHELF_MAX_PREFIXES), head->n_hashes,
-                                   head->stride};
+    struct sl_capsule_keys keys = {head->key, malloc(sizeof *keys.hashes * SL_CAPSULE_CACHE_MAX_PREFIXES),
+                                   head->n_hashes, head->stride};
     struct sl_error why = {0};
     enum sl_status status = SL_ERR_EXHAUSTED;
     if (!capsule.header || !keys.hashes) {

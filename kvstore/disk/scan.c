@@ -108,7 +108,7 @@ static void *read_ahead_main(void *arg) {
     size_t i;
     while ((i = atomic_fetch_add(&ahead->next, 1)) < ahead->n_files) {
         struct sl_disk_head head;
-        struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
+        struct sl_hash128 hashes[SL_CAPSULE_CACHE_MAX_PREFIXES - 1];
         int fd = sl_disk_file_open(ahead->dir_fd, ahead->files[i].id);
         if (fd >= 0) {
             sl_disk_file_read_head(fd, &head, hashes, NULL); // the caller's own read reports errors later

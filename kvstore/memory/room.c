@@ -11,10 +11,13 @@
 #define ALARM_MS     60000
 #define NO_MERCY     INT64_MAX // used instead of the current time: nothing evictable is passed over
 
-void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
-                  struct sl_kv_segments *segments) {
-    *room = (struct sl_room){
-        .arena = sl_ledger_arena(ledger), .ledger = ledger, .inbound = inbound, .shelf = shelf, .segments = segments};
+void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound,
+                  struct sl_capsule_cache *capsule_cache, struct sl_kv_segments *segments) {
+    *room = (struct sl_room){.arena = sl_ledger_arena(ledger),
+                             .ledger = ledger,
+                             .inbound = inbound,
+                             .capsule_cache = capsule_cache,
+                             .segments = segments};
     pthread_mutex_init(&room->mutex, NULL);
 }
 
@@ -23,10 +26,10 @@ void sl_room_cleanup(struct sl_room *room) {
 }
 
 static bool evict_one(struct sl_room *room, int64_t now_ns) {
-    int64_t shelf_ns = sl_shelf_oldest_ns(room->shelf, now_ns);
+    int64_t capsule_cache_ns = sl_capsule_cache_oldest_ns(room->capsule_cache, now_ns);
     int64_t segments_ns = sl_kv_segments_oldest_ns(room->segments, now_ns);
-    return shelf_ns < segments_ns ? sl_shelf_evict_one(room->shelf, now_ns)
-                                  : sl_kv_segments_evict_one(room->segments, now_ns);
+    return capsule_cache_ns < segments_ns ? sl_capsule_cache_evict_one(room->capsule_cache, now_ns)
+                                          : sl_kv_segments_evict_one(room->segments, now_ns);
 }
 
 bool sl_room_evict_one(struct sl_room *room) {
@@ -44,12 +47,13 @@ static size_t taken_bytes(struct sl_room *room, size_t covered_bytes) {
 static enum sl_status make_room(struct sl_room *room, const char *label, size_t wanted_bytes, size_t covered_bytes,
                                 struct sl_error *err) {
     struct sl_arena_stats arena;
-    struct sl_shelf_stats shelf;
+    struct sl_capsule_cache_stats capsule_cache;
     struct sl_kv_segments_stats segments;
     sl_arena_get_stats(room->arena, &arena);
-    sl_shelf_get_stats(room->shelf, &shelf);
+    sl_capsule_cache_get_stats(room->capsule_cache, &capsule_cache);
     sl_kv_segments_get_stats(room->segments, &segments);
-    size_t taken = taken_bytes(room, covered_bytes), evictable = shelf.evictable_bytes + segments.evictable_bytes;
+    size_t taken = taken_bytes(room, covered_bytes),
+           evictable = capsule_cache.evictable_bytes + segments.evictable_bytes;
     size_t fixed = taken > evictable ? taken - evictable : 0;
     if (wanted_bytes > arena.capacity_bytes || fixed > arena.capacity_bytes - wanted_bytes) {
         return sl_fail(

@@ -3,7 +3,7 @@
  * Purpose: decides about the store's memory: one account for capsules, segments and all promises.
  *
  * Design: capsules and segments are both a cache, in one order: the least recently used goes first. Three grades:
- *           in use    pinned by a lookup, or part of an annex under a lease: never evicted
+ *           in use    pinned by a lookup, or part of a remote KV under a lease: never evicted
  *           kept      a job released it within the last --keep: evicted only if the new data does not fit otherwise
  *           the rest  evicted when the arena would be more than 90% full, down to 85%, so that not every arrival evicts
  *         A request that does not fit even so, by the number of bytes, is refused with the numbers, and nothing is
@@ -19,14 +19,14 @@
 #include <stdatomic.h>
 
 #include "kvstore/memory/segments.h"
-#include "kvstore/memory/shelf.h"
+#include "kvstore/memory/capsule_cache.h"
 #include "net/node/inbound.h"
 
 struct sl_room {
     struct sl_arena *arena;   // the ledger's
     struct sl_ledger *ledger; // accounts for the promises
     struct sl_inbound *inbound;
-    struct sl_shelf *shelf;
+    struct sl_capsule_cache *capsule_cache;
     struct sl_kv_segments *segments;
     pthread_mutex_t mutex;
     _Atomic int64_t n_refused; // since the start
@@ -34,8 +34,8 @@ struct sl_room {
     int64_t alarm_at_ns, n_not_told;
 };
 
-void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
-                  struct sl_kv_segments *segments);
+void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound,
+                  struct sl_capsule_cache *capsule_cache, struct sl_kv_segments *segments);
 void sl_room_cleanup(struct sl_room *room);
 
 // Makes room for `bytes` and counts them as promised (sl_ledger_return()). SL_ERR_EXHAUSTED; err has the numbers.

@@ -59,15 +59,15 @@ enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t be
             family->head_dim, sl_kv_format_name((enum sl_kv_format)family->work),
             sl_kv_format_name((enum sl_kv_format)family->rows), sl_kv_format_name((enum sl_kv_format)family->scan));
     }
-    if (family->first_lane < 0 || family->n_lanes < 1 ||
-        (int64_t)family->first_lane + family->n_lanes > (int64_t)SL_MAX_LAYERS * SL_MAX_HEADS) {
-        return sl_fail(err, SL_ERR_INVALID, "segment: %d lanes from lane %d on are out of bounds", family->n_lanes,
-                       family->first_lane);
+    if (family->first_offloaded_head < 0 || family->n_offloaded_heads < 1 ||
+        (int64_t)family->first_offloaded_head + family->n_offloaded_heads > (int64_t)SL_MAX_LAYERS * SL_MAX_HEADS) {
+        return sl_fail(err, SL_ERR_INVALID, "segment: %d offloaded heads from offloaded head %d on are out of bounds",
+                       family->n_offloaded_heads, family->first_offloaded_head);
     }
     *config_out = (struct sl_kv_segment_config){.begin = begin,
                                                 .n_slots = (uint32_t)(end - begin),
-                                                .first_lane = family->first_lane,
-                                                .n_lanes = family->n_lanes,
+                                                .first_offloaded_head = family->first_offloaded_head,
+                                                .n_offloaded_heads = family->n_offloaded_heads,
                                                 .work = work,
                                                 .rows = (enum sl_kv_format)family->rows,
                                                 .scan = (enum sl_kv_format)family->scan};
@@ -276,16 +276,16 @@ enum sl_status sl_kv_segments_chain(struct sl_kv_segments *segments, const struc
     return SL_OK;
 }
 
-void sl_kv_segments_let_go(struct sl_kv_segments *segments, const struct sl_kv_family *family,
-                           const struct sl_prompt_hashes *prompt, const struct sl_annex *annex) {
+void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_family *family,
+                            const struct sl_prompt_hashes *prompt, const struct sl_remote_kv *remote_kv) {
     int n_segments = 0;
-    while (sl_annex_segment(annex, n_segments)) {
+    while (sl_remote_kv_segment(remote_kv, n_segments)) {
         n_segments++;
     }
     int64_t now_ns = sl_now_ns();
     pthread_mutex_lock(&segments->mutex);
     for (int i = n_segments - 1; i >= 0; i--) {
-        const struct sl_kv_segment_config *config = sl_kv_segment_get_config(sl_annex_segment(annex, i));
+        const struct sl_kv_segment_config *config = sl_kv_segment_get_config(sl_remote_kv_segment(remote_kv, i));
         int64_t end = config->begin + config->n_slots;
         struct key key = make_key(family, end, sl_prompt_hash_at(prompt, end));
         struct entry *entry = find(segments, &key, config->begin);

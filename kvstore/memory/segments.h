@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the segments that a kvstore has in memory, found by their prompts and evicted by age of last use. A segment
- *          outlives the annex that it was shipped for: another job with the same beginning, or the next turn of a
+ *          outlives the remote KV that it was shipped for: another job with the same beginning, or the next turn of a
  *          conversation, reuses it. This loses nothing, as the bytes are those of the prompt.
  *
  * Design: an index from (family, end, hash of all tokens up to the end) to segments. Jobs may cut the same prompt
  *         differently, so several segments may end at one token. The search for a chain of adjacent segments goes
  *         through the ends of a prompt in ascending order: an end is reachable if some segment ends there and its begin
  *         is reachable. The farthest end wins; a gap ends the chain.
- *         A segment in use, by an annex or by another holder of a reference, is not evicted. One that an annex has
- *         released within the last keep_ms is evicted only when the caller passes INT64_MAX. Of one annex the last
- *         segment is evicted first: it is useless without those before it.
+ *         A segment in use, by a remote KV or by another holder of a reference, is not evicted. One that a remote KV
+ *         has released within the last keep_ms is evicted only when the caller passes INT64_MAX. Of one remote KV the
+ *         last segment is evicted first: it is useless without those before it.
  * Threads: any number; one lock, held briefly.
  */
 #pragma once
 
 #include "base/salted_hash.h"
-#include "engine/offload/annex/annex.h"
+#include "engine/offload/remote_kv/remote_kv.h"
 
-// The properties that all segments of an annex share. Without padding: compared as bytes.
+// The properties that all segments of a remote KV share. Without padding: compared as bytes.
 struct sl_kv_family {
     uint64_t model_fingerprint;
-    int32_t first_lane, n_lanes, head_dim;
+    int32_t first_offloaded_head, n_offloaded_heads, head_dim;
     int32_t work, rows, scan; // enum sl_kv_format
 };
 
@@ -66,9 +66,9 @@ enum sl_status sl_kv_segments_chain(struct sl_kv_segments *segments, const struc
                                     const struct sl_prompt_hashes *prompt, struct sl_kv_segment ***chain_out,
                                     size_t *n_chain_out, struct sl_error *err);
 
-// Call before `annex` is freed: counts its segments as used now and keeps them for keep_ms.
-void sl_kv_segments_let_go(struct sl_kv_segments *segments, const struct sl_kv_family *family,
-                           const struct sl_prompt_hashes *prompt, const struct sl_annex *annex);
+// Call before `remote_kv` is freed: counts its segments as used now and keeps them for keep_ms.
+void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_family *family,
+                            const struct sl_prompt_hashes *prompt, const struct sl_remote_kv *remote_kv);
 
 /*
  * Evicts the least recently used segment that is not in use, passing over those that are kept beyond now_ns; INT64_MAX

@@ -232,9 +232,9 @@ static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_
     }
     enum sl_status status = sl_recipe_cell_plan(b->rig.runtime.config, recipe, n_tokens, plan, err);
     if (status == SL_OK) {
-        struct sl_lanes lanes;
-        sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
-        struct sl_store_filling filling = {.n_lanes = sl_lanes_count(&lanes),
+        struct sl_offloaded_heads offloaded_heads;
+        sl_offloaded_heads_init(&offloaded_heads, &plan->recipe.offload, &plan->geometry);
+        struct sl_store_filling filling = {.n_offloaded_heads = sl_offloaded_heads_count(&offloaded_heads),
                                            .head_dim = plan->geometry.head_dim,
                                            .n_tokens = n_tokens,
                                            .segment_tokens = 512,

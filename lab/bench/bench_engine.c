@@ -402,18 +402,18 @@ static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, do
 
 // --- ranks ---------------------------------------------------------------------------------------------------------
 
-#define MEETINGS 20000
+#define BARRIERS 20000
 
 // Prints the overhead of an operation, and the memory of each rank.
 static void bench_ranks(const struct bench *b) {
     const struct sl_device *device = b->ranks.runtime.device;
     char test[128];
     int64_t begin = sl_now_ns();
-    for (int i = 0; i < MEETINGS; i++) {
-        sl_ranks_meet(b->ranks.runtime.stream);
+    for (int i = 0; i < BARRIERS; i++) {
+        sl_ranks_barrier(b->ranks.runtime.stream);
     }
-    double us = (double)(sl_now_ns() - begin) / 1e3 / MEETINGS;
-    snprintf(test, sizeof test, "%s: a meeting of %d ranks", b->label, sl_ranks_count(device));
+    double us = (double)(sl_now_ns() - begin) / 1e3 / BARRIERS;
+    snprintf(test, sizeof test, "%s: a barrier of %d ranks", b->label, sl_ranks_count(device));
     struct sl_bench_result result = {.bench = "engine", .test = test, .value = us, .unit = "us"};
     sl_bench_print(&result, b->options.json);
     const struct sl_model *model = b->rig.runtime.model;

@@ -201,7 +201,7 @@ static void print_bytes(const struct bench *b, const char *suffix, const struct 
 static enum sl_status measure_length(struct bench *b, int t, int64_t n_tokens, struct sl_error *err) {
     const struct options *o = &b->options;
     bool longest = n_tokens == b->lengths[b->n_lengths - 1];
-    struct sl_store_filling filling = {.n_lanes = (int)o->heads,
+    struct sl_store_filling filling = {.n_offloaded_heads = (int)o->heads,
                                        .head_dim = (int)o->head_dim,
                                        .n_tokens = n_tokens,
                                        .segment_tokens = 512,

@@ -315,7 +315,7 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
     } else {
         m->runtime.ops->attend(m->runtime.stream, &beside, 1);
     }
-    if (status == SL_OK && s->recall.annex != NULL) { // then rows come one by one
+    if (status == SL_OK && s->recall.remote_kv != NULL) { // then rows come one by one
         size_t n_all = (size_t)(f->config.n_read + f->config.n_new);
         m->runtime.ops->window_sums(m->runtime.stream, attend, 0, (struct sl_vectors){f->window, n_all});
         status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, err);
@@ -338,7 +338,7 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
     const struct sl_fidelity_config *c = &f->config;
     struct sl_input input = {.session = full, .tokens = c->tokens + c->n_read + i, .n_tokens = n};
     struct sl_pass_wants wants = s->writer.wants;
-    wants.lse = s->recall.annex != NULL;
+    wants.lse = s->recall.remote_kv != NULL;
     struct sl_pass pass;
     enum sl_status status =
         sl_pass_begin(sl_engine_activations(c->model->runtime.engine), &input, 1, wants, &pass, err);
@@ -404,7 +404,7 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
     s->writer.session = session;
     enum sl_status status = begin_writing(m, plan, f->config.n_read, &s->writer, err);
     if (status == SL_OK) {
-        status = sl_recall_open(plan, m->runtime.ops, s->writer.retrieval.annex, f->config.n_read, &s->recall, err);
+        status = sl_recall_open(plan, m->runtime.ops, s->writer.retrieval.remote_kv, f->config.n_read, &s->recall, err);
     }
     status = status == SL_OK ? read_continuation_beside(s, err) : status;
     if (status == SL_OK) {

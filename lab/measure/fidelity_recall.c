@@ -5,21 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *ops, const struct sl_annex *annex,
-                              int64_t n_prompt, struct sl_recall *recall_out, struct sl_error *err) {
+enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *ops,
+                              const struct sl_remote_kv *remote_kv, int64_t n_prompt, struct sl_recall *recall_out,
+                              struct sl_error *err) {
     const struct sl_recipe *recipe = &plan->recipe;
     struct sl_recall *r = recall_out;
     *r = (struct sl_recall){.ops = ops,
-                            .annex = annex,
+                            .remote_kv = remote_kv,
                             .first = recipe->sinks,
                             .last = n_prompt - recipe->recent.slots,
                             .topk = (uint32_t)recipe->topk,
                             .n_channels = recipe->channels};
-    if (annex == NULL) {
+    if (remote_kv == NULL) {
         return SL_OK;
     }
-    sl_lanes_init(&r->lanes, &recipe->offload, &plan->geometry);
-    r->scratch = sl_annex_scratch_create(NULL);
+    sl_offloaded_heads_init(&r->offloaded_heads, &recipe->offload, &plan->geometry);
+    r->scratch = sl_remote_kv_scratch_create(NULL);
     r->mean = calloc((size_t)plan->geometry.head_dim, sizeof *r->mean);
     r->found = calloc(r->topk, sizeof *r->found);
     r->best = calloc(r->topk, sizeof *r->best);
@@ -28,7 +29,7 @@ enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *o
 
 void sl_recall_close(struct sl_recall *r) {
     if (r->scratch != NULL) {
-        sl_annex_scratch_destroy(&r->scratch);
+        sl_remote_kv_scratch_destroy(&r->scratch);
     }
     free(r->mean);
     free(r->found);
@@ -66,20 +67,21 @@ static uint32_t n_common(const uint32_t *a, const uint32_t *b, uint32_t n) {
 
 enum sl_status sl_recall_add(struct sl_recall *r, int layer, const struct sl_attend *attend, float *paid, size_t stride,
                              struct sl_error *err) {
-    if (r->annex == NULL || r->lanes.index_of[layer] < 0 || r->last - r->first <= r->topk) {
+    if (r->remote_kv == NULL || r->offloaded_heads.index_of[layer] < 0 || r->last - r->first <= r->topk) {
         return SL_OK;
     }
     for (int h = 0; h < attend->heads.n; h++) {
         const float *row = sum_group(r, attend, h, paid, stride);
-        struct sl_annex_search search = {.annex = r->annex,
-                                         .query = {.lane = sl_lanes_first(&r->lanes, layer) + h,
-                                                   .q = r->mean,
-                                                   .n_channels = r->n_channels,
-                                                   .first = r->first,
-                                                   .last = r->last,
-                                                   .topk = r->topk},
-                                         .tokens_out = r->found};
-        enum sl_status status = sl_annex_search(&search, 1, r->scratch, err);
+        struct sl_remote_kv_search search = {
+            .remote_kv = r->remote_kv,
+            .query = {.offloaded_head = sl_offloaded_heads_first(&r->offloaded_heads, layer) + h,
+                      .q = r->mean,
+                      .n_channels = r->n_channels,
+                      .first = r->first,
+                      .last = r->last,
+                      .topk = r->topk},
+            .tokens_out = r->found};
+        enum sl_status status = sl_remote_kv_search(&search, 1, r->scratch, err);
         if (status != SL_OK) {
             return status;
         }

@@ -8,13 +8,13 @@
 #pragma once
 
 #include "engine/compress/plan/plan.h"
-#include "engine/offload/annex/annex.h"
+#include "engine/offload/remote_kv/remote_kv.h"
 
 struct sl_recall {
     const struct sl_ops *ops;
-    const struct sl_annex *annex; // all lanes; borrowed
-    struct sl_lanes lanes;
-    struct sl_annex_scratch *scratch;
+    const struct sl_remote_kv *remote_kv; // all offloaded heads; borrowed
+    struct sl_offloaded_heads offloaded_heads;
+    struct sl_remote_kv_scratch *scratch;
     int64_t first, last; // tokens that are searched
     uint32_t topk;
     int n_channels;
@@ -24,10 +24,11 @@ struct sl_recall {
     int64_t n[SL_MAX_LAYERS];
 };
 
-// Opens the recall. Nothing to search (annex NULL): nothing is counted. SL_ERR_EXHAUSTED: no memory. Close it in any
-// case.
-enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *ops, const struct sl_annex *annex,
-                              int64_t n_prompt, struct sl_recall *recall_out, struct sl_error *err);
+// Opens the recall. Nothing to search (remote KV NULL): nothing is counted. SL_ERR_EXHAUSTED: no memory. Close it in
+// any case.
+enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *ops,
+                              const struct sl_remote_kv *remote_kv, int64_t n_prompt, struct sl_recall *recall_out,
+                              struct sl_error *err);
 // Adds one row over the full cache: paid[n_heads][stride] is each query head's attention to each slot; overwrites the
 // first head of each group.
 enum sl_status sl_recall_add(struct sl_recall *recall, int layer, const struct sl_attend *attend, float *paid,

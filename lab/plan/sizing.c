@@ -64,7 +64,7 @@ static enum sl_status add_job(struct sizer *sizer, int64_t i, struct sl_error *e
     sizing->reused_tokens += (double)reused;
     sizing->prefill_s += job->prefill_s;
     sizing->capsule_bytes += capsule_bytes;
-    sizing->annex_bytes += (double)sl_plan_annex_bytes(sizer->plan) * sizer->recipe->replicas;
+    sizing->remote_kv_bytes += (double)sl_plan_remote_kv_bytes(sizer->plan) * sizer->recipe->replicas;
     if (prefill_bytes > sizing->largest_prefill_bytes) {
         sizing->largest_prefill_bytes = prefill_bytes;
     }
@@ -90,7 +90,7 @@ static enum sl_status add_jobs(struct sizer *sizer, struct sl_error *err) {
         return status;
     }
     double *sums[] = {&sizing->prompt_tokens, &sizing->output_tokens, &sizing->reused_tokens,
-                      &sizing->prefill_s,     &sizing->capsule_bytes, &sizing->annex_bytes};
+                      &sizing->prefill_s,     &sizing->capsule_bytes, &sizing->remote_kv_bytes};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
         *sums[i] /= n;
     }
@@ -138,12 +138,12 @@ static void count_workers(struct sizer *sizer) {
     sizing->lifetime_s = lifetime_s / n;
     sizing->prefill_load = sizing->rate * sizing->prefill_s;
     sizing->decode_load = sizing->rate * sizing->lifetime_s / (double)sizing->places;
-    sizing->stored_bytes = sizing->rate * config->keep_s * (sizing->capsule_bytes + sizing->annex_bytes) +
-                           sizing->rate * sizing->lifetime_s * sizing->annex_bytes;
+    sizing->stored_bytes = sizing->rate * config->keep_s * (sizing->capsule_bytes + sizing->remote_kv_bytes) +
+                           sizing->rate * sizing->lifetime_s * sizing->remote_kv_bytes;
     sizing->n_prefill = (int64_t)larger(1, ceil(sizing->prefill_load / config->headroom));
     sizing->n_decode = (int64_t)larger(1, ceil(sizing->decode_load / config->headroom));
     sizing->n_stores = (int64_t)ceil(sizing->stored_bytes / (double)config->store_arena);
-    if (sizing->annex_bytes > 0 && sizing->n_stores < sizer->recipe->replicas) {
+    if (sizing->remote_kv_bytes > 0 && sizing->n_stores < sizer->recipe->replicas) {
         sizing->n_stores = sizer->recipe->replicas;
     }
 }

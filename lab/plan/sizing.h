@@ -43,7 +43,7 @@ struct sl_sizing {
     int64_t n_jobs, n_too_long, n_too_big; // planned; longer than the model's positions; larger than a worker's arena
     // Means over the jobs.
     double rate, prompt_tokens, output_tokens, reused_tokens;
-    double prefill_s, capsule_bytes, decode_bytes, annex_bytes,
+    double prefill_s, capsule_bytes, decode_bytes, remote_kv_bytes,
         lifetime_s; // lifetime: from the first chunk to the last token
     int64_t largest_prefill_bytes, largest_decode_bytes;
     int64_t places_by_arena, places_by_time, places;    // per decode worker

@@ -47,7 +47,7 @@ static const struct sl_task tasks[] = {
     {"multikey-needles", "the number of one key among as many as fit", 24, 1, true, 70, &only_needles},
     {"multivalue", "all 4 numbers of one key", 96, 4, false, 70, &multivalue},
     {"multiquery", "the numbers of all of 4 keys", 160, 4, false, 80, &multiquery},
-    {"variables", "the 5 variables that one number was handed on to", 64, 5, false, 45, &variables},
+    {"variables", "the 5 variables that one number was passed on to", 64, 5, false, 45, &variables},
     {"common-words", "the 10 words that a list has 30 times", 160, 0, false, 950, &common_words},
     {"frequent-words", "the 3 most frequent of made-up words", 40, 0, false, 75, &frequent_words},
     // InfiniteBench's:

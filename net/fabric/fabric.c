@@ -78,7 +78,7 @@ static enum sl_status resolve_own(struct sl_fabric *fabric, struct sl_error *err
 }
 
 static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_config *config, struct sl_error *err) {
-    fabric->pulse = (struct sl_pulse){.name = "data plane", .n_waiting = 1};
+    fabric->progress_counter = (struct sl_progress_counter){.name = "data plane", .n_waiting = 1};
     fabric->device_memory = config->device_memory;
     fabric->heartbeat_ms = config->heartbeat_ms > 0 ? config->heartbeat_ms : 1000;
     fabric->last = &fabric->first;
@@ -143,8 +143,8 @@ uint64_t sl_fabric_epoch(const struct sl_fabric *fabric) {
     return fabric->epoch;
 }
 
-struct sl_pulse *sl_fabric_pulse(struct sl_fabric *fabric) {
-    return &fabric->pulse;
+struct sl_progress_counter *sl_fabric_progress_counter(struct sl_fabric *fabric) {
+    return &fabric->progress_counter;
 }
 
 bool sl_fabric_has_rdma(const struct sl_fabric *fabric) {

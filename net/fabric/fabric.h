@@ -67,7 +67,7 @@ uint64_t sl_fabric_epoch(const struct sl_fabric *fabric);
 
 // Returns the progress counter of the progress thread, which counts its turns and always has work. Lives as long as the
 // fabric.
-struct sl_pulse *sl_fabric_pulse(struct sl_fabric *fabric);
+struct sl_progress_counter *sl_fabric_progress_counter(struct sl_fabric *fabric);
 
 // Return whether RDMA would carry transfers, and whether UCX here could put from GPU memory at all: it has CUDA support
 // and is 1.16 or newer. Slow: call at start-up.

@@ -5,7 +5,7 @@
  *      (posted) --- run_open --------------------------------------------------> WAITING    in the table
  *      WAITING --- the connection is up: on_up --------------------------------> SENT
  *      SENT --- REPLY by rendezvous: on_reply ---------------------------------> SENT, receiving
- *      WAITING, SENT --- replied to, refused, late, lost, given up: let_go ----> GONE
+ *      WAITING, SENT --- replied to, refused, late, lost, given up: release ----> GONE
  *
  * The progress thread owns the state; its outcome tells whether a request has ended, and the caller may end that too.
  *
@@ -146,7 +146,7 @@ void sl_fabric_request_close(struct sl_fabric_request **request) {
 // ---- the progress thread's side --------------------------------------------------------------------------------------
 
 // Ends the request for the progress thread, after a pending receive. May free the request.
-static void let_go(struct sl_fabric_request *request) {
+static void release(struct sl_fabric_request *request) {
     if (request->buffer || request->state == REQUEST_GONE) {
         return;
     }
@@ -159,7 +159,7 @@ static void let_go(struct sl_fabric_request *request) {
 
 static void end(struct sl_fabric_request *request, enum sl_status status, const char *text) {
     sl_outcome_end(&request->outcome, status, text);
-    let_go(request);
+    release(request);
 }
 
 static void on_sent(struct sl_peer_send *send, enum sl_status status) {
@@ -222,7 +222,7 @@ static void run_cancel(struct sl_fabric *fabric, struct sl_command *command) {
     (void)fabric;
     struct sl_fabric_request *request = SL_CONTAINER(command, struct sl_fabric_request, cancel_command);
     tell_cancelled(request);
-    let_go(request);
+    release(request);
     unref(request);
 }
 
@@ -237,7 +237,7 @@ static void tick(void *state, int64_t now_ns) {
             end(request, SL_ERR_DEADLINE, "no connection in time");
         } else if (sl_outcome_end(&request->outcome, SL_ERR_DEADLINE, "no reply in time")) {
             tell_cancelled(request);
-            let_go(request);
+            release(request);
         }
     }
 }
@@ -252,7 +252,7 @@ static void deliver(struct sl_fabric_request *request, const void *data, size_t 
         request->reply_bytes = bytes;
         sl_outcome_done(&request->outcome, SL_OK, "");
     }
-    let_go(request);
+    release(request);
 }
 
 static void free_buffer(struct sl_fabric *fabric, uint8_t *buffer, size_t bytes) {

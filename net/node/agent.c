@@ -78,7 +78,7 @@ static enum sl_status register_worker(struct tie *tie, struct sl_error *err) {
         const Sluice__V1__RegisterReply *reply = (const Sluice__V1__RegisterReply *)message;
         int64_t ms = reply->heartbeat_ms;
         tie->heartbeat_ms = ms < HEARTBEAT_MIN_MS ? HEARTBEAT_MIN_MS : ms > HEARTBEAT_MAX_MS ? HEARTBEAT_MAX_MS : ms;
-        sl_fence_hear(agent->config.fence, reply->term);
+        sl_term_guard_hear(agent->config.term_guard, reply->term);
         protobuf_c_message_free_unpacked(message, NULL);
     }
     return status;
@@ -124,7 +124,7 @@ static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *e
     request.name = agent->config.info->name;
     request.epoch = agent->config.info->epoch;
     request.load = &load;
-    request.term = atomic_load(&agent->config.fence->term);
+    request.term = atomic_load(&agent->config.term_guard->term);
     ProtobufCMessage *message;
     enum sl_status status = sl_rpc_unary(tie->channel, &sl_method_cluster_heartbeat, &request.base,
                                          sl_deadline_in_ms(CALL_MS), NULL, &message, err);
@@ -133,8 +133,8 @@ static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *e
     }
     const Sluice__V1__HeartbeatReply *reply = (const Sluice__V1__HeartbeatReply *)message;
     *drains_out = reply->drain;
-    sl_fence_hear(agent->config.fence, reply->term);
-    if (reply->term > 0 && reply->term == atomic_load(&agent->config.fence->term)) { // it is the leader
+    sl_term_guard_hear(agent->config.term_guard, reply->term);
+    if (reply->term > 0 && reply->term == atomic_load(&agent->config.term_guard->term)) { // it is the leader
         atomic_store(&agent->drains, reply->drain);
     }
     protobuf_c_message_free_unpacked(message, NULL);

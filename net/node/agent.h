@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "net/node/fence.h"
+#include "net/node/term_guard.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "net/rpc/rpc.h"
 
@@ -29,7 +29,7 @@ struct sl_agent_config {
     const char *coordinators;                                 // HOST:PORT,HOST:PORT,...
     const struct sl_rpc_credentials *credentials;             // outlive the agent
     const Sluice__V1__WorkerInfo *info;                       // must stay valid
-    struct sl_fence *fence;                                   // hears the coordinators' terms
+    struct sl_term_guard *term_guard;                         // hears the coordinators' terms
     void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // fills a new load report
     void (*refused_fn)(void *arg, const char *reason);        // no coordinator accepts this worker: stop. Called once
     void *arg;

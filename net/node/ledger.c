@@ -61,7 +61,7 @@ enum sl_status sl_ledger_try_promise(struct sl_ledger *ledger, size_t bytes) {
     return fit ? SL_OK : SL_AGAIN;
 }
 
-void sl_ledger_settle(struct sl_ledger *ledger, size_t *promised_inout, size_t bytes) {
+void sl_ledger_set_promise(struct sl_ledger *ledger, size_t *promised_inout, size_t bytes) {
     pthread_mutex_lock(&ledger->mutex);
     change(ledger, *promised_inout, bytes);
     pthread_mutex_unlock(&ledger->mutex);
@@ -69,16 +69,16 @@ void sl_ledger_settle(struct sl_ledger *ledger, size_t *promised_inout, size_t b
 }
 
 void sl_ledger_reconcile(struct sl_ledger *ledger, size_t *promised_inout, size_t planned_bytes, size_t taken_bytes) {
-    sl_ledger_settle(ledger, promised_inout, planned_bytes > taken_bytes ? planned_bytes - taken_bytes : 0);
+    sl_ledger_set_promise(ledger, promised_inout, planned_bytes > taken_bytes ? planned_bytes - taken_bytes : 0);
 }
 
 void sl_ledger_promise_again(struct sl_ledger *ledger, size_t bytes) {
     size_t promised = 0;
-    sl_ledger_settle(ledger, &promised, bytes);
+    sl_ledger_set_promise(ledger, &promised, bytes);
 }
 
 void sl_ledger_return(struct sl_ledger *ledger, size_t bytes) {
-    sl_ledger_settle(ledger, &bytes, 0);
+    sl_ledger_set_promise(ledger, &bytes, 0);
 }
 
 enum sl_status sl_ledger_take_block(struct sl_ledger *ledger, const char *label, size_t block_bytes,

@@ -4,7 +4,7 @@
  *          holder will take later, page by page; it is granted only while used and promised bytes fit the arena.
  *
  * Invariants: a promise is counted until it is returned. Its holder takes pages from the arena first and reconciles
- *             afterwards (sl_ledger_settle()): in between they are counted twice, never not at all.
+ *             afterwards (sl_ledger_set_promise()): in between they are counted twice, never not at all.
  * Threads: any number. One lock, under which the ledger calls only the arena, so the ledger may be called under any
  *          other lock. It reads the used bytes under this lock, so of two callers that want the same bytes one is
  *          refused.
@@ -26,7 +26,7 @@ void sl_ledger_promise_again(struct sl_ledger *ledger, size_t bytes);
 void sl_ledger_return(struct sl_ledger *ledger, size_t bytes);
 // Changes the promise *promised_inout to `bytes`, even if they do not fit: its holder has taken or given back the
 // difference.
-void sl_ledger_settle(struct sl_ledger *ledger, size_t *promised_inout, size_t bytes);
+void sl_ledger_set_promise(struct sl_ledger *ledger, size_t *promised_inout, size_t bytes);
 /*
  * The same for a holder that has taken taken_bytes of planned_bytes so far: the promise becomes the rest. Call it after a
  * pass, not before it: pages that the pass took and eviction has given back stay promised, so no other job is granted them

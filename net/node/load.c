@@ -19,6 +19,6 @@ void sl_node_report_load(struct sl_node *node, const struct sl_node_service *ser
     load->stalled = atomic_load(&node->stands_still);
     load->stopping = atomic_load(&node->stopping);
     load->waiting = atomic_load(&node->engine.n_waiting);
-    load->progress = (int64_t)sl_pulse_count(&node->engine);
+    load->progress = (int64_t)sl_progress_counter_count(&node->engine);
     service->load_fn(service->arg, load); // may add to leases
 }

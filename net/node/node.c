@@ -249,11 +249,11 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
     node->info.staging_bytes = sl_node_stages(node) ? config->staging_bytes : 0;
     node->info.max_jobs = (int32_t)config->max_jobs;
     node->info.epoch = sl_fabric_epoch(node->fabric);
-    sl_node_add_pulse(node, sl_fabric_pulse(node->fabric));
+    sl_node_add_progress_counter(node, sl_fabric_progress_counter(node->fabric));
     if (max_rows > 0) {
-        node->engine = (struct sl_pulse){.name = "engine", .team = node->runtime.team};
-        sl_node_add_pulse(node, &node->engine);
-        node->runtime.pulse = &node->engine;
+        node->engine = (struct sl_progress_counter){.name = "engine", .team = node->runtime.team};
+        sl_node_add_progress_counter(node, &node->engine);
+        node->runtime.progress_counter = &node->engine;
     }
     return SL_OK;
 }
@@ -297,9 +297,9 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
 
 // ---- stalled threads ----------------------------------------------------------------------------------------------
 
-void sl_node_add_pulse(struct sl_node *node, struct sl_pulse *pulse) {
-    pulse->next = node->pulses;
-    node->pulses = pulse;
+void sl_node_add_progress_counter(struct sl_node *node, struct sl_progress_counter *progress_counter) {
+    progress_counter->next = node->progress_counters;
+    node->progress_counters = progress_counter;
 }
 
 bool sl_node_stands_still(const struct sl_node *node) {
@@ -312,38 +312,39 @@ static void say_health(struct sl_node *node, bool well) {
     sl_rpc_health_set(node->standard.health, node->service_name, well);
 }
 
-static void on_still(void *arg, const struct sl_pulse *pulse) {
+static void on_still(void *arg, const struct sl_progress_counter *progress_counter) {
     struct sl_node *node = arg;
-    if (!pulse->is_spared) {
+    if (!progress_counter->is_spared) {
         say_health(node, false);
     }
     sl_log_error("node", "the %s stands still: it has work and nothing of it was done for %lld ms (--stall-after)%s",
-                 pulse->name, (long long)node->config.stall_ms, pulse->is_spared ? "; the others go on" : "");
+                 progress_counter->name, (long long)node->config.stall_ms,
+                 progress_counter->is_spared ? "; the others go on" : "");
 }
 
-static void on_moving(void *arg, const struct sl_pulse *pulse) {
+static void on_moving(void *arg, const struct sl_progress_counter *progress_counter) {
     struct sl_node *node = arg;
     bool well = true;
-    for (const struct sl_pulse *other = node->pulses; other; other = other->next) {
+    for (const struct sl_progress_counter *other = node->progress_counters; other; other = other->next) {
         well &= other->is_spared || other->still_ns < node->config.stall_ms * SL_NS_PER_MS;
     }
     if (well) {
         say_health(node, true);
     }
-    sl_log_warn("node", "the %s moves again", pulse->name);
+    sl_log_warn("node", "the %s moves again", progress_counter->name);
 }
 
 /*
  * Ends the process: with a stalled thread it cannot stop in order, as that waits for the thread. Its supervisor starts
  * another. Logging takes no lock that the stalled thread could hold.
  */
-static void on_over(void *arg, const struct sl_pulse *pulse) {
+static void on_over(void *arg, const struct sl_progress_counter *progress_counter) {
     const struct sl_node *node = arg;
-    if (pulse->is_spared) {
+    if (progress_counter->is_spared) {
         return;
     }
     sl_log_error("node", "the %s has been standing still for %lld ms: this process ends, to be started again",
-                 pulse->name, (long long)(2 * node->config.stall_ms));
+                 progress_counter->name, (long long)(2 * node->config.stall_ms));
     _exit(1);
 }
 
@@ -423,7 +424,7 @@ static enum sl_status start_server(struct sl_node *node, const struct sl_rpc_imp
 
 static enum sl_status start_watch(struct sl_node *node, struct sl_error *err) {
     struct sl_thread_watch_config watch = {.stall_ms = node->config.stall_ms,
-                                           .pulses = node->pulses,
+                                           .progress_counters = node->progress_counters,
                                            .still_fn = on_still,
                                            .moving_fn = on_moving,
                                            .over_fn = on_over,
@@ -454,7 +455,7 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
 
     struct serving serving = {node, service};
     struct sl_agent_config agent = {.coordinators = node->config.coordinator,
-                                    .fence = &node->fence,
+                                    .term_guard = &node->term_guard,
                                     .credentials = node->credentials,
                                     .info = &node->info,
                                     .load_fn = report_load,

@@ -15,13 +15,13 @@
 #include "base/arena.h"
 #include "base/options/config.h"
 #include "base/options/program.h"
-#include "base/pulse.h"
+#include "base/progress_counter.h"
 #include "engine/runtime/runtime.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "net/admin/admin.h"
 #include "net/fabric/fabric.h"
 #include "net/node/direct.h"
-#include "net/node/fence.h"
+#include "net/node/term_guard.h"
 #include "net/node/inbound.h"
 #include "net/rpc/rpc_selfcheck.h"
 #include "net/rpc/rpc_standard.h"
@@ -135,15 +135,17 @@ struct sl_node {
     struct sl_rpc_standard standard; // of the gRPC server, beside the service
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
-    struct sl_fence fence;              // whose requests the service accepts
+    struct sl_term_guard term_guard;    // whose requests the service accepts
     struct sl_agent *agent;
     struct sl_thread_watch *watch; // checks the progress counters
     atomic_bool stands_still;
     atomic_bool stopping; // SIGTERM has come
     const char *service_name;
     const struct sl_node_service *service; // while it serves
-    struct sl_pulse *pulses;               // a list: those of sl_node_add_pulse(), and the fabric's
-    struct sl_pulse engine; // of workers with a model: the engine thread's. n_waiting: the jobs that it has been given
+    // a list: those of sl_node_add_progress_counter(), and the fabric's
+    struct sl_progress_counter *progress_counters;
+    // of workers with a model: the engine thread's. n_waiting: the jobs that it has been given
+    struct sl_progress_counter engine;
     Sluice__V1__WorkerInfo info;
     uint64_t model_fingerprint; // only with a model
     struct sl_runtime runtime;  // a kvstore has no model and makes its own
@@ -194,8 +196,8 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
  */
 enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status, struct sl_error *err);
 
-// Adds a thread to watch. Call before sl_node_serve(). The pulse outlives sl_node_close().
-void sl_node_add_pulse(struct sl_node *node, struct sl_pulse *pulse);
+// Adds a thread to watch. Call before sl_node_serve(). The progress counter outlives sl_node_close().
+void sl_node_add_progress_counter(struct sl_node *node, struct sl_progress_counter *progress_counter);
 
 // Returns true when a thread of this worker has work and makes no progress: the worker then stops reporting its jobs as
 // alive. Any thread.

@@ -126,7 +126,7 @@ enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_r
 }
 
 // Passes bytes of the body that have been copied down to the ship.
-static enum sl_status hand_on(struct sl_outbound *outbound, size_t end) {
+static enum sl_status pass_on(struct sl_outbound *outbound, size_t end) {
     enum sl_status status = SL_OK;
     for (size_t at = atomic_load(&outbound->shipped_bytes); status == SL_OK && at < end;) {
         size_t bytes = end - at < MAX_PIECE_BYTES ? end - at : MAX_PIECE_BYTES;
@@ -138,7 +138,7 @@ static enum sl_status hand_on(struct sl_outbound *outbound, size_t end) {
 }
 
 // Passes layers with their digests to the ship: a layer's digests cover its own pieces.
-static enum sl_status hand_on_digested(struct sl_outbound *outbound, size_t end) {
+static enum sl_status pass_on_digested(struct sl_outbound *outbound, size_t end) {
     enum sl_status status = SL_OK;
     for (size_t at = atomic_load(&outbound->shipped_bytes); status == SL_OK && at < end;) {
         size_t bytes = end - at < SL_DIGESTED_MAX_BYTES ? end - at : SL_DIGESTED_MAX_BYTES;
@@ -167,7 +167,7 @@ enum sl_status sl_outbound_flush(struct sl_outbound *outbound, const struct sl_r
         status = sl_mark_wait(down, err);
         if (status == SL_OK) {
             size_t end = outbound->layers[outbound->n_handed++].end;
-            status = outbound->way == SL_OUTBOUND_STRAIGHT ? hand_on_digested(outbound, end) : hand_on(outbound, end);
+            status = outbound->way == SL_OUTBOUND_STRAIGHT ? pass_on_digested(outbound, end) : pass_on(outbound, end);
         }
     }
     return status;

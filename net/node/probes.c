@@ -9,9 +9,10 @@
 
 static bool threads_move(void *arg, char why[SL_WHY_BYTES]) {
     const struct sl_node *node = arg;
-    for (const struct sl_pulse *pulse = node->pulses; pulse; pulse = pulse->next) {
-        if (!pulse->is_spared && atomic_load(&pulse->is_still)) {
-            snprintf(why, SL_WHY_BYTES, "the %s stands still", pulse->name);
+    for (const struct sl_progress_counter *progress_counter = node->progress_counters; progress_counter;
+         progress_counter = progress_counter->next) {
+        if (!progress_counter->is_spared && atomic_load(&progress_counter->is_still)) {
+            snprintf(why, SL_WHY_BYTES, "the %s stands still", progress_counter->name);
             return false;
         }
     }
@@ -20,9 +21,10 @@ static bool threads_move(void *arg, char why[SL_WHY_BYTES]) {
 
 static bool spared_move(void *arg, char why[SL_WHY_BYTES]) {
     const struct sl_node *node = arg;
-    for (const struct sl_pulse *pulse = node->pulses; pulse; pulse = pulse->next) {
-        if (pulse->is_spared && atomic_load(&pulse->is_still)) {
-            snprintf(why, SL_WHY_BYTES, "the %s stands still, and the others go on without it", pulse->name);
+    for (const struct sl_progress_counter *progress_counter = node->progress_counters; progress_counter;
+         progress_counter = progress_counter->next) {
+        if (progress_counter->is_spared && atomic_load(&progress_counter->is_still)) {
+            snprintf(why, SL_WHY_BYTES, "the %s stands still, and the others go on without it", progress_counter->name);
             return false;
         }
     }
@@ -69,7 +71,8 @@ static void write_arena(FILE *page, const char *name, const char *help, struct s
 }
 
 static void write_load(FILE *page, const Sluice__V1__WorkerLoad *load) {
-    sl_metrics_declare(page, SL_GAUGE, "sluice_leases", "Memory that is held for jobs: transfers, sessions, annexes.");
+    sl_metrics_declare(page, SL_GAUGE, "sluice_leases",
+                       "Memory that is held for jobs: transfers, sessions, remote KVs.");
     sl_metrics_sample(page, "sluice_leases", (double)load->leases, NULL);
     sl_metrics_declare(page, SL_GAUGE, "sluice_worker_jobs", "Calls of jobs that this worker serves.");
     sl_metrics_sample(page, "sluice_worker_jobs", (double)load->jobs, NULL);

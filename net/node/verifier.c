@@ -44,7 +44,7 @@ static enum sl_status digest(struct sl_verifier *verifier, const struct sl_arriv
     sl_stream_hold(runtime->stream);
     runtime->ops->digest(runtime->stream, verifier->pieces, n, verifier->digests);
     struct sl_mark done = sl_stream_mark(runtime->stream);
-    enum sl_status status = sl_stream_let_go(runtime->stream, err);
+    enum sl_status status = sl_stream_release(runtime->stream, err);
     enum sl_status waited = sl_mark_wait(&done, status == SL_OK ? err : NULL);
     return status == SL_OK ? waited : status;
 }

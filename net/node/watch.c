@@ -23,32 +23,38 @@ struct sl_thread_watch {
     bool stopping;
 };
 
-enum sl_pulse_change sl_pulse_look(struct sl_pulse *pulse, int64_t elapsed_ns, int64_t stall_ns) {
-    uint64_t count = sl_pulse_count(pulse);
-    bool moves = count != pulse->seen || atomic_load(&pulse->n_waiting) == 0;
-    int64_t before_ns = pulse->still_ns;
-    pulse->seen = count;
-    pulse->still_ns = moves ? 0 : before_ns + elapsed_ns;
-    atomic_store(&pulse->is_still, pulse->still_ns >= stall_ns);
+enum sl_progress_change sl_progress_counter_poll(struct sl_progress_counter *progress_counter, int64_t elapsed_ns,
+                                                 int64_t stall_ns) {
+    uint64_t count = sl_progress_counter_count(progress_counter);
+    bool moves = count != progress_counter->seen || atomic_load(&progress_counter->n_waiting) == 0;
+    int64_t before_ns = progress_counter->still_ns;
+    progress_counter->seen = count;
+    progress_counter->still_ns = moves ? 0 : before_ns + elapsed_ns;
+    atomic_store(&progress_counter->is_still, progress_counter->still_ns >= stall_ns);
     if (moves) {
-        return before_ns >= stall_ns ? SL_PULSE_MOVING : SL_PULSE_AS_BEFORE;
+        return before_ns >= stall_ns ? SL_PROGRESS_MOVING : SL_PROGRESS_AS_BEFORE;
     }
-    if (before_ns < stall_ns && pulse->still_ns >= stall_ns) {
-        return SL_PULSE_STILL;
+    if (before_ns < stall_ns && progress_counter->still_ns >= stall_ns) {
+        return SL_PROGRESS_STILL;
     }
-    return before_ns < 2 * stall_ns && pulse->still_ns >= 2 * stall_ns ? SL_PULSE_OVER : SL_PULSE_AS_BEFORE;
+    return before_ns < 2 * stall_ns && progress_counter->still_ns >= 2 * stall_ns ? SL_PROGRESS_OVER
+                                                                                  : SL_PROGRESS_AS_BEFORE;
 }
 
 static void look(struct sl_thread_watch *watch, int64_t elapsed_ns) {
     const struct sl_thread_watch_config *config = &watch->config;
-    void (*const tell[])(void *arg, const struct sl_pulse *pulse) = {
-        [SL_PULSE_STILL] = config->still_fn, [SL_PULSE_MOVING] = config->moving_fn, [SL_PULSE_OVER] = config->over_fn};
+    void (*const tell[])(void *arg, const struct sl_progress_counter *progress_counter) = {
+        [SL_PROGRESS_STILL] = config->still_fn,
+        [SL_PROGRESS_MOVING] = config->moving_fn,
+        [SL_PROGRESS_OVER] = config->over_fn};
     int64_t most_ns = LONG_LOOKS * watch->look_ms * SL_NS_PER_MS;
     elapsed_ns = elapsed_ns < most_ns ? elapsed_ns : most_ns;
-    for (struct sl_pulse *pulse = config->pulses; pulse; pulse = pulse->next) {
-        enum sl_pulse_change change = sl_pulse_look(pulse, elapsed_ns, config->stall_ms * SL_NS_PER_MS);
-        if (change != SL_PULSE_AS_BEFORE) {
-            tell[change](config->arg, pulse);
+    for (struct sl_progress_counter *progress_counter = config->progress_counters; progress_counter;
+         progress_counter = progress_counter->next) {
+        enum sl_progress_change change =
+            sl_progress_counter_poll(progress_counter, elapsed_ns, config->stall_ms * SL_NS_PER_MS);
+        if (change != SL_PROGRESS_AS_BEFORE) {
+            tell[change](config->arg, progress_counter);
         }
     }
 }

@@ -54,7 +54,7 @@ def test_the_answer_is_that_of_resident_layers():
                 assert total / SHALLOW <= rest < total / (SHALLOW - 1), (transport, n, total, rest)
                 offloaded = finished.statistics.retrieval.offloaded_bytes
                 assert abs(offloaded - (total - rest)) < 4096, (transport, n, total, rest, offloaded)
-            eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no annex is left")
+            eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no remote KV is left")
 
 
 def test_prefill_holds_a_bounded_part_of_it():
@@ -106,7 +106,7 @@ def test_a_store_that_is_lost_while_prefill_reads():
         watcher = Watcher(cluster, job_id)
         # Not by their leases: the copy of the first answer's capsule may still be on its way to the other store.
         used = lambda: [w.info.name for w, s in zip(stores(cluster), all_stats(cluster)) if s.annexes > 0]
-        eventually(used, 10, "a store holds an annex")
+        eventually(used, 10, "a store holds a remote KV")
         cluster.kill("prefill-0", signal.SIGSTOP)  # however quick it is, it has not read everything
         assert cluster.get(job_id).state == State.Value("PREFILLING"), "too quick to lose a store meanwhile"
         cluster.kill(used()[0])
@@ -121,9 +121,9 @@ def test_a_job_that_is_cancelled_leaves_nothing_in_the_stores():
     with Cluster(args=["--arena", "64M"]) as cluster:
         job_id = cluster.submit(job(20000, ALL))
         wait_for_state(cluster, job_id, "PREFILLING")
-        eventually(lambda: any(w.load.leases > 0 for w in stores(cluster)), 10, "a store holds an annex")
+        eventually(lambda: any(w.load.leases > 0 for w in stores(cluster)), 10, "a store holds a remote KV")
         cluster.cancel(job_id)
-        eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no annex is left")
+        eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no remote KV is left")
 
 
 def test_several_prompts_are_read_by_turns():

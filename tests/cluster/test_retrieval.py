@@ -44,17 +44,17 @@ def holders(cluster):
     return sorted(name for name, stats in all_stats(cluster).items() if stats.annexes > 0)
 
 
-def assert_no_annex_is_left(cluster):
-    eventually(lambda: not holders(cluster), 10, "no annex is left in a store")
+def assert_no_remote_kv_is_left(cluster):
+    eventually(lambda: not holders(cluster), 10, "no remote KV is left in a store")
 
 
 @contextlib.contextmanager
 def cluster_of(**options):
-    """A cluster in which no store holds an annex for any job at the end."""
+    """A cluster in which no store holds a remote KV for any job at the end."""
     options.setdefault("worker_args", PATIENT)
     with Cluster(**options) as cluster:
         yield cluster
-        assert_no_annex_is_left(cluster)
+        assert_no_remote_kv_is_left(cluster)
 
 
 def begin_decoding(cluster, asked, n_tokens=10):
@@ -135,7 +135,7 @@ def test_a_prompt_of_one_token():
             assert finished.statistics.retrieval.asks == 0
 
 
-# ---- where lanes lie ----------------------------------------------------------------------------------------------------
+# ---- where offloaded heads lie ----------------------------------------------------------------------------------------------------
 
 def test_a_session_that_no_store_holds_alone():
     text = prompt(9000)
@@ -144,9 +144,9 @@ def test_a_session_that_no_store_holds_alone():
     with cluster_of(kvstore=3, worker_args={**PATIENT, "kvstore": ["--arena", "9M"]}) as cluster:
         for recipe, ids in expected.items():
             watcher = Watcher(cluster, cluster.submit(job(recipe, text, 60)))
-            eventually(lambda: len(holders(cluster)) > 1, 30, "the lanes are divided over stores")
+            eventually(lambda: len(holders(cluster)) > 1, 30, "the offloaded heads are divided over stores")
             assert_same_answer(watcher, ids, recipe)
-            assert_no_annex_is_left(cluster)
+            assert_no_remote_kv_is_left(cluster)
     with cluster_of(kvstore=1, worker_args={**PATIENT, "kvstore": ["--arena", "3M"]}) as cluster:
         finished = end_of(cluster, job(NEAR, text))
         assert finished.status_code == grpc.StatusCode.FAILED_PRECONDITION.value[0], finished
@@ -156,7 +156,7 @@ def test_a_session_that_no_store_holds_alone():
 def test_two_copies_where_no_store_holds_one_alone():
     text = prompt(9000)
     with cluster_of(kvstore=0, worker_args=PATIENT) as cluster:
-        # Stores of different sizes cut the lanes of the two copies at different places.
+        # Stores of different sizes cut the offloaded heads of the two copies at different places.
         for i, size in enumerate(("5M", "7M", "9M", "11M", "14M")):
             cluster.start_worker(f"kvstore-{i}", ["--arena", size])
         cluster.wait_ready()
@@ -272,7 +272,7 @@ def test_a_client_that_leaves_while_stores_are_asked():
             job_id, watcher = begin_decoding(cluster, job(recipe, prompt(4000), 2000))
             assert holders(cluster)
             cancel_and_check(cluster, job_id)
-            assert_no_annex_is_left(cluster)
+            assert_no_remote_kv_is_left(cluster)
         call = cluster.generate(job(NEAR, prompt(4000), 2000))
         for event in call:
             if event.HasField("token") and event.token.index == 5:
@@ -289,7 +289,7 @@ def test_a_prefill_worker_that_dies_while_it_offloads():
     with cluster_of(prefill=2, worker_args={**PATIENT, "kvstore": ["--arena", "64M"]}) as cluster:
         job_id = cluster.submit(job(NEAR, text))
         watcher = Watcher(cluster, job_id)
-        eventually(lambda: holders(cluster), 20, "a store holds an annex")
+        eventually(lambda: holders(cluster), 20, "a store holds a remote KV")
         cluster.kill(cluster.get(job_id).prefill_worker)
         assert assert_same_answer(watcher, expected, "prefill worker killed").retries >= 1
 

@@ -24,7 +24,7 @@ PATIENT = {"decode": ["--retrieve-deadline", "20000ms", "--retrieve-lost", "2000
 def cluster_of(**options):
     with harness.Cluster(**{"worker_args": PATIENT, "model": MODEL, **options}) as cluster:
         yield cluster
-        eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no annex is left")
+        eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no remote KV is left")
 
 
 def text_of(n_bytes, seed=0):

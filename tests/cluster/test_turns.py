@@ -57,7 +57,7 @@ def test_a_store_that_stands_still_costs_reading_alone():
         end(cluster)
 
 
-def test_what_nobody_comes_back_for_is_let_go():
+def test_what_nobody_comes_back_for_is_released():
     with Cluster(decode=2) as cluster:
         first, _ = cluster.answer(turn(BEGIN))
         cluster.answer(turn(BEGIN + first.text + " more", recipe="full,format=int8"))  # another recipe: read anew

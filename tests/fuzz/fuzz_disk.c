@@ -33,10 +33,10 @@ static void mend(struct file *file, uint8_t what) {
     if (what & RIGHT_MAGIC) {
         memcpy(head.magic, "SLUICEKV", sizeof head.magic);
         head.version = SL_DISK_FILE_VERSION;
-        head.n_hashes %= SL_SHELF_MAX_PREFIXES;
+        head.n_hashes %= SL_CAPSULE_CACHE_MAX_PREFIXES;
     }
     size_t content = sizeof head + sizeof(struct sl_hash128) * (size_t)head.n_hashes;
-    if (head.n_hashes < SL_SHELF_MAX_PREFIXES && content + 2 <= file->n) {
+    if (head.n_hashes < SL_CAPSULE_CACHE_MAX_PREFIXES && content + 2 <= file->n) {
         size_t left = file->n - content;
         if (what & RIGHT_SIZES) {
             head.header_bytes = 1 + head.header_bytes % (left - 1);
@@ -83,7 +83,7 @@ static void read_back(struct sl_disk_folder *folder, const struct sl_disk_entry 
         size_t at = file->n - capsule.body_bytes;
         require(memcmp(capsule.body, file->bytes + at, capsule.body_bytes) == 0);
         require(memcmp(capsule.header, file->bytes + at - capsule.header_bytes, capsule.header_bytes) == 0);
-        require(keys.n_hashes < SL_SHELF_MAX_PREFIXES);
+        require(keys.n_hashes < SL_CAPSULE_CACHE_MAX_PREFIXES);
         free(capsule.header);
         free(keys.hashes);
     }
@@ -97,7 +97,7 @@ static void ask(struct sl_disk_folder *folder, const struct file *files, size_t 
         return;
     }
     memcpy(&head, file->bytes, sizeof head);
-    for (uint64_t i = 0; i <= head.n_hashes && i < SL_SHELF_MAX_PREFIXES; i++) {
+    for (uint64_t i = 0; i <= head.n_hashes && i < SL_CAPSULE_CACHE_MAX_PREFIXES; i++) {
         size_t at = sizeof head + sizeof(struct sl_hash128) * (size_t)i, which;
         struct sl_prefix prefix = {head.key, head.n_tokens};
         if (i < head.n_hashes && at + sizeof(struct sl_hash128) <= file->n) {

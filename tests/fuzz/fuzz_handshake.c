@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum who { WORKER, CLIENT, STRANGER, NOBODY, N_WHO };
 enum step {
     STEP_SHAKE,
-    STEP_SPOIL,
+    STEP_FLIP,
     STEP_RAW,
     STEP_WRITE,
     STEP_STALL,
@@ -100,11 +100,11 @@ struct other {
 };
 
 // times: of what it has to say, in halves; 2 is as it should be.
-static void flush_halves(struct other *other, uint8_t spoiled, size_t at, int times) {
+static void flush_halves(struct other *other, uint8_t flipped, size_t at, int times) {
     uint8_t bytes[8192];
     int n = BIO_read(other->out, bytes, sizeof bytes);
     if (n > 0) {
-        bytes[at % (size_t)n] ^= spoiled;
+        bytes[at % (size_t)n] ^= flipped;
         for (; times >= 2; times -= 2) {
             (void)!send(other->fd, bytes, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
         }
@@ -112,8 +112,8 @@ static void flush_halves(struct other *other, uint8_t spoiled, size_t at, int ti
     }
 }
 
-static void flush(struct other *other, uint8_t spoiled, size_t at) {
-    flush_halves(other, spoiled, at, 2);
+static void flush(struct other *other, uint8_t flipped, size_t at) {
+    flush_halves(other, flipped, at, 2);
 }
 
 // A frame of lengths of the input's, and what becomes of its record: bits that are flipped, where, and how much of it goes how often.
@@ -148,7 +148,7 @@ static size_t take_step(struct other *other, const uint8_t *data, size_t size) {
         (void)SSL_do_handshake(other->ssl);
         flush(other, 0, 0);
         break;
-    case STEP_SPOIL:
+    case STEP_FLIP:
         (void)SSL_do_handshake(other->ssl);
         if (size >= 3) {
             flush(other, data[1], data[2]);

@@ -35,7 +35,7 @@
 #define N_JOBS      4
 #define N_RUNS      6
 #define MAX_STEPS   24
-#define OFFLOAD     "place=offload/1+2,scope=sinks:8+recent:24,topk=32,channels=4" // four lanes
+#define OFFLOAD     "place=offload/1+2,scope=sinks:8+recent:24,topk=32,channels=4" // four offloaded heads
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -221,8 +221,8 @@ static Sluice__V1__Sampling draw_sampling(void) {
 }
 
 // As prefill has said, or as drawn.
-static size_t list_annexes(const struct job *job, bool lies, Sluice__V1__StoreShare *shares, Sluice__V1__AnnexShare *at,
-                           Sluice__V1__AnnexShare **pointers) {
+static size_t list_remote_kvs(const struct job *job, bool lies, Sluice__V1__StoreShare *shares,
+                              Sluice__V1__AnnexShare *at, Sluice__V1__AnnexShare **pointers) {
     size_t n = job->done ? job->done->done->n_annex : 0;
     n = n < 3 ? n : 3;
     for (size_t i = 0; i < n; i++) {
@@ -293,7 +293,7 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     Sluice__V1__TokenIds ids, resumed, said;
     Sluice__V1__Sampling sampling;
     Sluice__V1__StoreShare shares[3];
-    Sluice__V1__AnnexShare annexes[3], *pointers[3];
+    Sluice__V1__AnnexShare remote_kvs[3], *pointers[3];
     char *stops[20];
     uint8_t how = fuzz_draw();
     fill_ids(&ids, room[0], job, count_or_draw(job->n_tokens + 1 + how % 2, lies & 1), lies & 2);
@@ -319,7 +319,7 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     request.stop = stops;
     request.ignore_eos = how & 8;
     request.estimate_errors = how & 16;
-    request.n_annex = list_annexes(job, lies & 512, shares, annexes, pointers);
+    request.n_annex = list_remote_kvs(job, lies & 512, shares, remote_kvs, pointers);
     request.annex = pointers;
     request.salt = draw_salt(lies & 1024);
     request.term = lies & 2048 ? fuzz_draw_number() : 0;

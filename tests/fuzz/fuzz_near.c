@@ -5,22 +5,23 @@
  *          what it says lies inside it.
  *
  * Design: the first byte says which side the rest is for. To a reader: seven bytes of what it reads, then a store's map: what is read lands
- *         inside of the answer, without a gap to what is written there by hand. To an annex of two lanes: one request. To an asker: eight bytes
- *         of what it asked for (kind, flags, lanes, topk, places, tokens, channels, last), then the answer.
+ *         inside of the answer, without a gap to what is written there by hand. To a remote KV of two offloaded heads:
+ *         one request. To an asker: eight bytes of what it asked for (kind, flags, offloaded heads, topk, places,
+ *         tokens, channels, last), then the answer.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/offload/annex/near_internal.h"
-#include "net/offload/remote/annex_map.h"
+#include "engine/offload/remote_kv/near_internal.h"
+#include "net/offload/remote/remote_kv_map.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/evict/fills.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define HEAD_DIM    8
-#define N_LANES     2
-#define FIRST_LANE  1
+#define N_HEADS     2
+#define FIRST_HEAD  1
 
 static const uint32_t segments[] = {64, 128, 13};
 
@@ -39,18 +40,18 @@ static uint8_t *tight(size_t bytes) {
     return memory;
 }
 
-static const struct sl_annex *make_annex(void) {
+static const struct sl_remote_kv *make_remote_kv(void) {
     static struct sl_ops ops;
     struct sl_arena *arena;
-    struct sl_annex *annex;
-    struct sl_kv_segment_config config = {.first_lane = FIRST_LANE, .n_lanes = N_LANES};
+    struct sl_remote_kv *remote_kv;
+    struct sl_kv_segment_config config = {.first_offloaded_head = FIRST_HEAD, .n_offloaded_heads = N_HEADS};
     sl_ref_kv_slots_fill(&ops);
     sl_ref_scan_fill(&ops);
     sl_ref_select_fill(&ops);
     must(sl_page_layout_init(&config.work, SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
     config.rows = config.scan = SL_KV_INT8;
     must(sl_arena_create(aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES), ARENA_BYTES, &arena, NULL) == SL_OK);
-    must(sl_annex_create(&ops, FIRST_LANE, N_LANES, HEAD_DIM, 256, &annex, NULL) == SL_OK);
+    must(sl_remote_kv_create(&ops, FIRST_HEAD, N_HEADS, HEAD_DIM, 256, &remote_kv, NULL) == SL_OK);
     for (size_t i = 0; i < sizeof segments / sizeof segments[0]; i++, config.begin += config.n_slots) {
         config.n_slots = segments[i];
         size_t bytes = sl_kv_segment_block_bytes(&config);
@@ -60,10 +61,10 @@ static const struct sl_annex *make_annex(void) {
         }
         struct sl_kv_segment *segment;
         must(sl_kv_segment_create(&config, &ops, NULL, arena, block, &segment, NULL) == SL_OK);
-        must(sl_annex_append(annex, segment, NULL) == SL_OK);
+        must(sl_remote_kv_append(remote_kv, segment, NULL) == SL_OK);
         sl_kv_segment_unref(&segment);
     }
-    return annex;
+    return remote_kv;
 }
 
 // --- the asker -----------------------------------------------------------------------------------------------------
@@ -76,12 +77,12 @@ static unsigned touch(const uint8_t *bytes, size_t n) {
     return sum;
 }
 
-static enum sl_status read_lanes(const struct sl_near_request *asked, size_t row_bytes, const uint8_t *at,
-                                 const uint8_t *end) {
+static enum sl_status read_offloaded_heads(const struct sl_near_request *asked, size_t row_bytes, const uint8_t *at,
+                                           const uint8_t *end) {
     struct sl_error err;
-    for (uint32_t lane = 0; lane < asked->n_lanes; lane++) {
-        struct sl_near_lane_view view;
-        enum sl_status status = sl_near_next_lane(asked, row_bytes, &at, end, &view, &err);
+    for (uint32_t offloaded_head = 0; offloaded_head < asked->n_offloaded_heads; offloaded_head++) {
+        struct sl_near_offloaded_head_view view;
+        enum sl_status status = sl_near_next_offloaded_head(asked, row_bytes, &at, end, &view, &err);
         if (status != SL_OK) {
             return status;
         }
@@ -109,14 +110,14 @@ static enum sl_status read_answer(const struct sl_near_request *asked, const str
     }
     switch (asked->kind) {
     case SL_NEAR_TOPK:
-        return read_lanes(asked, row_bytes, body, end);
+        return read_offloaded_heads(asked, row_bytes, body, end);
     case SL_NEAR_ROWS:
         return sl_near_read_rows(asked, row_bytes, body, end, &err);
     case SL_NEAR_CHANNELS: {
         struct sl_near_channels_view view;
         status = sl_near_read_channels(asked, shape, body, end, &view, &err);
         if (status == SL_OK) {
-            must(view.indexes + asked->n_lanes * view.lane_bytes == end);
+            must(view.indexes + asked->n_offloaded_heads * view.offloaded_head_bytes == end);
         }
         return status;
     }
@@ -143,7 +144,7 @@ static void ask(const uint8_t *data, size_t size) {
                                     .version = SL_NEAR_VERSION,
                                     .kind = SL_NEAR_TOPK + data[0] % 5u,
                                     .flags = data[1] & 3u,
-                                    .n_lanes = 1 + data[2] % 4u,
+                                    .n_offloaded_heads = 1 + data[2] % 4u,
                                     .topk = 1u + data[3],
                                     .places = 1u + data[3] + data[4],
                                     .n_tokens = data[5],
@@ -159,7 +160,7 @@ static void ask(const uint8_t *data, size_t size) {
 
 // --- the reader ----------------------------------------------------------------------------------------------------
 
-// Fills the body of a request with channels or tokens, for all lanes.
+// Fills the body of a request with channels or tokens, for all offloaded heads.
 static void fill_body(uint8_t *body, size_t bytes, uint32_t kind, const uint8_t *data) {
     for (size_t i = 0; kind == SL_NEAR_CHANNELS && i < bytes / 2; i++) {
         uint16_t channel = (uint16_t)((data[0] + i) % (HEAD_DIM + (data[0] == 255)));
@@ -171,7 +172,7 @@ static void fill_body(uint8_t *body, size_t bytes, uint32_t kind, const uint8_t 
     }
 }
 
-// Reads a store's map as a reader of `tokens` tokens of two lanes does.
+// Reads a store's map as a reader of `tokens` tokens of two offloaded heads does.
 static void read_by_map(const uint8_t *data, size_t size) {
     static const enum sl_kv_format scans[] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT1};
     if (size < 7) {
@@ -179,30 +180,31 @@ static void read_by_map(const uint8_t *data, size_t size) {
     }
     int64_t tokens = 1 + data[0] * 4;
     struct sl_near_shape shape = {HEAD_DIM, SL_KV_F16, scans[data[1] % 3], tokens};
-    struct sl_annex_map map = {.first_lane = FIRST_LANE, .n_lanes = N_LANES, .scan = shape.scan};
+    struct sl_remote_kv_map map = {
+        .first_offloaded_head = FIRST_HEAD, .n_offloaded_heads = N_HEADS, .scan = shape.scan};
     must(sl_page_layout_init(&map.work, SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
     must(sl_page_layout_init(&map.kept, data[1] & 64 ? SL_KV_INT8 : SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
-    struct sl_near_request asked = sl_annex_map_request(&map, 1);
-    size_t bytes = size - 7 < sl_annex_map_answer_limit(tokens) ? size - 7 : sl_annex_map_answer_limit(tokens);
+    struct sl_near_request asked = sl_remote_kv_map_request(&map, 1);
+    size_t bytes = size - 7 < sl_remote_kv_map_answer_limit(tokens) ? size - 7 : sl_remote_kv_map_answer_limit(tokens);
     uint8_t *told = tight(bytes);
     memcpy(told, data + 7, bytes);
     struct sl_error err;
-    if (sl_annex_map_read(&map, &asked, told, bytes, tokens, &err) == SL_OK) {
+    if (sl_remote_kv_map_read(&map, &asked, told, bytes, tokens, &err) == SL_OK) {
         struct sl_near_request request = asked;
         request.kind = data[2] & 1 ? SL_NEAR_ROWS : SL_NEAR_CHANNELS;
-        request.first_lane = data[3] % 4;
-        request.n_lanes = 1 + data[3] / 4 % 3;
+        request.first_offloaded_head = data[3] % 4;
+        request.n_offloaded_heads = 1 + data[3] / 4 % 3;
         request.n_channels = request.kind == SL_NEAR_CHANNELS ? 1 + data[4] % HEAD_DIM : 0;
         request.n_tokens = request.kind == SL_NEAR_ROWS ? 1 + data[4] % 16u : 0;
         request.last = 1 + data[5] * 4u;
-        uint8_t body[N_LANES * HEAD_DIM * 8];
+        uint8_t body[N_HEADS * HEAD_DIM * 8];
         fill_body(body, sizeof body, request.kind, data + 6);
-        size_t n = sl_annex_map_n_ranges(&map, &request, body), limit = sl_near_answer_limit(&shape, &request);
+        size_t n = sl_remote_kv_map_n_ranges(&map, &request, body), limit = sl_near_answer_limit(&shape, &request);
         if (n > 0 && limit > 0) { // more is not asked for
             uint8_t *answer = tight(limit);
             struct sl_fetch_range *ranges = calloc(n, sizeof *ranges);
             must(ranges != NULL);
-            size_t whole = sl_annex_map_answer(&map, &request, body, answer, ranges);
+            size_t whole = sl_remote_kv_map_answer(&map, &request, body, answer, ranges);
             must(whole <= limit);
             for (size_t i = 0; i < n; i++) {
                 uint8_t *to = ranges[i].to;
@@ -217,24 +219,24 @@ static void read_by_map(const uint8_t *data, size_t size) {
     free(told);
 }
 
-// --- the annex -----------------------------------------------------------------------------------------------------
+// --- the remote KV -------------------------------------------------------------------------------------------------
 
-static void serve(const struct sl_annex *annex, const uint8_t *data, size_t size) {
+static void serve(const struct sl_remote_kv *remote_kv, const uint8_t *data, size_t size) {
     struct sl_near_request asked = {0};
     struct sl_near_memory *memory;
-    struct sl_annex_scratch *scratch = sl_annex_scratch_create(NULL);
-    must(scratch != NULL && sl_near_memory_create(annex, &memory, NULL) == SL_OK);
+    struct sl_remote_kv_scratch *scratch = sl_remote_kv_scratch_create(NULL);
+    must(scratch != NULL && sl_near_memory_create(remote_kv, &memory, NULL) == SL_OK);
     uint8_t *request = malloc(size + 1); // of no alignment
     must(request != NULL);
     memcpy(request + 1, data, size);
-    size_t limit = sl_near_answer_bytes(annex, request + 1, size), n_out = 0;
+    size_t limit = sl_near_answer_bytes(remote_kv, request + 1, size), n_out = 0;
     memcpy(&asked, data, size < sizeof asked ? size : sizeof asked);
-    struct sl_near_shape shape = sl_near_shape_of(annex);
+    struct sl_near_shape shape = sl_near_shape_of(remote_kv);
     must(limit == 0 || limit == sl_near_answer_limit(&shape, &asked));
     if (limit <= (size_t)16 << 20) {
         for (int i = 0; i < 2; i++) { // the second time some rows may be there
             uint8_t *answer = tight(limit > 0 ? limit : SL_NEAR_REFUSAL_BYTES);
-            sl_near_serve(annex, memory, scratch, request + 1, size, answer, &n_out);
+            sl_near_serve(remote_kv, memory, scratch, request + 1, size, answer, &n_out);
             must(n_out <= (limit > 0 ? limit : SL_NEAR_REFUSAL_BYTES));
             enum sl_status status = read_answer(&asked, &shape, answer, n_out);
             must(status != SL_ERR_PEER_CORRUPT && (status != SL_OK || limit > 0));
@@ -245,16 +247,16 @@ static void serve(const struct sl_annex *annex, const uint8_t *data, size_t size
     }
     free(request);
     sl_near_memory_destroy(&memory);
-    sl_annex_scratch_destroy(&scratch);
+    sl_remote_kv_scratch_destroy(&scratch);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const struct sl_annex *annex;
-    annex = annex != NULL ? annex : make_annex();
+    static const struct sl_remote_kv *remote_kv;
+    remote_kv = remote_kv != NULL ? remote_kv : make_remote_kv();
     if (size > 0 && data[0] >= 128) {
         read_by_map(data + 1, size - 1);
     } else if (size > 0 && data[0] % 2 == 0) {
-        serve(annex, data + 1, size - 1);
+        serve(remote_kv, data + 1, size - 1);
     } else if (size > 0) {
         ask(data + 1, size - 1);
     }

@@ -51,7 +51,7 @@ static void check_plan(const struct sl_recipe *recipe, const struct sl_kv_geomet
     require(sl_plan_held_slots(&plan) <= n_prompt && sl_plan_resident_slots(&plan) <= n_prompt);
     require(sl_recipe_offloads(recipe) == (sl_plan_row_places(&plan) > 0));
     require(sl_recipe_offloads(recipe) == (sl_plan_hot_cache_bytes(&plan) > 0));
-    require(sl_recipe_offloads(recipe) == (sl_plan_annex_bytes(&plan) > 0));
+    require(sl_recipe_offloads(recipe) == (sl_plan_remote_kv_bytes(&plan) > 0));
     for (int l = 0; l < geometry->n_layers; l++) {
         int64_t slots = sl_plan_layer_slots(&plan, l, 0), more = sl_plan_layer_slots(&plan, l, 100);
         require(slots >= !sl_plan_is_offloaded(&plan, l) && slots <= n_prompt && slots <= plan.max_slots &&

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "decode/internal.h"
-#include "kvstore/annexes/internal.h"
+#include "kvstore/remote_kv/internal.h"
 #include "kvstore/internal.h"
 #include "net/node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -158,7 +158,7 @@ void sl_grant_renew(struct sl_grant *grant, int64_t deadline_ns) {
     require(grant->there && !grant->closed);
 }
 
-static void let_go(struct sl_grant *grant) {
+static void release(struct sl_grant *grant) {
     grant->there = false;
     grant->events.on_release(grant->arg);
 }
@@ -167,7 +167,7 @@ void sl_grant_close(struct sl_grant **grant) {
     if (*grant) {
         (*grant)->closed = true;
         if (!keeps_grants) { // else it is in quarantine
-            let_go(*grant);
+            release(*grant);
         }
         *grant = NULL;
     }
@@ -389,7 +389,8 @@ static enum sl_status call_with_lease(uint8_t what, struct sl_error *err) {
 }
 
 static int64_t n_leases(void) {
-    return sl_inbound_count(kvstore.node.inbound) + sl_pins_count(kvstore.pins) + sl_annexes_count(kvstore.annexes);
+    return sl_inbound_count(kvstore.node.inbound) + sl_pins_count(kvstore.pins) +
+           sl_remote_kv_table_count(kvstore.remote_kvs);
 }
 
 // A refused call leaves no lease. (A grant of a segment that is refused may have replaced another: leases can be fewer.)
@@ -469,12 +470,12 @@ static void step_threads(uint8_t how) {
     sl_arrivals_shelve(kvstore.arrivals);
     n_builder_turns = 0;
     if (setjmp(builder_over) == 0) {
-        (void)sl_annexes_builder_main(kvstore.annexes);
+        (void)sl_remote_kv_table_builder_main(kvstore.remote_kvs);
     }
     if (how & 0x40) {
         clock_ns += (int64_t)(how & 0x30) * LEASE_MS / 32 * SL_NS_PER_MS;
         sl_pins_reap(kvstore.pins, sl_now_ns());
-        sl_annexes_reap(kvstore.annexes, sl_now_ns());
+        sl_remote_kv_table_reap(kvstore.remote_kvs, sl_now_ns());
     }
 }
 
@@ -491,13 +492,14 @@ static void open_store(uint8_t *memory) {
     require(sl_arena_create(memory, ARENA_BYTES, &node->arena, &err) == SL_OK);
     require(sl_ledger_create(node->arena, &node->ledger, &err) == SL_OK);
     require(sl_inbound_create(NULL, node->ledger, node->ledger, LEASE_MS, &node->inbound, &err) == SL_OK);
-    require(sl_shelf_create(node->arena, LEASE_MS, &kvstore.shelf, &err) == SL_OK);
+    require(sl_capsule_cache_create(node->arena, LEASE_MS, &kvstore.capsule_cache, &err) == SL_OK);
     require(sl_kv_segments_create(LEASE_MS, &kvstore.segments, &err) == SL_OK);
-    sl_room_init(&kvstore.room, node->ledger, node->inbound, kvstore.shelf, kvstore.segments);
-    require(sl_pins_create(kvstore.shelf, LEASE_MS, &kvstore.pins, &err) == SL_OK);
+    sl_room_init(&kvstore.room, node->ledger, node->inbound, kvstore.capsule_cache, kvstore.segments);
+    require(sl_pins_create(kvstore.capsule_cache, LEASE_MS, &kvstore.pins, &err) == SL_OK);
     require(sl_arrivals_create(&kvstore.room, NULL, &kvstore.arrivals, &err) == SL_OK);
-    struct sl_annexes_config annexes = {&kvstore.room, &ops, NULL, LEASE_MS, NULL, (struct sl_fabric *)&kvstore};
-    require(sl_annexes_create(&annexes, &kvstore.annexes, &err) == SL_OK);
+    struct sl_remote_kv_table_config remote_kvs = {&kvstore.room, &ops, NULL,
+                                                   LEASE_MS,      NULL, (struct sl_fabric *)&kvstore};
+    require(sl_remote_kv_table_create(&remote_kvs, &kvstore.remote_kvs, &err) == SL_OK);
     decode.node.inbound = node->inbound;
 }
 
@@ -507,15 +509,15 @@ static void close_store(void) {
     keeps_grants = calls_fail = false;
     for (size_t i = 0; i < N_GRANTS; i++) {
         if (grants[i].there && grants[i].closed) {
-            let_go(&grants[i]);
+            release(&grants[i]);
         }
     }
-    sl_annexes_destroy(&kvstore.annexes);
+    sl_remote_kv_table_destroy(&kvstore.remote_kvs);
     sl_pins_destroy(&kvstore.pins);
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_inbound_close(node->inbound);
     require(sl_inbound_count(node->inbound) == 0 && sl_ledger_promised_bytes(node->ledger) == 0);
-    sl_shelf_destroy(&kvstore.shelf);
+    sl_capsule_cache_destroy(&kvstore.capsule_cache);
     sl_kv_segments_destroy(&kvstore.segments);
     struct sl_arena_stats stats;
     sl_arena_get_stats(node->arena, &stats);

@@ -135,22 +135,22 @@ static enum sl_status fetch(const Sluice__V1__FetchRequest *request, ProtobufCMe
     return status;
 }
 
-// ---- annexes ---------------------------------------------------------------------------------------------------------
+// ---- remote KVs ------------------------------------------------------------------------------------------------------
 
 static ProtobufCMessage *open_annex(const Sluice__V1__OpenAnnexRequest *request) {
-    Sluice__V1__Annex annex = SLUICE__V1__ANNEX__INIT;
+    Sluice__V1__Annex remote_kv = SLUICE__V1__ANNEX__INIT;
     uint8_t how = fuzz_peer_draw();
     fuzz_require(request->n_tokens > 0 && request->share && request->share->n_lanes > 0);
-    annex.annex_id = how;
-    annex.lease_id = (char *)LEASE;
-    annex.lease_ms = how == 255 ? fuzz_peer_number() : 1000;
-    annex.n_tokens = how < 128 ? 0 : how < 192 ? request->n_tokens : how < 224 ? 64 : fuzz_peer_number();
-    annex.fabric_address = how == 254 ? fuzz_draw_text() : (char *)FUZZ_FABRIC;
-    annex.fabric_epoch = 1;
-    annex.window.data = fuzz_new_ticket('w', 0);
-    annex.window.len = how == 253 ? 0 : FUZZ_TICKET_BYTES;
-    ProtobufCMessage *reply = fuzz_as_received(&annex.base);
-    free(annex.window.data);
+    remote_kv.annex_id = how;
+    remote_kv.lease_id = (char *)LEASE;
+    remote_kv.lease_ms = how == 255 ? fuzz_peer_number() : 1000;
+    remote_kv.n_tokens = how < 128 ? 0 : how < 192 ? request->n_tokens : how < 224 ? 64 : fuzz_peer_number();
+    remote_kv.fabric_address = how == 254 ? fuzz_draw_text() : (char *)FUZZ_FABRIC;
+    remote_kv.fabric_epoch = 1;
+    remote_kv.window.data = fuzz_new_ticket('w', 0);
+    remote_kv.window.len = how == 253 ? 0 : FUZZ_TICKET_BYTES;
+    ProtobufCMessage *reply = fuzz_as_received(&remote_kv.base);
+    free(remote_kv.window.data);
     return reply;
 }
 

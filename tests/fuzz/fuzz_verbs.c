@@ -35,13 +35,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct landing {
+static struct target {
     struct sl_grant *grant;
     bool there; // its block may be written
     int n_ends;
     struct sl_wire_ticket head;
     uint64_t n_segments, bytes; // that right messages have brought
-} landings[N_GRANTS];
+} targets[N_GRANTS];
 static struct sl_region region, device_region;
 // A device's memory, by its own addresses: no code touches it. Arrivals are with the verifier until they end.
 static _Alignas(4096) uint8_t device[N_GRANTS * SLOT_BYTES];
@@ -67,27 +67,27 @@ static uint8_t draw(void) {
 
 // ---- our side --------------------------------------------------------------------------------------------------------
 
-static uint8_t *block_of(const struct landing *landing) {
-    return memory + (landing - landings) * SLOT_BYTES + BLOCK_AT;
+static uint8_t *block_of(const struct target *target) {
+    return memory + (target - targets) * SLOT_BYTES + BLOCK_AT;
 }
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
-    struct landing *landing = arg;
+    struct target *target = arg;
     fuzz_touch(header, header_bytes);
-    fuzz_require(landing->there && landing->n_ends++ == 0 && body_bytes <= BLOCK_BYTES);
+    fuzz_require(target->there && target->n_ends++ == 0 && body_bytes <= BLOCK_BYTES);
 }
 
 static void on_failure(void *arg, enum sl_status status, const char *text) {
-    struct landing *landing = arg;
-    fuzz_require(landing->there && landing->n_ends++ == 0 && status < 0 && text[0] != '\0');
+    struct target *target = arg;
+    fuzz_require(target->there && target->n_ends++ == 0 && status < 0 && text[0] != '\0');
 }
 
 static void on_release(void *arg) {
-    struct landing *landing = arg;
-    fuzz_require(landing->there && !arrivals[landing - landings]);
-    landing->there = false;
-    landing->grant = NULL;
-    ASAN_POISON_MEMORY_REGION(block_of(landing), BLOCK_BYTES);
+    struct target *target = arg;
+    fuzz_require(target->there && !arrivals[target - targets]);
+    target->there = false;
+    target->grant = NULL;
+    ASAN_POISON_MEMORY_REGION(block_of(target), BLOCK_BYTES);
 }
 
 static void end_arrival(size_t i, uint8_t how) {
@@ -98,9 +98,9 @@ static void end_arrival(size_t i, uint8_t how) {
 }
 
 static void on_arrived(void *arg, struct sl_arrival *arrival) {
-    struct landing *landing = arg;
-    size_t i = (size_t)(landing - landings);
-    fuzz_require(landing->there && !arrivals[i] && arrival->n > 0);
+    struct target *target = arg;
+    size_t i = (size_t)(target - targets);
+    fuzz_require(target->there && !arrivals[i] && arrival->n > 0);
     for (uint32_t at = 0; at < arrival->n; at++) {
         const struct sl_arrived *one = &arrival->at[at];
         size_t offset = (size_t)((const uint8_t *)one->data - device) - i * SLOT_BYTES, sum = 0;
@@ -120,24 +120,24 @@ static void on_arrived(void *arg, struct sl_arrival *arrival) {
 static void step_grant(struct sl_fabric *fabric) {
     static const struct sl_grant_events events = {on_complete, on_failure, on_release};
     uint8_t what = draw();
-    struct landing *landing = &landings[what % N_GRANTS];
+    struct target *target = &targets[what % N_GRANTS];
     struct sl_error err;
     if (arrivals[what % N_GRANTS] && what & 0x10) {
         end_arrival(what % N_GRANTS, what >> 5);
-    } else if (landing->grant && what & 0x80) {
-        sl_grant_close(&landing->grant);
-    } else if (landing->grant) {
-        sl_grant_renew(landing->grant, sl_deadline_in_ms(what));
-    } else if (!landing->there) {
+    } else if (target->grant && what & 0x80) {
+        sl_grant_close(&target->grant);
+    } else if (target->grant) {
+        sl_grant_renew(target->grant, sl_deadline_in_ms(what));
+    } else if (!target->there) {
         uint8_t *ticket = NULL;
         size_t bytes;
-        *landing = (struct landing){.there = true};
-        ASAN_UNPOISON_MEMORY_REGION(block_of(landing), BLOCK_BYTES);
-        void *there = what & 0x40 ? device + (landing - landings) * SLOT_BYTES : NULL;
+        *target = (struct target){.there = true};
+        ASAN_UNPOISON_MEMORY_REGION(block_of(target), BLOCK_BYTES);
+        void *there = what & 0x40 ? device + (target - targets) * SLOT_BYTES : NULL;
         struct sl_grant_plan plan = {
-            block_of(landing), BLOCK_BYTES, sl_deadline_in_ms(PATIENCE_MS), &events, landing, there, on_arrived};
-        fuzz_require(sl_grant_open(fabric, &plan, &landing->grant, &ticket, &bytes, &err) == SL_OK);
-        memcpy(&landing->head, ticket, sizeof landing->head);
+            block_of(target), BLOCK_BYTES, sl_deadline_in_ms(PATIENCE_MS), &events, target, there, on_arrived};
+        fuzz_require(sl_grant_open(fabric, &plan, &target->grant, &ticket, &bytes, &err) == SL_OK);
+        memcpy(&target->head, ticket, sizeof target->head);
         free(ticket);
     }
 }
@@ -306,36 +306,36 @@ static size_t right_hello(const struct sl_link *link, const struct sl_fabric *fa
     return n + hello.address_bytes;
 }
 
-static size_t right_segment(struct landing *landing, struct sl_wire_key key, uint8_t *to, struct body *body) {
+static size_t right_segment(struct target *target, struct sl_wire_key key, uint8_t *to, struct body *body) {
     uint8_t how = draw(), part = draw();
     uint64_t offset = (uint64_t)(how & 0x7f) * 64;
     *body = (struct body){8 + (size_t)part * 32, how};
     uint32_t bytes = (uint32_t)body->bytes;
     struct sl_wire_segment segment = {key, offset, digest_of(body), bytes, 1};
-    if (how & 0x80 && landing->there && offset + bytes <= BLOCK_BYTES) { // it has been put
-        segment.digest = sl_hash(block_of(landing) + offset, bytes, 0);
+    if (how & 0x80 && target->there && offset + bytes <= BLOCK_BYTES) { // it has been put
+        segment.digest = sl_hash(block_of(target) + offset, bytes, 0);
         body->bytes = 0;
     }
-    landing->n_segments++;
-    landing->bytes += bytes;
+    target->n_segments++;
+    target->bytes += bytes;
     size_t n = put(to, &segment, sizeof segment);
     return n + put(to + n, &bytes, sizeof bytes);
 }
 
 static size_t to_owner(enum sl_wire_id id, uint8_t *to, struct body *body) {
     uint8_t which = draw();
-    struct landing *landing = &landings[which % N_GRANTS];
-    struct sl_wire_key key = {landing->head.generation, 1 + which / 64, landing->head.id, 0};
+    struct target *target = &targets[which % N_GRANTS];
+    struct sl_wire_key key = {target->head.generation, 1 + which / 64, target->head.id, 0};
     if (id == SL_WIRE_CLAIM) {
-        struct sl_wire_claim claim = {key, landing->head.secret, which >> 5 & 1, 0};
+        struct sl_wire_claim claim = {key, target->head.secret, which >> 5 & 1, 0};
         return put(to, &claim, sizeof claim);
     }
     if (id == SL_WIRE_SEGMENT) {
-        return right_segment(landing, key, to, body);
+        return right_segment(target, key, to, body);
     }
     if (id == SL_WIRE_FINAL) {
         *body = (struct body){draw(), which};
-        struct sl_wire_final final = {key, landing->n_segments, landing->bytes, digest_of(body), body->bytes};
+        struct sl_wire_final final = {key, target->n_segments, target->bytes, digest_of(body), body->bytes};
         return put(to, &final, sizeof final);
     }
     struct sl_wire_abort abortion = {.key = key, .status = SL_ERR_CANCELLED}; // begins as a query does
@@ -570,7 +570,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input = data;
     left = size;
     n_steps = 0;
-    memset(landings, 0, sizeof landings);
+    memset(targets, 0, sizeof targets);
     uint8_t *far = malloc(FUZZ_FAR_BYTES);
     static bool is_quiet; // the earlier settings stay: their readers take no lock
     is_quiet = is_quiet || sl_log_configure("error", &err) == SL_OK;
@@ -588,7 +588,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                      stats.connections_open + stats.requests_open + stats.incoming_open + stats.fetches_open ==
                  0);
     for (size_t i = 0; i < N_GRANTS; i++) {
-        fuzz_require(!landings[i].there);
+        fuzz_require(!targets[i].there);
     }
     fuzz_require(fuzz_wire.links == NULL);
     close_all();

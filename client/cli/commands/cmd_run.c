@@ -174,7 +174,7 @@ static int run_local(const struct run_config *config, struct sl_request *request
 
 // Returns memory for prefixes that lines share, as a prompt is asked under many recipes: up to a quarter of the
 // machine's memory.
-static size_t trunk_bytes(void) {
+static size_t shared_prefix_bytes(void) {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && page_bytes > 0 ? (size_t)pages / 4 * (size_t)page_bytes : 0;
 }
@@ -203,7 +203,7 @@ static int run_jsonl(const struct run_config *config) {
                                               .device = config->cluster.device,
                                               .ranks = (int)config->cluster.ranks,
                                               .threads = (int)config->threads,
-                                              .trunk_bytes = trunk_bytes()},
+                                              .shared_prefix_bytes = shared_prefix_bytes()},
                                     .weights = config->cluster.weights,
                                     .deadline_ms = config->request.deadline_ms,
                                     .in = STDIN_FILENO,

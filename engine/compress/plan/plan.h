@@ -110,7 +110,7 @@ size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan);
 
 // Returns the bytes that kvstores hold for all offloaded layers, one replica: pages, key indexes, and if rows are
 // packed the in-flight segments as they were shipped.
-size_t sl_plan_annex_bytes(const struct sl_plan *plan);
+size_t sl_plan_remote_kv_bytes(const struct sl_plan *plan);
 // Returns the bytes of the pages that prefill ships to kvstores, once for every replica, if the stores hold nothing
 // of the prompt yet.
 size_t sl_plan_offloaded_bytes(const struct sl_plan *plan);

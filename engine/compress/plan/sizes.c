@@ -182,7 +182,7 @@ static size_t scan_bytes(const struct sl_plan *plan) {
     return bytes + (full > 0 ? key_index_bytes(plan, full) : 0) + (last > 0 ? key_index_bytes(plan, last) : 0);
 }
 
-size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
+size_t sl_plan_remote_kv_bytes(const struct sl_plan *plan) {
     if (!sl_recipe_offloads(&plan->recipe)) {
         return 0;
     }
@@ -201,8 +201,8 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
         n_layers += sl_layers_has(&plan->recipe.offload, l);
     }
     size_t full = (size_t)(n_slots / SL_PAGE_SLOTS), last = n_slots % SL_PAGE_SLOTS != 0;
-    size_t lane = full * in_units(rows.bytes) + last * in_units(work->bytes) + scan_bytes(plan) + in_transit;
-    return n_layers * (size_t)plan->geometry.n_kv_heads * lane;
+    size_t offloaded_head = full * in_units(rows.bytes) + last * in_units(work->bytes) + scan_bytes(plan) + in_transit;
+    return n_layers * (size_t)plan->geometry.n_kv_heads * offloaded_head;
 }
 
 size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored) {
@@ -225,10 +225,10 @@ size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored) {
 }
 
 size_t sl_plan_offloaded_bytes(const struct sl_plan *plan) {
-    size_t lane_pages = sl_pages_for(sl_plan_offloaded_slots(plan, plan->n_prompt)), bytes = 0;
+    size_t offloaded_head_pages = sl_pages_for(sl_plan_offloaded_slots(plan, plan->n_prompt)), bytes = 0;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         if (sl_layers_has(&plan->recipe.offload, l)) {
-            bytes += lane_pages * (size_t)plan->geometry.n_kv_heads * plan->work[l].bytes;
+            bytes += offloaded_head_pages * (size_t)plan->geometry.n_kv_heads * plan->work[l].bytes;
         }
     }
     return bytes * (size_t)plan->recipe.replicas;

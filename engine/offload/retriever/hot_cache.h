@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the rows of offloaded layers that decode has, in numbered places: their memory (near and pull), and which
- *          token is in which place if the asker decides that itself (pull; with near the annex decides).
+ *          token is in which place if the asker decides that itself (pull; with near the remote KV decides).
  *
- * Design: the places of a lane are the slots of its pages, in the layer's working layout, so that ops put rows there
- *         and attend to them as to any slots.
+ * Design: the places of an offloaded head are the slots of its pages, in the layer's working layout, so that ops put
+ *         rows there and attend to them as to any slots.
  * Places: a wanted token that is missing gets a place that was never used (the lowest first), else the one wanted
  *         longest ago (of those wanted at the same time the lowest place), never one that is wanted now.
  */
@@ -12,9 +12,10 @@
 
 #include "engine/compress/plan/plan.h"
 #include "engine/compress/recipe/recipe.h"
-#include "engine/offload/annex/row_places.h"
+#include "engine/offload/remote_kv/row_places.h"
 
-// Returns the places of a lane (sl_plan_row_places()); 0: the prompt is so short that every token is resident.
+// Returns the places of an offloaded head (sl_plan_row_places()); 0: the prompt is so short that every token is
+// resident.
 uint32_t sl_hot_cache_places(const struct sl_plan *plan, int64_t n_prompt);
 
 struct sl_hot_cache {

@@ -6,71 +6,74 @@
 
 #include "engine/offload/retriever/hot_cache.h"
 
-// A session's pages, as the lanes of an annex.
+// A session's pages, as the offloaded heads of a remote KV.
 struct borrowed {
     const struct sl_ops *ops;
     struct sl_team *team;
     struct sl_arena *arena;
     struct sl_kv_segment_config config;
-    struct sl_kv *kv;   // [n_lanes] from token 0 on
+    struct sl_kv *kv;   // [n_offloaded_heads] from token 0 on
     struct sl_kv *part; // the same, from the segment's first token on
 };
 
-static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t begin, int64_t end,
+static enum sl_status append(struct borrowed *b, struct sl_remote_kv *remote_kv, int64_t begin, int64_t end,
                              struct sl_error *err) {
     struct sl_kv_segment *segment;
     uint32_t first = (uint32_t)(begin / SL_PAGE_SLOTS);
-    for (int lane = 0; lane < b->config.n_lanes; lane++) {
-        const struct sl_kv *kv = &b->kv[lane];
-        b->part[lane] = *kv;
-        b->part[lane].pages += first;
-        b->part[lane].n_slots = (uint32_t)(end - begin);
-        b->part[lane].n_packed = kv->n_packed > first ? kv->n_packed - first : 0;
+    for (int offloaded_head = 0; offloaded_head < b->config.n_offloaded_heads; offloaded_head++) {
+        const struct sl_kv *kv = &b->kv[offloaded_head];
+        b->part[offloaded_head] = *kv;
+        b->part[offloaded_head].pages += first;
+        b->part[offloaded_head].n_slots = (uint32_t)(end - begin);
+        b->part[offloaded_head].n_packed = kv->n_packed > first ? kv->n_packed - first : 0;
     }
     b->config.begin = begin;
     b->config.n_slots = (uint32_t)(end - begin);
     enum sl_status status = sl_kv_segment_borrow(&b->config, b->ops, b->team, b->arena, b->part, &segment, err);
     if (status == SL_OK) {
-        status = sl_annex_append(annex, segment, err);
-        sl_kv_segment_unref(&segment); // the annex has its own reference
+        status = sl_remote_kv_append(remote_kv, segment, err);
+        sl_kv_segment_unref(&segment); // the remote KV has its own reference
     }
     return status;
 }
 
 // Cuts as prefill does (net/offload/prefill/offload.h): the scales of int8 and int1 indexes are those of segments.
-static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_slots, struct sl_error *err) {
+static enum sl_status append_all(struct borrowed *b, struct sl_remote_kv *remote_kv, int64_t n_slots,
+                                 struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     enum sl_status status = SL_OK;
     for (int64_t begin = 0, end; status == SL_OK && begin < n_slots; begin = end) {
         end = begin + SL_KV_SEGMENT_TOKENS <= n_slots ? begin + SL_KV_SEGMENT_TOKENS : begin < full ? full : n_slots;
-        status = append(b, annex, begin, end, err);
+        status = append(b, remote_kv, begin, end, err);
     }
     return status;
 }
 
-static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
-                                 const struct sl_session *session, int64_t n_slots, struct sl_annex **annex_out,
-                                 struct sl_error *err) {
-    struct sl_lanes lanes;
-    sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
-    int n_lanes = sl_lanes_count(&lanes);
+static enum sl_status make_remote_kv(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+                                     const struct sl_session *session, int64_t n_slots,
+                                     struct sl_remote_kv **remote_kv_out, struct sl_error *err) {
+    struct sl_offloaded_heads offloaded_heads;
+    sl_offloaded_heads_init(&offloaded_heads, &plan->recipe.offload, &plan->geometry);
+    int n_offloaded_heads = sl_offloaded_heads_count(&offloaded_heads);
     struct borrowed b = {.ops = ops,
                          .team = team,
                          .arena = session->arena,
-                         .config = {.n_lanes = n_lanes,
-                                    .work = plan->work[lanes.layers[0]], // the same for all layers
+                         .config = {.n_offloaded_heads = n_offloaded_heads,
+                                    .work = plan->work[offloaded_heads.layers[0]], // the same for all layers
                                     .rows = sl_plan_row_format(plan),
                                     .scan = sl_plan_scan_format(plan)},
-                         .kv = calloc(2 * (size_t)n_lanes, sizeof *b.kv)};
+                         .kv = calloc(2 * (size_t)n_offloaded_heads, sizeof *b.kv)};
     if (b.kv == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
-    b.part = b.kv + n_lanes;
-    for (int lane = 0; lane < n_lanes; lane++) {
-        b.kv[lane] = sl_session_kv(session, lanes.layers[lane / lanes.n_heads], lane % lanes.n_heads);
+    b.part = b.kv + n_offloaded_heads;
+    for (int offloaded_head = 0; offloaded_head < n_offloaded_heads; offloaded_head++) {
+        b.kv[offloaded_head] = sl_session_kv(session, offloaded_heads.layers[offloaded_head / offloaded_heads.n_heads],
+                                             offloaded_head % offloaded_heads.n_heads);
     }
-    enum sl_status status = sl_annex_create(ops, 0, n_lanes, plan->geometry.head_dim, n_slots, annex_out, err);
-    status = status == SL_OK ? append_all(&b, *annex_out, n_slots, err) : status;
+    enum sl_status status =
+        sl_remote_kv_create(ops, 0, n_offloaded_heads, plan->geometry.head_dim, n_slots, remote_kv_out, err);
+    status = status == SL_OK ? append_all(&b, *remote_kv_out, n_slots, err) : status;
     free(b.kv);
     return status;
 }
@@ -82,8 +85,8 @@ enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct 
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
     if (sl_hot_cache_places(plan, n_slots) > 0) {
-        status = make_annex(plan, ops, stream->team, searched, n_slots, &local.annex, err);
-        status = status == SL_OK ? sl_local_source_create(local.annex, stream->team, &local.source, err) : status;
+        status = make_remote_kv(plan, ops, stream->team, searched, n_slots, &local.remote_kv, err);
+        status = status == SL_OK ? sl_local_source_create(local.remote_kv, stream->team, &local.source, err) : status;
     }
     struct sl_retriever_config config = {.plan = plan,
                                          .ops = ops,
@@ -106,5 +109,5 @@ void sl_retrieval_close(struct sl_retrieval *local) {
     if (local->source != NULL) {
         local->source->ops->destroy(&local->source);
     }
-    sl_annex_destroy(&local->annex);
+    sl_remote_kv_destroy(&local->remote_kv);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: offloaded layers in one process: the pages stay in the session, and an annex is made around them for the
+ * Purpose: offloaded layers in one process: the pages stay in the session, and a remote KV is made around them for the
  *          retriever. Its answers are the reference for a cluster's.
  */
 #pragma once
@@ -8,7 +8,7 @@
 #include "engine/offload/retriever/retriever.h"
 
 struct sl_retrieval {
-    struct sl_annex *annex; // its segments borrow the session's pages; NULL if every token is resident
+    struct sl_remote_kv *remote_kv; // its segments borrow the session's pages; NULL if every token is resident
     struct sl_source *source;
     struct sl_retriever *retriever;
 };

@@ -72,15 +72,15 @@ bool sl_retriever_wants_next_q(const struct sl_recipe *recipe) {
 
 static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err) {
     int n_parts = 0;
-    for (int i = 0; i < r->lanes.n_layers; i++) {
+    for (int i = 0; i < r->offloaded_heads.n_layers; i++) {
         struct sl_retriever_part parts[SL_RETRIEVER_MAX_PARTS];
         int covered = 0, n = sl_retriever_find_parts(r, i, parts);
         for (int p = 0; p < n; p++) {
-            covered += parts[p].n_lanes;
+            covered += parts[p].n_offloaded_heads;
         }
         if (covered != r->n_heads) {
             return sl_fail(err, SL_ERR_INVALID, "retrieval: %d of the %d KV heads of layer %d are in some share",
-                           covered, r->n_heads, r->lanes.layers[i]);
+                           covered, r->n_heads, r->offloaded_heads.layers[i]);
         }
         n_parts += n;
     }
@@ -89,8 +89,8 @@ static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
     struct sl_retriever_part *next = r->parts;
-    for (int i = 0; i < r->lanes.n_layers; i++) {
-        r->layers[i].layer = r->lanes.layers[i];
+    for (int i = 0; i < r->offloaded_heads.n_layers; i++) {
+        r->layers[i].layer = r->offloaded_heads.layers[i];
         r->layers[i].parts = next;
         r->layers[i].n_parts = sl_retriever_find_parts(r, i, next);
         next += r->layers[i].n_parts;
@@ -125,11 +125,11 @@ static size_t lay_out_shared(struct sl_retriever *r, char *base) {
 // Takes the hot caches: one block per head, as the arena may have no contiguous range for all.
 static enum sl_status take_blocks(struct sl_retriever *r, struct sl_error *err) {
     size_t n_heads = (size_t)r->n_heads;
-    r->blocks = calloc((size_t)r->lanes.n_layers * n_heads, sizeof *r->blocks);
+    r->blocks = calloc((size_t)r->offloaded_heads.n_layers * n_heads, sizeof *r->blocks);
     if (r->blocks == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
-    for (int i = 0; i < r->lanes.n_layers; i++) {
+    for (int i = 0; i < r->offloaded_heads.n_layers; i++) {
         size_t bytes = r->n_block_pages * (size_t)r->config.plan->work[r->layers[i].layer].bytes;
         r->layers[i].blocks = r->blocks + (size_t)i * n_heads;
         for (size_t h = 0; h < n_heads && bytes > 0; h++) {
@@ -175,7 +175,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     r->config.deadline_ms = config->deadline_ms > 0 ? config->deadline_ms : DEADLINE_MS;
     r->config.lost_ms = config->lost_ms > 0 ? config->lost_ms : LOST_MS;
     r->answer_ms = r->config.deadline_ms > OPEN_MS ? r->config.deadline_ms : OPEN_MS;
-    sl_lanes_init(&r->lanes, &recipe->offload, &plan->geometry);
+    sl_offloaded_heads_init(&r->offloaded_heads, &recipe->offload, &plan->geometry);
     r->method = method_of(recipe);
     r->n_layers = plan->geometry.n_layers;
     r->n_heads = plan->geometry.n_kv_heads;
@@ -193,8 +193,9 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     }
     r->asked_layer = -1;
     r->shape = (struct sl_near_shape){.head_dim = r->head_dim,
-                                      .rows = plan->work[r->lanes.layers[0]].format, // the same for all layers:
-                                                                                     // engine/compress/recipe/recipe.h
+                                      // the same for all layers:
+                                      .rows = plan->work[r->offloaded_heads.layers[0]].format,
+                                      // engine/compress/recipe/recipe.h
                                       .scan = sl_plan_scan_format(plan),
                                       .max_tokens = config->n_prompt};
 }
@@ -213,7 +214,7 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
     if (config->source != NULL && !config->stream->device->ops->one_memory) {
         config->source->device = config->stream->device;
     }
-    r->layers = calloc((size_t)r->lanes.n_layers, sizeof *r->layers);
+    r->layers = calloc((size_t)r->offloaded_heads.n_layers, sizeof *r->layers);
     if (r->layers == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
@@ -243,7 +244,7 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     if (r->method->destroy != NULL) {
         r->method->destroy(r);
     }
-    for (int i = 0; r->layers != NULL && i < r->lanes.n_layers; i++) {
+    for (int i = 0; r->layers != NULL && i < r->offloaded_heads.n_layers; i++) {
         for (int p = 0; p < r->layers[i].n_parts; p++) {
             sl_retriever_give_up(r, &r->layers[i].parts[p].main);
             sl_retriever_give_up(r, &r->layers[i].parts[p].guessed);
@@ -273,8 +274,8 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
 // --- attention -----------------------------------------------------------------------------------------------------
 
 static struct sl_retriever_layer *find_layer(const struct sl_retriever *r, int layer) {
-    bool is_served = r->n_places > 0 && layer < r->n_layers && r->lanes.index_of[layer] >= 0;
-    return is_served ? &r->layers[r->lanes.index_of[layer]] : NULL;
+    bool is_served = r->n_places > 0 && layer < r->n_layers && r->offloaded_heads.index_of[layer] >= 0;
+    return is_served ? &r->layers[r->offloaded_heads.index_of[layer]] : NULL;
 }
 
 bool sl_retriever_serves(const struct sl_retriever *retriever, int layer) {
@@ -368,7 +369,7 @@ void sl_retriever_get_stats(const struct sl_retriever *retriever, struct sl_retr
     const struct sl_source *source = retriever->config.source;
     double recall = 0;
     int n = 0;
-    for (int i = 0; i < retriever->lanes.n_layers; i++) {
+    for (int i = 0; i < retriever->offloaded_heads.n_layers; i++) {
         const struct sl_retriever_layer *l = &retriever->layers[i];
         recall += l->n_probes > 0 ? l->recall : 0;
         n += l->n_probes > 0;

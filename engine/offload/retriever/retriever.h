@@ -26,7 +26,7 @@
 
 #include "engine/compress/plan/plan.h"
 #include "engine/kvcache/session.h"
-#include "engine/offload/annex/source.h"
+#include "engine/offload/remote_kv/source.h"
 
 struct sl_retriever;
 
@@ -37,25 +37,28 @@ struct sl_retriever_config {
     struct sl_arena *arena;     // for the hot caches: sl_plan_hot_cache_bytes(), in one process a little more
     struct sl_session *session; // see resident_only
     struct sl_source *source;   // not owned; must outlive the retriever
-    int64_t n_prompt;           // slots of a lane that are offloaded: the prompt's tokens, unless the recipe thins
+    // slots of an offloaded head that are offloaded: the prompt's tokens, unless the recipe thins
+    int64_t n_prompt;
     /*
      * true: the session's offloaded layers are still empty: creation fetches sinks and recent slots into them. false:
      * the session holds every slot (one process); only topk come from the source, which may be NULL if there is nothing
      * to select.
      */
     bool resident_only;
-    int64_t search_bytes; // near: a layer's lanes are divided into questions that each search at least this much; 0: 4
-                          // MiB
-    double least_recall;  // 0: 0.8
-    int64_t deadline_ms;  // of one answer; 0: 500
-    int64_t lost_ms;      // 0: 3000
+    // near: a layer's offloaded heads are divided into questions that each search at least this much; 0: 4
+    int64_t search_bytes;
+    // MiB
+    double least_recall;                                        // 0: 0.8
+    int64_t deadline_ms;                                        // of one answer; 0: 500
+    int64_t lost_ms;                                            // 0: 3000
     void (*on_fallback)(void *arg, int layer, const char *why); // may be NULL
     void *arg;
 };
 
 /*
- * Creates the retriever. SL_ERR_INVALID: unsupported rows, or shares that do not cover every lane. SL_ERR_PRECONDITION:
- * the session does not hold what resident_only says. SL_ERR_EXHAUSTED. SL_ERR_PEER_LOST: a share did not answer.
+ * Creates the retriever. SL_ERR_INVALID: unsupported rows, or shares that do not cover every offloaded head.
+ * SL_ERR_PRECONDITION: the session does not hold what resident_only says. SL_ERR_EXHAUSTED. SL_ERR_PEER_LOST: a share
+ * did not answer.
  */
 enum sl_status sl_retriever_create(const struct sl_retriever_config *config, struct sl_retriever **retriever_out,
                                    struct sl_error *err);
@@ -79,8 +82,9 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
 
 struct sl_retriever_stats {
     int64_t n_steps;
-    int64_t rows_fetched, rows_kept; // of the topk of every lane and step: came over the network; were in the hot cache
-    int64_t n_asks, n_fallbacks;     // layers of steps; those without an answer
+    // of the topk of every offloaded head and step: came over the network; were in the hot cache
+    int64_t rows_fetched, rows_kept;
+    int64_t n_asks, n_fallbacks; // layers of steps; those without an answer
     int64_t n_replica_asks;
     uint64_t bytes_sent, bytes_received;
     int64_t wait_ns;  // the engine waited for an answer

@@ -6,35 +6,35 @@
 #include "base/clock.h"
 #include "engine/offload/retriever/retriever_internal.h"
 
-#define MAX_PIECES 16 // of a layer's lanes
+#define MAX_PIECES 16 // of a layer's offloaded heads
 
 /*
- * Returns how many lanes a question has. A store answers each question with one thread. If a layer's search is long,
- * several questions share its lanes, so that the threads share the work.
+ * Returns how many offloaded heads a question has. A store answers each question with one thread. If a layer's search
+ * is long, several questions share its offloaded heads, so that the threads share the work.
  */
-static int lanes_of_a_question(const struct sl_retriever *r) {
+static int offloaded_heads_of_a_question(const struct sl_retriever *r) {
     if (r->method->whole_layers) {
         return r->n_heads;
     }
     int64_t bits = r->shape.max_tokens * r->n_channels * sl_kv_format_bits(r->shape.scan);
-    int64_t lanes = (r->config.search_bytes * 8 + bits - 1) / (bits > 0 ? bits : 1);
+    int64_t offloaded_heads = (r->config.search_bytes * 8 + bits - 1) / (bits > 0 ? bits : 1);
     int64_t least = (r->n_heads + MAX_PIECES - 1) / MAX_PIECES;
-    lanes = lanes > least ? lanes : least;
-    return lanes < r->n_heads ? (int)lanes : r->n_heads;
+    offloaded_heads = offloaded_heads > least ? offloaded_heads : least;
+    return offloaded_heads < r->n_heads ? (int)offloaded_heads : r->n_heads;
 }
 
 int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_retriever_part *parts) {
     const struct sl_source *source = r->config.source;
-    int begin = index * r->n_heads, end = begin + r->n_heads, n = 0, most = lanes_of_a_question(r);
+    int begin = index * r->n_heads, end = begin + r->n_heads, n = 0, most = offloaded_heads_of_a_question(r);
     for (int s = 0; s < source->n_shares; s++) {
-        int first = source->shares[s].first_lane, last = first + source->shares[s].n_lanes;
+        int first = source->shares[s].first_offloaded_head, last = first + source->shares[s].n_offloaded_heads;
         first = first > begin ? first : begin;
         last = last < end ? last : end;
         for (; first < last; first += most, n++) {
             if (parts != NULL) {
                 parts[n] = (struct sl_retriever_part){.share = s,
-                                                      .first_lane = first,
-                                                      .n_lanes = last - first < most ? last - first : most,
+                                                      .first_offloaded_head = first,
+                                                      .n_offloaded_heads = last - first < most ? last - first : most,
                                                       .first_head = first - begin};
             }
         }
@@ -66,8 +66,9 @@ enum sl_status sl_retriever_send(struct sl_retriever *r, const struct sl_near_re
     assert(pending->asked == NULL && body_bytes <= sl_retriever_request_cap(r));
     size_t capacity = sl_near_answer_limit(&r->shape, head);
     if (capacity == 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "retrieval: an answer about %u lanes would be longer than %zu bytes",
-                       head->n_lanes, SL_NEAR_MAX_ANSWER_BYTES);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "retrieval: an answer about %u offloaded heads would be longer than %zu bytes",
+                       head->n_offloaded_heads, SL_NEAR_MAX_ANSWER_BYTES);
     }
     memcpy(r->request, head, sizeof *head);
     pending->sent_ns = sl_now_ns();
@@ -112,7 +113,7 @@ enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl
         return SL_OK;
     }
     sl_retriever_give_up(r, pending);
-    if (!is_passing(status)) { // the annex is gone, or its answer is invalid: a retry with other stores may work
+    if (!is_passing(status)) { // the remote KV is gone, or its answer is invalid: a retry with other stores may work
         return sl_fail_from(err, SL_ERR_PEER_LOST, &why, "offloaded layers: %s", why.text);
     }
     if (r->silent_ns[share] == 0) {

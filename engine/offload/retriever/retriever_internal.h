@@ -25,13 +25,13 @@ struct sl_retriever_pending {
 // Parts of one layer: pieces of SL_MAX_SHARES shares.
 #define SL_RETRIEVER_MAX_PARTS (SL_MAX_SHARES + 16)
 
-// Adjacent lanes of one layer that one share holds, in one question: all of them, or a piece.
+// Adjacent offloaded heads of one layer that one share holds, in one question: all of them, or a piece.
 struct sl_retriever_part {
     int share;
-    int first_lane, n_lanes;
-    int first_head;                             // head of first_lane in the layer
+    int first_offloaded_head, n_offloaded_heads;
+    int first_head;                             // head of first_offloaded_head in the layer
     uint64_t sequence;                          // of the next TOPK request
-    bool reset;                                 // an answer was not used: the annex side's record is wrong
+    bool reset;                                 // an answer was not used: the remote KV side's record is wrong
     struct sl_retriever_pending main;           // TOPK or CHANNELS of the layer's next attention
     struct sl_retriever_pending guessed, exact; // probes: with the predicted and with the true query
 };
@@ -39,7 +39,7 @@ struct sl_retriever_part {
 // One offloaded layer.
 struct sl_retriever_layer {
     int layer;
-    struct sl_retriever_part *parts; // [n_parts], ascending by lane
+    struct sl_retriever_part *parts; // [n_parts], ascending by offloaded head
     int n_parts;
     char **blocks; // of the arena: [n_heads], each of n_block_pages pages
     int64_t n_steps;
@@ -50,23 +50,24 @@ struct sl_retriever_layer {
 // The rows that a method has fetched for one KV head of the current layer.
 struct sl_retriever_brought {
     bool is_missing; // no answer: attend to resident slots alone
-    struct sl_near_lane_view view;
+    struct sl_near_offloaded_head_view view;
 };
 
 struct sl_retriever {
     struct sl_retriever_config config;
-    struct sl_lanes lanes;
+    struct sl_offloaded_heads offloaded_heads;
     struct sl_near_shape shape;
     const struct sl_retriever_way *method;
     int n_layers, n_heads, head_dim, n_channels; // n_heads: KV heads
     uint32_t sinks, recent, topk;
-    bool keeps_none;        // keep=0: every step gets all of its rows
-    uint32_t n_places;      // of a lane; 0: nothing to select, every layer is plain attention
-    uint32_t n_block_pages; // of a lane: its hot cache and, if the session holds all slots, sinks and recent ones
-    uint32_t first_page;    // of the session; the pages before it are not needed
-    struct sl_retriever_layer *layers; // [lanes.n_layers]
+    bool keeps_none;   // keep=0: every step gets all of its rows
+    uint32_t n_places; // of an offloaded head; 0: nothing to select, every layer is plain attention
+    // of an offloaded head: its hot cache and, if the session holds all slots, sinks and recent ones
+    uint32_t n_block_pages;
+    uint32_t first_page;               // of the session; the pages before it are not needed
+    struct sl_retriever_layer *layers; // [offloaded heads.n_layers]
     struct sl_retriever_part *parts;   // of all layers, one allocation
-    char **blocks;                     // likewise: [lanes.n_layers][n_heads]
+    char **blocks;                     // likewise: [offloaded heads.n_layers][n_heads]
     int64_t answer_ms;                 // how long to wait for an answer
     int64_t silent_ns[SL_MAX_SHARES];  // when the first unanswered question was sent; 0: it answers
     int asked_layer;                   // the layer for which sl_retriever_ask() was called; -1
@@ -94,7 +95,7 @@ struct sl_retriever {
  * waits, and fills r->brought.
  */
 struct sl_retriever_way {
-    bool whole_layers; // a question covers all of a layer's lanes of a share; false: about as many as search
+    bool whole_layers; // a question covers all of a layer's offloaded heads of a share; false: about as many as search
                        // config.search_bytes
     // Create and destroy the method's own state, if there is something to select. Both NULL: none. destroy accepts a
     // partly created state.
@@ -124,11 +125,11 @@ void sl_retriever_list_slots(struct sl_retriever *r, const struct sl_retriever_l
 // Computes r->means of `q`: attend->q, or its next_q. Signs cancel, as in TailorKV's code. Waits for the device.
 enum sl_status sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q,
                                        struct sl_error *err);
-// Divides the lanes of layer `index` into `parts`. Returns how many there are; parts may be NULL.
+// Divides the offloaded heads of layer `index` into `parts`. Returns how many there are; parts may be NULL.
 int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_retriever_part *parts);
 /*
  * Sends a request of `kind` for a part; the body follows the header in r->request (sl_retriever_request_body()). head
- * has the fields that this kind needs besides kind, lanes and shape of retrieval.
+ * has the fields that this kind needs besides kind, offloaded heads and shape of retrieval.
  */
 void *sl_retriever_request_body(struct sl_retriever *r);
 size_t sl_retriever_request_cap(const struct sl_retriever *r); // the longest body
@@ -145,15 +146,16 @@ void sl_retriever_give_up(struct sl_retriever *r, struct sl_retriever_pending *p
 
 // --- retriever_open.c
 enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_error *err);
-enum sl_status sl_retriever_fetch_absmax(struct sl_retriever *r, float *absmax_out, struct sl_error *err); // [lanes][d]
+// [offloaded heads][d]
+enum sl_status sl_retriever_fetch_absmax(struct sl_retriever *r, float *absmax_out, struct sl_error *err);
 
 static inline struct sl_near_request sl_retriever_part_request(const struct sl_retriever_part *part,
                                                                enum sl_near_kind kind) {
     return (struct sl_near_request){.magic = SL_NEAR_MAGIC,
                                     .version = SL_NEAR_VERSION,
                                     .kind = kind,
-                                    .first_lane = (uint32_t)part->first_lane,
-                                    .n_lanes = (uint32_t)part->n_lanes};
+                                    .first_offloaded_head = (uint32_t)part->first_offloaded_head,
+                                    .n_offloaded_heads = (uint32_t)part->n_offloaded_heads};
 }
 // Returns the end of the prompt's candidate tokens.
 static inline int64_t sl_retriever_last_choice(const struct sl_retriever *r) {

@@ -20,7 +20,7 @@
 // Sends the query r->means.
 static enum sl_status send_query(struct sl_retriever *r, const struct sl_retriever_part *part, uint32_t flags,
                                  struct sl_retriever_pending *pending, struct sl_error *err) {
-    size_t d = (size_t)r->head_dim, bytes = (size_t)part->n_lanes * d * sizeof *r->means;
+    size_t d = (size_t)r->head_dim, bytes = (size_t)part->n_offloaded_heads * d * sizeof *r->means;
     struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_TOPK);
     head.flags = flags;
     head.n_channels = (uint32_t)r->n_channels;
@@ -58,7 +58,7 @@ static enum sl_status ask(struct sl_retriever *r, struct sl_retriever_layer *l, 
 // --- predictions -----------------------------------------------------------------------------------------------------
 
 // Returns how many tokens two ascending lists have in common.
-static uint32_t n_common(const struct sl_near_lane_view *a, const struct sl_near_lane_view *b) {
+static uint32_t n_common(const struct sl_near_offloaded_head_view *a, const struct sl_near_offloaded_head_view *b) {
     uint32_t n = 0;
     for (uint32_t i = 0, j = 0; i < a->n_rows && j < b->n_rows;) {
         uint32_t x = a->places[i], y = b->places[j];
@@ -80,10 +80,10 @@ static bool compare(struct sl_retriever *r, struct sl_retriever_part *part, uint
         sl_retriever_receive(r, part->share, &part->exact, &exact, &exact_end, &err) != SL_OK) {
         return false;
     }
-    for (int i = 0; i < part->n_lanes; i++) {
-        struct sl_near_lane_view a, b;
-        if (sl_near_next_lane(&part->guessed.request, row_bytes, &guessed, guessed_end, &a, &err) != SL_OK ||
-            sl_near_next_lane(&part->exact.request, row_bytes, &exact, exact_end, &b, &err) != SL_OK) {
+    for (int i = 0; i < part->n_offloaded_heads; i++) {
+        struct sl_near_offloaded_head_view a, b;
+        if (sl_near_next_offloaded_head(&part->guessed.request, row_bytes, &guessed, guessed_end, &a, &err) != SL_OK ||
+            sl_near_next_offloaded_head(&part->exact.request, row_bytes, &exact, exact_end, &b, &err) != SL_OK) {
             return false;
         }
         *common_out += n_common(&a, &b);
@@ -154,12 +154,12 @@ static enum sl_status take_part(struct sl_retriever *r, struct sl_retriever_part
     size_t row_bytes = sl_near_row_bytes(&r->shape);
     enum sl_status status = sl_retriever_receive(r, part->share, &part->main, &at, &end, err);
     part->reset |= status != SL_OK;
-    for (int i = 0; i < part->n_lanes; i++) {
+    for (int i = 0; i < part->n_offloaded_heads; i++) {
         r->brought[part->first_head + i].is_missing = status != SL_OK;
     }
-    for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
-        struct sl_near_lane_view *view = &r->brought[part->first_head + i].view;
-        status = sl_near_next_lane(&part->main.request, row_bytes, &at, end, view, err);
+    for (int i = 0; status == SL_OK && i < part->n_offloaded_heads; i++) {
+        struct sl_near_offloaded_head_view *view = &r->brought[part->first_head + i].view;
+        status = sl_near_next_offloaded_head(&part->main.request, row_bytes, &at, end, view, err);
         if (status == SL_OK && view->n_rows != r->topk) {
             status = sl_fail(err, SL_ERR_PEER_CORRUPT, "retrieval: an answer of %u rows, expected %u", view->n_rows,
                              r->topk);

@@ -53,7 +53,7 @@ static enum sl_status put_rows(struct sl_retriever *r, const struct sl_retriever
                                struct sl_error *err) {
     size_t bytes = put->n * sl_near_row_bytes(&r->shape);
     enum sl_status status = SL_OK;
-    for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
+    for (int i = 0; status == SL_OK && i < part->n_offloaded_heads; i++) {
         const void *rows = body + (size_t)i * bytes;
         if (put->rows != NULL) {
             rows = memcpy(put->rows + (size_t)(part->first_head + i) * bytes, rows, bytes);
@@ -91,7 +91,7 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
         if (status == SL_OK) {
             sl_stream_hold(r->config.stream); // excludes other sequences' steps
             status = put_rows(r, l, part, put, body, err);
-            status = sl_stream_let_go_after(r->config.stream, status, err);
+            status = sl_stream_release_after(r->config.stream, status, err);
         }
         sl_retriever_give_up(r, &part->main);
     }
@@ -118,8 +118,8 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
         put.slots[i] = i;
     }
     enum sl_status status = ask_rows(r, &r->layers[0], tokens, n, err);
-    for (int i = 0; status == SL_OK && i < r->lanes.n_layers; i++) {
-        if (i + 1 < r->lanes.n_layers) {
+    for (int i = 0; status == SL_OK && i < r->offloaded_heads.n_layers; i++) {
+        if (i + 1 < r->offloaded_heads.n_layers) {
             status = ask_rows(r, &r->layers[i + 1], tokens, n, err);
         }
         status = status == SL_OK ? take_rows(r, &r->layers[i], &put, err) : status;
@@ -132,11 +132,11 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
 
 enum sl_status sl_retriever_fetch_absmax(struct sl_retriever *r, float *absmax_out, struct sl_error *err) {
     const struct sl_source *source = r->config.source;
-    size_t lane_bytes = (size_t)r->head_dim * sizeof *absmax_out;
+    size_t offloaded_head_bytes = (size_t)r->head_dim * sizeof *absmax_out;
     enum sl_status status = SL_OK;
     for (int s = 0; status == SL_OK && s < source->n_shares; s++) {
-        struct sl_retriever_part share = {.first_lane = source->shares[s].first_lane,
-                                          .n_lanes = source->shares[s].n_lanes};
+        struct sl_retriever_part share = {.first_offloaded_head = source->shares[s].first_offloaded_head,
+                                          .n_offloaded_heads = source->shares[s].n_offloaded_heads};
         struct sl_near_request head = sl_retriever_part_request(&share, SL_NEAR_ABSMAX);
         const uint8_t *body, *end;
         const float *absmax;
@@ -146,8 +146,8 @@ enum sl_status sl_retriever_fetch_absmax(struct sl_retriever *r, float *absmax_o
             status = sl_near_read_absmax(&share.main.request, r->head_dim, body, end, &absmax, err);
         }
         if (status == SL_OK) {
-            memcpy(absmax_out + (size_t)share.first_lane * (size_t)r->head_dim, absmax,
-                   (size_t)share.n_lanes * lane_bytes);
+            memcpy(absmax_out + (size_t)share.first_offloaded_head * (size_t)r->head_dim, absmax,
+                   (size_t)share.n_offloaded_heads * offloaded_head_bytes);
         }
         sl_retriever_give_up(r, &share.main);
     }

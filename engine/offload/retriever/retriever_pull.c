@@ -4,12 +4,12 @@
  *
  *     ahead (in layer l - 1)   per KV head the channels c with the largest |mean over the group of the predicted
  *                              query|_c * absmax_c; their keys, of all prompt tokens, are requested
- *     in layer l               the true query scores them as the annex would (ops->scan over the same bytes, on the
+ *     in layer l               the true query scores them as the remote KV would (ops->scan over the same bytes, on the
  *                              device that computes the model), and the topk are selected; the rows that the hot cache
  *                              lacks are requested, KV head by KV head
  *
  * Design: channels of at most two layers are pending or here, this one's and the next one's. This side decides which
- *         token is in which place: an annex that only sends rows need not know.
+ *         token is in which place: a remote KV that only sends rows need not know.
  */
 #include <assert.h>
 #include <math.h>
@@ -29,21 +29,21 @@ struct pulled {
 };
 
 struct sl_retriever_pull {
-    float *absmax;                // [lanes][d]
-    uint16_t *channels;           // [lanes][n_channels] of the pending question, ascending
-    struct sl_hot_cache *lanes;   // [lanes]
-    struct pulled *heads;         // [n_heads]
-    float *floats;                // one allocation for absmax and by_size
-    uint32_t *numbers;            // the allocation of the heads' arrays, except their tokens, and of `largest`
-    float *by_size;               // [d] of one lane; the largest channels are selected by it
-    uint32_t *largest;            // [n_channels]
-    void *shared;                 // memory that the device writes and reads; holds chosen and tokens
-    float *chosen;                // [n_heads][n_channels] of the true query
-    struct sl_lists tokens;       // [n_heads][topk], counted from the first candidate
-    struct sl_vectors scores;     // [n_heads][last - first] in device memory
-    uint32_t *counts;             // [n_heads] how many are selected
-    struct sl_kv *kv;             // [n_heads] how many candidates there are
-    struct sl_scan_piece *pieces; // [n_heads][n_pieces]
+    float *absmax;                        // [offloaded heads][d]
+    uint16_t *channels;                   // [offloaded heads][n_channels] of the pending question, ascending
+    struct sl_hot_cache *offloaded_heads; // [offloaded heads]
+    struct pulled *heads;                 // [n_heads]
+    float *floats;                        // one allocation for absmax and by_size
+    uint32_t *numbers;                    // the allocation of the heads' arrays, except their tokens, and of `largest`
+    float *by_size;                       // [d] of one offloaded head; the largest channels are selected by it
+    uint32_t *largest;                    // [n_channels]
+    void *shared;                         // memory that the device writes and reads; holds chosen and tokens
+    float *chosen;                        // [n_heads][n_channels] of the true query
+    struct sl_lists tokens;               // [n_heads][topk], counted from the first candidate
+    struct sl_vectors scores;             // [n_heads][last - first] in device memory
+    uint32_t *counts;                     // [n_heads] how many are selected
+    struct sl_kv *kv;                     // [n_heads] how many candidates there are
+    struct sl_scan_piece *pieces;         // [n_heads][n_pieces]
     size_t pieces_cap;
     uint32_t n_pieces;
 };
@@ -51,20 +51,21 @@ struct sl_retriever_pull {
 // --- creation --------------------------------------------------------------------------------------------------------
 
 static bool allocate_host(struct sl_retriever *r, struct sl_retriever_pull *pull) {
-    size_t n_lanes = (size_t)sl_lanes_count(&r->lanes), n_heads = (size_t)r->n_heads, d = (size_t)r->head_dim;
+    size_t n_offloaded_heads = (size_t)sl_offloaded_heads_count(&r->offloaded_heads), n_heads = (size_t)r->n_heads,
+           d = (size_t)r->head_dim;
     size_t n_channels = (size_t)r->n_channels;
-    pull->floats = calloc(n_lanes * d + d, sizeof *pull->floats);
+    pull->floats = calloc(n_offloaded_heads * d + d, sizeof *pull->floats);
     pull->numbers = calloc(n_heads * 3 * r->topk + n_channels + n_heads, sizeof *pull->numbers);
-    pull->channels = calloc(n_lanes * n_channels, sizeof *pull->channels);
-    pull->lanes = calloc(n_lanes, sizeof *pull->lanes);
+    pull->channels = calloc(n_offloaded_heads * n_channels, sizeof *pull->channels);
+    pull->offloaded_heads = calloc(n_offloaded_heads, sizeof *pull->offloaded_heads);
     pull->heads = calloc(n_heads, sizeof *pull->heads);
     pull->kv = calloc(n_heads, sizeof *pull->kv);
-    if (pull->floats == NULL || pull->numbers == NULL || pull->channels == NULL || pull->lanes == NULL ||
+    if (pull->floats == NULL || pull->numbers == NULL || pull->channels == NULL || pull->offloaded_heads == NULL ||
         pull->heads == NULL || pull->kv == NULL) {
         return false;
     }
     pull->absmax = pull->floats;
-    pull->by_size = pull->floats + n_lanes * d;
+    pull->by_size = pull->floats + n_offloaded_heads * d;
     pull->largest = pull->numbers + n_heads * 3 * r->topk;
     pull->counts = pull->largest + n_channels;
     return true;
@@ -102,8 +103,8 @@ static enum sl_status create(struct sl_retriever *r, struct sl_error *err) {
                        (long long)r->config.n_prompt);
     }
     enum sl_status status = SL_OK;
-    for (int i = 0; status == SL_OK && i < sl_lanes_count(&r->lanes); i++) {
-        status = sl_hot_cache_init(&r->pull->lanes[i], r->n_places, err);
+    for (int i = 0; status == SL_OK && i < sl_offloaded_heads_count(&r->offloaded_heads); i++) {
+        status = sl_hot_cache_init(&r->pull->offloaded_heads[i], r->n_places, err);
     }
     return status == SL_OK ? sl_retriever_fetch_absmax(r, r->pull->absmax, err) : status;
 }
@@ -116,13 +117,13 @@ static void destroy(struct sl_retriever *r) {
     for (int h = 0; pull->heads != NULL && h < r->n_heads; h++) {
         sl_retriever_give_up(r, &pull->heads[h].rows);
     }
-    for (int i = 0; pull->lanes != NULL && i < sl_lanes_count(&r->lanes); i++) {
-        sl_hot_cache_cleanup(&pull->lanes[i]);
+    for (int i = 0; pull->offloaded_heads != NULL && i < sl_offloaded_heads_count(&r->offloaded_heads); i++) {
+        sl_hot_cache_cleanup(&pull->offloaded_heads[i]);
     }
     free(pull->floats);
     free(pull->numbers);
     free(pull->channels);
-    free(pull->lanes);
+    free(pull->offloaded_heads);
     free(pull->heads);
     free(pull->kv);
     free(pull->pieces);
@@ -134,17 +135,17 @@ static void destroy(struct sl_retriever *r) {
 
 // --- channels --------------------------------------------------------------------------------------------------------
 
-// Selects the channels of one lane in which |mean query| * absmax is largest.
-static void choose_channels(struct sl_retriever *r, int lane, const float *mean) {
+// Selects the channels of one offloaded head in which |mean query| * absmax is largest.
+static void choose_channels(struct sl_retriever *r, int offloaded_head, const float *mean) {
     struct sl_retriever_pull *pull = r->pull;
     size_t d = (size_t)r->head_dim, n = (size_t)r->n_channels;
-    const float *absmax = pull->absmax + (size_t)lane * d;
+    const float *absmax = pull->absmax + (size_t)offloaded_head * d;
     for (size_t c = 0; c < d; c++) {
         pull->by_size[c] = fabsf(mean[c]) * absmax[c];
     }
     r->config.ops->host.select(pull->by_size, (uint32_t)d, (uint32_t)n, pull->largest);
     for (size_t i = 0; i < n; i++) {
-        pull->channels[(size_t)lane * n + i] = (uint16_t)pull->largest[i];
+        pull->channels[(size_t)offloaded_head * n + i] = (uint16_t)pull->largest[i];
     }
 }
 
@@ -155,13 +156,13 @@ static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_CHANNELS);
-        size_t bytes = (size_t)part->n_lanes * n * sizeof *r->pull->channels;
+        size_t bytes = (size_t)part->n_offloaded_heads * n * sizeof *r->pull->channels;
         head.n_channels = (uint32_t)n;
         head.last = r->config.n_prompt;
-        for (int i = 0; i < part->n_lanes; i++) {
-            choose_channels(r, part->first_lane + i, r->means + (size_t)(part->first_head + i) * d);
+        for (int i = 0; i < part->n_offloaded_heads; i++) {
+            choose_channels(r, part->first_offloaded_head + i, r->means + (size_t)(part->first_head + i) * d);
         }
-        memcpy(sl_retriever_request_body(r), r->pull->channels + (size_t)part->first_lane * n, bytes);
+        memcpy(sl_retriever_request_body(r), r->pull->channels + (size_t)part->first_offloaded_head * n, bytes);
         status = sl_retriever_send(r, &head, bytes, &part->main, err);
     }
     return status;
@@ -184,11 +185,11 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
     if (status == SL_OK) {
         status = sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err);
     }
-    for (int i = 0; i < part->n_lanes; i++) {
+    for (int i = 0; i < part->n_offloaded_heads; i++) {
         struct pulled *head = &r->pull->heads[part->first_head + i];
         head->indexes = NULL;
         if (status == SL_OK) {
-            head->indexes = view.indexes + (size_t)i * view.lane_bytes;
+            head->indexes = view.indexes + (size_t)i * view.offloaded_head_bytes;
             head->n_segments = view.n_segments;
             head->n_slots = view.n_slots;
         }
@@ -242,7 +243,7 @@ static void describe(const struct sl_retriever *r, int h, uint32_t first, uint32
 }
 
 // Selects, for every head whose channels came, the topk into pull->tokens. Waits for the device.
-static enum sl_status rank_heads(struct sl_retriever *r, const struct sl_attend *attend, size_t first_lane,
+static enum sl_status rank_heads(struct sl_retriever *r, const struct sl_attend *attend, size_t first_offloaded_head,
                                  struct sl_error *err) {
     struct sl_retriever_pull *pull = r->pull;
     size_t n_channels = (size_t)r->n_channels;
@@ -253,7 +254,7 @@ static enum sl_status rank_heads(struct sl_retriever *r, const struct sl_attend 
     }
     for (int h = 0; h < r->n_heads; h++) {
         const float *mean = r->means + (size_t)h * (size_t)r->head_dim;
-        const uint16_t *channels = pull->channels + (first_lane + (size_t)h) * n_channels;
+        const uint16_t *channels = pull->channels + (first_offloaded_head + (size_t)h) * n_channels;
         bool is_there = pull->heads[h].indexes != NULL;
         for (size_t i = 0; i < n_channels; i++) {
             pull->chosen[(size_t)h * n_channels + i] = mean[channels[i]];
@@ -279,7 +280,7 @@ static enum sl_status rank_heads(struct sl_retriever *r, const struct sl_attend 
 
 struct want_task {
     struct sl_retriever *r;
-    int first_lane;
+    int first_offloaded_head;
 };
 
 // Finds, for heads [begin, end), which of the topk the hot cache lacks.
@@ -289,7 +290,7 @@ static void want_heads(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     for (int64_t h = begin; h < end; h++) {
         struct pulled *head = &r->pull->heads[h];
-        size_t lane = (size_t)task->first_lane + (size_t)h;
+        size_t offloaded_head = (size_t)task->first_offloaded_head + (size_t)h;
         head->n_fresh = 0;
         if (head->indexes == NULL) {
             continue;
@@ -298,9 +299,10 @@ static void want_heads(void *arg, int64_t begin, int64_t end, int member) {
             head->tokens[i] += r->sinks;
         }
         if (r->keeps_none) {
-            sl_hot_cache_forget(&r->pull->lanes[lane]);
+            sl_hot_cache_forget(&r->pull->offloaded_heads[offloaded_head]);
         }
-        sl_hot_cache_want(&r->pull->lanes[lane], head->tokens, r->topk, head->places, head->fresh, &head->n_fresh);
+        sl_hot_cache_want(&r->pull->offloaded_heads[offloaded_head], head->tokens, r->topk, head->places, head->fresh,
+                          &head->n_fresh);
         for (uint32_t i = 0; i < head->n_fresh; i++) {
             head->lacks[i] = head->tokens[head->fresh[i]];
         }
@@ -311,14 +313,14 @@ static void want_heads(void *arg, int64_t begin, int64_t end, int member) {
 
 static enum sl_status send_rows(struct sl_retriever *r, const struct sl_retriever_part *part, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
+    for (int i = 0; status == SL_OK && i < part->n_offloaded_heads; i++) {
         struct pulled *head = &r->pull->heads[part->first_head + i];
         if (head->n_fresh == 0) {
             continue;
         }
         struct sl_near_request request = sl_retriever_part_request(part, SL_NEAR_ROWS);
-        request.first_lane += (uint32_t)i;
-        request.n_lanes = 1;
+        request.first_offloaded_head += (uint32_t)i;
+        request.n_offloaded_heads = 1;
         request.n_tokens = head->n_fresh;
         memcpy(sl_retriever_request_body(r), head->lacks, head->n_fresh * sizeof *head->lacks);
         status = sl_retriever_send(r, &request, head->n_fresh * sizeof *head->lacks, &head->rows, err);
@@ -341,10 +343,10 @@ static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retrieve
     }
     brought->is_missing = head->indexes == NULL || status != SL_OK;
     if (status != SL_OK) {
-        sl_hot_cache_forget(&r->pull->lanes[part->first_lane + i]);
+        sl_hot_cache_forget(&r->pull->offloaded_heads[part->first_offloaded_head + i]);
         return status == SL_AGAIN ? SL_OK : status;
     }
-    brought->view = (struct sl_near_lane_view){
+    brought->view = (struct sl_near_offloaded_head_view){
         .n_rows = r->topk, .n_new = head->n_fresh, .places = head->places, .fresh = head->fresh, .rows = body};
     return SL_OK;
 }
@@ -356,17 +358,17 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l,
         status = take_channels(r, &l->parts[p], err);
     }
     status = status == SL_OK ? sl_retriever_take_means(r, attend, attend->q, err) : status;
-    status = status == SL_OK ? rank_heads(r, attend, (size_t)l->parts[0].first_lane, err) : status;
+    status = status == SL_OK ? rank_heads(r, attend, (size_t)l->parts[0].first_offloaded_head, err) : status;
     if (status != SL_OK) {
         return status;
     }
-    struct want_task task = {r, l->parts[0].first_lane};
+    struct want_task task = {r, l->parts[0].first_offloaded_head};
     sl_stream_run(r->config.stream, r->n_heads, 1, want_heads, &task);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = send_rows(r, &l->parts[p], err);
     }
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
-        for (int i = 0; status == SL_OK && i < l->parts[p].n_lanes; i++) {
+        for (int i = 0; status == SL_OK && i < l->parts[p].n_offloaded_heads; i++) {
             status = take_rows(r, &l->parts[p], i, err);
         }
     }

@@ -42,7 +42,7 @@ static uint32_t list_slots(const struct sl_retriever *r, int h, uint32_t n_sessi
 // to.
 static void list_head(struct sl_retriever *r, const struct sl_retriever_layer *l, const struct sl_kv *in_session,
                       int h) {
-    const struct sl_near_lane_view *view = &r->brought[h].view;
+    const struct sl_near_offloaded_head_view *view = &r->brought[h].view;
     uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page;
     uint32_t *fresh = r->fresh.at + (size_t)h * r->fresh.stride;
     sl_retriever_block_pages(r, l, h, r->tables[h]);

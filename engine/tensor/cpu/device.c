@@ -70,7 +70,7 @@ static void hold(struct sl_stream *stream) {
     (void)stream;
 }
 
-static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
+static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
     (void)stream;
     (void)err;
     return SL_OK;
@@ -137,7 +137,7 @@ static const struct sl_device_ops cpu_ops = {
     .share = share_block,
     .unshare = unshare_block,
     .hold = hold,
-    .let_go = let_go,
+    .release = release,
     .has_failed = has_failed,
     .progress = progress,
     .copy = copy_block,

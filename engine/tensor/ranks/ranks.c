@@ -127,7 +127,7 @@ static uint64_t progress_of_all(const struct sl_device *device) {
     return n;
 }
 
-static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
+static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
     const struct sl_ranks *ranks = sl_ranks_of(stream);
     enum sl_status status = sl_ranks_check(ranks, err);
     for (int r = ranks->n - 1; r >= 0; r--) {
@@ -135,7 +135,7 @@ static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
         if (r > 0 && sl_ranks_is_lost(ranks)) {
             continue;
         }
-        enum sl_status left_out = sl_stream_let_go(sl_ranks_compute(ranks, r), &why);
+        enum sl_status left_out = sl_stream_release(sl_ranks_compute(ranks, r), &why);
         status = status == SL_OK ? sl_ranks_say_whose(r, ranks->n, left_out, &why, err) : status;
     }
     return status;
@@ -215,7 +215,7 @@ static const struct sl_device_ops device_ops = {
     .share = share_block,
     .unshare = unshare_block,
     .hold = hold,
-    .let_go = let_go,
+    .release = release,
     .has_failed = has_failed,
     .progress = progress_of_all,
     .copy = copy_block,
@@ -355,7 +355,7 @@ static void do_nothing(const struct sl_ranks_call *call, int rank, struct sl_str
     (void)stream;
 }
 
-void sl_ranks_meet(struct sl_stream *stream) {
+void sl_ranks_barrier(struct sl_stream *stream) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
     struct sl_ranks_call call = {ranks, ranks->n, do_nothing};
     SL_RANKS_RUN(call);

@@ -54,7 +54,7 @@ int sl_ranks_count(const struct sl_device *device);
 struct sl_device *sl_ranks_device(struct sl_device *device, int rank);
 
 // Runs an empty operation on all ranks, to measure what an operation costs besides its work.
-void sl_ranks_meet(struct sl_stream *stream);
+void sl_ranks_barrier(struct sl_stream *stream);
 
 // Returns `status`, which a rank returned, with an error text that names the rank.
 enum sl_status sl_ranks_say_whose(int rank, int n, enum sl_status status, const struct sl_error *why,

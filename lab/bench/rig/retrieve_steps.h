@@ -5,7 +5,7 @@
 #include "lab/bench/rig/store_rig.h"
 
 struct sl_retrieve_steps_config {
-    struct sl_store_rig *store; // filled with n_heads lanes of n_tokens
+    struct sl_store_rig *store; // filled with n_heads offloaded heads of n_tokens
     const struct sl_ops *ops;
     struct sl_stream *stream;
     const char *recipe; // "place=offload/1,retrieve=near,..."
@@ -21,7 +21,7 @@ struct sl_retrieve_steps_config {
 
 struct sl_retrieve_steps {
     double p50_us, p99_us; // of a step: from its first question to the layer's attention
-    double bytes;          // of a step, both ways, all lanes
+    double bytes;          // of a step, both ways, all offloaded heads
     double kept;           // share of the wanted rows that were cached
     double recall;         // of predictions
     double store_us;       // mean time of the search

@@ -14,7 +14,7 @@
 #include "lab/random.h"
 #include "lab/result.h"
 #include "net/node/send.h"
-#include "engine/offload/annex/annex.h"
+#include "engine/offload/remote_kv/remote_kv.h"
 #include "proto/methods.h"
 #include "engine/tensor/half.h"
 
@@ -65,24 +65,24 @@ enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transp
     return status == SL_OK ? sl_connections_create(rig->fabric, &rig->connections, err) : status;
 }
 
-static void release_annex(struct sl_store_rig *rig) {
-    if (rig->annex == NULL) {
+static void release_remote_kv(struct sl_store_rig *rig) {
+    if (rig->remote_kv == NULL) {
         return;
     }
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
-    request.lease_id = rig->annex->lease_id;
+    request.lease_id = rig->remote_kv->lease_id;
     struct sl_error err = {0};
     if (sl_rpc_unary(rig->channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL,
                      &err) != SL_OK) {
-        fprintf(stderr, "bench: the store keeps an annex until its lease ends: %s\n", err.text);
+        fprintf(stderr, "bench: the store keeps a remote KV until its lease ends: %s\n", err.text);
     }
-    protobuf_c_message_free_unpacked(&rig->annex->base, NULL);
-    rig->annex = NULL;
+    protobuf_c_message_free_unpacked(&rig->remote_kv->base, NULL);
+    rig->remote_kv = NULL;
 }
 
 void sl_store_rig_close(struct sl_store_rig *rig) {
     if (rig->channel != NULL) {
-        release_annex(rig);
+        release_remote_kv(rig);
     }
     sl_connections_destroy(&rig->connections);
     sl_fabric_destroy(&rig->fabric); // with its region
@@ -143,7 +143,7 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
                                  struct sl_error *err) {
     rig->place = (Sluice__V1__StoreShare)SLUICE__V1__STORE_SHARE__INIT;
     rig->place.address = rig->address;
-    rig->place.n_lanes = filling->n_lanes;
+    rig->place.n_lanes = filling->n_offloaded_heads;
     Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
     request.job_id = (char *)"bench";
     request.share = &rig->place;
@@ -169,15 +169,15 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
                                          sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
     free(prefixes);
     if (status == SL_OK) {
-        rig->annex = (Sluice__V1__Annex *)reply;
+        rig->remote_kv = (Sluice__V1__Annex *)reply;
         rig->share = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
         rig->share.share = &rig->place;
-        rig->share.annex_id = rig->annex->annex_id;
-        rig->share.lease_id = rig->annex->lease_id;
-        rig->share.fabric_address = rig->annex->fabric_address;
-        rig->share.fabric_epoch = rig->annex->fabric_epoch;
-        rig->share.window = rig->annex->window;
-        rig->share.lease_ms = rig->annex->lease_ms;
+        rig->share.annex_id = rig->remote_kv->annex_id;
+        rig->share.lease_id = rig->remote_kv->lease_id;
+        rig->share.fabric_address = rig->remote_kv->fabric_address;
+        rig->share.fabric_epoch = rig->remote_kv->fabric_epoch;
+        rig->share.window = rig->remote_kv->window;
+        rig->share.lease_ms = rig->remote_kv->lease_ms;
     }
     return status;
 }
@@ -185,7 +185,7 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
 static enum sl_status ship_segment(struct sl_store_rig *rig, const struct sl_kv_segment_config *segment,
                                    struct sl_error *err) {
     Sluice__V1__GrantStretchRequest request = SLUICE__V1__GRANT_STRETCH_REQUEST__INIT;
-    request.lease_id = rig->annex->lease_id;
+    request.lease_id = rig->remote_kv->lease_id;
     request.begin = segment->begin;
     request.n_tokens = (int32_t)segment->n_slots;
     ProtobufCMessage *reply = NULL;
@@ -209,7 +209,7 @@ static enum sl_status ship_segment(struct sl_store_rig *rig, const struct sl_kv_
 
 static enum sl_status await(struct sl_store_rig *rig, int64_t n_tokens, struct sl_error *err) {
     Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
-    request.lease_id = rig->annex->lease_id;
+    request.lease_id = rig->remote_kv->lease_id;
     request.n_tokens = n_tokens;
     return sl_rpc_unary(rig->channel, &sl_method_store_await_annex, &request.base, sl_deadline_in_ms(AWAIT_MS), NULL,
                         NULL, err);
@@ -226,9 +226,10 @@ static enum sl_status take_region(struct sl_store_rig *rig, size_t bytes, struct
 
 enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store_filling *filling,
                                  struct sl_signals *signals, double *seconds_out, struct sl_error *err) {
-    struct sl_kv_segment_config segment = {.n_lanes = filling->n_lanes, .rows = filling->rows, .scan = filling->scan};
+    struct sl_kv_segment_config segment = {
+        .n_offloaded_heads = filling->n_offloaded_heads, .rows = filling->rows, .scan = filling->scan};
     enum sl_status status = sl_page_layout_init(&segment.work, SL_KV_F16, filling->head_dim, 0, false);
-    release_annex(rig);
+    release_remote_kv(rig);
     int64_t begin_ns = sl_now_ns();
     if (status == SL_OK) {
         status = open_annex(rig, filling, err);

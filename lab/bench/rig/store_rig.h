@@ -19,8 +19,8 @@ struct sl_store_rig {
     struct sl_rpc_channel *channel;
     void *region; // pages to ship
     size_t region_bytes;
-    Sluice__V1__Annex *annex;
-    Sluice__V1__AnnexShare share; // points into annex
+    Sluice__V1__Annex *remote_kv;
+    Sluice__V1__AnnexShare share; // points into remote KV
     Sluice__V1__StoreShare place;
 };
 
@@ -31,7 +31,7 @@ enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transpor
 enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err);
 
 struct sl_store_filling {
-    int n_lanes, head_dim;
+    int n_offloaded_heads, head_dim;
     int64_t n_tokens;       // a multiple of 64
     int64_t segment_tokens; // likewise
     enum sl_kv_format rows, scan;

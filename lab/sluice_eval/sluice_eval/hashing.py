@@ -16,7 +16,7 @@ SECRET = bytes.fromhex(
     "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
     "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb"
     "170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
-STRIPE, LANES, RATE = 64, 8, 8
+STRIPE, HEADS, RATE = 64, 8, 8
 STRIPES_PER_BLOCK = (len(SECRET) - STRIPE) // RATE
 
 
@@ -107,7 +107,7 @@ def _long(data: bytes) -> int:
             acc = [(a ^ a >> 47 ^ key) * P32_1 & MASK for a, key in zip(acc, scramble)]
     _accumulate(acc, data, n - STRIPE, struct.unpack_from("<8Q", SECRET, last - 7))
     merged = n * P64_1 + sum(_fold(acc[2 * i] ^ _u64(SECRET, 11 + 16 * i), acc[2 * i + 1] ^ _u64(SECRET, 19 + 16 * i))
-                             for i in range(LANES // 2))
+                             for i in range(HEADS // 2))
     return _avalanche(merged & MASK)
 
 

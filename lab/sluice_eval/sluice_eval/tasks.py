@@ -55,7 +55,7 @@ TASKS = [
          min_size=4, max_size=N_PAIRS),
     Task("multivalue", "all 4 numbers of one key", _ALL, 96, 4, False, 70, _NEEDLES, "essay", Shape(n_values=4)),
     Task("multiquery", "the numbers of all of 4 keys", _ALL, 160, 4, False, 80, _NEEDLES, "essay", Shape(n_keys=4, n_asked=4)),
-    Task("variables", "the 5 variables that one number was handed on to", _ALL, 64, 5, False, 45, writers.write_variables, "noise"),
+    Task("variables", "the 5 variables that one number was passed on to", _ALL, 64, 5, False, 45, writers.write_variables, "noise"),
     Task("common-words", "the 10 words that a list has 30 times", _ALL, 160, 0, False, 950, writers.write_common_words,
          min_size=10, max_size=writers.MAX_OTHER_WORDS),
     # With fewer words, ranks 4 and 5 might be equally frequent.

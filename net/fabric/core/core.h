@@ -14,8 +14,8 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-#include "base/pulse.h"
-#include "base/silence.h"
+#include "base/progress_counter.h"
+#include "base/liveness_timer.h"
 #include "base/status.h"
 #include "net/fabric/core/verb.h"
 #include "net/fabric/core/wire.h"
@@ -54,7 +54,7 @@ struct sl_fabric {
     } bindings[SL_WIRE_END]; // by message
 
     pthread_t thread;
-    struct sl_pulse pulse; // counts turns of the progress thread
+    struct sl_progress_counter progress_counter; // counts turns of the progress thread
     int wake_fd;
     atomic_bool sleeping, stopping, posted;
     struct sl_gate *gate; // for objects that may outlive the fabric
@@ -202,7 +202,7 @@ struct sl_peer {
     uint64_t wanted;    // epoch; 0 when accepted
     uint64_t epoch;     // after HELLO
     int64_t silence_ns; // without a message for so long, it is lost
-    struct sl_silence silence;
+    struct sl_liveness_timer liveness;
     int64_t beat_ns;
     bool beating;         // the last beat is still queued
     bool goodbye;         // it said BYE: its end is not a loss
@@ -254,7 +254,7 @@ struct sl_ucx_events;
 // Callbacks of links and UCX.
 extern const struct sl_link_events sl_peer_link_events;
 extern const struct sl_ucx_events sl_peer_ucx_events;
-void sl_peers_settle(struct sl_fabric *fabric);
+void sl_peers_reconcile(struct sl_fabric *fabric);
 // Returns "tcp" for the link, else UCX's name of the transport of one-sided transfers.
 void sl_peer_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes);
 // Returns true if an RDMA device carries one-sided transfers to and from it.

@@ -35,7 +35,7 @@
 #include "net/fabric/core/ucx.h"
 
 #define MISSED_BEATS     3
-#define MEETING_NS       (3 * SL_NS_PER_S) // for the other side's UCX to answer ours before we close
+#define HANDSHAKE_NS     (3 * SL_NS_PER_S) // for the other side's UCX to answer ours before we close
 #define HEARTBEAT_MAX_MS 60000             // upper limit for a peer's interval: it is lost after three missed beats
 #define FAREWELL_NS      SL_NS_PER_S       // for the other side to end, too
 
@@ -105,7 +105,7 @@ void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const voi
     }
 }
 
-// Records the loss; sl_peers_settle() handles it.
+// Records the loss; sl_peers_reconcile() handles it.
 static void lose(struct sl_peer *peer, enum sl_status status, const char *text) {
     if (peer->error == SL_OK) {
         peer->error = status;
@@ -158,7 +158,7 @@ static struct sl_peer *create_peer(struct sl_fabric *fabric) {
     }
     peer->fabric = fabric;
     peer->number = number | 1;
-    sl_silence_end(&peer->silence, sl_now_ns());
+    sl_liveness_timer_reset(&peer->liveness, sl_now_ns());
     peer->silence_ns = MISSED_BEATS * fabric->heartbeat_ms * SL_NS_PER_MS;
     peer->next = fabric->peers;
     fabric->peers = peer;
@@ -227,7 +227,7 @@ static void on_message(struct sl_peer *peer, unsigned id, struct sl_message *mes
     struct sl_fabric *fabric = peer->fabric;
     const struct sl_binding *binding = id < SL_WIRE_END ? &fabric->bindings[id] : NULL;
     const struct sl_handler *handler = binding ? binding->handler : NULL;
-    sl_silence_end(&peer->silence, sl_now_ns());
+    sl_liveness_timer_reset(&peer->liveness, sl_now_ns());
     if (!handler || peer->state == PEER_CLOSING || message->header_bytes < handler->least ||
         (peer->state != PEER_UP && !handler->early)) {
         if (!handler || handler->name) {
@@ -379,7 +379,7 @@ static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message
 
 // CLOSING: closes UCX's endpoint when it has met the other end's, or when the other end does not answer in time.
 static bool disconnect_ucx(struct sl_peer *peer, int64_t now_ns) {
-    if (peer->ep && !peer->ep_met && now_ns - peer->closing_ns < MEETING_NS) {
+    if (peer->ep && !peer->ep_met && now_ns - peer->closing_ns < HANDSHAKE_NS) {
         return false;
     }
     if (peer->ep) {
@@ -448,7 +448,7 @@ static void free_peer(struct sl_peer *peer) {
 }
 
 // Handles, outside of UCX, the events that callbacks have recorded.
-void sl_peers_settle(struct sl_fabric *fabric) {
+void sl_peers_reconcile(struct sl_fabric *fabric) {
     fabric->peers_changed = false;
     struct sl_peer **at = &fabric->peers;
     while (*at) {
@@ -485,7 +485,7 @@ static void tick(void *state, int64_t now_ns) {
             continue;
         }
         int64_t beat_ns = fabric->heartbeat_ms * SL_NS_PER_MS,
-                silence_ns = sl_silence_look(&peer->silence, now_ns, beat_ns / 2);
+                silence_ns = sl_liveness_timer_poll(&peer->liveness, now_ns, beat_ns / 2);
         if (silence_ns > peer->silence_ns) {
             char why[64];
             snprintf(why, sizeof why, "silent for %lld ms", (long long)(silence_ns / SL_NS_PER_MS));

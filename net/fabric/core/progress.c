@@ -69,13 +69,13 @@ static bool turn_transports(struct sl_fabric *fabric, int64_t now_ns) {
 
 // Runs one turn. Returns true if anything moved.
 static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
-    sl_pulse_tick(&fabric->pulse);
+    sl_progress_counter_tick(&fabric->progress_counter);
     bool moved = sl_fabric_run_commands(fabric);
     moved |= turn_transports(fabric, now_ns);
     if (fabric->peers_changed) {
         for (int i = 0; i < 64 && fabric->ucx && sl_ucx_progress(fabric->ucx); i++) {
         } // first handle what a lost peer had sent before
-        sl_peers_settle(fabric);
+        sl_peers_reconcile(fabric);
     }
     if (now_ns >= fabric->next_tick_ns) {
         int64_t period = fabric->heartbeat_ms * SL_NS_PER_MS / 4;

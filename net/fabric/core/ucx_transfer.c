@@ -76,7 +76,7 @@ static void on_met(void *request, ucs_status_t status, void *user_data) {
  * then aborts its process (ucp_ep.inl: `remote_id == ucp_ep_ext_control(ep)->remote_ep_id', from
  * ucp_wireup_process_reply()). Its request arrives before its answer to ours, and no flush ends before that answer.
  */
-static void await_meeting(struct sl_peer *peer) {
+static void await_handshake(struct sl_peer *peer) {
     const ucp_request_param_t with = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_met, .user_data = peer};
     peer->ep_met = !UCS_PTR_IS_PTR(ucp_ep_flush_nbx(peer->ep, &with));
@@ -96,7 +96,7 @@ enum sl_status sl_ucx_connect(struct sl_peer *peer, const void *address, size_t 
         return sl_fail(err, sl_ucx_status(ucs), "no way of UCX to it: %s", ucs_status_string(ucs));
     }
     peer->ep = ep;
-    await_meeting(peer);
+    await_handshake(peer);
     return SL_OK;
 }
 

@@ -28,7 +28,8 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Return, for the prompt's first n_tokens: the slots of a lane; and how many of them can no longer be evicted.
+// Return, for the prompt's first n_tokens: the slots of an offloaded head; and how many of them can no longer be
+// evicted.
 static int64_t slots_at(const struct sl_offload *offload, int64_t n_tokens) {
     return sl_plan_offloaded_slots(offload->plan, n_tokens);
 }
@@ -40,28 +41,28 @@ static int64_t decided_at(const struct sl_offload *offload, int64_t n_tokens) {
 
 // ---- opening -------------------------------------------------------------------------------------------------------
 
-// Checks that the shares of every replica, in ascending order, cover each lane once.
-static enum sl_status check_shares(const struct sl_offload_config *config, int n_lanes, int *n_replicas_out,
+// Checks that the shares of every replica, in ascending order, cover each offloaded head once.
+static enum sl_status check_shares(const struct sl_offload_config *config, int n_offloaded_heads, int *n_replicas_out,
                                    struct sl_error *err) {
     size_t n_seen = 0;
     int replica = 0;
     for (; n_seen < config->n_stores; replica++) {
         int end = 0;
-        for (bool found = true; found && end < n_lanes;) {
+        for (bool found = true; found && end < n_offloaded_heads;) {
             found = false;
             for (size_t i = 0; !found && i < config->n_stores; i++) {
                 const Sluice__V1__StoreShare *share = config->stores[i];
                 if (share->replica == replica && share->first_lane == end && share->n_lanes > 0 &&
-                    share->n_lanes <= n_lanes - end && share->address[0]) {
+                    share->n_lanes <= n_offloaded_heads - end && share->address[0]) {
                     end += share->n_lanes;
                     n_seen++;
                     found = true;
                 }
             }
         }
-        if (end != n_lanes) {
-            return sl_fail(err, SL_ERR_INVALID, "stores: replica %d has nobody for lane %d of %d", replica, end,
-                           n_lanes);
+        if (end != n_offloaded_heads) {
+            return sl_fail(err, SL_ERR_INVALID, "stores: replica %d has nobody for offloaded head %d of %d", replica,
+                           end, n_offloaded_heads);
         }
     }
     *n_replicas_out = replica;
@@ -108,7 +109,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
 }
 
 static enum sl_status create_ring(struct sl_offload *offload, struct sl_error *err) {
-    size_t n_pages = (size_t)sl_lanes_count(&offload->lanes) * SL_KV_SEGMENT_PAGES;
+    size_t n_pages = (size_t)sl_offloaded_heads_count(&offload->offloaded_heads) * SL_KV_SEGMENT_PAGES;
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < SL_RING; i++) {
         struct sl_shipment *shipment = &offload->ring[i];
@@ -136,13 +137,14 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
     offload->n_slots = slots_at(offload, config->plan->n_prompt);
     pthread_mutex_init(&offload->mutex, NULL);
     sl_cond_init(&offload->changed);
-    sl_lanes_init(&offload->lanes, &config->plan->recipe.offload, &config->plan->geometry);
-    offload->work = config->plan->work[offload->lanes.layers[0]];
+    sl_offloaded_heads_init(&offload->offloaded_heads, &config->plan->recipe.offload, &config->plan->geometry);
+    offload->work = config->plan->work[offload->offloaded_heads.layers[0]];
     enum sl_status status = sl_page_layout_init(&offload->kept, sl_plan_row_format(config->plan),
                                                 config->plan->geometry.head_dim, 0, false);
-    status = status == SL_OK ? check_shares(config, sl_lanes_count(&offload->lanes), &offload->n_replicas, err)
-                             : sl_fail(err, status, "recipe: stores cannot keep rows of this model as %s",
-                                       sl_kv_format_name(sl_plan_row_format(config->plan)));
+    status = status == SL_OK
+                 ? check_shares(config, sl_offloaded_heads_count(&offload->offloaded_heads), &offload->n_replicas, err)
+                 : sl_fail(err, status, "recipe: stores cannot keep rows of this model as %s",
+                           sl_kv_format_name(sl_plan_row_format(config->plan)));
     status = status == SL_OK ? create_ring(offload, err) : status;
     status = status == SL_OK ? sl_read_back_create(offload, err) : status;
     status = status == SL_OK ? open_links(offload, config, err) : status;
@@ -192,7 +194,7 @@ void sl_offload_close(struct sl_offload **offload_inout) {
 // ---- staging memory ------------------------------------------------------------------------------------------------
 
 static size_t shipment_bytes(const struct sl_offload *offload) {
-    return (size_t)sl_lanes_count(&offload->lanes) * SL_KV_SEGMENT_PAGES * offload->work.bytes;
+    return (size_t)sl_offloaded_heads_count(&offload->offloaded_heads) * SL_KV_SEGMENT_PAGES * offload->work.bytes;
 }
 
 size_t sl_offload_staging_bytes(const struct sl_offload *offload) {
@@ -261,8 +263,9 @@ enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *s
     if (offload->n_mapped < offload->n_stored) {
         status = sl_offload_map(offload, offload->n_stored, err);
     }
-    for (int i = 0; status == SL_OK && i < offload->lanes.n_layers && session->n_tokens > offload->held; i++) {
-        status = fetch_held(offload, session, offload->lanes.layers[i], err);
+    for (int i = 0; status == SL_OK && i < offload->offloaded_heads.n_layers && session->n_tokens > offload->held;
+         i++) {
+        status = fetch_held(offload, session, offload->offloaded_heads.layers[i], err);
     }
     return status;
 }
@@ -270,24 +273,27 @@ enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *s
 // Lists where the shipment's pages are in the session.
 static void list_pages(struct sl_offload *offload, const struct sl_session *session, struct sl_shipment *shipment) {
     uint32_t first = (uint32_t)((shipment->begin - offload->held) / SL_PAGE_SLOTS);
-    for (int lane = 0; lane < sl_lanes_count(&offload->lanes); lane++) {
-        int layer = offload->lanes.layers[lane / offload->lanes.n_heads], h = lane % offload->lanes.n_heads;
+    for (int offloaded_head = 0; offloaded_head < sl_offloaded_heads_count(&offload->offloaded_heads);
+         offloaded_head++) {
+        int layer = offload->offloaded_heads.layers[offloaded_head / offload->offloaded_heads.n_heads],
+            h = offloaded_head % offload->offloaded_heads.n_heads;
         const struct sl_head *head = &session->layers[layer].heads[h];
-        memcpy(shipment->pages + (size_t)lane * SL_KV_SEGMENT_PAGES, head->pages + first,
+        memcpy(shipment->pages + (size_t)offloaded_head * SL_KV_SEGMENT_PAGES, head->pages + first,
                sl_pages_for(shipment->n_slots) * sizeof(void *));
     }
 }
 
-// Copies the pages down from the device, lane by lane; they are shipped from there.
+// Copies the pages down from the device, offloaded head by offloaded head; they are shipped from there.
 static enum sl_status stage(struct sl_offload *offload, struct sl_shipment *shipment, struct sl_error *err) {
-    uint32_t n_pages = sl_pages_for(shipment->n_slots), n_lanes = (uint32_t)sl_lanes_count(&offload->lanes);
+    uint32_t n_pages = sl_pages_for(shipment->n_slots),
+             n_offloaded_heads = (uint32_t)sl_offloaded_heads_count(&offload->offloaded_heads);
     size_t page_bytes = offload->work.bytes, n = 0;
-    struct sl_byte_range *pieces = malloc((size_t)n_lanes * n_pages * sizeof *pieces);
+    struct sl_byte_range *pieces = malloc((size_t)n_offloaded_heads * n_pages * sizeof *pieces);
     if (!pieces) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
     }
-    for (uint32_t lane = 0; lane < n_lanes; lane++) {
-        const void **pages = shipment->pages + (size_t)lane * SL_KV_SEGMENT_PAGES;
+    for (uint32_t offloaded_head = 0; offloaded_head < n_offloaded_heads; offloaded_head++) {
+        const void **pages = shipment->pages + (size_t)offloaded_head * SL_KV_SEGMENT_PAGES;
         for (uint32_t p = 0; p < n_pages; p++, n++) {
             pieces[n] = (struct sl_byte_range){pages[p], page_bytes};
             pages[p] = shipment->staged + n * page_bytes;
@@ -346,15 +352,15 @@ static bool is_mapped(const struct sl_offload *offload) {
 }
 
 // Drops pages of splits that all stores have and have mapped.
-static void let_go(struct sl_offload *offload, struct sl_session *session, int64_t n_mapped) {
+static void release(struct sl_offload *offload, struct sl_session *session, int64_t n_mapped) {
     int64_t held = smaller(n_mapped, decided_at(offload, session->n_tokens)) / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
     if (held <= offload->held) {
         return;
     }
     uint32_t n_pages = (uint32_t)((held - offload->held) / SL_PAGE_SLOTS);
-    for (int i = 0; i < offload->lanes.n_layers; i++) {
-        for (int h = 0; h < offload->lanes.n_heads; h++) {
-            sl_session_drop_pages(session, offload->lanes.layers[i], h, n_pages);
+    for (int i = 0; i < offload->offloaded_heads.n_layers; i++) {
+        for (int h = 0; h < offload->offloaded_heads.n_heads; h++) {
+            sl_session_drop_pages(session, offload->offloaded_heads.layers[i], h, n_pages);
         }
     }
     offload->held = held;
@@ -382,14 +388,14 @@ enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *se
     int64_t n_mapped = offload->n_mapped;
     pthread_mutex_unlock(&offload->mutex);
     if (status == SL_OK) {
-        let_go(offload, session, n_mapped);
+        release(offload, session, n_mapped);
     }
     return status;
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------
 
-void sl_annex_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares) {
+void sl_remote_kv_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares) {
     for (size_t i = 0; *shares && i < n_shares; i++) {
         sluice__v1__annex_share__free_unpacked((*shares)[i], NULL);
     }
@@ -401,12 +407,12 @@ void sl_annex_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares) {
 static Sluice__V1__AnnexShare *describe(const struct sl_store_link *link) {
     Sluice__V1__AnnexShare share = SLUICE__V1__ANNEX_SHARE__INIT;
     share.share = (Sluice__V1__StoreShare *)link->share;
-    share.annex_id = link->annex->annex_id;
-    share.lease_id = link->annex->lease_id;
-    share.fabric_address = link->annex->fabric_address;
-    share.fabric_epoch = link->annex->fabric_epoch;
-    share.window = link->annex->window;
-    share.lease_ms = link->annex->lease_ms;
+    share.annex_id = link->remote_kv->annex_id;
+    share.lease_id = link->remote_kv->lease_id;
+    share.fabric_address = link->remote_kv->fabric_address;
+    share.fabric_epoch = link->remote_kv->fabric_epoch;
+    share.window = link->remote_kv->window;
+    share.lease_ms = link->remote_kv->lease_ms;
     size_t bytes = sluice__v1__annex_share__get_packed_size(&share);
     uint8_t *packed = malloc(bytes);
     if (!packed) {
@@ -428,7 +434,7 @@ static enum sl_status list_shares(const struct sl_offload *offload, Sluice__V1__
         there = shares[i] != NULL;
     }
     if (!there) {
-        sl_annex_shares_free(&shares, n);
+        sl_remote_kv_shares_free(&shares, n);
         return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
     }
     *shares_out = shares;
@@ -436,8 +442,8 @@ static enum sl_status list_shares(const struct sl_offload *offload, Sluice__V1__
     return SL_OK;
 }
 
-void sl_offload_hand_on(struct sl_offload *offload) {
-    offload->handed_on = true;
+void sl_offload_pass_leases(struct sl_offload *offload) {
+    offload->leases_passed = true;
 }
 
 // Queues full pages and the partial one separately: see offload.h. After a step, less than two segments are left.

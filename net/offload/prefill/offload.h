@@ -27,7 +27,7 @@
 #include "engine/compress/plan/plan.h"
 #include "engine/kvcache/capsule.h"
 #include "net/node/node.h"
-#include "engine/offload/annex/lanes.h"
+#include "engine/offload/remote_kv/offloaded_heads.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "engine/tensor/ops.h"
 
@@ -53,20 +53,20 @@ struct sl_offload_config {
 uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint);
 
 /*
- * Slots and tokens: a segment, an annex and the held part are counted in slots of a lane. If the recipe does not thin
- * (sl_recipe_thins()), slot j is token j. If it does, the prompt's first n tokens are the first
- * sl_plan_offloaded_slots(plan, n) slots of every lane; the newest sl_plan_undecided_slots() of them may still be
- * evicted, and are not shipped before the prompt has been read. Slots of prompts with the same beginning agree only as
- * far as their chunks agree, which the names of segments do not tell. So only the same prompt under the same recipe
- * finds such annexes again.
+ * Slots and tokens: a segment, the remote KV and the held part are counted in slots of an offloaded head. If the recipe
+ * does not thin (sl_recipe_thins()), slot j is token j. If it does, the prompt's first n tokens are the first
+ * sl_plan_offloaded_slots(plan, n) slots of every offloaded head; the newest sl_plan_undecided_slots() of them may
+ * still be evicted, and are not shipped before the prompt has been read. Slots of prompts with the same beginning agree
+ * only as far as their chunks agree, which the names of segments do not tell. So only the same prompt under the same
+ * recipe finds such remote KVs again.
  */
 
-// Opens the annexes at all stores. SL_ERR_INVALID: the shares of a replica do not cover every lane once.
+// Opens the remote KVs at all stores. SL_ERR_INVALID: the shares of a replica do not cover every offloaded head once.
 enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl_offload **offload_out,
                                struct sl_error *err);
 /*
- * Ends ships and reads, and releases annexes that were not passed on. Call before the session is freed, whose pages may
- * still be in transit. Accepts NULL, nulls.
+ * Ends ships and reads, and releases remote KVs that were not passed on. Call before the session is freed, whose pages
+ * may still be in transit. Accepts NULL, nulls.
  */
 void sl_offload_close(struct sl_offload **offload);
 
@@ -99,14 +99,14 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
 
 /*
  * Call when the prompt has been read (or with session == NULL if every share had all of it): ships the last segments,
- * then waits until every annex can be asked about all of it. SL_AGAIN: not yet at until_ns; call it again. On success
- * *shares_out has the shares as decode needs them, malloc'd; free them with sl_annex_shares_free().
+ * then waits until every remote KV can be asked about all of it. SL_AGAIN: not yet at until_ns; call it again. On
+ * success *shares_out has the shares as decode needs them, malloc'd; free them with sl_remote_kv_shares_free().
  */
 enum sl_status sl_offload_finish(struct sl_offload *offload, struct sl_session *session, int64_t until_ns,
                                  Sluice__V1__AnnexShare ***shares_out, size_t *n_shares_out, struct sl_error *err);
-void sl_annex_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares);
+void sl_remote_kv_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares);
 // Passes the shares on: the receiver now owns the leases, and sl_offload_close() does not end them.
-void sl_offload_hand_on(struct sl_offload *offload);
+void sl_offload_pass_leases(struct sl_offload *offload);
 
 // Returns the arena bytes that the buffers for reading back take, now or later.
 size_t sl_offload_arena_bytes(const struct sl_offload *offload);

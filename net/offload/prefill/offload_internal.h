@@ -12,10 +12,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "engine/offload/annex/near.h"
+#include "engine/offload/remote_kv/near.h"
 #include "net/fabric/fetch.h"
 #include "net/offload/prefill/offload.h"
-#include "net/offload/remote/annex_map.h"
+#include "net/offload/remote/remote_kv_map.h"
 
 #define SL_KV_SEGMENT_PAGES (SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS)
 #define SL_TILE_PAGES       (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
@@ -26,17 +26,17 @@
 struct sl_store_link {
     const Sluice__V1__StoreShare *share;
     struct sl_rpc_channel *channel;
-    Sluice__V1__Annex *annex; // the store's reply; NULL: not open
+    Sluice__V1__Annex *remote_kv; // the store's reply; NULL: not open
     struct sl_connection *connection;
-    int64_t n_tokens;        // slots of the annex, including granted ones; used by the ships' thread
-    struct sl_annex_map map; // under the mutex
+    int64_t n_tokens;            // slots of the remote KV, including granted ones; used by the ships' thread
+    struct sl_remote_kv_map map; // under the mutex
 };
 
-// Pages that wait to be shipped: those of slots [begin, begin + n_slots) of every lane.
+// Pages that wait to be shipped: those of slots [begin, begin + n_slots) of every offloaded head.
 struct sl_shipment {
     int64_t begin;
     uint32_t n_slots;
-    const void **pages;  // [n_lanes][SL_KV_SEGMENT_PAGES]: where the ship reads them
+    const void **pages;  // [n_offloaded_heads][SL_KV_SEGMENT_PAGES]: where the ship reads them
     char *staged;        // in offload->staging, if the device has its own memory: room for all of them
     struct sl_mark down; // after it, the pages have been copied down
 };
@@ -56,12 +56,12 @@ struct sl_read_back {
 
 struct sl_tile {
     struct sl_read_back read;
-    void **memory;       // blocks of the arena: [n_kv_heads], each of SL_TILE_PAGES pages
-    void **pages;        // of `memory`, in this order
-    void *staged;        // the same in offload->staging, where reads arrive; NULL: they arrive in `memory`
-    void **landing;      // receive buffer: [n_kv_heads][SL_TILE_PAGES]
-    bool is_up;          // the arrived pages are in `memory`
-    struct sl_mark used; // after the last attention that reads it
+    void **memory;         // blocks of the arena: [n_kv_heads], each of SL_TILE_PAGES pages
+    void **pages;          // of `memory`, in this order
+    void *staged;          // the same in offload->staging, where reads arrive; NULL: they arrive in `memory`
+    void **receive_buffer; // receive buffer: [n_kv_heads][SL_TILE_PAGES]
+    bool is_up;            // the arrived pages are in `memory`
+    struct sl_mark used;   // after the last attention that reads it
 };
 
 struct sl_offload {
@@ -69,13 +69,14 @@ struct sl_offload {
     const struct sl_plan *plan;
     const char *job_id;
     struct sl_rpc_call *parent;
-    struct sl_lanes lanes;
+    struct sl_offloaded_heads offloaded_heads;
     struct sl_page_layout work, kept; // of pages as they are read and shipped, and of full pages as the stores keep
                                       // them
     struct sl_store_link links[SL_MAX_LINKS];
     int n_links, n_replicas;
-    int64_t n_slots, n_stored; // of a lane after the whole prompt; of those, stored when the annexes were opened
-    char *staging;             // one block of staging memory for everything staged. NULL: nothing is, or not yet
+    // of an offloaded head after the whole prompt; of those, stored when the remote KVs were opened
+    int64_t n_slots, n_stored;
+    char *staging; // one block of staging memory for everything staged. NULL: nothing is, or not yet
 
     // Used by the engine's (or the handler's) thread:
     int64_t n_tokens;       // read so far
@@ -87,7 +88,7 @@ struct sl_offload {
     float *unseen;                 // initial value of its maxima, before the first tile
     size_t softmax_rows;           // rows times query heads that fit
     int replica;                   // the replica that reads use
-    bool handed_on;                // the receiver owns the leases
+    bool leases_passed;            // the receiver owns the leases
     int64_t read_back_bytes, read_back_wait_ns;
 
     pthread_t thread;
@@ -97,8 +98,8 @@ struct sl_offload {
     pthread_cond_t changed;
     struct sl_shipment ring[SL_RING];
     int first, n_queued;
-    bool no_more;     // no more segments follow the queued ones: every annex is to become complete
-    bool complete;    // every annex can be asked about the whole prompt
+    bool no_more;     // no more segments follow the queued ones: every remote KV is to become complete
+    bool complete;    // every remote KV can be asked about the whole prompt
     int64_t n_mapped; // slots whose segments are in the maps of all links
     int64_t shipped_bytes, shipped_tokens;
     enum sl_status status; // of the ships

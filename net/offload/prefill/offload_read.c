@@ -19,30 +19,31 @@
 
 // ---- pages of a layer ----------------------------------------------------------------------------------------------
 
-struct span { // of the lanes of a link, counted within the layer
+struct span { // of the offloaded heads of a link, counted within the layer
     int first, n;
 };
 
-static struct span lanes_of(const struct sl_offload *offload, const struct sl_store_link *link, int layer) {
-    int layer_first = sl_lanes_first(&offload->lanes, layer), share_first = link->share->first_lane;
+static struct span offloaded_heads_of(const struct sl_offload *offload, const struct sl_store_link *link, int layer) {
+    int layer_first = sl_offloaded_heads_first(&offload->offloaded_heads, layer), share_first = link->share->first_lane;
     int first = share_first > layer_first ? share_first : layer_first;
-    int end = share_first + link->share->n_lanes, layer_end = layer_first + offload->lanes.n_heads;
+    int end = share_first + link->share->n_lanes, layer_end = layer_first + offload->offloaded_heads.n_heads;
     end = end < layer_end ? end : layer_end;
     return (struct span){first - layer_first, end > first ? end - first : 0};
 }
 
 // Merges pages that are adjacent at both ends into one range.
 static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link *link, const struct sl_read_back *read,
-                          struct span lanes) {
+                          struct span offloaded_heads) {
     size_t n = 0, page_bytes = offload->kept.bytes;
-    int share_lane = sl_lanes_first(&offload->lanes, read->layer) + lanes.first - link->share->first_lane;
+    int share_offloaded_head = sl_offloaded_heads_first(&offload->offloaded_heads, read->layer) +
+                               offloaded_heads.first - link->share->first_lane;
     pthread_mutex_lock(&offload->mutex);
-    for (int i = 0; i < lanes.n; i++) {
+    for (int i = 0; i < offloaded_heads.n; i++) {
         size_t at = 0;
         for (uint32_t p = 0; p < read->n_pages; p++) {
-            char *to = read->heads[lanes.first + i][p];
-            uint64_t from =
-                sl_annex_map_page(&link->map, share_lane + i, read->begin + (int64_t)p * SL_PAGE_SLOTS, &at);
+            char *to = read->heads[offloaded_heads.first + i][p];
+            uint64_t from = sl_remote_kv_map_page(&link->map, share_offloaded_head + i,
+                                                  read->begin + (int64_t)p * SL_PAGE_SLOTS, &at);
             struct sl_fetch_range *last = n > 0 ? &offload->ranges[n - 1] : NULL;
             if (last && last->offset + last->bytes == from && (char *)last->to + last->bytes == to) {
                 last->bytes += page_bytes;
@@ -61,15 +62,15 @@ static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) 
     read->err = (struct sl_error){0};
     for (int i = 0; read->status == SL_OK && i < offload->n_links; i++) {
         const struct sl_store_link *link = &offload->links[i];
-        struct span lanes = lanes_of(offload, link, read->layer);
-        if (link->share->replica != offload->replica || lanes.n == 0) {
+        struct span offloaded_heads = offloaded_heads_of(offload, link, read->layer);
+        if (link->share->replica != offload->replica || offloaded_heads.n == 0) {
             continue;
         }
-        size_t n_ranges = list_ranges(offload, link, read, lanes);
+        size_t n_ranges = list_ranges(offload, link, read, offloaded_heads);
         struct sl_error why = {0};
         read->from[read->n_fetches] = link;
-        struct sl_fetch_plan fetch_plan = {.ticket = link->annex->window.data,
-                                           .ticket_bytes = link->annex->window.len,
+        struct sl_fetch_plan fetch_plan = {.ticket = link->remote_kv->window.data,
+                                           .ticket_bytes = link->remote_kv->window.len,
                                            .ranges = offload->ranges,
                                            .n_ranges = n_ranges,
                                            .deadline_ns = sl_deadline_in_ms(READ_MS)};
@@ -140,14 +141,15 @@ static enum sl_status wait_read(struct sl_offload *offload, struct sl_read_back 
         *err = why;
         return status;
     }
-    offload->read_back_bytes += (int64_t)read->n_pages * offload->lanes.n_heads * (int64_t)offload->kept.bytes;
+    offload->read_back_bytes +=
+        (int64_t)read->n_pages * offload->offloaded_heads.n_heads * (int64_t)offload->kept.bytes;
     return SL_OK;
 }
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 
 size_t sl_tile_bytes(const struct sl_offload *offload) {
-    return (size_t)offload->lanes.n_heads * SL_TILE_PAGES * offload->kept.bytes;
+    return (size_t)offload->offloaded_heads.n_heads * SL_TILE_PAGES * offload->kept.bytes;
 }
 
 size_t sl_offload_arena_bytes(const struct sl_offload *offload) {
@@ -155,7 +157,7 @@ size_t sl_offload_arena_bytes(const struct sl_offload *offload) {
 }
 
 enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err) {
-    size_t n_heads = (size_t)offload->lanes.n_heads, n_pages = n_heads * SL_TILE_PAGES;
+    size_t n_heads = (size_t)offload->offloaded_heads.n_heads, n_pages = n_heads * SL_TILE_PAGES;
     offload->kv = calloc(n_heads, sizeof *offload->kv);
     offload->ranges = calloc(n_pages, sizeof *offload->ranges);
     bool there = offload->kv && offload->ranges;
@@ -163,8 +165,8 @@ enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *
         offload->tiles[t].read.layer = -1;
         offload->tiles[t].memory = calloc(n_heads, sizeof *offload->tiles[t].memory);
         offload->tiles[t].pages = calloc(n_pages, sizeof *offload->tiles[t].pages);
-        offload->tiles[t].landing = calloc(n_pages, sizeof *offload->tiles[t].landing);
-        there &= offload->tiles[t].memory && offload->tiles[t].pages && offload->tiles[t].landing;
+        offload->tiles[t].receive_buffer = calloc(n_pages, sizeof *offload->tiles[t].receive_buffer);
+        there &= offload->tiles[t].memory && offload->tiles[t].pages && offload->tiles[t].receive_buffer;
     }
     return there ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
 }
@@ -187,12 +189,12 @@ void sl_read_back_destroy(struct sl_offload *offload) {
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
         end_read(&tile->read);
-        for (int h = 0; tile->memory && h < offload->lanes.n_heads; h++) {
+        for (int h = 0; tile->memory && h < offload->offloaded_heads.n_heads; h++) {
             sl_arena_free(offload->node->arena, tile->memory[h]);
         }
         free(tile->memory);
         free(tile->pages);
-        free(tile->landing);
+        free(tile->receive_buffer);
     }
     free(offload->kv);
     free(offload->ranges);
@@ -200,14 +202,14 @@ void sl_read_back_destroy(struct sl_offload *offload) {
 }
 
 // Sets the receive buffer of a tile: staging memory if the device has its own memory.
-static void set_landing(struct sl_offload *offload, struct sl_tile *tile) {
+static void set_receive_buffer(struct sl_offload *offload, struct sl_tile *tile) {
     bool stages = sl_node_stages(offload->node);
     assert(!stages || tile->staged != NULL);
-    for (int h = 0; h < offload->lanes.n_heads; h++) {
-        tile->read.heads[h] = tile->landing + (size_t)h * SL_TILE_PAGES;
+    for (int h = 0; h < offload->offloaded_heads.n_heads; h++) {
+        tile->read.heads[h] = tile->receive_buffer + (size_t)h * SL_TILE_PAGES;
     }
-    for (size_t page = 0; page < (size_t)offload->lanes.n_heads * SL_TILE_PAGES; page++) {
-        tile->landing[page] = stages ? (char *)tile->staged + page * offload->kept.bytes : tile->pages[page];
+    for (size_t page = 0; page < (size_t)offload->offloaded_heads.n_heads * SL_TILE_PAGES; page++) {
+        tile->receive_buffer[page] = stages ? (char *)tile->staged + page * offload->kept.bytes : tile->pages[page];
     }
 }
 
@@ -217,8 +219,8 @@ static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *
     size_t bytes = SL_TILE_PAGES * (size_t)offload->kept.bytes;
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
-        bool taken = tile->memory[offload->lanes.n_heads - 1] != NULL;
-        for (int h = 0; h < offload->lanes.n_heads && !taken; h++) {
+        bool taken = tile->memory[offload->offloaded_heads.n_heads - 1] != NULL;
+        for (int h = 0; h < offload->offloaded_heads.n_heads && !taken; h++) {
             if (!tile->memory[h] && !(tile->memory[h] = sl_arena_alloc(arena, bytes))) {
                 return sl_fail(err, SL_ERR_EXHAUSTED,
                                "no room in the arena for %zu bytes to read offloaded layers back",
@@ -229,7 +231,7 @@ static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *
             }
         }
         if (!taken) {
-            set_landing(offload, tile);
+            set_receive_buffer(offload, tile);
         }
     }
     return SL_OK;
@@ -245,7 +247,7 @@ static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
     struct sl_mark before = sl_stream_mark(compute); // another job may just have used the memory
     sl_stream_after(in, &before);
     size_t bytes = SL_TILE_PAGES * (size_t)offload->kept.bytes;
-    for (int h = 0; h < offload->lanes.n_heads; h++) {
+    for (int h = 0; h < offload->offloaded_heads.n_heads; h++) {
         sl_stream_copy(in, tile->memory[h], (char *)tile->staged + (size_t)h * bytes, bytes);
     }
     tile->used = sl_stream_mark(in);
@@ -273,7 +275,7 @@ enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_sessio
     bool stages = sl_node_stages(offload->node);
     uint32_t n_pages = sl_pages_for(n_slots); // of less than a split
     if (stages) {
-        set_landing(offload, &offload->tiles[0]);
+        set_receive_buffer(offload, &offload->tiles[0]);
     }
     for (int h = 0; !stages && h < session->geometry.n_kv_heads; h++) {
         read->heads[h] = session->layers[layer].heads[h].pages;
@@ -343,12 +345,12 @@ static enum sl_status ask_for(struct sl_offload *offload, int layer, int64_t beg
 // Requests the tile after this one, while this one is computed on. `last`: no step follows this one.
 static enum sl_status ask_for_next(struct sl_offload *offload, const struct sl_tile *tile, bool last,
                                    struct sl_error *err) {
-    int layer = tile->read.layer, index = offload->lanes.index_of[layer];
+    int layer = tile->read.layer, index = offload->offloaded_heads.index_of[layer];
     int64_t begin = tile->read.begin + SL_ATTEND_SPLIT;
     if (begin >= offload->held) {
         begin = 0;
-        index = (index + 1) % offload->lanes.n_layers;
-        layer = offload->lanes.layers[index];
+        index = (index + 1) % offload->offloaded_heads.n_layers;
+        layer = offload->offloaded_heads.layers[index];
         if (index == 0 && last) {
             return SL_OK;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The thread of a job that ships segments to all stores and renews the leases of its annexes.
+ * The thread of a job that ships segments to all stores and renews the leases of its remote KVs.
  *
  *   segments   all that are queued at a time: grants from all stores, pieces directly from the session's pages, then
  *               every store's confirmation; at a multiple of SL_ATTEND_SPLIT tokens also their addresses, so that they
@@ -31,7 +31,7 @@ struct watch {
 static int64_t next_renewal_ns(const struct sl_offload *offload) {
     int64_t lease_ms = INT64_MAX;
     for (int i = 0; i < offload->n_links; i++) {
-        lease_ms = offload->links[i].annex->lease_ms < lease_ms ? offload->links[i].annex->lease_ms : lease_ms;
+        lease_ms = offload->links[i].remote_kv->lease_ms < lease_ms ? offload->links[i].remote_kv->lease_ms : lease_ms;
     }
     return sl_deadline_in_ms(lease_ms / 3);
 }
@@ -56,7 +56,8 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
     int64_t n_built = 0, n_before = -1, deadline_ns = 0;
     enum sl_status status;
     while ((status = sl_store_link_await(offload, link, n_tokens, &n_built, err)) == SL_AGAIN) {
-        sl_pulse_tick(&offload->node->engine); // the engine may wait for us: this wait is bounded, and we make progress
+        // the engine may wait for us: this wait is bounded, and we make progress
+        sl_progress_counter_tick(&offload->node->engine);
         status = watch ? renew_if_due(watch, err) : SL_OK;
         if (status != SL_OK) {
             return status;
@@ -65,7 +66,7 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
             deadline_ns = sl_deadline_in_ms(BUILD_MS);
         } else if (sl_now_ns() >= deadline_ns) {
             struct sl_error why;
-            sl_fail(&why, SL_ERR_PEER_LOST, "its annex has had %lld tokens of %lld for %d ms", (long long)n_built,
+            sl_fail(&why, SL_ERR_PEER_LOST, "its remote KV has had %lld tokens of %lld for %d ms", (long long)n_built,
                     (long long)n_tokens, BUILD_MS);
             return sl_store_link_fail(link, why.status, &why, err);
         }
@@ -77,7 +78,7 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
 // Called while bytes are in transit.
 static bool keep_shipping(void *arg) {
     struct watch *watch = arg;
-    sl_pulse_tick(&watch->offload->node->engine);
+    sl_progress_counter_tick(&watch->offload->node->engine);
     watch->status = renew_if_due(watch, &watch->err);
     return watch->status == SL_OK && !atomic_load(&watch->offload->stopping);
 }
@@ -90,7 +91,7 @@ struct sending {
     uint32_t n_slots;
 };
 
-// Queues the pages; adjacent pages of adjacent lanes and tokens travel as one piece.
+// Queues the pages; adjacent pages of adjacent offloaded heads and tokens travel as one piece.
 static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_store_link *link,
                                   const struct sl_shipment *shipment, uint32_t skipped, struct sending *sending) {
     uint32_t n_pages = sl_pages_for(shipment->n_slots);
@@ -125,7 +126,7 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
     }
     Sluice__V1__Grant *grant = NULL;
     enum sl_status status = sl_store_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err);
-    if (status == SL_ERR_EXHAUSTED && watch && link->n_tokens > link->annex->n_tokens) {
+    if (status == SL_ERR_EXHAUSTED && watch && link->n_tokens > link->remote_kv->n_tokens) {
         status = await_tokens(offload, link, link->n_tokens, watch, err);
         status =
             status == SL_OK ? sl_store_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err) : status;

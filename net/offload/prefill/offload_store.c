@@ -49,21 +49,21 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_store_lin
     } else if (!given_up && (status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND || status == SL_ERR_CANCELLED ||
                              status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_EXISTS)) {
         status =
-            SL_ERR_PEER_LOST; // also if we and the store disagree about an annex, which no client can repair: start
+            SL_ERR_PEER_LOST; // also if we and the store disagree about a remote KV, which no client can repair: start
                               // over
     }
     return sl_store_link_fail(link, status, &why, err);
 }
 
-// Checks what a store says about an annex; accepts only possible values.
-static enum sl_status check_annex(const struct sl_offload *offload, const struct sl_store_link *link,
-                                  struct sl_error *err) {
-    const Sluice__V1__Annex *annex = link->annex;
-    int64_t n = annex->n_tokens;
-    if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) || annex->lease_ms < 1 ||
-        annex->window.len == 0 || annex->window.len > SL_TICKET_MAX_BYTES) {
+// Checks what a store says about a remote KV; accepts only possible values.
+static enum sl_status check_remote_kv(const struct sl_offload *offload, const struct sl_store_link *link,
+                                      struct sl_error *err) {
+    const Sluice__V1__Annex *remote_kv = link->remote_kv;
+    int64_t n = remote_kv->n_tokens;
+    if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) || remote_kv->lease_ms < 1 ||
+        remote_kv->window.len == 0 || remote_kv->window.len > SL_TICKET_MAX_BYTES) {
         struct sl_error why;
-        sl_fail(&why, SL_ERR_PEER_CORRUPT, "an annex that cannot be");
+        sl_fail(&why, SL_ERR_PEER_CORRUPT, "a remote KV that cannot be");
         return sl_store_link_fail(link, why.status, &why, err);
     }
     return SL_OK;
@@ -76,23 +76,23 @@ enum sl_status sl_store_link_open(struct sl_offload *offload, struct sl_store_li
         sl_rpc_channel_create(link->share->address, offload->node->credentials, SL_ROLE_WORKER, &link->channel, err);
     if (status == SL_OK) {
         status = call(offload, link, &sl_method_store_open_annex, &request->base, CALL_MS,
-                      (ProtobufCMessage **)&link->annex, err);
+                      (ProtobufCMessage **)&link->remote_kv, err);
     }
     if (status == SL_OK) {
-        status = check_annex(offload, link, err);
+        status = check_remote_kv(offload, link, err);
     }
     if (status == SL_OK) {
-        status = sl_connection_open(offload->node->fabric, link->annex->fabric_address, link->annex->fabric_epoch,
-                                    &link->connection, err);
-        link->n_tokens = link->annex->n_tokens;
+        status = sl_connection_open(offload->node->fabric, link->remote_kv->fabric_address,
+                                    link->remote_kv->fabric_epoch, &link->connection, err);
+        link->n_tokens = link->remote_kv->n_tokens;
     }
     return status;
 }
 
 void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link) {
-    if (link->annex && !offload->handed_on) {
+    if (link->remote_kv && !offload->leases_passed) {
         Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
-        request.lease_id = link->annex->lease_id;
+        request.lease_id = link->remote_kv->lease_id;
         struct sl_error why = {0};
         // Without the job's call, which may be cancelled. If the message is lost, the lease expires.
         if (sl_rpc_unary(link->channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(RELEASE_MS), NULL,
@@ -102,8 +102,8 @@ void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link)
         }
     }
     sl_connection_close(&link->connection);
-    if (link->annex) {
-        protobuf_c_message_free_unpacked(&link->annex->base, NULL);
+    if (link->remote_kv) {
+        protobuf_c_message_free_unpacked(&link->remote_kv->base, NULL);
     }
     sl_rpc_channel_destroy(&link->channel);
     free(link->map.segments);
@@ -113,7 +113,7 @@ void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link)
 enum sl_status sl_store_link_grant(struct sl_offload *offload, struct sl_store_link *link, int64_t begin,
                                    uint32_t n_slots, Sluice__V1__Grant **grant_out, struct sl_error *err) {
     Sluice__V1__GrantStretchRequest request = SLUICE__V1__GRANT_STRETCH_REQUEST__INIT;
-    request.lease_id = link->annex->lease_id;
+    request.lease_id = link->remote_kv->lease_id;
     request.begin = begin;
     request.n_tokens = (int32_t)n_slots;
     return call(offload, link, &sl_method_store_grant_stretch, &request.base, CALL_MS, (ProtobufCMessage **)grant_out,
@@ -123,7 +123,7 @@ enum sl_status sl_store_link_grant(struct sl_offload *offload, struct sl_store_l
 enum sl_status sl_store_link_await(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
                                    int64_t *n_built_out, struct sl_error *err) {
     Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
-    request.lease_id = link->annex->lease_id;
+    request.lease_id = link->remote_kv->lease_id;
     request.n_tokens = n_tokens;
     Sluice__V1__AwaitAnnexReply *reply = NULL;
     enum sl_status status =
@@ -140,7 +140,7 @@ enum sl_status sl_store_link_await(struct sl_offload *offload, struct sl_store_l
 
 enum sl_status sl_store_link_renew(struct sl_offload *offload, struct sl_store_link *link, struct sl_error *err) {
     Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
-    request.lease_id = link->annex->lease_id;
+    request.lease_id = link->remote_kv->lease_id;
     ProtobufCMessage *reply;
     enum sl_status status = call(offload, link, &sl_method_store_renew, &request.base, CALL_MS, &reply, err);
     if (status == SL_OK) {
@@ -171,20 +171,20 @@ static enum sl_status ask_map(struct sl_store_link *link, const struct sl_near_r
 
 enum sl_status sl_store_link_map(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
                                  struct sl_error *err) {
-    struct sl_annex_map map = {.first_lane = link->share->first_lane,
-                               .n_lanes = link->share->n_lanes,
-                               .work = offload->work,
-                               .kept = offload->kept,
-                               .scan = sl_plan_scan_format(offload->plan)};
-    struct sl_near_request request = sl_annex_map_request(&map, link->annex->annex_id);
-    size_t capacity = sl_annex_map_answer_limit(offload->n_slots), bytes = 0;
+    struct sl_remote_kv_map map = {.first_offloaded_head = link->share->first_lane,
+                                   .n_offloaded_heads = link->share->n_lanes,
+                                   .work = offload->work,
+                                   .kept = offload->kept,
+                                   .scan = sl_plan_scan_format(offload->plan)};
+    struct sl_near_request request = sl_remote_kv_map_request(&map, link->remote_kv->annex_id);
+    size_t capacity = sl_remote_kv_map_answer_limit(offload->n_slots), bytes = 0;
     void *answer = malloc(capacity);
     if (!answer) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
     }
     struct sl_error why = {0};
     enum sl_status status = ask_map(link, &request, answer, capacity, &bytes, &why);
-    status = status == SL_OK ? sl_annex_map_read(&map, &request, answer, bytes, n_tokens, &why) : status;
+    status = status == SL_OK ? sl_remote_kv_map_read(&map, &request, answer, bytes, n_tokens, &why) : status;
     free(answer);
     if (status != SL_OK) {
         status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;

@@ -8,23 +8,24 @@
  */
 #pragma once
 
-#include "net/offload/remote/annex_map.h"
+#include "net/offload/remote/remote_kv_map.h"
 #include "net/offload/remote/remote_source.h"
 
 #define SL_MAX_REPLICAS 2
 
 struct sl_replica {
     char *store, *address; // of its gRPC server, for messages; of its fabric
-    uint64_t epoch, annex_id;
+    uint64_t epoch, remote_kv_id;
     struct sl_connection *connection; // NULL while disconnected
     int n_connections;                // opened so far
-    bool is_gone; // another process is there now, or one that does not answer such questions, or holds no such annex
+    // another process is there now, or one that does not answer such questions, or holds no such remote KV
+    bool is_gone;
     // For reads:
     bool is_read;    // retrieve=pull, and reading is possible
     uint8_t *window; // its ticket
     size_t window_bytes;
-    int64_t lease_ms, renewed_ns; // the annex lives at least lease_ms after renewed_ns
-    struct sl_annex_map map;
+    int64_t lease_ms, renewed_ns; // the remote KV lives at least lease_ms after renewed_ns
+    struct sl_remote_kv_map map;
     struct sl_fabric_request *map_request; // pending
     void *map_answer;
 };
@@ -38,8 +39,9 @@ struct sl_remote {
     struct sl_source base;
     struct sl_connections *connections;
     struct sl_remote_share shares[SL_MAX_SHARES];
-    int8_t *holder; // [n_lanes] by first lane of a TOPK request: the replica whose answer was used last; -1: none
-    int n_lanes;
+    // [n_offloaded_heads] by first offloaded head of a TOPK request: the replica whose answer was used last; -1: none
+    int8_t *holder;
+    int n_offloaded_heads;
     int64_t n_prompt;
     struct sl_fetch_range *ranges; // [ranges_cap] scratch
     size_t ranges_cap;
@@ -88,9 +90,9 @@ void sl_asked_free_all(const struct sl_source *source, struct sl_asked **unused)
 
 // remote_reads.c
 // Sets up reads of a replica; where they would be invalid or of no use, it is asked for everything. False: no memory.
-bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *annex,
+bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *remote_kv,
                              const struct sl_plan *plan);
 // Starts to read what the request asks for into an answer; false: the store must be asked.
 bool sl_remote_begin_read(struct sl_remote *r, struct sl_asked *asked);
-// Ends the read. SL_OK: everything was read while the annex had its lease. Otherwise the read counts as not begun.
+// Ends the read. SL_OK: everything was read while the remote KV had its lease. Otherwise the read counts as not begun.
 enum sl_status sl_remote_end_read(struct sl_remote *r, struct sl_asked *asked);

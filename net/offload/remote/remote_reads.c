@@ -4,9 +4,9 @@
  *
  * Design: reads go to the store that would be asked first, into the buffer of its answer. They too get half of the
  *         time; if one fails, the question is asked as if there had been no read. A store's map is requested when
- *         something could have been read, and is not waited for. Reads renew no lease, and memory of an annex without a
- *         lease may hold other data. So a question is sent whenever a third of the lease has passed without one, and
- *         data that arrives after the lease's end is not used.
+ *         something could have been read, and is not waited for. Reads renew no lease, and memory of a remote KV
+ *         without a lease may hold other data. So a question is sent whenever a third of the lease has passed without
+ *         one, and data that arrives after the lease's end is not used.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,24 +18,25 @@
 #define MAP_MS       2000
 #define LEASE_MAX_MS 3600000 // renewed three times within it, however long the store's lease is
 
-bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *annex,
+bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *remote_kv,
                              const struct sl_plan *plan) {
     int layer = 0;
     while (!sl_layers_has(&plan->recipe.offload, layer)) {
         layer++;
     }
-    replica->map = (struct sl_annex_map){.first_lane = annex->share->first_lane,
-                                         .n_lanes = annex->share->n_lanes,
-                                         .work = plan->work[layer], // the same for all layers: engine/compress/recipe/recipe.h
-                                         .scan = sl_plan_scan_format(plan)};
-    replica->lease_ms = annex->lease_ms < LEASE_MAX_MS ? annex->lease_ms : LEASE_MAX_MS;
-    replica->window_bytes = annex->window.len;
+    replica->map =
+        (struct sl_remote_kv_map){.first_offloaded_head = remote_kv->share->first_lane,
+                                  .n_offloaded_heads = remote_kv->share->n_lanes,
+                                  .work = plan->work[layer], // the same for all layers: engine/compress/recipe/recipe.h
+                                  .scan = sl_plan_scan_format(plan)};
+    replica->lease_ms = remote_kv->lease_ms < LEASE_MAX_MS ? remote_kv->lease_ms : LEASE_MAX_MS;
+    replica->window_bytes = remote_kv->window.len;
     replica->is_read =
-        plan->recipe.retrieve == SL_RETRIEVE_PULL && annex->lease_ms > 0 && annex->window.len > 0 &&
+        plan->recipe.retrieve == SL_RETRIEVE_PULL && remote_kv->lease_ms > 0 && remote_kv->window.len > 0 &&
         sl_page_layout_init(&replica->map.kept, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false) == SL_OK;
-    replica->window = malloc(annex->window.len + 1);
-    if (replica->window && annex->window.len > 0) {
-        memcpy(replica->window, annex->window.data, annex->window.len);
+    replica->window = malloc(remote_kv->window.len + 1);
+    if (replica->window && remote_kv->window.len > 0) {
+        memcpy(replica->window, remote_kv->window.data, remote_kv->window.len);
     }
     return replica->window != NULL;
 }
@@ -58,8 +59,8 @@ static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
     if (replica->map.segments) {
         return true;
     }
-    struct sl_near_request request = sl_annex_map_request(&replica->map, replica->annex_id);
-    size_t capacity = sl_annex_map_answer_limit(r->n_prompt), bytes;
+    struct sl_near_request request = sl_remote_kv_map_request(&replica->map, replica->remote_kv_id);
+    size_t capacity = sl_remote_kv_map_answer_limit(r->n_prompt), bytes;
     struct sl_error why = {0};
     enum sl_status status = SL_OK;
     if (!replica->map_request) {
@@ -83,8 +84,9 @@ static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
         return false;
     }
     sl_fabric_request_close(&replica->map_request);
-    status = status == SL_OK ? sl_annex_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why)
-                             : status;
+    status = status == SL_OK
+                 ? sl_remote_kv_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why)
+                 : status;
     if (status != SL_OK && !sl_ask_may_pass(status)) {
         read_no_more(replica, &why);
     }
@@ -92,10 +94,10 @@ static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
 }
 
 // Lists the ranges of a request's answer in r->ranges. 0: the store must be asked.
-static size_t list_ranges(struct sl_remote *r, const struct sl_annex_map *map, const struct sl_near_request *head,
+static size_t list_ranges(struct sl_remote *r, const struct sl_remote_kv_map *map, const struct sl_near_request *head,
                           struct sl_asked *asked, int i) {
     const char *body = asked->request + sizeof *head;
-    size_t n = sl_annex_map_n_ranges(map, head, body);
+    size_t n = sl_remote_kv_map_n_ranges(map, head, body);
     if (n > r->ranges_cap) {
         free(r->ranges);
         r->ranges = malloc(n * sizeof *r->ranges);
@@ -104,7 +106,7 @@ static size_t list_ranges(struct sl_remote *r, const struct sl_annex_map *map, c
     if (n == 0 || n > r->ranges_cap || !sl_asked_make_room(&r->base, asked, i)) {
         return 0;
     }
-    asked->read_bytes = sl_annex_map_answer(map, head, body, asked->replicas[i].answer, r->ranges);
+    asked->read_bytes = sl_remote_kv_map_answer(map, head, body, asked->replicas[i].answer, r->ranges);
     return n;
 }
 

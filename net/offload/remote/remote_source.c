@@ -4,17 +4,18 @@
  *
  * Design: of the two stores that may hold a share, the one that answered last is asked first. The other is asked after
  *         half of the time, or at once when the connection to the first is cut; the first answer wins. A cut connection
- *         is opened again until the deadline, because a store that was briefly unreachable still has the annex. Answers
- *         arrive in reused buffers: after the first few steps, a step allocates nothing.
+ *         is opened again until the deadline, because a store that was briefly unreachable still has the remote KV.
+ *         Answers arrive in reused buffers: after the first few steps, a step allocates nothing.
  * Delta:  a store remembers what it has sent, and does not know what another one sent. `holder` is the replica whose
- *         answer was used last for some lanes; any other one that is asked about them starts anew (SL_NEAR_RESET).
+ *         answer was used last for some offloaded heads; any other one that is asked about them starts anew
+ *         (SL_NEAR_RESET).
  * Reads:  for retrieve=pull: net/offload/remote/remote_reads.c.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/offload/annex/lanes.h"
+#include "engine/offload/remote_kv/offloaded_heads.h"
 #include "net/offload/remote/remote_internal.h"
 
 // --- shares ----------------------------------------------------------------------------------------------------------
@@ -75,8 +76,8 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
     asked->replicas[i].sent_ns = now;
     struct sl_near_request head;
     memcpy(&head, asked->request, sizeof head);
-    head.annex_id = replica->annex_id;
-    if (is_delta(&head) && r->holder[head.first_lane] != i) {
+    head.remote_kv_id = replica->remote_kv_id;
+    if (is_delta(&head) && r->holder[head.first_offloaded_head] != i) {
         head.flags |= SL_NEAR_RESET;
     }
     memcpy(asked->request, &head, sizeof head);
@@ -93,8 +94,9 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
 
 static struct sl_remote_share *share_of(struct sl_remote *r, const struct sl_near_request *head) {
     for (int s = 0; s < r->base.n_shares; s++) {
-        int64_t first = r->base.shares[s].first_lane, last = first + r->base.shares[s].n_lanes;
-        if (head->first_lane >= first && (int64_t)head->first_lane + head->n_lanes <= last) {
+        int64_t first = r->base.shares[s].first_offloaded_head, last = first + r->base.shares[s].n_offloaded_heads;
+        if (head->first_offloaded_head >= first &&
+            (int64_t)head->first_offloaded_head + head->n_offloaded_heads <= last) {
             return &r->shares[s];
         }
     }
@@ -120,8 +122,8 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
     struct sl_remote *r = (struct sl_remote *)source;
     struct sl_remote_share *share = share_of(r, request);
     if (!share) {
-        return sl_fail(err, SL_ERR_INVALID, "lanes %u to %u are in no share", request->first_lane,
-                       request->first_lane + request->n_lanes - 1);
+        return sl_fail(err, SL_ERR_INVALID, "offloaded heads %u to %u are in no share", request->first_offloaded_head,
+                       request->first_offloaded_head + request->n_offloaded_heads - 1);
     }
     struct sl_asked *asked = sl_asked_take(&r->unused, request, request_bytes, answer_capacity);
     if (!asked) {
@@ -142,7 +144,7 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
 // --- waiting ---------------------------------------------------------------------------------------------------------
 
 /*
- * Maps a refusal of a store that cannot answer although another might: it does not hold the annex any more, is
+ * Maps a refusal of a store that cannot answer although another might: it does not hold the remote KV any more, is
  * overloaded, or is about to stop. Any other refusal concerns the question, and is the answer.
  */
 static enum sl_status check_refusal(const struct sl_asked *asked, int i, size_t bytes, struct sl_error *err) {
@@ -192,7 +194,7 @@ static enum sl_status take(struct sl_remote *r, struct sl_asked *asked, int i, s
     struct sl_near_request head;
     memcpy(&head, asked->request, sizeof head);
     if (is_delta(&head)) {
-        r->holder[head.first_lane] = (int8_t)i;
+        r->holder[head.first_offloaded_head] = (int8_t)i;
     }
     struct sl_replica *replica = &asked->share->replicas[i];
     if (asked->replicas[i].request && asked->replicas[i].sent_ns > replica->renewed_ns) {
@@ -288,41 +290,43 @@ static const struct sl_source_ops remote_ops = {ask, wait, is_there, forget, des
 
 // --- creation --------------------------------------------------------------------------------------------------------
 
-static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan,
-                                  struct sl_error *err) {
-    const Sluice__V1__StoreShare *share = annex->share;
-    if (!share || share->first_lane < 0 || share->n_lanes < 1 || share->first_lane > r->n_lanes - share->n_lanes) {
-        return sl_fail(err, SL_ERR_INVALID, "annex: lanes %d and %d more: the session has %d",
-                       share ? share->first_lane : 0, share ? share->n_lanes : 0, r->n_lanes);
+static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexShare *remote_kv,
+                                  const struct sl_plan *plan, struct sl_error *err) {
+    const Sluice__V1__StoreShare *share = remote_kv->share;
+    if (!share || share->first_lane < 0 || share->n_lanes < 1 ||
+        share->first_lane > r->n_offloaded_heads - share->n_lanes) {
+        return sl_fail(err, SL_ERR_INVALID, "remote KV: offloaded heads %d and %d more: the session has %d",
+                       share ? share->first_lane : 0, share ? share->n_lanes : 0, r->n_offloaded_heads);
     }
     int s = 0; // position that keeps the order ascending
-    while (s < r->base.n_shares && r->base.shares[s].first_lane < share->first_lane) {
+    while (s < r->base.n_shares && r->base.shares[s].first_offloaded_head < share->first_lane) {
         s++;
     }
-    if (s == r->base.n_shares || r->base.shares[s].first_lane != share->first_lane) {
+    if (s == r->base.n_shares || r->base.shares[s].first_offloaded_head != share->first_lane) {
         if (r->base.n_shares == SL_MAX_SHARES) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "annex: more than %d shares", SL_MAX_SHARES);
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "remote KV: more than %d shares", SL_MAX_SHARES);
         }
         size_t n_behind = (size_t)(r->base.n_shares++ - s);
         memmove(&r->shares[s + 1], &r->shares[s], n_behind * sizeof r->shares[s]);
         memmove(&r->base.shares[s + 1], &r->base.shares[s], n_behind * sizeof r->base.shares[s]);
         r->shares[s] = (struct sl_remote_share){0};
-        r->base.shares[s].first_lane = share->first_lane;
-        r->base.shares[s].n_lanes = share->n_lanes;
+        r->base.shares[s].first_offloaded_head = share->first_lane;
+        r->base.shares[s].n_offloaded_heads = share->n_lanes;
     }
     struct sl_remote_share *mine = &r->shares[s];
-    if (r->base.shares[s].n_lanes != share->n_lanes || mine->n_replicas == SL_MAX_REPLICAS) {
-        return sl_fail(err, SL_ERR_INVALID, "annex: shares of lanes from %d on that are not %d replicas of each other",
+    if (r->base.shares[s].n_offloaded_heads != share->n_lanes || mine->n_replicas == SL_MAX_REPLICAS) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "remote KV: shares of offloaded heads from %d on that are not %d replicas of each other",
                        share->first_lane, SL_MAX_REPLICAS);
     }
     struct sl_replica *replica = &mine->replicas[mine->n_replicas];
     replica->store = strdup(share->address);
-    replica->address = strdup(annex->fabric_address);
-    replica->epoch = annex->fabric_epoch;
-    replica->annex_id = annex->annex_id;
+    replica->address = strdup(remote_kv->fabric_address);
+    replica->epoch = remote_kv->fabric_epoch;
+    replica->remote_kv_id = remote_kv->annex_id;
     mine->n_replicas++;
-    if (!sl_replica_set_up_reads(replica, annex, plan) || !replica->store || !replica->address) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
+    if (!sl_replica_set_up_reads(replica, remote_kv, plan) || !replica->store || !replica->address) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory");
     }
     if (mine->n_replicas == SL_MAX_REPLICAS && share->replica == 0) { // replica 0 is asked first, in whatever order
                                                                       // they are added
@@ -333,30 +337,31 @@ static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexSh
 
 static enum sl_status check_cover(const struct sl_remote *r, struct sl_error *err) {
     int next = 0, s = 0;
-    while (s < r->base.n_shares && r->base.shares[s].first_lane == next) {
-        next += r->base.shares[s++].n_lanes;
+    while (s < r->base.n_shares && r->base.shares[s].first_offloaded_head == next) {
+        next += r->base.shares[s++].n_offloaded_heads;
     }
-    return s == r->base.n_shares && next == r->n_lanes
+    return s == r->base.n_shares && next == r->n_offloaded_heads
                ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID, "annex: the shares do not cover each of the %d lanes once", r->n_lanes);
+               : sl_fail(err, SL_ERR_INVALID, "remote KV: the shares do not cover each of the %d offloaded heads once",
+                         r->n_offloaded_heads);
 }
 
 enum sl_status sl_remote_source_create(struct sl_connections *connections, Sluice__V1__AnnexShare *const *shares,
                                        size_t n_shares, const struct sl_plan *plan, struct sl_source **source_out,
                                        struct sl_error *err) {
-    struct sl_lanes lanes;
-    sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
-    int n_lanes = sl_lanes_count(&lanes);
+    struct sl_offloaded_heads offloaded_heads;
+    sl_offloaded_heads_init(&offloaded_heads, &plan->recipe.offload, &plan->geometry);
+    int n_offloaded_heads = sl_offloaded_heads_count(&offloaded_heads);
     struct sl_remote *r = calloc(1, sizeof *r);
-    if (!r || !(r->holder = malloc((size_t)n_lanes))) {
+    if (!r || !(r->holder = malloc((size_t)n_offloaded_heads))) {
         free(r);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
+        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory");
     }
     r->base.ops = &remote_ops;
     r->connections = connections;
-    r->n_lanes = n_lanes;
+    r->n_offloaded_heads = n_offloaded_heads;
     r->n_prompt = sl_plan_offloaded_slots(plan, plan->n_prompt);
-    memset(r->holder, -1, (size_t)n_lanes);
+    memset(r->holder, -1, (size_t)n_offloaded_heads);
     enum sl_status status = SL_OK;
     for (size_t i = 0; status == SL_OK && i < n_shares; i++) {
         status = add_replica(r, shares[i], plan, err);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: engine/offload/annex/source.h over the fabric: annexes in kvstores, queried over connections that all sessions of a
- *          worker share.
+ * Purpose: engine/offload/remote_kv/source.h over the fabric: remote KVs in kvstores, queried over connections that all
+ *          sessions of a worker share.
  *
  * With retrieve=pull, rows and channels are read one-sided where a connection supports it well (shared memory, RDMA):
  * the answer has the same bytes, and no thread of the store is involved. Otherwise, and if such a read fails, the store
@@ -10,12 +10,12 @@
 #pragma once
 
 #include "engine/compress/plan/plan.h"
-#include "engine/offload/annex/source.h"
+#include "engine/offload/remote_kv/source.h"
 #include "net/offload/remote/connections.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 /*
- * Creates the source. plan: used at creation alone. SL_ERR_INVALID: the shares do not cover every lane.
+ * Creates the source. plan: used at creation alone. SL_ERR_INVALID: the shares do not cover every offloaded head.
  * SL_ERR_UNSUPPORTED: more than SL_MAX_SHARES.
  */
 enum sl_status sl_remote_source_create(struct sl_connections *connections, Sluice__V1__AnnexShare *const *shares,

@@ -358,7 +358,7 @@ struct each {
     int n_looks, gets_on;        // polls that see progress; after the last one the member is released
 };
 
-static void let_go(struct each *each) {
+static void release(struct each *each) {
     pthread_mutex_lock(&each->mutex);
     each->released = true;
     pthread_cond_signal(&each->changed);
@@ -369,7 +369,7 @@ static void let_go(struct each *each) {
 static uint64_t progress_of(void *arg, int member) {
     struct each *each = arg;
     if (member == 1 && each->n_looks < each->gets_on && ++each->n_looks == each->gets_on) {
-        let_go(each);
+        release(each);
     }
     return (uint64_t)each->n_looks;
 }
@@ -430,7 +430,7 @@ static void test_a_member_that_stands_still_is_lost(void **state) {
     assert_int_equal(each.n_executed[0], 1); // a lost team does no work
     sl_team_destroy(&team);                  // does not wait for the member that stands still
     assert_null(team);
-    let_go(&each); // the member comes back, exits, and frees the team's memory
+    release(&each); // the member comes back, exits, and frees the team's memory
     pthread_mutex_lock(&each.mutex);
     while (!each.ended) {
         pthread_cond_wait(&each.changed, &each.mutex);

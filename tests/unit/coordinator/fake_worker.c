@@ -69,13 +69,13 @@ static enum sl_status send_ship(struct sl_rpc_call *call, int64_t sent, int64_t 
 // The last event: what was asked to be held by stores is held.
 static enum sl_status send_prefill_done(struct fake_worker *worker, struct sl_rpc_call *call,
                                         const Sluice__V1__PrefillRequest *request) {
-    Sluice__V1__AnnexShare annexes[MAX_SHARES + 1], *pointers[MAX_SHARES + 1];
+    Sluice__V1__AnnexShare remote_kvs[MAX_SHARES + 1], *pointers[MAX_SHARES + 1];
     assert_true(request->n_stores <= MAX_SHARES);
     for (size_t i = 0; i < request->n_stores; i++) {
-        annexes[i] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
-        annexes[i].share = request->stores[i];
-        annexes[i].lease_id = "annex";
-        pointers[i] = &annexes[i];
+        remote_kvs[i] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
+        remote_kvs[i].share = request->stores[i];
+        remote_kvs[i].lease_id = "annex";
+        pointers[i] = &remote_kvs[i];
     }
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.prefill_ms = 8;
@@ -89,9 +89,9 @@ static enum sl_status send_prefill_done(struct fake_worker *worker, struct sl_rp
     done.statistics = &statistics;
     done.annex = pointers;
     done.n_annex = request->n_stores;
-    if (fake_lies(worker, FAKE_ANNEX_NOBODY_ASKED_FOR)) {
-        annexes[done.n_annex] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT; // of no share at all
-        pointers[done.n_annex] = &annexes[done.n_annex];
+    if (fake_lies(worker, FAKE_REMOTE_KV_NOBODY_ASKED_FOR)) {
+        remote_kvs[done.n_annex] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT; // of no share at all
+        pointers[done.n_annex] = &remote_kvs[done.n_annex];
         done.n_annex++;
     }
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
@@ -187,8 +187,8 @@ static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, co
         atomic_fetch_sub(&worker->n_reserve_refusals, 1);
         return sl_fail(err, (enum sl_status)atomic_load(&worker->reserve_refusal), "no room; retry in 50 ms");
     }
-    if (request->term < atomic_load(&worker->fence_term)) {
-        return sl_term_refuse(request->term, atomic_load(&worker->fence_term), err);
+    if (request->term < atomic_load(&worker->guard_term)) {
+        return sl_term_refuse(request->term, atomic_load(&worker->guard_term), err);
     }
     int n = atomic_fetch_add(&worker->n_reserved, 1);
     char lease[64];
@@ -341,7 +341,7 @@ static const struct sl_rpc_handler decode_handlers[] = {
     {&sl_method_decode_release, release, SL_ROLE_ANY},        {&sl_method_decode_archive, fake_archive, SL_ROLE_ANY},
     {&sl_method_decode_run, decode_run, SL_ROLE_ANY},
 };
-// Prefill opens annexes; the fake one only reports it.
+// Prefill opens remote KVs; the fake one only reports it.
 static const struct sl_rpc_handler store_handlers[] = {
     {&sl_method_store_renew, renew, SL_ROLE_ANY},
     {&sl_method_store_release, release, SL_ROLE_ANY},

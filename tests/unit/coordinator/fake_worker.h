@@ -59,7 +59,7 @@ struct fake_worker {
     atomic_bool keeps, has_lost_sessions, archive_hangs;
     atomic_int n_lost_archives, n_kept_runs, n_archives, n_fetched, n_forgotten;
 
-    atomic_llong fence_term; // Reserve with an older term is refused
+    atomic_llong guard_term; // Reserve with an older term is refused
 
     // Results, read by tests.
     char first_stores[4][64]; // of the first runs of prefill: the address of their first store

@@ -173,7 +173,7 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
 }
 
 // The second replica's leases are renewed as well, although it gets no request while the first one answers.
-static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **state) {
+static void test_remote_kvs_are_renewed_while_decode_runs_and_given_back(void **state) {
     (void)state;
     struct sl_error err = {0};
     for (int i = 0; i < 2; i++) {
@@ -523,7 +523,7 @@ int main(void) {
         TEST(test_watch_resumes_from_any_sequence),
         TEST(test_prompt_of_one_token_has_no_capsule),
         TEST(test_lease_is_renewed_while_the_job_runs),
-        TEST(test_annexes_are_renewed_while_decode_runs_and_given_back),
+        TEST(test_remote_kvs_are_renewed_while_decode_runs_and_given_back),
         TEST(test_a_store_that_refuses_is_avoided_where_there_is_another),
         TEST(test_a_store_that_only_the_words_name_is_not_avoided),
         TEST(test_duplicate_tokens_of_a_worker_are_dropped),

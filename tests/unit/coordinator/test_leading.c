@@ -133,7 +133,7 @@ static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     start_coordinator(&cluster, true);
     start_workers();
     int64_t term = wait_until_it_leads(&cluster, true);
-    atomic_store(&decode.fence_term, term + 1); // it has heard of another one
+    atomic_store(&decode.guard_term, term + 1); // it has heard of another one
     assert_int_equal(submit(&cluster, "a key", id, &err), SL_OK);
     fake_watch(&cluster, id, 0, &events);
     const Sluice__V1__Finished *finished = fake_events_check(&events, 0);

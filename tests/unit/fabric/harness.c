@@ -14,34 +14,35 @@
 #include "tests/certificates.h"
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
-    struct landing *landing = arg;
-    pthread_mutex_lock(&landing->lock);
-    landing->event_after_release |= landing->n_released > 0;
-    landing->n_completed++;
-    landing->header_bytes = header_bytes;
-    memcpy(landing->header, header, header_bytes < sizeof landing->header ? header_bytes : sizeof landing->header);
-    landing->body_bytes = body_bytes;
-    pthread_cond_broadcast(&landing->changed);
-    pthread_mutex_unlock(&landing->lock);
+    struct receive_buffer *receive_buffer = arg;
+    pthread_mutex_lock(&receive_buffer->lock);
+    receive_buffer->event_after_release |= receive_buffer->n_released > 0;
+    receive_buffer->n_completed++;
+    receive_buffer->header_bytes = header_bytes;
+    memcpy(receive_buffer->header, header,
+           header_bytes < sizeof receive_buffer->header ? header_bytes : sizeof receive_buffer->header);
+    receive_buffer->body_bytes = body_bytes;
+    pthread_cond_broadcast(&receive_buffer->changed);
+    pthread_mutex_unlock(&receive_buffer->lock);
 }
 
 static void on_failure(void *arg, enum sl_status status, const char *text) {
-    struct landing *landing = arg;
-    pthread_mutex_lock(&landing->lock);
-    landing->event_after_release |= landing->n_released > 0;
-    landing->n_failed++;
-    landing->status = status;
-    snprintf(landing->text, sizeof landing->text, "%s", text);
-    pthread_cond_broadcast(&landing->changed);
-    pthread_mutex_unlock(&landing->lock);
+    struct receive_buffer *receive_buffer = arg;
+    pthread_mutex_lock(&receive_buffer->lock);
+    receive_buffer->event_after_release |= receive_buffer->n_released > 0;
+    receive_buffer->n_failed++;
+    receive_buffer->status = status;
+    snprintf(receive_buffer->text, sizeof receive_buffer->text, "%s", text);
+    pthread_cond_broadcast(&receive_buffer->changed);
+    pthread_mutex_unlock(&receive_buffer->lock);
 }
 
 static void on_release(void *arg) {
-    struct landing *landing = arg;
-    pthread_mutex_lock(&landing->lock);
-    landing->n_released++;
-    pthread_cond_broadcast(&landing->changed);
-    pthread_mutex_unlock(&landing->lock);
+    struct receive_buffer *receive_buffer = arg;
+    pthread_mutex_lock(&receive_buffer->lock);
+    receive_buffer->n_released++;
+    pthread_cond_broadcast(&receive_buffer->changed);
+    pthread_mutex_unlock(&receive_buffer->lock);
 }
 
 const char *certificates(void) {
@@ -80,61 +81,63 @@ uint8_t *make_region(struct sl_fabric *fabric, size_t bytes) {
     return base;
 }
 
-const struct sl_grant_events landing_events = {on_complete, on_failure, on_release};
+const struct sl_grant_events receive_buffer_events = {on_complete, on_failure, on_release};
 
-void init_landing(struct landing *landing) {
-    memset(landing, 0, sizeof *landing);
-    pthread_mutex_init(&landing->lock, NULL);
-    sl_cond_init(&landing->changed);
+void init_receive_buffer(struct receive_buffer *receive_buffer) {
+    memset(receive_buffer, 0, sizeof *receive_buffer);
+    pthread_mutex_init(&receive_buffer->lock, NULL);
+    sl_cond_init(&receive_buffer->changed);
 }
 
-void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms) {
-    init_landing(landing);
-    landing->block = block;
+void open_receive_buffer(struct receive_buffer *receive_buffer, struct sl_fabric *fabric, void *block, size_t bytes,
+                         int64_t deadline_ms) {
+    init_receive_buffer(receive_buffer);
+    receive_buffer->block = block;
     struct sl_error err = {0};
     if (sl_grant_open(fabric,
                       &(struct sl_grant_plan){.block = block,
                                               .bytes = bytes,
                                               .deadline_ns = sl_deadline_in_ms(deadline_ms),
-                                              .events = &landing_events,
-                                              .arg = landing},
-                      &landing->grant, &landing->ticket, &landing->ticket_bytes, &err) != SL_OK) {
+                                              .events = &receive_buffer_events,
+                                              .arg = receive_buffer},
+                      &receive_buffer->grant, &receive_buffer->ticket, &receive_buffer->ticket_bytes, &err) != SL_OK) {
         fail_msg("no grant: %s", err.text);
     }
-    assert_true(landing->ticket_bytes <= SL_TICKET_MAX_BYTES);
+    assert_true(receive_buffer->ticket_bytes <= SL_TICKET_MAX_BYTES);
 }
 
-bool wait_landing(struct landing *landing, int64_t ms) {
+bool wait_receive_buffer(struct receive_buffer *receive_buffer, int64_t ms) {
     int64_t deadline = sl_deadline_in_ms(ms);
-    pthread_mutex_lock(&landing->lock);
-    while (landing->n_completed + landing->n_failed == 0 &&
-           sl_cond_wait_until(&landing->changed, &landing->lock, deadline) == SL_OK) {
+    pthread_mutex_lock(&receive_buffer->lock);
+    while (receive_buffer->n_completed + receive_buffer->n_failed == 0 &&
+           sl_cond_wait_until(&receive_buffer->changed, &receive_buffer->lock, deadline) == SL_OK) {
     }
-    bool over = landing->n_completed + landing->n_failed > 0;
-    pthread_mutex_unlock(&landing->lock);
+    bool over = receive_buffer->n_completed + receive_buffer->n_failed > 0;
+    pthread_mutex_unlock(&receive_buffer->lock);
     return over;
 }
 
-bool wait_released(struct landing *landing, int64_t ms) {
+bool wait_released(struct receive_buffer *receive_buffer, int64_t ms) {
     int64_t deadline = sl_deadline_in_ms(ms);
-    pthread_mutex_lock(&landing->lock);
-    while (landing->n_released == 0 && sl_cond_wait_until(&landing->changed, &landing->lock, deadline) == SL_OK) {
+    pthread_mutex_lock(&receive_buffer->lock);
+    while (receive_buffer->n_released == 0 &&
+           sl_cond_wait_until(&receive_buffer->changed, &receive_buffer->lock, deadline) == SL_OK) {
     }
-    bool released = landing->n_released > 0;
-    pthread_mutex_unlock(&landing->lock);
+    bool released = receive_buffer->n_released > 0;
+    pthread_mutex_unlock(&receive_buffer->lock);
     return released;
 }
 
-void close_landing(struct landing *landing) {
-    sl_grant_close(&landing->grant);
-    assert_null(landing->grant);
-    assert_true(wait_released(landing, 10000));
-    assert_true(landing->n_completed + landing->n_failed <= 1);
-    assert_int_equal(landing->n_released, 1);
-    assert_false(landing->event_after_release);
-    free(landing->ticket);
-    pthread_mutex_destroy(&landing->lock);
-    pthread_cond_destroy(&landing->changed);
+void close_receive_buffer(struct receive_buffer *receive_buffer) {
+    sl_grant_close(&receive_buffer->grant);
+    assert_null(receive_buffer->grant);
+    assert_true(wait_released(receive_buffer, 10000));
+    assert_true(receive_buffer->n_completed + receive_buffer->n_failed <= 1);
+    assert_int_equal(receive_buffer->n_released, 1);
+    assert_false(receive_buffer->event_after_release);
+    free(receive_buffer->ticket);
+    pthread_mutex_destroy(&receive_buffer->lock);
+    pthread_cond_destroy(&receive_buffer->changed);
 }
 
 void fill_pattern(uint8_t *data, size_t bytes, uint64_t seed) {

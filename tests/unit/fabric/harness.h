@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: shared by the tests of the fabric: a grant that records its events, a ship of a pattern into it.
- * Threads: events come from the progress thread; everything in a landing is under its lock.
+ * Threads: events come from the progress thread; everything in a receive buffer is under its lock.
  */
 #pragma once
 
@@ -23,7 +23,7 @@
 #define QUICK_HEARTBEAT_MS (300 * SLOWNESS)
 #define CALM_HEARTBEAT_MS  3000 // where no peer is lost by silence, however busy the machine
 
-struct landing {
+struct receive_buffer {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int n_completed, n_failed, n_released;
@@ -44,15 +44,17 @@ bool is_link(const char *transport);
 // transport: of sl_fabric_config, or "tls": tcp with certificates.
 struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms);
 uint8_t *make_region(struct sl_fabric *fabric, size_t bytes);
-// Its lock, nothing noted yet; what notes events in it, for a grant that is opened otherwise than by open_landing().
-void init_landing(struct landing *landing);
-extern const struct sl_grant_events landing_events;
-void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms);
+// Its lock, nothing noted yet; what notes events in it, for a grant that is opened otherwise than by
+// open_receive_buffer().
+void init_receive_buffer(struct receive_buffer *receive_buffer);
+extern const struct sl_grant_events receive_buffer_events;
+void open_receive_buffer(struct receive_buffer *receive_buffer, struct sl_fabric *fabric, void *block, size_t bytes,
+                         int64_t deadline_ms);
 // Waits until the grant has ended, closes it, waits for its release, checks that events came once and in order.
-void close_landing(struct landing *landing);
+void close_receive_buffer(struct receive_buffer *receive_buffer);
 // Waits at most ms; false: it has neither completed nor failed.
-bool wait_landing(struct landing *landing, int64_t ms);
-bool wait_released(struct landing *landing, int64_t ms);
+bool wait_receive_buffer(struct receive_buffer *receive_buffer, int64_t ms);
+bool wait_released(struct receive_buffer *receive_buffer, int64_t ms);
 void fill_pattern(uint8_t *data, size_t bytes, uint64_t seed);
 void assert_idle(struct sl_fabric *fabric);  // every gauge of something that is open is 0
 void stop_fabric(struct sl_fabric **fabric); // assert_idle, then destroy

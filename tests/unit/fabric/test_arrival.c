@@ -25,7 +25,7 @@ struct arriving {
     char *device;         // closed; the block lies between two guards
     uint8_t *host, *seen; // of one region: for messages, and what the network sees of the device
     uint8_t *source;
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     pthread_mutex_t lock; // over what follows
     pthread_cond_t changed;
     bool holding;            // arrivals are kept for the test to end
@@ -51,7 +51,7 @@ static enum sl_status verify(const struct arriving *a, const struct sl_arrival *
 }
 
 static void on_arrived(void *arg, struct sl_arrival *arrival) {
-    struct arriving *a = SL_CONTAINER(arg, struct arriving, landing);
+    struct arriving *a = SL_CONTAINER(arg, struct arriving, receive_buffer);
     uint32_t which = 0;
     pthread_mutex_lock(&a->lock);
     a->n_arrived += arrival->n;
@@ -118,24 +118,25 @@ static uint8_t *landed(const struct arriving *a) {
 }
 
 static void open_grant(struct arriving *a) {
-    init_landing(&a->landing);
+    init_receive_buffer(&a->receive_buffer);
     assert_int_equal(sl_grant_open(a->to,
                                    &(struct sl_grant_plan){.block = a->host,
                                                            .bytes = BYTES,
                                                            .deadline_ns = sl_deadline_in_ms(60000),
-                                                           .events = &landing_events,
-                                                           .arg = &a->landing,
+                                                           .events = &receive_buffer_events,
+                                                           .arg = &a->receive_buffer,
                                                            .device_block = a->device + GUARD_BYTES,
                                                            .on_arrived = on_arrived},
-                                   &a->landing.grant, &a->landing.ticket, &a->landing.ticket_bytes, NULL),
+                                   &a->receive_buffer.grant, &a->receive_buffer.ticket, &a->receive_buffer.ticket_bytes,
+                                   NULL),
                      SL_OK);
 }
 
 static struct sl_ship *open_ship(struct arriving *a) {
     struct sl_ship *ship;
-    assert_int_equal(
-        sl_ship_open(a->from, a->landing.ticket, a->landing.ticket_bytes, sl_deadline_in_ms(60000), &ship, NULL),
-        SL_OK);
+    assert_int_equal(sl_ship_open(a->from, a->receive_buffer.ticket, a->receive_buffer.ticket_bytes,
+                                  sl_deadline_in_ms(60000), &ship, NULL),
+                     SL_OK);
     return ship;
 }
 
@@ -145,10 +146,10 @@ static void expect(struct arriving *a, enum sl_status expected) {
     assert_int_equal(sl_ship_piece(ship, 0, a->source, BYTES), SL_OK);
     assert_int_equal(sl_ship_finish(ship, "h", 1, NULL), expected);
     sl_ship_close(&ship);
-    assert_true(wait_landing(&a->landing, WAIT_MS));
-    assert_int_equal(a->landing.status, expected);
-    assert_true(expected != SL_OK || (a->landing.body_bytes == BYTES && a->landing.header[0] == 'h'));
-    close_landing(&a->landing);
+    assert_true(wait_receive_buffer(&a->receive_buffer, WAIT_MS));
+    assert_int_equal(a->receive_buffer.status, expected);
+    assert_true(expected != SL_OK || (a->receive_buffer.body_bytes == BYTES && a->receive_buffer.header[0] == 'h'));
+    close_receive_buffer(&a->receive_buffer);
 }
 
 static void test_pieces_arrive_in_a_device(void **state) {
@@ -188,7 +189,7 @@ static void test_pieces_go_from_device_to_device(void **state) {
     }
     assert_int_equal(sl_ship_finish(ship, NULL, 0, NULL), SL_OK);
     sl_ship_close(&ship);
-    close_landing(&a.landing);
+    close_receive_buffer(&a.receive_buffer);
     assert_memory_equal(landed(&a), a.source, BYTES);
     stop(&a);
     munmap(closed, BYTES);
@@ -220,7 +221,7 @@ static void test_arrivals_are_verified_in_batches(void **state) {
     while (sl_ship_progress(ship, NULL) < BYTES) {
         sl_sleep_ms(1);
     }
-    assert_false(wait_landing(&a.landing, 50));
+    assert_false(wait_receive_buffer(&a.receive_buffer, 50));
     sl_arrival_end(&first, SL_OK, 0);
     assert_null(first);
     for (uint32_t n = 1; n < BYTES / PIECE_BYTES; n += second->n, sl_arrival_end(&second, SL_OK, 0)) {
@@ -233,9 +234,9 @@ static void test_arrivals_are_verified_in_batches(void **state) {
     }
     assert_int_equal(sl_ship_finish(ship, NULL, 0, NULL), SL_ERR_INTERNAL);
     sl_ship_close(&ship);
-    assert_true(wait_landing(&a.landing, WAIT_MS));
-    assert_int_equal(a.landing.status, SL_ERR_INTERNAL);
-    close_landing(&a.landing);
+    assert_true(wait_receive_buffer(&a.receive_buffer, WAIT_MS));
+    assert_int_equal(a.receive_buffer.status, SL_ERR_INTERNAL);
+    close_receive_buffer(&a.receive_buffer);
     stop(&a);
 }
 
@@ -251,14 +252,14 @@ static void test_memory_stays_while_it_is_verified(void **state) {
     assert_int_equal(sl_ship_piece(ship, 0, a.source, PIECE_BYTES), SL_OK);
     struct sl_arrival *held = wait_held(&a);
     sl_ship_close(&ship);
-    assert_true(wait_landing(&a.landing, WAIT_MS));
-    assert_int_equal(a.landing.status, SL_ERR_CANCELLED);
-    sl_grant_close(&a.landing.grant);
-    assert_false(wait_released(&a.landing, 100));
+    assert_true(wait_receive_buffer(&a.receive_buffer, WAIT_MS));
+    assert_int_equal(a.receive_buffer.status, SL_ERR_CANCELLED);
+    sl_grant_close(&a.receive_buffer.grant);
+    assert_false(wait_released(&a.receive_buffer, 100));
     sl_fabric_get_stats(a.to, &stats);
     assert_int_equal(stats.grants_quarantined, 1);
     sl_arrival_end(&held, SL_OK, 0);
-    close_landing(&a.landing);
+    close_receive_buffer(&a.receive_buffer);
     stop(&a);
 }
 
@@ -291,26 +292,26 @@ static void lose(int signal_number) {
     struct child child = start_child("shm", "ship");
     start(&a, NULL, NULL);
     open_grant(&a);
-    ticket.bytes = a.landing.ticket_bytes;
-    memcpy(ticket.at, a.landing.ticket, a.landing.ticket_bytes);
+    ticket.bytes = a.receive_buffer.ticket_bytes;
+    memcpy(ticket.at, a.receive_buffer.ticket, a.receive_buffer.ticket_bytes);
     write_all(child.to, &ticket, sizeof ticket);
     read_all(child.from, &ready, 1);
     kill(child.pid, signal_number);
-    assert_true(wait_landing(&a.landing, WAIT_MS));
-    assert_int_equal(a.landing.status, SL_ERR_PEER_LOST);
-    sl_grant_close(&a.landing.grant);
+    assert_true(wait_receive_buffer(&a.receive_buffer, WAIT_MS));
+    assert_int_equal(a.receive_buffer.status, SL_ERR_PEER_LOST);
+    sl_grant_close(&a.receive_buffer.grant);
     if (signal_number == SIGSTOP) { // it may wake up in the middle of a put
         struct sl_fabric_stats stats;
-        assert_false(wait_released(&a.landing, 100));
+        assert_false(wait_released(&a.receive_buffer, 100));
         sl_fabric_get_stats(a.to, &stats);
         assert_int_equal(stats.grants_quarantined, 1);
         end_child(&child);
         sl_fabric_destroy(&a.to);
-        assert_int_equal(a.landing.n_released, 1);
-        free(a.landing.ticket);
+        assert_int_equal(a.receive_buffer.n_released, 1);
+        free(a.receive_buffer.ticket);
         return;
     }
-    close_landing(&a.landing);
+    close_receive_buffer(&a.receive_buffer);
     end_child(&child);
     stop(&a);
 }
@@ -363,10 +364,10 @@ static enum sl_status announce(struct lie *lie, size_t bytes) {
     while (!atomic_load(&lie->told)) {
         sl_sleep_ms(1);
     }
-    assert_true(wait_landing(&a.landing, WAIT_MS));
-    enum sl_status status = a.landing.status;
+    assert_true(wait_receive_buffer(&a.receive_buffer, WAIT_MS));
+    enum sl_status status = a.receive_buffer.status;
     sl_ship_close(&ship);
-    close_landing(&a.landing);
+    close_receive_buffer(&a.receive_buffer);
     stop(&a);
     return status;
 }

@@ -72,13 +72,14 @@ static void test_closes_at_random_moments(void **state) {
     memset(source, 0xff, BLOCK_BYTES);
     int n_completed = 0;
     for (int round = 1; round <= n_rounds; round++) {
-        struct landing landing;
+        struct receive_buffer receive_buffer;
         struct sl_ship *ship = NULL;
         struct sl_error err = {0};
         memset(target, 0, BLOCK_BYTES);
-        open_landing(&landing, to, target, BLOCK_BYTES, 20000);
-        assert_int_equal(
-            sl_ship_open(from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(20000), &ship, &err), SL_OK);
+        open_receive_buffer(&receive_buffer, to, target, BLOCK_BYTES, 20000);
+        assert_int_equal(sl_ship_open(from, receive_buffer.ticket, receive_buffer.ticket_bytes,
+                                      sl_deadline_in_ms(20000), &ship, &err),
+                         SL_OK);
         (void)sl_ship_piece(ship, 0, source, BLOCK_BYTES); // it may have failed already: finish says so
         wait_a_moment();
         switch (draw() % 6) {
@@ -96,7 +97,7 @@ static void test_closes_at_random_moments(void **state) {
             sl_ship_close(&ship);
             break;
         case 4:
-            sl_grant_close(&landing.grant);
+            sl_grant_close(&receive_buffer.grant);
             break;
         default:
             break; // this one is let live
@@ -106,7 +107,7 @@ static void test_closes_at_random_moments(void **state) {
             n_completed += ship && sl_ship_finish(ship, "h", 1, &err) == SL_OK;
             sl_ship_close(&ship);
         }
-        close_landing(&landing);
+        close_receive_buffer(&receive_buffer);
         size_t n = n_written(target); // it is ours again
         wait_a_moment();
         sl_ship_close(&ship);

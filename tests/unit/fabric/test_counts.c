@@ -65,7 +65,7 @@ enum sl_status __wrap_sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx
     return __real_sl_ucx_start(fabric, events, err);
 }
 
-// While UCX hangs its creator's patience passes at once.
+// While UCX hangs its creator's timeout passes at once.
 static _Atomic int64_t waited_ms;
 enum sl_status __real_sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
 enum sl_status __wrap_sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
@@ -87,12 +87,13 @@ int64_t __wrap_sl_now_ns(void) {
 
 // Ships every second page of the source; they are side by side at the target.
 static void ship_pages(struct sl_fabric *from, struct sl_fabric *to, const uint8_t *source, uint8_t *target) {
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     struct sl_ship *ship;
     struct sl_error err = {0};
-    open_landing(&landing, to, target, N_PAGES * PAGE_BYTES, 30000);
-    assert_int_equal(sl_ship_open(from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(20000), &ship, &err),
-                     SL_OK);
+    open_receive_buffer(&receive_buffer, to, target, N_PAGES * PAGE_BYTES, 30000);
+    assert_int_equal(
+        sl_ship_open(from, receive_buffer.ticket, receive_buffer.ticket_bytes, sl_deadline_in_ms(20000), &ship, &err),
+        SL_OK);
     for (size_t i = 0; i < N_PAGES; i++) {
         assert_int_equal(sl_ship_piece(ship, i * PAGE_BYTES, source + 2 * i * PAGE_BYTES, PAGE_BYTES), SL_OK);
     }
@@ -103,7 +104,7 @@ static void ship_pages(struct sl_fabric *from, struct sl_fabric *to, const uint8
     for (size_t i = 0; i < N_PAGES; i++) {
         assert_memory_equal(target + i * PAGE_BYTES, source + 2 * i * PAGE_BYTES, PAGE_BYTES);
     }
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
 }
 
 static void test_memory_is_registered_once_and_pages_travel_together(void **state) {
@@ -234,10 +235,11 @@ static void test_mapped_memory_is_copied_and_not_got(void **state) {
     assert_int_equal(gets_of_a_fetch("get:1") > 0, !is_link(transport));
 }
 
-static uint64_t id_of(const struct landing *landing) {
+static uint64_t id_of(const struct receive_buffer *receive_buffer) {
     struct sl_ticket ticket;
-    assert_int_equal(sl_ticket_unpack(&ticket, SL_WIRE_MAGIC, "grant", landing->ticket, landing->ticket_bytes, NULL),
-                     SL_OK);
+    assert_int_equal(
+        sl_ticket_unpack(&ticket, SL_WIRE_MAGIC, "grant", receive_buffer->ticket, receive_buffer->ticket_bytes, NULL),
+        SL_OK);
     return ticket.head.id;
 }
 
@@ -250,7 +252,7 @@ static void test_grants_without_memory_leave_no_place_behind(void **state) {
     struct sl_grant *grant;
     uint8_t *ticket;
     size_t bytes;
-    struct landing before, after;
+    struct receive_buffer before, after;
     scarce_begin(1); // what the first of all places lie in
     assert_int_equal(sl_grant_open(fabric,
                                    &(struct sl_grant_plan){
@@ -258,7 +260,7 @@ static void test_grants_without_memory_leave_no_place_behind(void **state) {
                                    &grant, &ticket, &bytes, NULL),
                      SL_ERR_EXHAUSTED);
     assert_true(scarce_end());
-    open_landing(&before, fabric, block, 64, 30000);
+    open_receive_buffer(&before, fabric, block, 64, 30000);
     for (int i = 0; i < N_REFUSED; i++) {
         struct sl_error err = {0};
         scarce_begin(i % 2);
@@ -269,12 +271,12 @@ static void test_grants_without_memory_leave_no_place_behind(void **state) {
         assert_true(scarce_end());
         assert_int_equal(status, SL_ERR_EXHAUSTED);
     }
-    open_landing(&after, fabric, block + 64, 64, 30000);
+    open_receive_buffer(&after, fabric, block + 64, 64, 30000);
     assert_true(id_of(&after) - id_of(&before) < N_REFUSED / 2);
     sl_grant_close(&before.grant);
     sl_grant_close(&after.grant);
-    close_landing(&before);
-    close_landing(&after);
+    close_receive_buffer(&before);
+    close_receive_buffer(&after);
     stop_fabric(&fabric);
 }
 

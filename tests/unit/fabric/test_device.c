@@ -55,11 +55,12 @@ static enum sl_ship_straight way_of(const struct sl_ship *ship, const void *data
     return way;
 }
 
-static struct sl_ship *open_ship(struct straight *s, struct landing *landing) {
+static struct sl_ship *open_ship(struct straight *s, struct receive_buffer *receive_buffer) {
     struct sl_ship *ship;
-    open_landing(landing, s->to, s->target, BYTES, 60000);
-    assert_int_equal(
-        sl_ship_open(s->from, landing->ticket, landing->ticket_bytes, sl_deadline_in_ms(60000), &ship, NULL), SL_OK);
+    open_receive_buffer(receive_buffer, s->to, s->target, BYTES, 60000);
+    assert_int_equal(sl_ship_open(s->from, receive_buffer->ticket, receive_buffer->ticket_bytes,
+                                  sl_deadline_in_ms(60000), &ship, NULL),
+                     SL_OK);
     return ship;
 }
 
@@ -75,13 +76,13 @@ static enum sl_status ship_all(struct straight *s, struct sl_ship *ship) {
 }
 
 static void expect(struct straight *s, enum sl_status expected, enum sl_status landed) {
-    struct landing landing;
-    struct sl_ship *ship = open_ship(s, &landing);
+    struct receive_buffer receive_buffer;
+    struct sl_ship *ship = open_ship(s, &receive_buffer);
     assert_int_equal(ship_all(s, ship), expected);
     sl_ship_close(&ship);
-    assert_true(wait_landing(&landing, 30000));
-    assert_int_equal(landing.status, landed);
-    close_landing(&landing);
+    assert_true(wait_receive_buffer(&receive_buffer, 30000));
+    assert_int_equal(receive_buffer.status, landed);
+    close_receive_buffer(&receive_buffer);
 }
 
 static void test_pieces_of_a_device_arrive(void **state) {
@@ -113,17 +114,17 @@ static void test_corruption_is_injected_into_pieces_of_a_device(void **state) {
 // The ship ends as if its receiver were lost; the next are not sent from there, and a piece of the host's memory goes as ever.
 static void test_put_that_fails_ends_going_straight(void **state) {
     struct straight s;
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     (void)state;
     start(&s, "device_put:2");
     expect(&s, SL_ERR_PEER_LOST, SL_ERR_PEER_LOST);
-    struct sl_ship *ship = open_ship(&s, &landing);
+    struct sl_ship *ship = open_ship(&s, &receive_buffer);
     assert_int_equal(way_of(ship, s.device), SL_STRAIGHT_NO);
     assert_int_equal(sl_ship_digested(ship, 0, s.device, 4096, s.digests[0]), SL_ERR_PEER_LOST);
     assert_int_equal(sl_ship_piece(ship, 0, s.seen, BYTES), SL_OK);
     assert_int_equal(sl_ship_finish(ship, NULL, 0, NULL), SL_OK);
     sl_ship_close(&ship);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     assert_memory_equal(s.target, s.seen, BYTES);
     stop(&s);
 }
@@ -131,7 +132,7 @@ static void test_put_that_fails_ends_going_straight(void **state) {
 // Memory that the host cannot touch is not granted. A digested piece lies in a device's memory, and within its bounds.
 static void test_bounds_of_a_device_region(void **state) {
     struct straight s;
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     struct sl_grant *grant;
     uint8_t *ticket;
     size_t n;
@@ -143,14 +144,14 @@ static void test_bounds_of_a_device_region(void **state) {
     assert_int_equal(sl_grant_open(s.to, &(struct sl_grant_plan){.block = s.device, .bytes = 4096, .events = &events},
                                    &grant, &ticket, &n, NULL),
                      SL_ERR_INVALID);
-    struct sl_ship *ship = open_ship(&s, &landing);
+    struct sl_ship *ship = open_ship(&s, &receive_buffer);
     assert_int_equal(way_of(ship, s.seen), SL_STRAIGHT_NO);
     assert_int_equal(way_of(ship, s.device), SL_STRAIGHT_YES);
     assert_int_equal(sl_ship_digested(ship, 0, s.device, SL_DIGESTED_MAX_BYTES + 1, 0), SL_ERR_RANGE);
     assert_int_equal(sl_ship_digested(ship, 0, s.device + BYTES - 10, 11, 0), SL_ERR_RANGE); // past its end
     assert_int_equal(sl_ship_digested(ship, BYTES, s.device, 1, 0), SL_ERR_RANGE);           // of the grant
     sl_ship_close(&ship);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     stop(&s);
     struct sl_fabric *tcp = start_fabric("tcp", NULL, NULL, 0);
     int x = 0;

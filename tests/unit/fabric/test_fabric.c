@@ -35,11 +35,11 @@ static void stop_pair(struct pair *pair) {
     stop_fabric(&pair->to);
 }
 
-static struct sl_ship *open_ship(struct pair *pair, const struct landing *landing, int64_t deadline_ms) {
+static struct sl_ship *open_ship(struct pair *pair, const struct receive_buffer *receive_buffer, int64_t deadline_ms) {
     struct sl_ship *ship = NULL;
     struct sl_error err = {0};
-    if (sl_ship_open(pair->from, landing->ticket, landing->ticket_bytes, sl_deadline_in_ms(deadline_ms), &ship, &err) !=
-        SL_OK) {
+    if (sl_ship_open(pair->from, receive_buffer->ticket, receive_buffer->ticket_bytes, sl_deadline_in_ms(deadline_ms),
+                     &ship, &err) != SL_OK) {
         fail_msg("no ship: %s", err.text);
     }
     return ship;
@@ -54,9 +54,9 @@ static void test_ship_arrives_at_every_size(void **state) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i], source_at = i * 13, target_at = i * 29;
         memset(pair.target, 0xee, target_at + n + 64);
-        struct landing landing;
-        open_landing(&landing, pair.to, pair.target + target_at, n, 30000);
-        struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+        struct receive_buffer receive_buffer;
+        open_receive_buffer(&receive_buffer, pair.to, pair.target + target_at, n, 30000);
+        struct sl_ship *ship = open_ship(&pair, &receive_buffer, 30000);
         assert_int_equal(sl_ship_piece(ship, 0, pair.source + source_at, n), SL_OK);
         struct sl_error err = {0};
         if (sl_ship_finish(ship, "header", 6, &err) != SL_OK) {
@@ -67,16 +67,16 @@ static void test_ship_arrives_at_every_size(void **state) {
         assert_non_null(strstr(sl_ship_mode(ship), is_link(transport) ? mode : "put posix"));
         assert_int_equal(sl_ship_progress(ship, NULL), n);
         sl_ship_close(&ship);
-        assert_true(wait_landing(&landing, 1000));
-        assert_int_equal(landing.n_completed, 1);
-        assert_int_equal(landing.body_bytes, n);
-        assert_int_equal(landing.header_bytes, 6);
-        assert_memory_equal(landing.header, "header", 6);
+        assert_true(wait_receive_buffer(&receive_buffer, 1000));
+        assert_int_equal(receive_buffer.n_completed, 1);
+        assert_int_equal(receive_buffer.body_bytes, n);
+        assert_int_equal(receive_buffer.header_bytes, 6);
+        assert_memory_equal(receive_buffer.header, "header", 6);
         assert_memory_equal(pair.target + target_at, pair.source + source_at, n);
         for (size_t k = 0; k < 64; k++) { // not a byte beyond
             assert_int_equal(pair.target[target_at + n + k], 0xee);
         }
-        close_landing(&landing);
+        close_receive_buffer(&receive_buffer);
     }
     stop_pair(&pair);
 }
@@ -88,9 +88,9 @@ static void test_ship_gathers_scattered_pieces(void **state) {
     start_pair(&pair, (size_t)PIECE * N, NULL);
     uint8_t *outside = malloc((size_t)PIECE * N); // not registered, and in reverse order
     fill_pattern(outside, (size_t)PIECE * N, 2);
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target, (size_t)PIECE * N, 30000);
-    struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, (size_t)PIECE * N, 30000);
+    struct sl_ship *ship = open_ship(&pair, &receive_buffer, 30000);
     for (size_t i = 0; i < N; i++) {
         assert_int_equal(sl_ship_piece(ship, i * PIECE, outside + (N - 1 - i) * PIECE, PIECE), SL_OK);
     }
@@ -102,7 +102,7 @@ static void test_ship_gathers_scattered_pieces(void **state) {
         assert_memory_equal(pair.target + i * PIECE, outside + (N - 1 - i) * PIECE, PIECE);
     }
     sl_ship_close(&ship);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     free(outside);
     stop_pair(&pair);
 }
@@ -112,18 +112,18 @@ static void test_ship_carries_a_large_header(void **state) {
     struct pair pair;
     start_pair(&pair, MIB, NULL);
     fill_pattern(pair.source, MIB, 3);
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target, 4096, 30000);
-    struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 4096, 30000);
+    struct sl_ship *ship = open_ship(&pair, &receive_buffer, 30000);
     assert_int_equal(sl_ship_piece(ship, 0, pair.source, 4096), SL_OK);
     struct sl_error err = {0};
     assert_int_equal(sl_ship_finish(ship, pair.source, 700001, &err), SL_OK);
-    assert_true(wait_landing(&landing, 1000));
-    assert_int_equal(landing.header_bytes, 700001);
-    assert_memory_equal(landing.header, pair.source, sizeof landing.header);
+    assert_true(wait_receive_buffer(&receive_buffer, 1000));
+    assert_int_equal(receive_buffer.header_bytes, 700001);
+    assert_memory_equal(receive_buffer.header, pair.source, sizeof receive_buffer.header);
     assert_int_equal(sl_ship_finish(ship, NULL, 0, &err), SL_ERR_PRECONDITION); // at most once
     sl_ship_close(&ship);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -137,11 +137,11 @@ struct shipper {
 static void *ship_many(void *arg) {
     struct shipper *it = arg;
     for (int round = 0; round < it->n_rounds; round++) {
-        struct landing landing;
+        struct receive_buffer receive_buffer;
         size_t n = it->bytes - (size_t)round * 1021;
         fill_pattern(it->pair->source + it->at, n, it->at + (uint64_t)round);
-        open_landing(&landing, it->pair->to, it->pair->target + it->at, it->bytes, 60000);
-        struct sl_ship *ship = open_ship(it->pair, &landing, 60000);
+        open_receive_buffer(&receive_buffer, it->pair->to, it->pair->target + it->at, it->bytes, 60000);
+        struct sl_ship *ship = open_ship(it->pair, &receive_buffer, 60000);
         for (size_t at = 0; at < n; at += 100000) {
             sl_ship_piece(ship, at, it->pair->source + it->at + at, n - at < 100000 ? n - at : 100000);
         }
@@ -153,7 +153,7 @@ static void *ship_many(void *arg) {
             it->n_wrong += memcmp(it->pair->source + it->at, it->pair->target + it->at, n) != 0;
         }
         sl_ship_close(&ship);
-        close_landing(&landing);
+        close_receive_buffer(&receive_buffer);
     }
     return NULL;
 }
@@ -182,8 +182,9 @@ static void test_ships_at_once_do_not_mix(void **state) {
 }
 
 // A ship of 8 MiB whose end is expected to be `expected` at the sender.
-static void expect_end(struct pair *pair, struct landing *landing, enum sl_status expected, int64_t deadline_ms) {
-    struct sl_ship *ship = open_ship(pair, landing, deadline_ms);
+static void expect_end(struct pair *pair, struct receive_buffer *receive_buffer, enum sl_status expected,
+                       int64_t deadline_ms) {
+    struct sl_ship *ship = open_ship(pair, receive_buffer, deadline_ms);
     sl_ship_piece(ship, 0, pair->source, 8 * MIB);
     struct sl_error err = {0};
     enum sl_status status = sl_ship_finish(ship, "h", 1, &err);
@@ -197,18 +198,18 @@ static void test_corrupt_piece_fails_both_sides(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, 8 * MIB, "corrupt:3");
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
-    expect_end(&pair, &landing, SL_ERR_PEER_CORRUPT, 30000);
-    assert_true(wait_landing(&landing, 1000));
-    assert_int_equal(landing.status, SL_ERR_PEER_CORRUPT);
-    close_landing(&landing);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &receive_buffer, SL_ERR_PEER_CORRUPT, 30000);
+    assert_true(wait_receive_buffer(&receive_buffer, 1000));
+    assert_int_equal(receive_buffer.status, SL_ERR_PEER_CORRUPT);
+    close_receive_buffer(&receive_buffer);
     struct sl_fabric_stats stats;
     sl_fabric_get_stats(pair.to, &stats);
     assert_int_equal(stats.digests_wrong, 1);
-    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
-    expect_end(&pair, &landing, SL_OK, 30000); // the connection is as good as before
-    close_landing(&landing);
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &receive_buffer, SL_OK, 30000); // the connection is as good as before
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -216,10 +217,10 @@ static void test_lost_final_is_asked_for_again(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, 8 * MIB, "drop_final:1");
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
-    expect_end(&pair, &landing, SL_OK, 30000);
-    close_landing(&landing);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &receive_buffer, SL_OK, 30000);
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -229,14 +230,14 @@ static void test_stale_ticket_is_refused(void **state) {
     start_pair(&pair, 8 * MIB, NULL);
     memset(pair.target, 0x11, 8 * MIB);
     memset(pair.source, 0x22, 8 * MIB);
-    struct landing old, successor;
-    open_landing(&old, pair.to, pair.target, 8 * MIB, 30000);
+    struct receive_buffer old, successor;
+    open_receive_buffer(&old, pair.to, pair.target, 8 * MIB, 30000);
     uint8_t ticket[SL_TICKET_MAX_BYTES];
     size_t ticket_bytes = old.ticket_bytes;
     memcpy(ticket, old.ticket, ticket_bytes);
-    close_landing(&old);
-    open_landing(&successor, pair.to, pair.target, 8 * MIB, 30000); // the same block in the same slot
-    struct landing stale = {.ticket = ticket, .ticket_bytes = ticket_bytes};
+    close_receive_buffer(&old);
+    open_receive_buffer(&successor, pair.to, pair.target, 8 * MIB, 30000); // the same block in the same slot
+    struct receive_buffer stale = {.ticket = ticket, .ticket_bytes = ticket_bytes};
     expect_end(&pair, &stale, SL_ERR_PEER_STALE, 5000);
     for (size_t i = 0; i < 8 * MIB; i += 511) {
         assert_int_equal(pair.target[i], 0x11);
@@ -246,7 +247,7 @@ static void test_stale_ticket_is_refused(void **state) {
     struct sl_fabric_stats stats;
     sl_fabric_get_stats(pair.to, &stats);
     assert_in_range(stats.stale_refused, 2, 100);
-    close_landing(&successor);
+    close_receive_buffer(&successor);
     stop_pair(&pair);
 }
 
@@ -254,28 +255,30 @@ static void test_bad_arguments_are_refused(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, MIB, NULL);
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target, 1000, 30000);
-    struct sl_ship *ship = open_ship(&pair, &landing, 5000);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 1000, 30000);
+    struct sl_ship *ship = open_ship(&pair, &receive_buffer, 5000);
     assert_int_equal(sl_ship_piece(ship, 1, pair.source, 1000), SL_ERR_RANGE);
     assert_int_equal(sl_ship_piece(ship, SIZE_MAX, pair.source, 2), SL_ERR_RANGE);
     assert_int_equal(sl_ship_piece(ship, 1000, pair.source, 0), SL_OK);
     sl_ship_close(&ship);
-    assert_true(wait_landing(&landing, 5000)); // the sender said that it gave up
-    assert_int_equal(landing.status, SL_ERR_CANCELLED);
-    for (size_t i = 0; i < landing.ticket_bytes; i++) { // any damaged byte is noticed
-        landing.ticket[i] ^= 1;
-        assert_int_equal(sl_ship_open(pair.from, landing.ticket, landing.ticket_bytes, 0, &ship, NULL), SL_ERR_INVALID);
-        landing.ticket[i] ^= 1;
+    assert_true(wait_receive_buffer(&receive_buffer, 5000)); // the sender said that it gave up
+    assert_int_equal(receive_buffer.status, SL_ERR_CANCELLED);
+    for (size_t i = 0; i < receive_buffer.ticket_bytes; i++) { // any damaged byte is noticed
+        receive_buffer.ticket[i] ^= 1;
+        assert_int_equal(sl_ship_open(pair.from, receive_buffer.ticket, receive_buffer.ticket_bytes, 0, &ship, NULL),
+                         SL_ERR_INVALID);
+        receive_buffer.ticket[i] ^= 1;
     }
-    assert_int_equal(sl_ship_open(pair.from, landing.ticket, landing.ticket_bytes - 1, 0, &ship, NULL), SL_ERR_INVALID);
+    assert_int_equal(sl_ship_open(pair.from, receive_buffer.ticket, receive_buffer.ticket_bytes - 1, 0, &ship, NULL),
+                     SL_ERR_INVALID);
     struct sl_grant *grant;
     uint8_t *ticket;
     size_t n;
     assert_int_equal(sl_grant_open(pair.to, &(struct sl_grant_plan){.block = pair.target + MIB - 1, .bytes = 2}, &grant,
                                    &ticket, &n, NULL),
                      SL_ERR_INVALID);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -283,21 +286,21 @@ static void test_deadline_ends_both_sides(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, 8 * MIB, "stall:3");
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     int64_t start = sl_now_ns(), running = running_ns();
-    open_landing(&landing, pair.to, pair.target, 8 * MIB, 300);
-    expect_end(&pair, &landing, SL_ERR_DEADLINE, 5000); // the receiver's comes first, and reaches the sender
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 300);
+    expect_end(&pair, &receive_buffer, SL_ERR_DEADLINE, 5000); // the receiver's comes first, and reaches the sender
     assert_true(sl_now_ns() - start >= 250 * SL_NS_PER_MS);
     assert_in_range((running_ns() - running) / SL_NS_PER_MS, 0, 2500);
-    assert_true(wait_landing(&landing, 1000));
-    assert_int_equal(landing.status, SL_ERR_DEADLINE);
-    close_landing(&landing);
-    struct landing late;
-    open_landing(&late, pair.to, pair.target, 8 * MIB, 30000);
+    assert_true(wait_receive_buffer(&receive_buffer, 1000));
+    assert_int_equal(receive_buffer.status, SL_ERR_DEADLINE);
+    close_receive_buffer(&receive_buffer);
+    struct receive_buffer late;
+    open_receive_buffer(&late, pair.to, pair.target, 8 * MIB, 30000);
     sl_grant_renew(late.grant, sl_deadline_in_ms(100));
-    assert_true(wait_landing(&late, 2000)); // no ship ever came
+    assert_true(wait_receive_buffer(&late, 2000)); // no ship ever came
     assert_int_equal(late.status, SL_ERR_DEADLINE);
-    close_landing(&late);
+    close_receive_buffer(&late);
     stop_pair(&pair);
 }
 
@@ -305,12 +308,12 @@ static void test_sender_deadline_reaches_the_receiver(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, 8 * MIB, "stall:2");
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
-    expect_end(&pair, &landing, SL_ERR_DEADLINE, 300);
-    assert_true(wait_landing(&landing, 1000));
-    assert_int_equal(landing.status, SL_ERR_DEADLINE);
-    close_landing(&landing);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &receive_buffer, SL_ERR_DEADLINE, 300);
+    assert_true(wait_receive_buffer(&receive_buffer, 1000));
+    assert_int_equal(receive_buffer.status, SL_ERR_DEADLINE);
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -319,15 +322,15 @@ static void test_receiver_closes_in_flight(void **state) {
     struct pair pair;
     start_pair(&pair, 64 * MIB, NULL);
     for (int round = 0; round < 10; round++) {
-        struct landing landing;
-        open_landing(&landing, pair.to, pair.target, 64 * MIB, 30000);
-        struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+        struct receive_buffer receive_buffer;
+        open_receive_buffer(&receive_buffer, pair.to, pair.target, 64 * MIB, 30000);
+        struct sl_ship *ship = open_ship(&pair, &receive_buffer, 30000);
         sl_ship_piece(ship, 0, pair.source, 64 * MIB);
         while (sl_ship_progress(ship, NULL) < (size_t)round * MIB) {
             sched_yield();
         }
-        sl_grant_close(&landing.grant);
-        assert_true(wait_released(&landing, 5000));
+        sl_grant_close(&receive_buffer.grant);
+        assert_true(wait_released(&receive_buffer, 5000));
         memset(pair.target, round, 64 * MIB); // ours again: nothing may write here any more
         struct sl_error err = {0};
         enum sl_status status = sl_ship_finish(ship, NULL, 0, &err);
@@ -336,7 +339,7 @@ static void test_receiver_closes_in_flight(void **state) {
             assert_int_equal(pair.target[i], round);
         }
         sl_ship_close(&ship);
-        close_landing(&landing);
+        close_receive_buffer(&receive_buffer);
     }
     stop_pair(&pair);
 }
@@ -345,18 +348,18 @@ static void test_destroy_ends_everything(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, 64 * MIB, "stall:5");
-    struct landing landing, unused;
-    open_landing(&landing, pair.to, pair.target, 32 * MIB, 30000);
-    open_landing(&unused, pair.to, pair.target + 32 * MIB, 32 * MIB, 30000);
-    struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+    struct receive_buffer receive_buffer, unused;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 32 * MIB, 30000);
+    open_receive_buffer(&unused, pair.to, pair.target + 32 * MIB, 32 * MIB, 30000);
+    struct sl_ship *ship = open_ship(&pair, &receive_buffer, 30000);
     sl_ship_piece(ship, 0, pair.source, 32 * MIB);
     while (sl_ship_progress(ship, NULL) < MIB) {
         sched_yield();
     }
     sl_fabric_destroy(&pair.to);
-    assert_int_equal(landing.n_released, 1);
-    assert_int_equal(landing.n_failed, 1);
-    assert_int_equal(landing.status, SL_ERR_CANCELLED);
+    assert_int_equal(receive_buffer.n_released, 1);
+    assert_int_equal(receive_buffer.n_failed, 1);
+    assert_int_equal(receive_buffer.status, SL_ERR_CANCELLED);
     assert_int_equal(unused.n_released, 1);
     struct sl_error err = {0};
     enum sl_status status = sl_ship_finish(ship, NULL, 0, &err);
@@ -364,7 +367,7 @@ static void test_destroy_ends_everything(void **state) {
         fail_msg("%d: %s", (int)status, err.text);
     }
     sl_ship_close(&ship);
-    free(landing.ticket);
+    free(receive_buffer.ticket);
     free(unused.ticket);
     stop_fabric(&pair.from);
 }
@@ -392,23 +395,23 @@ static void test_restarted_receiver_is_another_peer(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, 8 * MIB, NULL);
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 30000);
     uint8_t ticket[SL_TICKET_MAX_BYTES];
-    size_t ticket_bytes = landing.ticket_bytes;
-    memcpy(ticket, landing.ticket, ticket_bytes);
-    expect_end(&pair, &landing, SL_OK, 30000);
-    close_landing(&landing);
+    size_t ticket_bytes = receive_buffer.ticket_bytes;
+    memcpy(ticket, receive_buffer.ticket, ticket_bytes);
+    expect_end(&pair, &receive_buffer, SL_OK, 30000);
+    close_receive_buffer(&receive_buffer);
     char address[64];
     snprintf(address, sizeof address, "%s", sl_fabric_address(pair.to));
     sl_fabric_destroy(&pair.to);
     pair.to = start_fabric(transport, address, NULL, CALM_HEARTBEAT_MS);
     pair.target = make_region(pair.to, 8 * MIB);
-    struct landing stale = {.ticket = ticket, .ticket_bytes = ticket_bytes};
+    struct receive_buffer stale = {.ticket = ticket, .ticket_bytes = ticket_bytes};
     expect_end(&pair, &stale, SL_ERR_PEER_STALE, 10000);
-    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
-    expect_end(&pair, &landing, SL_OK, 30000);
-    close_landing(&landing);
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &receive_buffer, SL_OK, 30000);
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -422,11 +425,11 @@ static void test_slow_and_fast_beats_keep_a_connection(void **state) {
         pair.from = start_fabric(transport, "127.0.0.1:0", NULL, slow_sender ? slow_ms : quick_ms);
         pair.target = make_region(pair.to, MIB);
         pair.source = make_region(pair.from, MIB);
-        struct landing landing;
+        struct receive_buffer receive_buffer;
         for (int i = 0; i < 2; i++) {
-            open_landing(&landing, pair.to, pair.target, MIB, 30000);
-            expect_end(&pair, &landing, SL_OK, 30000);
-            close_landing(&landing);
+            open_receive_buffer(&receive_buffer, pair.to, pair.target, MIB, 30000);
+            expect_end(&pair, &receive_buffer, SL_OK, 30000);
+            close_receive_buffer(&receive_buffer);
             sl_sleep_ms(i == 0 ? 7 * quick_ms : 0); // between two beats of the slow side
         }
         struct sl_fabric_stats from, to;

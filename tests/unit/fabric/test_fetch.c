@@ -233,16 +233,16 @@ static void test_bad_arguments_are_refused(void **state) {
                          SL_ERR_INVALID);
         pair.ticket[i] ^= 1;
     }
-    struct landing landing; // a grant's ticket is no window's, and the other way round
-    open_landing(&landing, pair.owner, pair.memory, 4096, 1000);
+    struct receive_buffer receive_buffer; // a grant's ticket is no window's, and the other way round
+    open_receive_buffer(&receive_buffer, pair.owner, pair.memory, 4096, 1000);
     assert_int_equal(sl_fetch_open(pair.connection,
-                                   &(struct sl_fetch_plan){.ticket = landing.ticket,
-                                                           .ticket_bytes = landing.ticket_bytes,
+                                   &(struct sl_fetch_plan){.ticket = receive_buffer.ticket,
+                                                           .ticket_bytes = receive_buffer.ticket_bytes,
                                                            .ranges = &range,
                                                            .n_ranges = 1},
                                    &fetch, NULL),
                      SL_ERR_INVALID);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     struct sl_ship *ship = NULL;
     assert_int_equal(sl_ship_open(pair.reader, pair.ticket, pair.ticket_bytes, 0, &ship, NULL), SL_ERR_INVALID);
     struct sl_window *window = NULL;

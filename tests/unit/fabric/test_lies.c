@@ -97,17 +97,17 @@ static void test_edited_tickets_open_nothing(void **state) {
     start_pair(&pair);
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         const struct edit *edit = &edits[i];
-        struct landing landing;
-        open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
+        struct receive_buffer receive_buffer;
+        open_receive_buffer(&receive_buffer, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
         uint8_t ticket[SL_TICKET_MAX_BYTES];
-        memcpy(ticket, landing.ticket, landing.ticket_bytes);
+        memcpy(ticket, receive_buffer.ticket, receive_buffer.ticket_bytes);
         uint64_t value = 0;
         memcpy(&value, ticket + edit->offset, edit->bytes);
         value += edit->add;
         memcpy(ticket + edit->offset, &value, edit->bytes);
-        uint64_t digest = sl_hash(ticket + sizeof digest, landing.ticket_bytes - sizeof digest, 0);
+        uint64_t digest = sl_hash(ticket + sizeof digest, receive_buffer.ticket_bytes - sizeof digest, 0);
         memcpy(ticket, &digest, sizeof digest); // no secret is needed for it
-        enum sl_status status = ship(&pair, ticket, landing.ticket_bytes, edit->shipped);
+        enum sl_status status = ship(&pair, ticket, receive_buffer.ticket_bytes, edit->shipped);
         if (status == SL_OK && !(edit->harmless && is_link(transport))) {
             fail_msg("%s: accepted", edit->what);
         }
@@ -115,14 +115,14 @@ static void test_edited_tickets_open_nothing(void **state) {
         for (size_t k = status == SL_OK ? edit->shipped : 0; k < BLOCK_BYTES && edit->shipped == 64; k += 61) {
             assert_int_equal(pair.target[GUARD_BYTES + k], 0xee);
         }
-        close_landing(&landing);
+        close_receive_buffer(&receive_buffer);
         memset(pair.target + GUARD_BYTES, 0xee, BLOCK_BYTES);
     }
-    struct landing landing; // a later ship works
-    open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
-    assert_int_equal(ship(&pair, landing.ticket, landing.ticket_bytes, BLOCK_BYTES), SL_OK);
+    struct receive_buffer receive_buffer; // a later ship works
+    open_receive_buffer(&receive_buffer, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
+    assert_int_equal(ship(&pair, receive_buffer.ticket, receive_buffer.ticket_bytes, BLOCK_BYTES), SL_OK);
     assert_memory_equal(pair.target + GUARD_BYTES, pair.source, BLOCK_BYTES);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -131,14 +131,14 @@ static void test_tickets_have_no_address_of_memory(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair);
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
     uint64_t address = (uint64_t)(uintptr_t)(pair.target + GUARD_BYTES) >> 16;
-    assert_int_equal(landing.ticket_bytes, sizeof(struct sl_wire_ticket) + strlen(sl_fabric_address(pair.to)));
-    for (size_t i = 0; i + 4 <= landing.ticket_bytes; i++) {
-        assert_memory_not_equal(landing.ticket + i, &address, 4); // in little endian
+    assert_int_equal(receive_buffer.ticket_bytes, sizeof(struct sl_wire_ticket) + strlen(sl_fabric_address(pair.to)));
+    for (size_t i = 0; i + 4 <= receive_buffer.ticket_bytes; i++) {
+        assert_memory_not_equal(receive_buffer.ticket + i, &address, 4); // in little endian
     }
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     stop_pair(&pair);
 }
 
@@ -240,10 +240,10 @@ static void test_places_outside_of_what_is_mapped_are_refused(void **state) {
     }
     struct pair pair;
     start_pair(&pair);
-    struct landing landing;
-    open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
-    assert_int_equal(ship(&pair, landing.ticket, landing.ticket_bytes, BLOCK_BYTES), SL_OK);
-    close_landing(&landing);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
+    assert_int_equal(ship(&pair, receive_buffer.ticket, receive_buffer.ticket_bytes, BLOCK_BYTES), SL_OK);
+    close_receive_buffer(&receive_buffer);
     uint8_t *heap = malloc(65536);
     struct lie lie = {.command.run = run_lies, .pair = &pair, .heap = heap};
     sl_fabric_post(pair.from, &lie.command);

@@ -142,18 +142,18 @@ struct pair {
 };
 
 static void ship_well(struct pair *pair) {
-    struct landing landing;
-    open_landing(&landing, pair->to, pair->target + GUARD_BYTES, BLOCK_BYTES, 30000);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair->to, pair->target + GUARD_BYTES, BLOCK_BYTES, 30000);
     struct sl_ship *ship = NULL;
     struct sl_error err = {0};
-    if (sl_ship_open(pair->from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(30000), &ship, &err) !=
-            SL_OK ||
+    if (sl_ship_open(pair->from, receive_buffer.ticket, receive_buffer.ticket_bytes, sl_deadline_in_ms(30000), &ship,
+                     &err) != SL_OK ||
         sl_ship_piece(ship, 0, pair->source, BLOCK_BYTES) != SL_OK || sl_ship_finish(ship, "h", 1, &err) != SL_OK) {
         fail_msg("no ship: %s", err.text);
     }
     sl_ship_close(&ship);
     assert_memory_equal(pair->target + GUARD_BYTES, pair->source, BLOCK_BYTES);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
 }
 
 static void start_pair(struct pair *pair) {
@@ -242,23 +242,23 @@ static void test_messages_of_a_claimed_grant_are_checked(void **state) {
     start_pair(&pair);
     struct random random = {0x2545f4914f6cdd1du};
     for (size_t round = 0; round < 60; round++) {
-        struct landing landing;
-        open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 30000);
+        struct receive_buffer receive_buffer;
+        open_receive_buffer(&receive_buffer, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 30000);
         struct sl_wire_ticket ticket;
-        memcpy(&ticket, landing.ticket, sizeof ticket);
+        memcpy(&ticket, receive_buffer.ticket, sizeof ticket);
         struct sl_wire_key key = {ticket.generation, 1000000 + round, ticket.id, 0};
         struct call claim = {.key = &key, .secret = ticket.secret};
         call(pair.from, &claim, run_claim);
-        wait_claimed(pair.to, landing.grant);
+        wait_claimed(pair.to, receive_buffer.grant);
         enum sl_wire_id id = ids[round % (sizeof ids / sizeof *ids)];
         struct call it = {.id = id, .n = 20, .least = LONG_ENOUGH, .key = &key, .random = &random};
         call(pair.from, &it, run_send);
         // A random length of FINAL is wrong, and an ABORT is one whatever it says; the other ids leave the grant open.
         if (id == SL_WIRE_FINAL || id == SL_WIRE_ABORT) {
-            assert_true(wait_landing(&landing, 10000));
+            assert_true(wait_receive_buffer(&receive_buffer, 10000));
         }
-        assert_int_equal(landing.n_completed, 0);
-        close_landing(&landing);
+        assert_int_equal(receive_buffer.n_completed, 0);
+        close_receive_buffer(&receive_buffer);
     }
     ship_well(&pair);
     stop_pair(&pair);
@@ -307,14 +307,14 @@ static void test_finals_that_lie_are_refused(void **state) {
     struct pair pair;
     start_pair(&pair);
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-        struct landing landing;
-        open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 30000);
+        struct receive_buffer receive_buffer;
+        open_receive_buffer(&receive_buffer, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 30000);
         struct sl_wire_ticket ticket;
-        memcpy(&ticket, landing.ticket, sizeof ticket);
+        memcpy(&ticket, receive_buffer.ticket, sizeof ticket);
         struct sl_wire_key key = {ticket.generation, 2000000 + i, ticket.id, 0};
         struct call claim = {.key = &key, .secret = ticket.secret};
         call(pair.from, &claim, run_claim);
-        wait_claimed(pair.to, landing.grant);
+        wait_claimed(pair.to, receive_buffer.grant);
         struct final_call it = {.final = {.key = key,
                                           .n_segments = lies[i].n_segments,
                                           .body_bytes = lies[i].body_bytes,
@@ -322,10 +322,10 @@ static void test_finals_that_lie_are_refused(void **state) {
                                 .payload_bytes = lies[i].payload_bytes,
                                 .wrong_digest = lies[i].wrong_digest};
         call(pair.from, &it.call, run_final);
-        if (!wait_landing(&landing, 10000) || landing.n_completed != 0) {
-            fail_msg("%s: %s", lies[i].what, landing.n_completed ? "accepted" : "nothing happened");
+        if (!wait_receive_buffer(&receive_buffer, 10000) || receive_buffer.n_completed != 0) {
+            fail_msg("%s: %s", lies[i].what, receive_buffer.n_completed ? "accepted" : "nothing happened");
         }
-        close_landing(&landing);
+        close_receive_buffer(&receive_buffer);
     }
     ship_well(&pair);
     stop_pair(&pair);

@@ -28,13 +28,13 @@ static void receive_for_ever(void) {
     struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
     for (;;) {
-        struct landing landing;
-        open_landing(&landing, fabric, block, BLOCK_BYTES, 60000);
-        struct ticket ticket = {.bytes = landing.ticket_bytes};
-        memcpy(ticket.at, landing.ticket, landing.ticket_bytes);
+        struct receive_buffer receive_buffer;
+        open_receive_buffer(&receive_buffer, fabric, block, BLOCK_BYTES, 60000);
+        struct ticket ticket = {.bytes = receive_buffer.ticket_bytes};
+        memcpy(ticket.at, receive_buffer.ticket, receive_buffer.ticket_bytes);
         write_all(4, &ticket, sizeof ticket);
-        wait_landing(&landing, 60000);
-        close_landing(&landing);
+        wait_receive_buffer(&receive_buffer, 60000);
+        close_receive_buffer(&receive_buffer);
     }
 }
 
@@ -105,29 +105,29 @@ static void lose_sender(int signal_number, int64_t within_ms, bool quarantine) {
     struct child child = start_child(transport, "ship");
     struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
-    struct landing landing;
-    open_landing(&landing, fabric, block, BLOCK_BYTES, 30000);
-    struct ticket ticket = {.bytes = landing.ticket_bytes};
-    memcpy(ticket.at, landing.ticket, landing.ticket_bytes);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, fabric, block, BLOCK_BYTES, 30000);
+    struct ticket ticket = {.bytes = receive_buffer.ticket_bytes};
+    memcpy(ticket.at, receive_buffer.ticket, receive_buffer.ticket_bytes);
     write_all(child.to, &ticket, sizeof ticket);
     char ready;
     read_all(child.from, &ready, 1);
     int64_t start = running_ns();
     kill(child.pid, signal_number);
-    assert_true(wait_landing(&landing, 20000));
+    assert_true(wait_receive_buffer(&receive_buffer, 20000));
     assert_in_range((running_ns() - start) / SL_NS_PER_MS, 0, within_ms);
-    assert_int_equal(landing.status, SL_ERR_PEER_LOST);
-    sl_grant_close(&landing.grant);
+    assert_int_equal(receive_buffer.status, SL_ERR_PEER_LOST);
+    sl_grant_close(&receive_buffer.grant);
     if (quarantine) { // a stopped process may wake up in the middle of a put
-        assert_false(wait_released(&landing, 300));
+        assert_false(wait_released(&receive_buffer, 300));
         struct sl_fabric_stats stats;
         sl_fabric_get_stats(fabric, &stats);
         assert_int_equal(stats.grants_quarantined, 1);
         sl_fabric_destroy(&fabric);
-        assert_int_equal(landing.n_released, 1);
-        free(landing.ticket);
+        assert_int_equal(receive_buffer.n_released, 1);
+        free(receive_buffer.ticket);
     } else {
-        close_landing(&landing);
+        close_receive_buffer(&receive_buffer);
         stop_fabric(&fabric);
     }
     end_child(&child);

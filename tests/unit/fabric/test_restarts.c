@@ -158,14 +158,14 @@ static void *fetch_often(void *arg) {
 // One life: memory, grants and a window, told to the others; then some milliseconds; then the end of all of it.
 static void live(struct play *play, struct sl_fabric *fabric, int round) {
     uint8_t *base = make_region(fabric, REGION_BYTES), *shown = base + N_GRANTS * GRANT_BYTES, *ticket;
-    struct landing landings[N_GRANTS];
+    struct receive_buffer receive_buffers[N_GRANTS];
     struct sl_window *window;
     struct life life = {.epoch = sl_fabric_epoch(fabric)};
     memcpy(shown, play->expected, WINDOW_BYTES);
     for (int i = 0; i < N_GRANTS; i++) {
-        open_landing(&landings[i], fabric, base + (size_t)i * GRANT_BYTES, GRANT_BYTES, WAIT_MS);
-        life.n_bytes[i] = landings[i].ticket_bytes;
-        memcpy(life.tickets[i], landings[i].ticket, landings[i].ticket_bytes);
+        open_receive_buffer(&receive_buffers[i], fabric, base + (size_t)i * GRANT_BYTES, GRANT_BYTES, WAIT_MS);
+        life.n_bytes[i] = receive_buffers[i].ticket_bytes;
+        memcpy(life.tickets[i], receive_buffers[i].ticket, receive_buffers[i].ticket_bytes);
     }
     assert_int_equal(sl_window_open(fabric, shown, WINDOW_BYTES, &window, &ticket, &life.window_bytes, NULL), SL_OK);
     assert_int_equal(sl_window_show(window, shown, WINDOW_BYTES, NULL), SL_OK);
@@ -177,20 +177,20 @@ static void live(struct play *play, struct sl_fabric *fabric, int round) {
     pthread_mutex_unlock(&play->mutex);
     sl_sleep_ms(5 + round * 7 % 40); // from the first bytes of a connection on to long after the last grant
     for (int i = 0; i < N_GRANTS; i++) {
-        pthread_mutex_lock(&landings[i].lock);
-        if (landings[i].n_completed > 0) {
-            assert_memory_equal(landings[i].block, play->source, GRANT_BYTES);
+        pthread_mutex_lock(&receive_buffers[i].lock);
+        if (receive_buffers[i].n_completed > 0) {
+            assert_memory_equal(receive_buffers[i].block, play->source, GRANT_BYTES);
         }
-        pthread_mutex_unlock(&landings[i].lock);
+        pthread_mutex_unlock(&receive_buffers[i].lock);
     }
     int64_t began_ns = running_ns();
     sl_fabric_destroy(&fabric);
     assert_in_range((running_ns() - began_ns) / SL_NS_PER_MS, 0,
                     4000); // ships that come meanwhile do not delay the end
     for (int i = 0; i < N_GRANTS; i++) {
-        assert_int_equal(landings[i].n_released, 1);
-        assert_true(landings[i].n_completed + landings[i].n_failed <= 1);
-        free(landings[i].ticket);
+        assert_int_equal(receive_buffers[i].n_released, 1);
+        assert_true(receive_buffers[i].n_completed + receive_buffers[i].n_failed <= 1);
+        free(receive_buffers[i].ticket);
     }
     sl_window_close(&window);
 }

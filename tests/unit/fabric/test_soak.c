@@ -32,30 +32,30 @@ struct shipper {
 
 // Returns whether the ship ended in an allowed way.
 static bool ship_one(size_t number, int round) {
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     struct sl_ship *ship;
     struct sl_error err = {0};
     uint8_t *block = target + number * BLOCK_BYTES;
     const uint8_t *data = source + (size_t)(round % 7) * 4096;
     memset(block, 0, BLOCK_BYTES);
-    open_landing(&landing, to, block, BLOCK_BYTES, 60000);
-    bool fine = sl_ship_open(from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(30000 * SLOWNESS), &ship,
-                             &err) == SL_OK;
+    open_receive_buffer(&receive_buffer, to, block, BLOCK_BYTES, 60000);
+    bool fine = sl_ship_open(from, receive_buffer.ticket, receive_buffer.ticket_bytes,
+                             sl_deadline_in_ms(30000 * SLOWNESS), &ship, &err) == SL_OK;
     for (size_t at = 0; fine && at < BLOCK_BYTES; at += 65536) {
         (void)sl_ship_piece(ship, at, data + at, 65536); // one that has failed says so at its end
     }
     enum sl_status status = fine ? sl_ship_finish(ship, "h", 1, &err) : SL_ERR_INTERNAL;
     sl_ship_close(&ship);
-    fine = fine && wait_landing(&landing, 10000);
+    fine = fine && wait_receive_buffer(&receive_buffer, 10000);
     if (status == SL_OK) {
-        fine = fine && landing.n_completed == 1 && memcmp(block, data, BLOCK_BYTES) == 0;
+        fine = fine && receive_buffer.n_completed == 1 && memcmp(block, data, BLOCK_BYTES) == 0;
         atomic_fetch_add(&n_arrived, 1);
     } else {
-        fine =
-            fine && status == SL_ERR_PEER_CORRUPT && landing.n_completed == 0 && landing.status == SL_ERR_PEER_CORRUPT;
+        fine = fine && status == SL_ERR_PEER_CORRUPT && receive_buffer.n_completed == 0 &&
+               receive_buffer.status == SL_ERR_PEER_CORRUPT;
         atomic_fetch_add(&n_failed, 1);
     }
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
     return fine;
 }
 

@@ -39,19 +39,19 @@ static void start_pair(struct pair *pair) {
 }
 
 static void ship_well(struct pair *pair) {
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     struct sl_ship *ship = NULL;
     struct sl_error err = {0};
     memset(pair->target, 0, MIB);
-    open_landing(&landing, pair->to, pair->target, MIB, 20000);
-    if (sl_ship_open(pair->from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(20000), &ship, &err) !=
-            SL_OK ||
+    open_receive_buffer(&receive_buffer, pair->to, pair->target, MIB, 20000);
+    if (sl_ship_open(pair->from, receive_buffer.ticket, receive_buffer.ticket_bytes, sl_deadline_in_ms(20000), &ship,
+                     &err) != SL_OK ||
         sl_ship_piece(ship, 0, pair->source, MIB) != SL_OK || sl_ship_finish(ship, "h", 1, &err) != SL_OK) {
         fail_msg("no ship: %s", err.text);
     }
     sl_ship_close(&ship);
     assert_memory_equal(pair->target, pair->source, MIB);
-    close_landing(&landing);
+    close_receive_buffer(&receive_buffer);
 }
 
 static void stop_pair(struct pair *pair) {
@@ -285,20 +285,20 @@ static void run(const char *format, const char *dir) {
 }
 
 static void expect_no_ship(struct sl_fabric *from, struct sl_fabric *to, uint8_t *target) {
-    struct landing landing;
+    struct receive_buffer receive_buffer;
     struct sl_ship *ship = NULL;
     struct sl_error err = {0};
-    open_landing(&landing, to, target, 4096, 3000 * SLOWNESS);
-    assert_int_equal(
-        sl_ship_open(from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(3000 * SLOWNESS), &ship, &err),
-        SL_OK);
+    open_receive_buffer(&receive_buffer, to, target, 4096, 3000 * SLOWNESS);
+    assert_int_equal(sl_ship_open(from, receive_buffer.ticket, receive_buffer.ticket_bytes,
+                                  sl_deadline_in_ms(3000 * SLOWNESS), &ship, &err),
+                     SL_OK);
     assert_int_equal(sl_ship_piece(ship, 0, "secret", 7), SL_OK);
     assert_true(sl_ship_finish(ship, NULL, 0, &err) < 0);
-    assert_int_equal(landing.n_completed, 0);
+    assert_int_equal(receive_buffer.n_completed, 0);
     assert_int_equal(target[0], 0);
     sl_ship_close(&ship);
-    sl_grant_close(&landing.grant);
-    close_landing(&landing);
+    sl_grant_close(&receive_buffer.grant);
+    close_receive_buffer(&receive_buffer);
 }
 
 // Revoked certificates are refused by both sides: the one that connects, and the one that accepts.

@@ -136,11 +136,11 @@ static void test_what_it_costs(void **state) {
     assert_non_null(strstr(refusal.text, "4 tokens of prompts"));
     assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &rate_limits, &retry_ms), SL_OK);
     assert_int_equal(rate_limits.requests.remaining, 1);
-    sl_intake_settle(&intake, 0);
+    sl_intake_reconcile(&intake, 0);
     next = intake_of("{\"prompt\": [1, 2, 3, 4]}", false);
     next.who = who;
     assert_int_equal(read_as(&next, goes_on), SL_OK);
-    sl_intake_settle(&next, 64);
+    sl_intake_reconcile(&next, 64);
     assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_TOKENS, 4, sl_now_ns(), &rate_limits, &retry_ms),
                      SL_ERR_EXHAUSTED);
     assert_in_range(retry_ms, 14 * 60000, 16 * 60000);

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 
 const struct sl_kv_family test_family = {.model_fingerprint = 11,
-                                         .first_lane = 2,
-                                         .n_lanes = 2,
+                                         .first_offloaded_head = 2,
+                                         .n_offloaded_heads = 2,
                                          .head_dim = 64,
                                          .work = SL_KV_F16,
                                          .rows = SL_KV_F16,
@@ -86,13 +86,13 @@ void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64
     assert_int_equal(sl_ledger_create(parts->arena, &parts->ledger, &err), SL_OK);
     assert_int_equal(sl_inbound_create(parts->receiver, parts->ledger, parts->ledger, lease_ms, &parts->inbound, &err),
                      SL_OK);
-    assert_int_equal(sl_shelf_create(parts->arena, keep_ms, &parts->shelf, &err), SL_OK);
+    assert_int_equal(sl_capsule_cache_create(parts->arena, keep_ms, &parts->capsule_cache, &err), SL_OK);
     assert_int_equal(sl_kv_segments_create(keep_ms, &parts->segments, &err), SL_OK);
-    sl_room_init(&parts->room, parts->ledger, parts->inbound, parts->shelf, parts->segments);
+    sl_room_init(&parts->room, parts->ledger, parts->inbound, parts->capsule_cache, parts->segments);
 }
 
 void close_parts(struct parts *parts) {
-    sl_shelf_destroy(&parts->shelf);
+    sl_capsule_cache_destroy(&parts->capsule_cache);
     sl_kv_segments_destroy(&parts->segments);
     int64_t n_leases, deadline = sl_deadline_in_ms(5000);
     size_t promised;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: shared by the tests of offloaded layers in a kvstore: prompts and their hashes, blocks as prefill ships them, and a store's
- *          parts without its processes: fabric, arena, ledger, inbound, shelf, segments, room.
+ *          parts without its processes: fabric, arena, ledger, inbound, capsule cache, segments, room.
  */
 #pragma once
 
@@ -27,7 +27,7 @@ struct prompt {
 };
 void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens);
 
-extern const struct sl_kv_family test_family; // two lanes from lane 2 on, f16
+extern const struct sl_kv_family test_family; // two offloaded heads from offloaded head 2 on, f16
 
 // Fills the block that prefill would ship as [begin, end) of test_family: numbers that depend on seed, begin and index alone.
 void fill_block(void *block, const struct sl_kv_segment_config *config, int seed);
@@ -45,7 +45,7 @@ struct parts {
     struct sl_arena *arena;
     struct sl_ledger *ledger;
     struct sl_inbound *inbound;
-    struct sl_shelf *shelf;
+    struct sl_capsule_cache *capsule_cache;
     struct sl_kv_segments *segments;
     struct sl_room room;
     uint8_t *source; // of the sender: a block to ship

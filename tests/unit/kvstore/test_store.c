@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real sluice-kvstore, asked as workers ask it: offloaded layers are shipped, searched and read back, and what it answers is
-// what an annex of this process answers. Then it is asked too much, stopped and killed.
+// A real sluice-kvstore answers workers' calls as remote KV in this process does; then it is overloaded, stopped and killed.
 #include "harness.h"
 
 #include <pthread.h>
@@ -14,7 +13,7 @@
 
 #include "base/clock.h"
 #include "net/fabric/fetch.h"
-#include "engine/offload/annex/near.h"
+#include "engine/offload/remote_kv/near.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "net/rpc/rpc.h"
@@ -33,7 +32,7 @@ struct store {
     struct sl_rpc_channel *channel;
 };
 
-// Shared by the tests: two stores (the second one opens no annex once it has scanned), and the same annex here.
+// Shared by the tests: two stores (the second one opens no remote KV once it has scanned), and the same remote KV here.
 static struct store stores[2];
 static struct sl_fabric *fabric;
 static uint8_t *source;
@@ -118,10 +117,10 @@ static enum sl_status call(const struct store *store, const struct sl_rpc_method
     return sl_rpc_unary(store->channel, method, request, sl_deadline_in_ms(WAIT_MS), NULL, reply_out, err);
 }
 
-static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **annex_out, struct sl_error *err) {
+static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **remote_kv_out, struct sl_error *err) {
     Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT;
-    share.first_lane = test_family.first_lane;
-    share.n_lanes = test_family.n_lanes;
+    share.first_lane = test_family.first_offloaded_head;
+    share.n_lanes = test_family.n_offloaded_heads;
     Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
     request.job_id = "job";
     request.model_fingerprint = test_family.model_fingerprint;
@@ -134,7 +133,7 @@ static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **
     request.prefixes.len = N_TOKENS / SL_PREFIX_BLOCK * sizeof *prompt.prefixes;
     request.prefixes.data = (uint8_t *)prompt.prefixes;
     request.prefix_hash = (ProtobufCBinaryData){sizeof prompt.hashes.whole, prompt.hashes.whole.bytes};
-    return call(store, &sl_method_store_open_annex, &request.base, annex_out, err);
+    return call(store, &sl_method_store_open_annex, &request.base, remote_kv_out, err);
 }
 
 static enum sl_status grant(const struct store *store, const char *lease_id, int64_t begin, int64_t end,
@@ -166,7 +165,7 @@ static void ship_segment(const struct store *store, const char *lease_id, int64_
     sluice__v1__grant__free_unpacked(granted, NULL);
 }
 
-// One call: about how many tokens the annex can be asked.
+// One call: about how many tokens the remote KV can be asked.
 static int64_t ask_tokens(const struct store *store, const char *lease_id) {
     Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
     request.lease_id = (char *)lease_id;
@@ -198,33 +197,33 @@ static Sluice__V1__StoreStatsReply *get_stats(const struct store *store) {
     return reply;
 }
 
-// An annex of the store with all tokens: shipped where they are not stored.
+// A remote KV of the store with all tokens: shipped where they are not stored.
 static Sluice__V1__Annex *open_whole(const struct store *store) {
-    Sluice__V1__Annex *annex;
+    Sluice__V1__Annex *remote_kv;
     struct sl_error err = {0};
-    if (open_annex(store, &annex, &err) != SL_OK) {
+    if (open_annex(store, &remote_kv, &err) != SL_OK) {
         fail_msg("not opened: %s", err.text);
     }
-    if (annex->n_tokens < N_FIRST) {
-        ship_segment(store, annex->lease_id, 0, N_FIRST);
+    if (remote_kv->n_tokens < N_FIRST) {
+        ship_segment(store, remote_kv->lease_id, 0, N_FIRST);
     }
-    if (annex->n_tokens < N_TOKENS) {
-        ship_segment(store, annex->lease_id, N_FIRST, N_TOKENS);
+    if (remote_kv->n_tokens < N_TOKENS) {
+        ship_segment(store, remote_kv->lease_id, N_FIRST, N_TOKENS);
     }
-    await_annex(store, annex->lease_id);
-    return annex;
+    await_annex(store, remote_kv->lease_id);
+    return remote_kv;
 }
 
 // ---- questions ------------------------------------------------------------------------------------------------------
 
-// One asker: an annex there, the same here, and a connection between.
+// One asker: a remote KV there, the same here, and a connection between.
 struct asker {
     const struct store *store;
     Sluice__V1__Annex *remote;
     struct sl_connection *connection;
-    struct sl_annex *local;
+    struct sl_remote_kv *local;
     struct sl_near_memory *local_memory;
-    struct sl_annex_scratch *scratch;
+    struct sl_remote_kv_scratch *scratch;
     int n_wrong; // threads of cmocka's tests may not fail by themselves
     char text[512];
 };
@@ -234,13 +233,13 @@ static void open_asker(struct asker *asker, const struct store *store) {
     assert_int_equal(sl_connection_open(fabric, asker->remote->fabric_address, asker->remote->fabric_epoch,
                                         &asker->connection, NULL),
                      SL_OK);
-    assert_int_equal(
-        sl_annex_create(ops, test_family.first_lane, test_family.n_lanes, HEAD_DIM, N_TOKENS, &asker->local, NULL),
-        SL_OK);
-    assert_int_equal(sl_annex_append(asker->local, segments[0], NULL), SL_OK);
-    assert_int_equal(sl_annex_append(asker->local, segments[1], NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_create(ops, test_family.first_offloaded_head, test_family.n_offloaded_heads, HEAD_DIM,
+                                         N_TOKENS, &asker->local, NULL),
+                     SL_OK);
+    assert_int_equal(sl_remote_kv_append(asker->local, segments[0], NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_append(asker->local, segments[1], NULL), SL_OK);
     assert_int_equal(sl_near_memory_create(asker->local, &asker->local_memory, NULL), SL_OK);
-    asker->scratch = sl_annex_scratch_create(NULL);
+    asker->scratch = sl_remote_kv_scratch_create(NULL);
     assert_non_null(asker->scratch);
 }
 
@@ -248,8 +247,8 @@ static void close_asker(struct asker *asker) {
     release(asker->store, asker->remote->lease_id);
     sl_connection_close(&asker->connection);
     sl_near_memory_destroy(&asker->local_memory);
-    sl_annex_destroy(&asker->local);
-    sl_annex_scratch_destroy(&asker->scratch);
+    sl_remote_kv_destroy(&asker->local);
+    sl_remote_kv_scratch_destroy(&asker->scratch);
     sluice__v1__annex__free_unpacked(asker->remote, NULL);
 }
 
@@ -276,9 +275,9 @@ static void compare(struct asker *asker, struct sl_near_request request, const v
     uint8_t asked[sizeof request + 1024];
     request.magic = SL_NEAR_MAGIC;
     request.version = SL_NEAR_VERSION;
-    request.annex_id = asker->remote->annex_id;
-    request.first_lane = (uint32_t)test_family.first_lane;
-    request.n_lanes = (uint32_t)test_family.n_lanes;
+    request.remote_kv_id = asker->remote->annex_id;
+    request.first_offloaded_head = (uint32_t)test_family.first_offloaded_head;
+    request.n_offloaded_heads = (uint32_t)test_family.n_offloaded_heads;
     memcpy(asked, &request, sizeof request);
     memcpy(asked + sizeof request, body, body_bytes);
     struct sl_near_shape shape = {HEAD_DIM, SL_KV_F16, SL_KV_F16, N_TOKENS};
@@ -308,7 +307,7 @@ static void compare(struct asker *asker, struct sl_near_request request, const v
 
 static void make_query(int seed, float *q) {
     uint64_t x = (uint64_t)seed * 0x9e3779b97f4a7c15u + 1;
-    for (int i = 0; i < test_family.n_lanes * HEAD_DIM; i++) {
+    for (int i = 0; i < test_family.n_offloaded_heads * HEAD_DIM; i++) {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
@@ -329,7 +328,7 @@ static void ask_topk(struct asker *asker, int seed, uint64_t sequence) {
     compare(asker, request, q, sizeof q);
 }
 
-static void test_store_answers_as_an_annex_of_this_process(void **state) {
+static void test_store_answers_as_a_remote_kv_of_this_process(void **state) {
     (void)state;
     struct asker asker;
     open_asker(&asker, &stores[0]);
@@ -362,10 +361,10 @@ static void test_store_is_read_one_sided_where_its_map_says(void **state) {
     open_asker(&asker, &stores[0]);
     struct sl_near_request request = {.magic = SL_NEAR_MAGIC,
                                       .version = SL_NEAR_VERSION,
-                                      .annex_id = asker.remote->annex_id,
+                                      .remote_kv_id = asker.remote->annex_id,
                                       .kind = SL_NEAR_MAP,
-                                      .first_lane = (uint32_t)test_family.first_lane,
-                                      .n_lanes = (uint32_t)test_family.n_lanes};
+                                      .first_offloaded_head = (uint32_t)test_family.first_offloaded_head,
+                                      .n_offloaded_heads = (uint32_t)test_family.n_offloaded_heads};
     _Alignas(64) uint8_t answer[4096];
     size_t n_bytes, n_map;
     struct sl_near_answer head;
@@ -430,7 +429,7 @@ static void test_store_answers_several_askers_at_once(void **state) {
     sluice__v1__store_stats_reply__free_unpacked(stats, NULL);
 }
 
-// More questions at once than there are threads, about the same lanes of annexes that begin alike: they share passes. Half
+// More questions than threads, about the same offloaded heads of remote KVs that begin alike, share passes. Half
 // of the askers want rows, in an order that must be kept: each answer has what those before it have not brought.
 static void test_store_answers_what_has_piled_up(void **state) {
     (void)state;
@@ -448,18 +447,19 @@ static void test_store_answers_what_has_piled_up(void **state) {
     for (int i = 0; i < N_ASKERS; i++) {
         open_asker(&askers[i], &stores[0]);
         for (int j = 0; j < N_EACH; j++) {
-            requests[i][j].head = (struct sl_near_request){.magic = SL_NEAR_MAGIC,
-                                                           .version = SL_NEAR_VERSION,
-                                                           .annex_id = askers[i].remote->annex_id,
-                                                           .kind = SL_NEAR_TOPK,
-                                                           .flags = i % 2 ? SL_NEAR_PROBE : 0,
-                                                           .first_lane = (uint32_t)test_family.first_lane,
-                                                           .n_lanes = (uint32_t)test_family.n_lanes,
-                                                           .n_channels = 8,
-                                                           .topk = 32,
-                                                           .places = 64,
-                                                           .last = N_TOKENS,
-                                                           .sequence = (uint64_t)j + 1};
+            requests[i][j].head =
+                (struct sl_near_request){.magic = SL_NEAR_MAGIC,
+                                         .version = SL_NEAR_VERSION,
+                                         .remote_kv_id = askers[i].remote->annex_id,
+                                         .kind = SL_NEAR_TOPK,
+                                         .flags = i % 2 ? SL_NEAR_PROBE : 0,
+                                         .first_offloaded_head = (uint32_t)test_family.first_offloaded_head,
+                                         .n_offloaded_heads = (uint32_t)test_family.n_offloaded_heads,
+                                         .n_channels = 8,
+                                         .topk = 32,
+                                         .places = 64,
+                                         .last = N_TOKENS,
+                                         .sequence = (uint64_t)j + 1};
             make_query(i * N_EACH + j, requests[i][j].q);
         }
     }
@@ -496,10 +496,10 @@ static void test_store_tells_what_it_does_not_have(void **state) {
     open_asker(&asker, &stores[0]);
     struct sl_near_request request = {.magic = SL_NEAR_MAGIC,
                                       .version = SL_NEAR_VERSION,
-                                      .annex_id = asker.remote->annex_id + 1,
+                                      .remote_kv_id = asker.remote->annex_id + 1,
                                       .kind = SL_NEAR_ABSMAX,
-                                      .first_lane = (uint32_t)test_family.first_lane,
-                                      .n_lanes = 1};
+                                      .first_offloaded_head = (uint32_t)test_family.first_offloaded_head,
+                                      .n_offloaded_heads = 1};
     _Alignas(64) uint8_t answer[4096];
     size_t n_bytes;
     struct sl_near_answer head;
@@ -507,8 +507,8 @@ static void test_store_tells_what_it_does_not_have(void **state) {
     struct sl_error err = {0};
     assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_OK);
     assert_int_equal(sl_near_check(&request, answer, n_bytes, &head, &body, &err), SL_ERR_NOT_FOUND);
-    request.annex_id--;
-    request.first_lane = 100;
+    request.remote_kv_id--;
+    request.first_offloaded_head = 100;
     assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_OK);
     assert_int_equal(sl_near_check(&request, answer, n_bytes, &head, &body, &err), SL_ERR_INVALID);
     assert_int_equal(ask(&asker, "?", 1, answer, sizeof answer, &n_bytes, &err), SL_OK);
@@ -530,11 +530,11 @@ static void test_store_that_scans_all_the_time_takes_nobody_in(void **state) {
     for (uint64_t i = 1; status == SL_OK && sl_now_ns() < deadline; i++) {
         ask_topk(&asker, (int)i, i);
         if (i % 50 == 0) {
-            Sluice__V1__Annex *annex;
-            status = open_annex(&stores[1], &annex, &err);
+            Sluice__V1__Annex *remote_kv;
+            status = open_annex(&stores[1], &remote_kv, &err);
             if (status == SL_OK) {
-                release(&stores[1], annex->lease_id);
-                sluice__v1__annex__free_unpacked(annex, NULL);
+                release(&stores[1], remote_kv->lease_id);
+                sluice__v1__annex__free_unpacked(remote_kv, NULL);
             }
         }
     }
@@ -544,7 +544,7 @@ static void test_store_that_scans_all_the_time_takes_nobody_in(void **state) {
     close_asker(&asker);
 }
 
-static void test_store_stops_with_annexes_open_and_is_missed_when_killed(void **state) {
+static void test_store_stops_with_remote_kvs_open_and_is_missed_when_killed(void **state) {
     (void)state;
     struct asker asker;
     open_asker(&asker, &stores[0]);
@@ -561,39 +561,39 @@ static void test_store_stops_with_annexes_open_and_is_missed_when_killed(void **
     end_store(&stores[1], SIGKILL);
     sl_connection_close(&asker.connection);
     sl_near_memory_destroy(&asker.local_memory);
-    sl_annex_destroy(&asker.local);
-    sl_annex_scratch_destroy(&asker.scratch);
+    sl_remote_kv_destroy(&asker.local);
+    sl_remote_kv_scratch_destroy(&asker.scratch);
     sluice__v1__annex__free_unpacked(asker.remote, NULL);
 }
 
 // A call of AwaitAnnex is one of a bounded number: it does not stay until the tokens come.
 static void test_store_says_soon_that_tokens_have_not_come(void **state) {
     (void)state;
-    Sluice__V1__Annex *annex;
-    assert_int_equal(open_annex(&stores[0], &annex, NULL), SL_OK);
-    assert_int_equal(annex->n_tokens, 0);
+    Sluice__V1__Annex *remote_kv;
+    assert_int_equal(open_annex(&stores[0], &remote_kv, NULL), SL_OK);
+    assert_int_equal(remote_kv->n_tokens, 0);
     int64_t began_ns = sl_now_ns();
-    assert_int_equal(ask_tokens(&stores[0], annex->lease_id), 0);
+    assert_int_equal(ask_tokens(&stores[0], remote_kv->lease_id), 0);
     assert_in_range((sl_now_ns() - began_ns) / SL_NS_PER_MS, 900, 4000); // what callers wait for is 5000
-    ship_segment(&stores[0], annex->lease_id, 0, N_FIRST);
+    ship_segment(&stores[0], remote_kv->lease_id, 0, N_FIRST);
     int64_t deadline_ns = sl_deadline_in_ms(30000), n_tokens;
-    while ((n_tokens = ask_tokens(&stores[0], annex->lease_id)) < N_FIRST && sl_now_ns() < deadline_ns) {
+    while ((n_tokens = ask_tokens(&stores[0], remote_kv->lease_id)) < N_FIRST && sl_now_ns() < deadline_ns) {
     }
     assert_int_equal(n_tokens, N_FIRST); // fewer than asked for, and said
-    release(&stores[0], annex->lease_id);
-    sluice__v1__annex__free_unpacked(annex, NULL);
+    release(&stores[0], remote_kv->lease_id);
+    sluice__v1__annex__free_unpacked(remote_kv, NULL);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_store_says_soon_that_tokens_have_not_come),
-        cmocka_unit_test(test_store_answers_as_an_annex_of_this_process),
+        cmocka_unit_test(test_store_answers_as_a_remote_kv_of_this_process),
         cmocka_unit_test(test_store_is_read_one_sided_where_its_map_says),
         cmocka_unit_test(test_store_answers_several_askers_at_once),
         cmocka_unit_test(test_store_answers_what_has_piled_up),
         cmocka_unit_test(test_store_tells_what_it_does_not_have),
         cmocka_unit_test(test_store_that_scans_all_the_time_takes_nobody_in),
-        cmocka_unit_test(test_store_stops_with_annexes_open_and_is_missed_when_killed),
+        cmocka_unit_test(test_store_stops_with_remote_kvs_open_and_is_missed_when_killed),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

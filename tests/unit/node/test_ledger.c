@@ -86,23 +86,23 @@ static void test_ledger_takes_a_block_and_its_promise_or_neither(void **state) {
 }
 
 // Memory that a session has taken is no longer promised. What it has given back is promised again, however much others hold by then.
-static void test_ledger_settles_whether_it_fits_or_not(void **state) {
+static void test_ledger_reconciles_whether_it_fits_or_not(void **state) {
     struct fixture *fixture = *state;
     struct sl_ledger *ledger = fixture->ledger;
     size_t promised = ARENA_BYTES / 2;
     assert_int_equal(sl_ledger_try_promise(ledger, promised), SL_OK);
     void *page = sl_arena_alloc(fixture->arena, SL_ARENA_UNIT);
-    sl_ledger_settle(ledger, &promised, ARENA_BYTES / 2 - SL_ARENA_UNIT);
+    sl_ledger_set_promise(ledger, &promised, ARENA_BYTES / 2 - SL_ARENA_UNIT);
     assert_int_equal(promised, ARENA_BYTES / 2 - SL_ARENA_UNIT);
     assert_int_equal(sl_ledger_promised_bytes(ledger), promised);
     assert_int_equal(sl_ledger_try_promise(ledger, ARENA_BYTES / 2), SL_OK);
-    sl_ledger_settle(ledger, &promised, ARENA_BYTES / 2);
+    sl_ledger_set_promise(ledger, &promised, ARENA_BYTES / 2);
     assert_int_equal(sl_ledger_promised_bytes(ledger), ARENA_BYTES); // beside what is used
     sl_arena_free(fixture->arena, page);
     sl_ledger_promise_again(ledger, SL_ARENA_UNIT);
     assert_int_equal(sl_ledger_promised_bytes(ledger), ARENA_BYTES + SL_ARENA_UNIT);
     assert_int_equal(sl_ledger_try_promise(ledger, 0), SL_AGAIN);
-    sl_ledger_settle(ledger, &promised, 0);
+    sl_ledger_set_promise(ledger, &promised, 0);
     assert_int_equal(promised, 0);
     sl_ledger_return(ledger, ARENA_BYTES / 2 + SL_ARENA_UNIT);
 }
@@ -149,7 +149,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_ledger_promises_only_what_fits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ledger_takes_a_block_and_its_promise_or_neither, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_ledger_settles_whether_it_fits_or_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ledger_reconciles_whether_it_fits_or_not, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ledger_of_many_threads_never_grants_too_much, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

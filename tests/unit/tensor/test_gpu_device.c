@@ -100,8 +100,8 @@ static void test_gpu_stream_says_what_it_had_no_room_for(void **state) {
     assert_int_equal(sl_stream_wait(stream, &err), SL_ERR_EXHAUSTED);
     assert_non_null(strstr(err.text, "page lists"));
     assert_int_equal(sl_stream_wait(stream, &err), SL_ERR_EXHAUSTED); // and again
-    assert_int_equal(sl_stream_let_go(stream, NULL), SL_OK); // the last one says it, and later steps may do better
-    assert_int_equal(sl_stream_let_go(stream, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_stream_release(stream, NULL), SL_OK); // the last one says it, and later steps may do better
+    assert_int_equal(sl_stream_release(stream, &err), SL_ERR_EXHAUSTED);
     assert_int_equal(sl_stream_wait(stream, &err), SL_OK);
     assert_false(sl_device_has_failed(device));
     sl_device_close(&device);

@@ -329,7 +329,7 @@ static void test_a_rank_that_stands_still_is_named(void **state) {
     assert_int_equal(w.ops->publish(w.stream, &(struct sl_kv_heads){0}, &err), SL_ERR_INTERNAL); // so ends a step
     w.ops->matmul(w.stream, &matrix, &args); // at once; the rank stands until the program ends
     sl_stream_hold(w.stream);
-    assert_int_equal(sl_stream_let_go(w.stream, &err), SL_ERR_INTERNAL);
+    assert_int_equal(sl_stream_release(w.stream, &err), SL_ERR_INTERNAL);
     w.ops->unpack(&matrix); // what the rank may come back to stays: the program's end takes it
     sl_device_close(&w.device);
 }

@@ -52,7 +52,7 @@ void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_o
  * Decides which scores that equal the edge stay. On entry keep[] lists the b best of n, 0 < b < n, with the first of
  * those that equal the edge. On return it has the ones with the largest ties instead, or with ties NULL the last ones.
  */
-static void settle_ties(const float *scores, const float *ties, uint32_t n, uint32_t b, uint32_t *keep) {
+static void break_ties(const float *scores, const float *ties, uint32_t n, uint32_t b, uint32_t *keep) {
     uint32_t edge = UINT32_MAX, n_above = 0, n_equal = 0;
     for (uint32_t i = 0; i < b; i++) {
         uint32_t key = sl_score_key(scores[keep[i]]);
@@ -93,7 +93,7 @@ static void select_head(const void *arg, int h) {
     const float *scores = sl_vector(c->scores, h), *ties = c->ties.at != NULL ? sl_vector(c->ties, h) : NULL;
     c->select(scores, n, b, sl_list(c->keep, h));
     if ((ties != NULL || c->newest) && b > 0 && b < n) {
-        settle_ties(scores, ties, n, b, sl_list(c->keep, h));
+        break_ties(scores, ties, n, b, sl_list(c->keep, h));
     }
 }
 

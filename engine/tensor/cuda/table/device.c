@@ -153,7 +153,7 @@ static void hold(struct sl_stream *stream) {
     pthread_mutex_unlock(&s->mutex);
 }
 
-static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
+static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
     struct gpu_stream *s = sl_gpu_stream(stream);
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&s->mutex);
@@ -295,7 +295,7 @@ static const struct sl_device_ops gpu_ops = {
     .share = share_block,
     .unshare = unshare_block,
     .hold = hold,
-    .let_go = let_go,
+    .release = release,
     .has_failed = has_failed,
     .progress = progress,
     .copy = copy_block,

@@ -263,7 +263,7 @@ static void test_thin_halves_what_is_stored(void **state) {
         assert_false(plans[i].work[2].has_positions);
         assert_int_equal(plans[i].work[2].n_states, 0);
     }
-    assert_int_equal(2 * sl_plan_annex_bytes(&plans[1]), sl_plan_annex_bytes(&plans[0]));
+    assert_int_equal(2 * sl_plan_remote_kv_bytes(&plans[1]), sl_plan_remote_kv_bytes(&plans[0]));
     assert_int_equal(plans[1].capsule_bytes, plans[0].capsule_bytes);
     assert_int_equal(sl_plan_held_slots(&plans[1]), sl_plan_held_slots(&plans[0]) + 56);
     assert_int_equal(plans[1].budget_slots, 10240);

@@ -328,26 +328,26 @@ static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
     assert_int_equal(sl_plan_decode_bytes(&plan, 9), sl_plan_decode_bytes(&full, 9));
 }
 
-static void test_plan_annex_has_pages_and_key_indexes(void **state) {
+static void test_plan_remote_kv_has_pages_and_key_indexes(void **state) {
     (void)state;
     size_t f16 = 2 * 64 * 64 * 2, int8 = 64 * 64 + 64 * 4 + 64 * 64 + 64 * 4, part = 64 * 4;
     // 1100 tokens: two segments of 512, one of 64, one of 12. A copy of a segment has a part with absmax, in int8 and int1
     // another with scales, and channels that begin at multiples of 64 bytes.
     struct sl_plan plan = plan_for(OFFLOAD, 1100);
-    assert_int_equal(sl_plan_annex_bytes(&plan),
+    assert_int_equal(sl_plan_remote_kv_bytes(&plan),
                      2 * 2 * (18 * f16 + 2 * units(part + 64 * 512 * 2) + 2 * units(part + 64 * 64 * 2)));
     plan = plan_for(OFFLOAD ",scan=int8", 1100);
-    assert_int_equal(sl_plan_annex_bytes(&plan),
+    assert_int_equal(sl_plan_remote_kv_bytes(&plan),
                      2 * 2 * (18 * f16 + 2 * units(2 * part + 64 * 512) + 2 * units(2 * part + 64 * 64)));
     plan = plan_for(OFFLOAD ",scan=int1", 1100);
-    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (18 * f16 + 4 * units(2 * part + 64 * 64)));
+    assert_int_equal(sl_plan_remote_kv_bytes(&plan), 2 * 2 * (18 * f16 + 4 * units(2 * part + 64 * 64)));
     plan = plan_for(OFFLOAD ",format=int8,scan=int1", 1100); // the last page is not full; 1024 slots are under way
-    assert_int_equal(sl_plan_annex_bytes(&plan),
+    assert_int_equal(sl_plan_remote_kv_bytes(&plan),
                      2 * 2 * (17 * units(int8) + f16 + 4 * units(2 * part + 64 * 64) + 16 * f16));
     plan = plan_for(OFFLOAD ",replicas=2,chunk=64", 100);
-    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (2 * f16 + 2 * units(part + 64 * 64 * 2)));
+    assert_int_equal(sl_plan_remote_kv_bytes(&plan), 2 * 2 * (2 * f16 + 2 * units(part + 64 * 64 * 2)));
     plan = plan_for("full", 1000);
-    assert_int_equal(sl_plan_annex_bytes(&plan), 0);
+    assert_int_equal(sl_plan_remote_kv_bytes(&plan), 0);
 }
 
 // Rows are packed where they are kept: in the session of one process, by the stores of a cluster.
@@ -585,7 +585,7 @@ int main(void) {
         cmocka_unit_test(test_plan_offloaded_layers_are_in_kvstores),
         cmocka_unit_test(test_plan_of_a_short_prompt_holds_no_more_than_it),
         cmocka_unit_test(test_plan_of_one_process_keeps_offloaded_layers),
-        cmocka_unit_test(test_plan_annex_has_pages_and_key_indexes),
+        cmocka_unit_test(test_plan_remote_kv_has_pages_and_key_indexes),
         cmocka_unit_test(test_plan_packs_offloaded_rows_where_they_stay),
         cmocka_unit_test(test_plan_bounds_what_sessions_hold),
         cmocka_unit_test(test_plan_capsule_bytes_bound_every_division),

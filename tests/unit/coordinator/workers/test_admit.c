@@ -145,7 +145,7 @@ static void test_admission_finds_stores_without_a_key(void **state) {
     struct sl_queue_place place = {0};
     struct sl_claim taken;
     struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 10, .decode_bytes = 10, .prefill_bytes = 10};
-    demand.offloaded = (struct sl_route_lanes){.n = 2, .replicas = 1, .bytes = 100};
+    demand.offloaded = (struct sl_route_offloaded_heads){.n = 2, .replicas = 1, .bytes = 100};
     join(&f, "decode-0", DECODE, 1000, 4);
     join(&f, "prefill-0", PREFILL, 1000, 4);
     join(&f, "kvstore-0", SLUICE__V1__WORKER_ROLE__KVSTORE, 1000, 4);

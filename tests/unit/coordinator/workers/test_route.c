@@ -170,8 +170,8 @@ static void test_store_moves_only_the_lost_share(void **state) {
 
 // --- shares of what is offloaded -------------------------------------------------------------------------------------
 
-#define LANE               1000
-#define LANES(n, replicas) (&(struct sl_route_lanes){n, replicas, LANE})
+#define HEAD               1000
+#define HEADS(n, replicas) (&(struct sl_route_offloaded_heads){n, replicas, HEAD})
 
 // A worker whose capsules go through memory of their own needs room in both; of one without only its arena counts.
 static void test_route_passes_over_who_has_too_little_staging_memory(void **state) {
@@ -200,46 +200,46 @@ static void test_route_passes_over_who_has_too_little_staging_memory(void **stat
     assert_false(sl_route_fits(views, N, (struct sl_route_need){1001, 0}));
 }
 
-// Every lane is held once by each replica, in order, cut alike and in different stores; room is kept to.
+// Every offloaded head is held once by each replica, in order, cut alike and in different stores; room is kept to.
 static void assert_covered(const struct sl_route_view *views, const struct sl_route_share *shares, int n_shares,
-                           int n_lanes, int replicas) {
+                           int n_offloaded_heads, int replicas) {
     int next[4] = {0};
     int64_t held[8] = {0}; // by views
     for (int i = 0; i < n_shares; i++) {
         const struct sl_route_share *share = &shares[i];
         assert_in_range(share->replica, 0, replicas - 1);
-        assert_int_equal(share->first_lane, next[share->replica]);
-        assert_true(share->n_lanes > 0);
-        next[share->replica] += share->n_lanes;
+        assert_int_equal(share->first_offloaded_head, next[share->replica]);
+        assert_true(share->n_offloaded_heads > 0);
+        next[share->replica] += share->n_offloaded_heads;
         const struct sl_route_view *view = &views[share->view];
         assert_true(view->ready);
-        held[share->view] += share->n_lanes * LANE;
+        held[share->view] += share->n_offloaded_heads * HEAD;
         assert_true((double)(view->claimed_bytes + held[share->view]) <= SL_STORE_FILL * (double)view->capacity_bytes);
         for (int j = 0; j < n_shares; j++) {
-            bool overlap = shares[j].first_lane < share->first_lane + share->n_lanes &&
-                           share->first_lane < shares[j].first_lane + shares[j].n_lanes;
+            bool overlap = shares[j].first_offloaded_head < share->first_offloaded_head + share->n_offloaded_heads &&
+                           share->first_offloaded_head < shares[j].first_offloaded_head + shares[j].n_offloaded_heads;
             if (j != i && overlap) { // a replica of it
-                assert_int_equal(shares[j].first_lane, share->first_lane);
-                assert_int_equal(shares[j].n_lanes, share->n_lanes);
+                assert_int_equal(shares[j].first_offloaded_head, share->first_offloaded_head);
+                assert_int_equal(shares[j].n_offloaded_heads, share->n_offloaded_heads);
                 assert_int_not_equal(shares[j].view, share->view);
             }
         }
     }
     for (int r = 0; r < replicas; r++) {
-        assert_int_equal(next[r], n_lanes);
+        assert_int_equal(next[r], n_offloaded_heads);
     }
 }
 
 static void test_a_session_goes_to_one_store_where_it_fits(void **state) {
     (void)state;
-    struct sl_route_view views[3] = {{.name = "a", .ready = true, .capacity_bytes = 100 * LANE},
-                                     {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
-                                     {.name = "c", .ready = true, .capacity_bytes = 100 * LANE}};
+    struct sl_route_view views[3] = {{.name = "a", .ready = true, .capacity_bytes = 100 * HEAD},
+                                     {.name = "b", .ready = true, .capacity_bytes = 100 * HEAD},
+                                     {.name = "c", .ready = true, .capacity_bytes = 100 * HEAD}};
     struct sl_route_share shares[8];
     bool used[3] = {false};
     for (uint64_t key = 0; key < 64; key++) {
         uint64_t k = key * 0x9E3779B97F4A7C15u;
-        assert_int_equal(sl_route_shares(views, 3, k, LANES(90, 1), shares, 8), 1);
+        assert_int_equal(sl_route_shares(views, 3, k, HEADS(90, 1), shares, 8), 1);
         assert_covered(views, shares, 1, 90, 1);
         assert_int_equal(shares[0].view, sl_route_store(views, 3, k)); // where the capsule of the prompt goes, too
         used[shares[0].view] = true;
@@ -247,56 +247,56 @@ static void test_a_session_goes_to_one_store_where_it_fits(void **state) {
     assert_true(used[0] && used[1] && used[2]);
 }
 
-static void test_a_large_session_is_spread_by_lanes(void **state) {
+static void test_a_large_session_is_spread_by_offloaded_heads(void **state) {
     (void)state;
     struct sl_route_view views[4] = {
-        {.name = "a", .ready = true, .capacity_bytes = 100 * LANE, .claimed_bytes = 50 * LANE},
-        {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
-        {.name = "c", .capacity_bytes = 1000 * LANE}, // not ready
-        {.name = "d", .ready = true, .capacity_bytes = 20 * LANE}};
+        {.name = "a", .ready = true, .capacity_bytes = 100 * HEAD, .claimed_bytes = 50 * HEAD},
+        {.name = "b", .ready = true, .capacity_bytes = 100 * HEAD},
+        {.name = "c", .capacity_bytes = 1000 * HEAD}, // not ready
+        {.name = "d", .ready = true, .capacity_bytes = 20 * HEAD}};
     struct sl_route_share shares[8];
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 4, key * 77777, LANES(40 + 90 + 18, 1), shares, 8);
+        int n = sl_route_shares(views, 4, key * 77777, HEADS(40 + 90 + 18, 1), shares, 8);
         assert_int_equal(n, 3);
         assert_covered(views, shares, n, 148, 1);
-        assert_int_equal(sl_route_shares(views, 4, key * 77777, LANES(149, 1), shares, 8), -1);
-        assert_int_equal(sl_route_shares(views, 4, key * 77777, LANES(148, 1), shares, 2), -1); // more than two shares
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, HEADS(149, 1), shares, 8), -1);
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, HEADS(148, 1), shares, 2), -1); // more than two shares
     }
-    assert_int_equal(sl_route_store_room(views, 4), 198 * LANE);
+    assert_int_equal(sl_route_store_room(views, 4), 198 * HEAD);
 }
 
 static void test_replicas_are_in_different_stores(void **state) {
     (void)state;
-    struct sl_route_view views[4] = {{.name = "a", .ready = true, .capacity_bytes = 100 * LANE},
-                                     {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
-                                     {.name = "c", .ready = true, .capacity_bytes = 100 * LANE},
-                                     {.name = "d", .ready = true, .avoid = true, .capacity_bytes = 100 * LANE}};
+    struct sl_route_view views[4] = {{.name = "a", .ready = true, .capacity_bytes = 100 * HEAD},
+                                     {.name = "b", .ready = true, .capacity_bytes = 100 * HEAD},
+                                     {.name = "c", .ready = true, .capacity_bytes = 100 * HEAD},
+                                     {.name = "d", .ready = true, .avoid = true, .capacity_bytes = 100 * HEAD}};
     struct sl_route_share shares[8];
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 4, key * 99991, LANES(60, 2), shares, 8);
+        int n = sl_route_shares(views, 4, key * 99991, HEADS(60, 2), shares, 8);
         assert_int_equal(n, 2);
         assert_covered(views, shares, n, 60, 2);
         assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: the last choice
-        n = sl_route_shares(views, 4, key * 99991, LANES(170, 2), shares, 8);
+        n = sl_route_shares(views, 4, key * 99991, HEADS(170, 2), shares, 8);
         assert_int_equal(n, 4);
         assert_covered(views, shares, n, 170, 2);
-        assert_int_equal(sl_route_shares(views, 1, key, LANES(10, 2), shares, 8), -1);
-        assert_false(sl_route_shares_fit(views, 1, key, LANES(10, 2), 8)); // nor ever
-        assert_true(sl_route_shares_fit(views, 4, key * 99991, LANES(170, 2), 8));
+        assert_int_equal(sl_route_shares(views, 1, key, HEADS(10, 2), shares, 8), -1);
+        assert_false(sl_route_shares_fit(views, 1, key, HEADS(10, 2), 8)); // nor ever
+        assert_true(sl_route_shares_fit(views, 4, key * 99991, HEADS(170, 2), 8));
     }
 }
 
 static void test_replicas_are_cut_alike_however_large_stores_are(void **state) {
     (void)state;
-    struct sl_route_view views[5] = {{.name = "a", .ready = true, .capacity_bytes = 20 * LANE},
-                                     {.name = "b", .ready = true, .capacity_bytes = 30 * LANE},
-                                     {.name = "c", .ready = true, .capacity_bytes = 50 * LANE},
-                                     {.name = "d", .ready = true, .capacity_bytes = 100 * LANE},
-                                     {.name = "e", .ready = true, .capacity_bytes = 200 * LANE}};
+    struct sl_route_view views[5] = {{.name = "a", .ready = true, .capacity_bytes = 20 * HEAD},
+                                     {.name = "b", .ready = true, .capacity_bytes = 30 * HEAD},
+                                     {.name = "c", .ready = true, .capacity_bytes = 50 * HEAD},
+                                     {.name = "d", .ready = true, .capacity_bytes = 100 * HEAD},
+                                     {.name = "e", .ready = true, .capacity_bytes = 200 * HEAD}};
     struct sl_route_share shares[16];
     int n_cut = 0;
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 5, key * 99991, LANES(60, 2), shares, 16);
+        int n = sl_route_shares(views, 5, key * 99991, HEADS(60, 2), shares, 16);
         assert_in_range(n, 2, 16);
         assert_covered(views, shares, n, 60, 2);
         n_cut += n > 2;
@@ -316,7 +316,7 @@ int main(void) {
         cmocka_unit_test(test_route_skips_unready_and_avoids_if_it_can),
         cmocka_unit_test(test_store_moves_only_the_lost_share),
         cmocka_unit_test(test_a_session_goes_to_one_store_where_it_fits),
-        cmocka_unit_test(test_a_large_session_is_spread_by_lanes),
+        cmocka_unit_test(test_a_large_session_is_spread_by_offloaded_heads),
         cmocka_unit_test(test_replicas_are_in_different_stores),
         cmocka_unit_test(test_replicas_are_cut_alike_however_large_stores_are),
     };

@@ -73,17 +73,17 @@ static void test_arrivals_are_shelved_and_found_by_every_prefix(void **state) {
     struct sl_inbound_ticket ticket = announce(fixture);
     sl_arrivals_shelve(fixture->arrivals); // not yet
     assert_true(sl_arrivals_knows(fixture->arrivals, &fixture->keys.id));
-    assert_false(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    assert_false(sl_capsule_cache_has(fixture->parts.capsule_cache, &fixture->keys.id));
     ship_capsule(&fixture->parts, &ticket, &fixture->capsule);
     wait_until_nothing_is_expected(fixture);
-    assert_true(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    assert_true(sl_capsule_cache_has(fixture->parts.capsule_cache, &fixture->keys.id));
     for (size_t i = 0; i < fixture->keys.n_hashes; i++) {
         struct sl_capsule_id prefix = {11, 22, fixture->prompt.prefixes[i]};
         int64_t covered;
-        struct sl_stored *stored = sl_shelf_pin(fixture->parts.shelf, &prefix, &covered);
+        struct sl_stored *stored = sl_capsule_cache_pin(fixture->parts.capsule_cache, &prefix, &covered);
         assert_non_null(stored);
         assert_int_equal(covered, (i + 1) * SL_PREFIX_BLOCK);
-        sl_shelf_unpin(fixture->parts.shelf, stored);
+        sl_capsule_cache_unpin(fixture->parts.capsule_cache, stored);
     }
     free(ticket.ticket);
 }

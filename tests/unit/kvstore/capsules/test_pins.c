@@ -17,18 +17,18 @@
 struct fixture {
     struct parts parts;
     struct sl_pins *pins;
-    struct sl_capsule_id id; // of a capsule on the shelf
+    struct sl_capsule_id id; // of a cached capsule
 };
 
 static int setup(void **state) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
     open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, 0);
-    assert_int_equal(sl_pins_create(fixture->parts.shelf, LEASE_MS, &fixture->pins, NULL), SL_OK);
+    assert_int_equal(sl_pins_create(fixture->parts.capsule_cache, LEASE_MS, &fixture->pins, NULL), SL_OK);
     struct sl_capsule_keys keys = {.id = {1, 2, {{3}}}};
     struct sl_capsule_bytes capsule = make_capsule(fixture->parts.arena, &keys.id, N_TOKENS, false);
     capsule.body = sl_arena_alloc(fixture->parts.arena, capsule.body_bytes);
     assert_non_null(capsule.body);
-    assert_int_equal(sl_shelf_put(fixture->parts.shelf, &keys, &capsule, NULL), SL_OK);
+    assert_int_equal(sl_capsule_cache_put(fixture->parts.capsule_cache, &keys, &capsule, NULL), SL_OK);
     fixture->id = keys.id;
     *state = fixture;
     return 0;
@@ -46,14 +46,14 @@ static int teardown(void **state) {
 // As a Lookup does.
 static struct sl_stored *hold(struct fixture *fixture, char id[SL_LEASE_ID_BYTES]) {
     int64_t covered;
-    struct sl_stored *stored = sl_shelf_pin(fixture->parts.shelf, &fixture->id, &covered);
+    struct sl_stored *stored = sl_capsule_cache_pin(fixture->parts.capsule_cache, &fixture->id, &covered);
     assert_non_null(stored);
     assert_int_equal(sl_pins_add(fixture->pins, stored, id, NULL), SL_OK);
     return stored;
 }
 
 static bool is_evictable(struct fixture *fixture) {
-    return sl_shelf_oldest_ns(fixture->parts.shelf, INT64_MAX) != INT64_MAX;
+    return sl_capsule_cache_oldest_ns(fixture->parts.capsule_cache, INT64_MAX) != INT64_MAX;
 }
 
 static void test_pins_hold_a_capsule_until_released(void **state) {
@@ -63,7 +63,7 @@ static void test_pins_hold_a_capsule_until_released(void **state) {
     hold(fixture, second);
     assert_string_not_equal(first, second);
     assert_int_equal(sl_pins_count(fixture->pins), 2);
-    assert_false(sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX));
+    assert_false(sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX));
     sl_pins_release(fixture->pins, first);
     sl_pins_release(fixture->pins, first); // idempotent
     assert_int_equal(sl_pins_count(fixture->pins), 1);
@@ -112,9 +112,9 @@ static void test_pins_know_no_other_ids(void **state) {
     assert_int_equal(sl_pins_count(fixture->pins), 1); // ends with the table
 }
 
-static enum sl_status make_pins(void *shelf, struct sl_error *err) {
+static enum sl_status make_pins(void *capsule_cache, struct sl_error *err) {
     struct sl_pins *pins = NULL;
-    enum sl_status status = sl_pins_create(shelf, LEASE_MS, &pins, err);
+    enum sl_status status = sl_pins_create(capsule_cache, LEASE_MS, &pins, err);
     sl_pins_destroy(&pins);
     return status;
 }
@@ -123,19 +123,19 @@ static enum sl_status pin(void *arg, struct sl_error *err) {
     struct fixture *fixture = arg;
     int64_t covered;
     char id[SL_LEASE_ID_BYTES];
-    struct sl_stored *stored = sl_shelf_pin(fixture->parts.shelf, &fixture->id, &covered);
+    struct sl_stored *stored = sl_capsule_cache_pin(fixture->parts.capsule_cache, &fixture->id, &covered);
     enum sl_status status = sl_pins_add(fixture->pins, stored, id, err);
     if (status == SL_OK) {
         sl_pins_release(fixture->pins, id);
     } else {
-        sl_shelf_unpin(fixture->parts.shelf, stored); // still ours
+        sl_capsule_cache_unpin(fixture->parts.capsule_cache, stored); // still ours
     }
     return status;
 }
 
 static void test_pins_without_memory_are_refused(void **state) {
     struct fixture *fixture = *state;
-    assert_int_equal(assert_refused_without_memory(make_pins, fixture->parts.shelf), 1);
+    assert_int_equal(assert_refused_without_memory(make_pins, fixture->parts.capsule_cache), 1);
     assert_int_equal(assert_refused_without_memory(pin, fixture), 1);
     assert_int_equal(sl_pins_count(fixture->pins), 0);
     assert_true(is_evictable(fixture));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk below the shelf: what memory has evicted comes back, over restarts; a disk that fails is done without.
+// The disk below the capsule cache: what memory has evicted comes back, over restarts; a disk that fails is done
+// without.
 #include "tests/unit/kvstore/harness.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ struct fixture {
     struct sl_disk *disk;
     int shared; // tokens that all prompts begin with
     int64_t silent_ms, pause_ms, max_pause_ms;
-    struct sl_pulse pulse;
+    struct sl_progress_counter progress_counter;
 };
 
 static void open_disk(struct fixture *fixture, size_t max_offers) {
@@ -40,8 +41,8 @@ static void open_disk(struct fixture *fixture, size_t max_offers) {
                                     .silent_ms = fixture->silent_ms,
                                     .pause_ms = fixture->pause_ms,
                                     .max_pause_ms = fixture->max_pause_ms,
-                                    .pulse = &fixture->pulse,
-                                    .shelf = fixture->parts.shelf,
+                                    .progress_counter = &fixture->progress_counter,
+                                    .capsule_cache = fixture->parts.capsule_cache,
                                     .room = &fixture->parts.room};
     if (sl_disk_open(&config, &fixture->disk, &err) != SL_OK) {
         fail_msg("%s", err.text);
@@ -83,7 +84,7 @@ static void put(struct fixture *fixture, int seed, bool offer) {
     assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", capsule.body_bytes, &capsule.body, NULL), SL_OK);
     memset(capsule.body, seed + 1, capsule.body_bytes);
     struct sl_capsule_keys keys = {id, prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK};
-    enum sl_status status = sl_shelf_put(fixture->parts.shelf, &keys, &capsule, NULL);
+    enum sl_status status = sl_capsule_cache_put(fixture->parts.capsule_cache, &keys, &capsule, NULL);
     if (status == SL_ERR_EXISTS) {
         sl_capsule_bytes_free(&capsule, arena);
     } else {
@@ -110,17 +111,17 @@ static void wait_for_capsules(struct fixture *fixture, int64_t n) {
 
 static void evict_all(struct fixture *fixture) {
     int64_t deadline = sl_deadline_in_ms(DEADLINE_MS); // the writer may hold one
-    struct sl_shelf_stats stats;
+    struct sl_capsule_cache_stats stats;
     do {
-        while (sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX)) {
+        while (sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX)) {
         }
-        sl_shelf_get_stats(fixture->parts.shelf, &stats);
+        sl_capsule_cache_get_stats(fixture->parts.capsule_cache, &stats);
     } while (stats.n_capsules > 0 && sl_now_ns() < deadline);
     assert_int_equal(stats.n_capsules, 0);
 }
 
 static void evict_all_but_what_is_held(struct fixture *fixture) {
-    while (sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX)) {
+    while (sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX)) {
     }
 }
 
@@ -150,7 +151,7 @@ static bool recalls(struct fixture *fixture, int seed, int64_t n_tokens) {
             fail_msg("byte %zu of capsule %d is wrong", i, seed);
         }
     }
-    sl_shelf_unpin(fixture->parts.shelf, stored);
+    sl_capsule_cache_unpin(fixture->parts.capsule_cache, stored);
     return true;
 }
 
@@ -161,11 +162,11 @@ static void test_disk_what_was_evicted_comes_back(void **state) {
         wait_for_capsules(fixture, i + 1);
     }
     assert_true(stats_of(fixture).bytes >= 30 * 65536);
-    struct sl_shelf_stats shelf;
+    struct sl_capsule_cache_stats capsule_cache;
     for (int i = 0; i < 30; i++) {
         assert_true(recalls(fixture, i, i % 2 ? N_TOKENS : 128));
-        sl_shelf_get_stats(fixture->parts.shelf, &shelf);
-        assert_in_range(shelf.n_capsules, 1, 16);
+        sl_capsule_cache_get_stats(fixture->parts.capsule_cache, &capsule_cache);
+        assert_in_range(capsule_cache.n_capsules, 1, 16);
     }
     assert_false(recalls(fixture, 30, N_TOKENS));
     struct sl_disk_stats stats = stats_of(fixture);
@@ -209,30 +210,32 @@ static void test_disk_does_not_disturb_what_is_in_use(void **state) {
         struct sl_prefix prefixes[N_TOKENS / SL_PREFIX_BLOCK];
         size_t at;
         put(fixture, n, false);
-        pinned[n] = sl_shelf_pin_longest(fixture->parts.shelf, prefixes, prefixes_of(n, 0, N_TOKENS, prefixes), &at);
+        pinned[n] = sl_capsule_cache_pin_longest(fixture->parts.capsule_cache, prefixes,
+                                                 prefixes_of(n, 0, N_TOKENS, prefixes), &at);
         assert_non_null(pinned[n++]);
     }
     assert_false(recalls(fixture, 40, N_TOKENS)); // there is no room
-    sl_shelf_unpin(fixture->parts.shelf, pinned[--n]);
+    sl_capsule_cache_unpin(fixture->parts.capsule_cache, pinned[--n]);
     assert_true(recalls(fixture, 40, N_TOKENS));
     while (n > 0) {
-        sl_shelf_unpin(fixture->parts.shelf, pinned[--n]);
+        sl_capsule_cache_unpin(fixture->parts.capsule_cache, pinned[--n]);
     }
 }
 
-static void test_disk_finds_what_the_shelf_has_under_another_prefix(void **state) {
+static void test_disk_finds_what_the_capsule_cache_has_under_another_prefix(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
     fixture->shared = 128;
     put(fixture, 1, false);
-    put(fixture, 2, true); // on the shelf it takes the common prefix over from 1,
+    put(fixture, 2, true); // in the capsule cache it takes the common prefix over from 1,
     wait_for_capsules(fixture, 1);
     make_prompt(&prompt, 1, fixture->shared, N_TOKENS);
     struct sl_capsule_id key = {11, 22, prompt.hashes.whole};
     sl_disk_offer(fixture->disk, &key); // on the disk 1 from it;
     wait_for_capsules(fixture, 2);
     assert_true(recalls(fixture, 1, N_TOKENS));
-    assert_true(sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX)); // 2 goes from the shelf, and the prefix with it
+    // 2 goes from the capsule cache, and the prefix with it
+    assert_true(sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX));
     assert_true(recalls(fixture, 1, 128));
     assert_int_equal(stats_of(fixture).n_hits, 0); // without reading what is in memory
 }
@@ -348,7 +351,7 @@ static void test_disk_is_not_opened_anew_under_a_reader(void **state) {
         for (int i = 0; i < 6; i++) {
             (void)recalls(fixture, i % 3, N_TOKENS);
             put(fixture, 10 + at % 7, true);
-            (void)sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX);
+            (void)sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX);
         }
         (void)fault_end();
     }
@@ -360,23 +363,24 @@ static void test_disk_whose_thread_stands_still_is_done_without(void **state) {
     struct fixture *fixture = *state;
     put(fixture, 1, true);
     wait_for_capsules(fixture, 1);
-    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_AS_BEFORE);
-    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_AS_BEFORE); // it has no work
+    assert_int_equal(sl_progress_counter_poll(&fixture->progress_counter, 10, 10), SL_PROGRESS_AS_BEFORE);
+    // it has no work
+    assert_int_equal(sl_progress_counter_poll(&fixture->progress_counter, 10, 10), SL_PROGRESS_AS_BEFORE);
     fault_begin(&(struct fault){.kind = FAULT_SILENT, .lasting = true, .scope = FAULT_CHANGING});
     put(fixture, 2, true);
     int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
     while (fault_hits() == 0 && sl_now_ns() < deadline) {
         sl_sleep_ms(1);
     }
-    assert_int_equal(sl_pulse_look(&fixture->pulse, 0, 10), SL_PULSE_AS_BEFORE);
-    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_STILL);
+    assert_int_equal(sl_progress_counter_poll(&fixture->progress_counter, 0, 10), SL_PROGRESS_AS_BEFORE);
+    assert_int_equal(sl_progress_counter_poll(&fixture->progress_counter, 10, 10), SL_PROGRESS_STILL);
     evict_all_but_what_is_held(fixture);
     assert_false(recalls(fixture, 1, N_TOKENS)); // the disk has it, and could read it
     assert_true(stats_of(fixture).is_silent);
     put(fixture, 3, true);
     assert_non_null(fault_end());
     wait_for_capsules(fixture, 3);
-    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_MOVING);
+    assert_int_equal(sl_progress_counter_poll(&fixture->progress_counter, 10, 10), SL_PROGRESS_MOVING);
     assert_true(recalls(fixture, 1, N_TOKENS));
     assert_false(stats_of(fixture).is_silent);
 }
@@ -545,11 +549,11 @@ static void test_disk_without_memory_is_not_opened(void **state) {
                                     .bytes = 16 << 20,
                                     .max_offers = 4,
                                     .silent_ms = 60000,
-                                    .shelf = fixture->parts.shelf,
+                                    .capsule_cache = fixture->parts.capsule_cache,
                                     .room = &fixture->parts.room,
                                     .pause_ms = 60000,
                                     .max_pause_ms = 60000,
-                                    .pulse = &fixture->pulse};
+                                    .progress_counter = &fixture->progress_counter};
     int n_failed = 0;
     for (bool failed = true; failed; n_failed += failed) {
         struct sl_disk *disk = NULL;
@@ -567,7 +571,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_what_was_evicted_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_outlives_its_process, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_does_not_disturb_what_is_in_use, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_disk_finds_what_the_shelf_has_under_another_prefix, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_finds_what_the_capsule_cache_has_under_another_prefix, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_disk_what_cannot_be_written_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_fails_is_done_without, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_failed_is_tried_again_after_longer_and_longer_pauses, setup,

@@ -97,15 +97,15 @@ static void test_disk_folder_a_full_index_makes_room_too(void **state) {
     struct fixture *fixture = *state;
     for (int pass = 0; pass < 2; pass++) { // the second one fills it anew
         for (int i = 0; i < 200; i++) {
-            assert_int_equal(write_capsule(fixture, i, SL_SHELF_MAX_PREFIXES - 1, 100), SL_OK);
-            assert_true(finds_whole(fixture, i, SL_SHELF_MAX_PREFIXES - 1));
+            assert_int_equal(write_capsule(fixture, i, SL_CAPSULE_CACHE_MAX_PREFIXES - 1, 100), SL_OK);
+            assert_true(finds_whole(fixture, i, SL_CAPSULE_CACHE_MAX_PREFIXES - 1));
         }
         int n = (int)count(fixture, NULL);
         assert_in_range(n, 100, 130); // what 4 MiB can say about such
         reopen(fixture);
         assert_int_equal(count(fixture, NULL), n);
-        assert_true(finds_whole(fixture, 200 - n, SL_SHELF_MAX_PREFIXES - 1));
-        assert_false(finds_whole(fixture, 199 - n, SL_SHELF_MAX_PREFIXES - 1));
+        assert_true(finds_whole(fixture, 200 - n, SL_CAPSULE_CACHE_MAX_PREFIXES - 1));
+        assert_false(finds_whole(fixture, 199 - n, SL_CAPSULE_CACHE_MAX_PREFIXES - 1));
     }
 }
 

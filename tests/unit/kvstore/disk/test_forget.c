@@ -18,7 +18,7 @@ struct fixture {
     struct temp_folder folder;
     struct parts parts;
     struct sl_disk *disk;
-    struct sl_pulse pulse;
+    struct sl_progress_counter progress_counter;
 };
 
 static void open_disk(struct fixture *fixture) {
@@ -29,8 +29,8 @@ static void open_disk(struct fixture *fixture) {
                                     .silent_ms = WAIT_MS,
                                     .pause_ms = WAIT_MS,
                                     .max_pause_ms = WAIT_MS,
-                                    .pulse = &fixture->pulse,
-                                    .shelf = fixture->parts.shelf,
+                                    .progress_counter = &fixture->progress_counter,
+                                    .capsule_cache = fixture->parts.capsule_cache,
                                     .room = &fixture->parts.room};
     if (sl_disk_open(&config, &fixture->disk, &err) != SL_OK) {
         fail_msg("%s", err.text);
@@ -61,14 +61,14 @@ static struct sl_capsule_id id_of(int seed) {
     return (struct sl_capsule_id){11, 22, prompt.hashes.whole};
 }
 
-// On the shelf, and offered.
+// In the capsule cache, and offered.
 static void put(struct fixture *fixture, int seed) {
     struct sl_capsule_id id = id_of(seed);
     struct sl_capsule_bytes capsule = make_capsule(fixture->parts.arena, &id, N_TOKENS, false);
     assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", capsule.body_bytes, &capsule.body, NULL), SL_OK);
     memset(capsule.body, seed, capsule.body_bytes);
     struct sl_capsule_keys keys = {.id = id};
-    assert_int_equal(sl_shelf_put(fixture->parts.shelf, &keys, &capsule, NULL), SL_OK);
+    assert_int_equal(sl_capsule_cache_put(fixture->parts.capsule_cache, &keys, &capsule, NULL), SL_OK);
     sl_disk_offer(fixture->disk, &id);
 }
 
@@ -92,7 +92,7 @@ static bool recalls(struct fixture *fixture, int seed) {
     size_t at;
     struct sl_stored *stored = sl_disk_recall(fixture->disk, &prefix, 1, sl_deadline_in_ms(WAIT_MS), &at);
     if (stored) {
-        sl_shelf_unpin(fixture->parts.shelf, stored);
+        sl_capsule_cache_unpin(fixture->parts.capsule_cache, stored);
     }
     return stored != NULL;
 }
@@ -101,7 +101,7 @@ static bool recalls(struct fixture *fixture, int seed) {
 static void evict(struct fixture *fixture, int n) {
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);
     while (n > 0 && sl_now_ns() < deadline) {
-        n -= sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX);
+        n -= sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX);
     }
     assert_int_equal(n, 0);
 }
@@ -134,7 +134,7 @@ static void test_disk_forgets_what_it_had_no_time_for(void **state) {
     wait_for(fixture, 8);
     for (int i = 0; i < 7; i++) {
         struct sl_capsule_id id = id_of(i);
-        sl_shelf_forget(fixture->parts.shelf, &id);
+        sl_capsule_cache_forget(fixture->parts.capsule_cache, &id);
         assert_true(sl_disk_forget(fixture->disk, &id));
     }
     sl_disk_close(&fixture->disk, sl_deadline_in_ms(WAIT_MS));
@@ -151,7 +151,7 @@ static void test_disk_keeps_what_has_come_again(void **state) {
     put(fixture, 1);
     wait_for(fixture, 1);
     struct sl_capsule_id id = id_of(1);
-    sl_shelf_forget(fixture->parts.shelf, &id);
+    sl_capsule_cache_forget(fixture->parts.capsule_cache, &id);
     sl_disk_forget(fixture->disk, &id);
     put(fixture, 1);
     sl_disk_close(&fixture->disk, sl_deadline_in_ms(WAIT_MS));

@@ -9,7 +9,7 @@
 #define ARENA_BYTES   ((size_t)96 << 20)
 #define SCRATCH_BYTES ((size_t)2 << 20)
 #define N_TOKENS      1026 // a capsule of 263 KiB, under the most keys that one may have
-#define N_PREFIXES    (SL_SHELF_MAX_PREFIXES - 1)
+#define N_PREFIXES    (SL_CAPSULE_CACHE_MAX_PREFIXES - 1)
 #define MAX_BESIDE    ((size_t)16 << 20)
 
 struct fixture {
@@ -53,7 +53,7 @@ static enum sl_status put(struct fixture *fixture, int seed, size_t n_hashes, st
     enum sl_status status = sl_room_take_block(&parts->room, "test", capsule.body_bytes, &capsule.body, err);
     if (status == SL_OK) {
         struct sl_capsule_keys keys = {id, hashes, n_hashes, 1};
-        status = sl_shelf_put(parts->shelf, &keys, &capsule, err);
+        status = sl_capsule_cache_put(parts->capsule_cache, &keys, &capsule, err);
     }
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, parts->arena);
@@ -61,9 +61,9 @@ static enum sl_status put(struct fixture *fixture, int seed, size_t n_hashes, st
     return status;
 }
 
-static struct sl_shelf_stats stats_of(struct parts *parts) {
-    struct sl_shelf_stats stats;
-    sl_shelf_get_stats(parts->shelf, &stats);
+static struct sl_capsule_cache_stats stats_of(struct parts *parts) {
+    struct sl_capsule_cache_stats stats;
+    sl_capsule_cache_get_stats(parts->capsule_cache, &stats);
     return stats;
 }
 
@@ -74,18 +74,18 @@ static void test_room_metadata_is_bounded(void **state) {
     size_t n_bytes = 0;
     for (int i = 0; i < 600; i++) {
         assert_int_equal(put(fixture, i, N_PREFIXES, NULL), SL_OK);
-        struct sl_shelf_stats stats = stats_of(parts);
+        struct sl_capsule_cache_stats stats = stats_of(parts);
         assert_true(stats.beside_bytes <= MAX_BESIDE);
         n_bytes = stats.beside_bytes > n_bytes ? stats.beside_bytes : n_bytes;
     }
-    struct sl_shelf_stats stats = stats_of(parts);
+    struct sl_capsule_cache_stats stats = stats_of(parts);
     assert_true(n_bytes > MAX_BESIDE / 10 * 9);
     assert_in_range(stats.n_capsules, 150, 300); // where 330 have room by their bodies
     assert_int_equal(stats.n_capsules + stats.n_evicted, 600);
     struct sl_capsule_id first = id_of(0), last = id_of(599);
-    assert_false(sl_shelf_has(parts->shelf, &first));
-    assert_true(sl_shelf_has(parts->shelf, &last));
-    while (sl_shelf_evict_one(parts->shelf, INT64_MAX)) {
+    assert_false(sl_capsule_cache_has(parts->capsule_cache, &first));
+    assert_true(sl_capsule_cache_has(parts->capsule_cache, &last));
+    while (sl_capsule_cache_evict_one(parts->capsule_cache, INT64_MAX)) {
     }
     assert_int_equal(stats_of(parts).beside_bytes, 0);
     assert_int_equal(parts->room.n_refused, 0);
@@ -101,16 +101,16 @@ static void test_room_pinned_metadata_is_refused_for(void **state) {
     struct sl_error err = {0};
     while (n < 400 && put(fixture, n, N_PREFIXES, &err) == SL_OK) {
         struct sl_capsule_id id = id_of(n);
-        pinned[n] = sl_shelf_pin(parts->shelf, &id, &covered);
+        pinned[n] = sl_capsule_cache_pin(parts->capsule_cache, &id, &covered);
         assert_non_null(pinned[n++]);
     }
     assert_in_range(n, 150, 300);
     assert_non_null(strstr(err.text, "pinned"));
     assert_int_equal(put(fixture, 1000, 0, NULL), SL_OK); // a small one has room
-    sl_shelf_unpin(parts->shelf, pinned[--n]);
+    sl_capsule_cache_unpin(parts->capsule_cache, pinned[--n]);
     assert_int_equal(put(fixture, 1001, N_PREFIXES, NULL), SL_OK);
     while (n > 0) {
-        sl_shelf_unpin(parts->shelf, pinned[--n]);
+        sl_capsule_cache_unpin(parts->capsule_cache, pinned[--n]);
     }
 }
 
@@ -124,7 +124,7 @@ static void test_room_full_of_what_is_in_use_refuses_and_counts(void **state) {
     struct sl_error err = {0};
     while (n < 400 && put(fixture, n, 0, &err) == SL_OK) {
         struct sl_capsule_id id = id_of(n);
-        pinned[n] = sl_shelf_pin(parts->shelf, &id, &covered);
+        pinned[n] = sl_capsule_cache_pin(parts->capsule_cache, &id, &covered);
         assert_non_null(pinned[n++]);
     }
     assert_in_range(n, 300, 390);
@@ -136,7 +136,7 @@ static void test_room_full_of_what_is_in_use_refuses_and_counts(void **state) {
     }
     assert_int_equal(parts->room.n_refused, 11);
     while (n > 0) {
-        sl_shelf_unpin(parts->shelf, pinned[--n]);
+        sl_capsule_cache_unpin(parts->capsule_cache, pinned[--n]);
     }
     for (int i = 0; i < 500; i++) { // and eviction makes progress for as many as come
         assert_int_equal(put(fixture, 2000 + i, 0, NULL), SL_OK);

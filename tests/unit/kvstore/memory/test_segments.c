@@ -101,8 +101,8 @@ static void test_segments_of_another_family_are_not_found(void **state) {
         others[i] = test_family;
     }
     others[0].model_fingerprint++;
-    others[1].first_lane++;
-    others[2].n_lanes++;
+    others[1].first_offloaded_head++;
+    others[2].n_offloaded_heads++;
     others[3].work = SL_KV_BF16;
     others[4].rows = SL_KV_INT8;
     others[5].scan = SL_KV_INT1;
@@ -170,12 +170,12 @@ static void test_segments_evict_the_oldest_not_the_used_and_the_kept_last(void *
     put(fixture, &used, 64, 128);
     put(fixture, &other, 0, 64); // the youngest
     const struct sl_ops *ops;
-    struct sl_annex *annex;
+    struct sl_remote_kv *remote_kv;
     assert_int_equal(sl_ops_select("auto", &ops, NULL), SL_OK);
-    assert_int_equal(sl_annex_create(ops, 2, 2, 64, 128, &annex, NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_create(ops, 2, 2, 64, 128, &remote_kv, NULL), SL_OK);
     for (int64_t begin = 0; begin < 128; begin += 64) {
         struct sl_kv_segment *segment = sl_kv_segments_find(segments, &test_family, &used.hashes, begin, begin + 64);
-        assert_int_equal(sl_annex_append(annex, segment, NULL), SL_OK);
+        assert_int_equal(sl_remote_kv_append(remote_kv, segment, NULL), SL_OK);
         sl_kv_segment_unref(&segment);
     }
     assert_true(sl_kv_segments_evict_one(segments, INT64_MAX));
@@ -183,8 +183,8 @@ static void test_segments_evict_the_oldest_not_the_used_and_the_kept_last(void *
     assert_false(sl_kv_segments_evict_one(segments, INT64_MAX)); // all in use
     assert_int_equal(sl_kv_segments_oldest_ns(segments, INT64_MAX), INT64_MAX);
 
-    sl_kv_segments_let_go(segments, &test_family, &used.hashes, annex);
-    sl_annex_destroy(&annex);
+    sl_kv_segments_release(segments, &test_family, &used.hashes, remote_kv);
+    sl_remote_kv_destroy(&remote_kv);
     put(fixture, &other, 0, 64); // the youngest again, and yet the first to go
     assert_true(sl_kv_segments_evict_one(segments, sl_now_ns()));
     assert_null(sl_kv_segments_find(segments, &test_family, &other.hashes, 0, 64));
@@ -219,7 +219,7 @@ static void test_segment_family_refuses_formats_that_are_not_built(void **state)
     family.head_dim = 7;
     assert_int_equal(sl_kv_family_config(&family, 0, 64, &config, NULL), SL_ERR_INVALID);
     family = test_family;
-    family.n_lanes = 0;
+    family.n_offloaded_heads = 0;
     assert_int_equal(sl_kv_family_config(&family, 0, 64, &config, NULL), SL_ERR_INVALID);
 }
 

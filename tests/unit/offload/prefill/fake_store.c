@@ -19,29 +19,29 @@
 #define GRANT_MS 20000
 #define AWAIT_MS 1000
 
-// ---- annexes -------------------------------------------------------------------------------------------------------
+// ---- remote KVs ----------------------------------------------------------------------------------------------------
 
-struct fake_annex *fake_store_annex(struct fake_store *store, int32_t first_lane) {
-    for (int i = 0; i < store->n_annexes; i++) {
-        if (store->annexes[i].first_lane == first_lane) {
-            return &store->annexes[i];
+struct fake_remote_kv *fake_store_remote_kv(struct fake_store *store, int32_t first_offloaded_head) {
+    for (int i = 0; i < store->n_remote_kvs; i++) {
+        if (store->remote_kvs[i].first_offloaded_head == first_offloaded_head) {
+            return &store->remote_kvs[i];
         }
     }
     return NULL;
 }
 
-// A lease's id is the annex's number.
-static struct fake_annex *annex_of(struct fake_store *store, const char *lease_id) {
-    return &store->annexes[atoi(lease_id)];
+// A lease's id is the remote KV's number.
+static struct fake_remote_kv *remote_kv_of(struct fake_store *store, const char *lease_id) {
+    return &store->remote_kvs[atoi(lease_id)];
 }
 
-const void *fake_annex_page(const struct fake_annex *annex, int32_t lane, int64_t token) {
-    for (int i = 0; i < annex->n_segments; i++) {
-        const struct fake_segment *s = &annex->segments[i];
+const void *fake_remote_kv_page(const struct fake_remote_kv *remote_kv, int32_t offloaded_head, int64_t token) {
+    for (int i = 0; i < remote_kv->n_segments; i++) {
+        const struct fake_segment *s = &remote_kv->segments[i];
         if (token >= s->where.begin && token < s->where.begin + s->where.n_slots) {
-            size_t page = (size_t)(lane - annex->first_lane) * sl_pages_for(s->where.n_slots) +
+            size_t page = (size_t)(offloaded_head - remote_kv->first_offloaded_head) * sl_pages_for(s->where.n_slots) +
                           (size_t)((token - s->where.begin) / SL_PAGE_SLOTS);
-            return (const char *)s->block + page * annex->store->work.bytes;
+            return (const char *)s->block + page * remote_kv->store->work.bytes;
         }
     }
     return NULL;
@@ -50,8 +50,8 @@ const void *fake_annex_page(const struct fake_annex *annex, int32_t lane, int64_
 int fake_store_n_leased(struct fake_store *store) {
     int n = 0;
     pthread_mutex_lock(&store->mutex);
-    for (int i = 0; i < store->n_annexes; i++) {
-        n += store->annexes[i].leased;
+    for (int i = 0; i < store->n_remote_kvs; i++) {
+        n += store->remote_kvs[i].leased;
     }
     pthread_mutex_unlock(&store->mutex);
     return n;
@@ -61,15 +61,15 @@ int fake_store_n_leased(struct fake_store *store) {
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
     struct fake_segment *segment = arg;
-    struct fake_annex *annex = segment->annex;
+    struct fake_remote_kv *remote_kv = segment->remote_kv;
     (void)header, (void)header_bytes, (void)body_bytes;
-    pthread_mutex_lock(&annex->store->mutex);
+    pthread_mutex_lock(&remote_kv->store->mutex);
     segment->arrived = true;
-    for (int i = 0; i < annex->n_segments && annex->segments[i].arrived; i++) {
-        annex->n_tokens = annex->segments[i].where.begin + annex->segments[i].where.n_slots;
+    for (int i = 0; i < remote_kv->n_segments && remote_kv->segments[i].arrived; i++) {
+        remote_kv->n_tokens = remote_kv->segments[i].where.begin + remote_kv->segments[i].where.n_slots;
     }
-    pthread_cond_broadcast(&annex->store->changed);
-    pthread_mutex_unlock(&annex->store->mutex);
+    pthread_cond_broadcast(&remote_kv->store->changed);
+    pthread_mutex_unlock(&remote_kv->store->mutex);
 }
 
 static void on_failure(void *arg, enum sl_status status, const char *text) {
@@ -93,29 +93,30 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %lld tokens", (long long)request->n_tokens);
     }
     pthread_mutex_lock(&store->mutex);
-    struct fake_annex *annex = fake_store_annex(store, request->share->first_lane);
-    if (annex == NULL) {
-        assert_true(store->n_annexes < FAKE_MAX_ANNEXES);
-        annex = &store->annexes[store->n_annexes++];
-        *annex = (struct fake_annex){
-            .store = store, .first_lane = request->share->first_lane, .n_lanes = request->share->n_lanes};
+    struct fake_remote_kv *remote_kv = fake_store_remote_kv(store, request->share->first_lane);
+    if (remote_kv == NULL) {
+        assert_true(store->n_remote_kvs < FAKE_MAX_REMOTE_KVS);
+        remote_kv = &store->remote_kvs[store->n_remote_kvs++];
+        *remote_kv = (struct fake_remote_kv){.store = store,
+                                             .first_offloaded_head = request->share->first_lane,
+                                             .n_offloaded_heads = request->share->n_lanes};
     }
-    annex->leased = true;
-    // The store has its annex for any prompt: tests use one prompt. A partial page is of no use to a longer one.
-    int64_t n_tokens = annex->n_tokens <= request->n_tokens ? annex->n_tokens : request->n_tokens;
+    remote_kv->leased = true;
+    // The store has its remote KV for any prompt: tests use one prompt. A partial page is of no use to a longer one.
+    int64_t n_tokens = remote_kv->n_tokens <= request->n_tokens ? remote_kv->n_tokens : request->n_tokens;
     n_tokens = n_tokens < request->n_tokens ? n_tokens / SL_PAGE_SLOTS * SL_PAGE_SLOTS : n_tokens;
-    while (annex->n_segments > 0 && annex->segments[annex->n_segments - 1].where.begin >= n_tokens) {
-        struct fake_segment *last = &annex->segments[--annex->n_segments];
+    while (remote_kv->n_segments > 0 && remote_kv->segments[remote_kv->n_segments - 1].where.begin >= n_tokens) {
+        struct fake_segment *last = &remote_kv->segments[--remote_kv->n_segments];
         sl_grant_close(&last->grant);
         sl_arena_free(store->arena, last->block);
         last->block = NULL;
     }
-    annex->n_tokens = n_tokens;
+    remote_kv->n_tokens = n_tokens;
     char lease_id[16];
-    snprintf(lease_id, sizeof lease_id, "%td", annex - store->annexes);
+    snprintf(lease_id, sizeof lease_id, "%td", remote_kv - store->remote_kvs);
     pthread_mutex_unlock(&store->mutex);
     Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
-    reply.annex_id = (uint64_t)(annex - store->annexes);
+    reply.annex_id = (uint64_t)(remote_kv - store->remote_kvs);
     reply.lease_id = lease_id;
     reply.lease_ms = FAKE_LEASE_MS;
     reply.n_tokens = n_tokens;
@@ -127,8 +128,9 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
 }
 
 // Returns the end of what has been granted.
-static int64_t granted_end(const struct fake_annex *annex) {
-    const struct sl_near_segment *last = annex->n_segments > 0 ? &annex->segments[annex->n_segments - 1].where : NULL;
+static int64_t granted_end(const struct fake_remote_kv *remote_kv) {
+    const struct sl_near_segment *last =
+        remote_kv->n_segments > 0 ? &remote_kv->segments[remote_kv->n_segments - 1].where : NULL;
     return last != NULL ? last->begin + last->n_slots : 0;
 }
 
@@ -137,34 +139,34 @@ static enum sl_status grant_stretch(void *service, struct sl_rpc_call *call, con
     static const struct sl_grant_events events = {on_complete, on_failure, on_release};
     struct fake_store *store = service;
     const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
-    struct fake_annex *annex = annex_of(store, request->lease_id);
-    int64_t end = granted_end(annex);
-    if (!annex->leased || request->begin != end || request->begin % SL_PAGE_SLOTS != 0) {
+    struct fake_remote_kv *remote_kv = remote_kv_of(store, request->lease_id);
+    int64_t end = granted_end(remote_kv);
+    if (!remote_kv->leased || request->begin != end || request->begin % SL_PAGE_SLOTS != 0) {
         return sl_fail(err, SL_ERR_INVALID, "a segment from token %lld on behind %lld tokens",
                        (long long)request->begin, (long long)end);
     }
     struct sl_kv_segment_config config = {.begin = request->begin,
                                           .n_slots = (uint32_t)request->n_tokens,
-                                          .first_lane = annex->first_lane,
-                                          .n_lanes = annex->n_lanes,
+                                          .first_offloaded_head = remote_kv->first_offloaded_head,
+                                          .n_offloaded_heads = remote_kv->n_offloaded_heads,
                                           .work = store->work,
                                           .rows = store->work.format,
                                           .scan = store->work.format};
     size_t bytes = sl_kv_segment_block_bytes(&config), ticket_bytes;
     uint8_t *ticket;
     pthread_mutex_lock(&store->mutex);
-    if (store->one_at_a_time && annex->n_tokens < end) {
+    if (store->one_at_a_time && remote_kv->n_tokens < end) {
         store->n_refused++;
         pthread_mutex_unlock(&store->mutex);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%lld tokens are on their way", (long long)(end - annex->n_tokens));
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%lld tokens are on their way", (long long)(end - remote_kv->n_tokens));
     }
-    assert_true(annex->n_segments < FAKE_MAX_SEGMENTS);
-    struct fake_segment *segment = &annex->segments[annex->n_segments++];
-    *segment = (struct fake_segment){.annex = annex, .block = sl_arena_alloc(store->arena, bytes)};
+    assert_true(remote_kv->n_segments < FAKE_MAX_SEGMENTS);
+    struct fake_segment *segment = &remote_kv->segments[remote_kv->n_segments++];
+    *segment = (struct fake_segment){.remote_kv = remote_kv, .block = sl_arena_alloc(store->arena, bytes)};
     assert_non_null(segment->block);
     segment->where = (struct sl_near_segment){.begin = request->begin,
                                               .n_slots = (uint32_t)request->n_tokens,
-                                              .n_lanes = (uint32_t)annex->n_lanes,
+                                              .n_offloaded_heads = (uint32_t)remote_kv->n_offloaded_heads,
                                               .offset = (uint64_t)((uint8_t *)segment->block - store->region)};
     store->n_granted++;
     pthread_mutex_unlock(&store->mutex);
@@ -191,16 +193,16 @@ static enum sl_status await_annex(void *service, struct sl_rpc_call *call, const
                                   struct sl_error *err) {
     struct fake_store *store = service;
     const Sluice__V1__AwaitAnnexRequest *request = (const Sluice__V1__AwaitAnnexRequest *)message;
-    struct fake_annex *annex = annex_of(store, request->lease_id);
+    struct fake_remote_kv *remote_kv = remote_kv_of(store, request->lease_id);
     pthread_mutex_lock(&store->mutex);
     bool unready = store->n_unready > 0;
     store->n_unready -= unready;
     int64_t deadline_ns = sl_deadline_in_ms(unready ? FAKE_LEASE_MS / 2 : AWAIT_MS);
-    while ((unready || annex->n_tokens < request->n_tokens) && sl_now_ns() < deadline_ns) {
+    while ((unready || remote_kv->n_tokens < request->n_tokens) && sl_now_ns() < deadline_ns) {
         sl_cond_wait_until(&store->changed, &store->mutex, deadline_ns);
     }
     Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
-    reply.n_tokens = unready ? 0 : annex->n_tokens;
+    reply.n_tokens = unready ? 0 : remote_kv->n_tokens;
     pthread_mutex_unlock(&store->mutex);
     (void)err;
     return sl_rpc_call_send(call, &reply.base);
@@ -223,7 +225,7 @@ static enum sl_status release(void *service, struct sl_rpc_call *call, const Pro
     struct fake_store *store = service;
     (void)err;
     pthread_mutex_lock(&store->mutex);
-    annex_of(store, ((const Sluice__V1__ReleaseRequest *)message)->lease_id)->leased = false;
+    remote_kv_of(store, ((const Sluice__V1__ReleaseRequest *)message)->lease_id)->leased = false;
     pthread_mutex_unlock(&store->mutex);
     Sluice__V1__ReleaseReply reply = SLUICE__V1__RELEASE_REPLY__INIT;
     return sl_rpc_call_send(call, &reply.base);
@@ -240,13 +242,14 @@ static void on_question(void *arg, struct sl_fabric_incoming *question) {
     assert_int_equal(request.kind, SL_NEAR_MAP);
     pthread_mutex_lock(&store->mutex);
     store->n_maps++;
-    const struct fake_annex *annex = &store->annexes[request.annex_id];
-    struct sl_near_answer head = {.magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_lanes = request.n_lanes};
-    uint8_t *answer = malloc(sizeof head + FAKE_MAX_SEGMENTS * sizeof annex->segments[0].where);
+    const struct fake_remote_kv *remote_kv = &store->remote_kvs[request.remote_kv_id];
+    struct sl_near_answer head = {
+        .magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_offloaded_heads = request.n_offloaded_heads};
+    uint8_t *answer = malloc(sizeof head + FAKE_MAX_SEGMENTS * sizeof remote_kv->segments[0].where);
     assert_non_null(answer);
-    for (int i = 0; i < annex->n_segments && annex->segments[i].arrived; i++) {
-        memcpy(answer + sizeof head + head.n_bytes, &annex->segments[i].where, sizeof annex->segments[i].where);
-        head.n_bytes += sizeof annex->segments[i].where;
+    for (int i = 0; i < remote_kv->n_segments && remote_kv->segments[i].arrived; i++) {
+        memcpy(answer + sizeof head + head.n_bytes, &remote_kv->segments[i].where, sizeof remote_kv->segments[i].where);
+        head.n_bytes += sizeof remote_kv->segments[i].where;
     }
     pthread_mutex_unlock(&store->mutex);
     memcpy(answer, &head, sizeof head);
@@ -307,15 +310,15 @@ void fake_store_stop(struct fake_store *store) {
     }
     sl_rpc_server_stop(&store->server, 0);
     sl_window_close(&store->window);
-    for (int a = 0; a < store->n_annexes; a++) {
+    for (int a = 0; a < store->n_remote_kvs; a++) {
         for (int s = 0; s < FAKE_MAX_SEGMENTS; s++) {
-            sl_grant_close(&store->annexes[a].segments[s].grant);
+            sl_grant_close(&store->remote_kvs[a].segments[s].grant);
         }
     }
     sl_fabric_destroy(&store->fabric);
-    for (int a = 0; a < store->n_annexes; a++) {
+    for (int a = 0; a < store->n_remote_kvs; a++) {
         for (int s = 0; s < FAKE_MAX_SEGMENTS; s++) {
-            sl_arena_free(store->arena, store->annexes[a].segments[s].block);
+            sl_arena_free(store->arena, store->remote_kvs[a].segments[s].block);
         }
     }
     sl_arena_destroy(&store->arena);

@@ -21,7 +21,7 @@ static inline enum sl_status read_chunk(const struct sl_runtime *runtime, struct
             struct sl_error why = {0};
             sl_stream_hold(runtime->stream);
             sl_reader_fail(reader, sl_offload_attend(offload, layer, &reading.pass.attends[0], &why), &why);
-            sl_reader_fail(reader, sl_stream_let_go(runtime->stream, &why), &why);
+            sl_reader_fail(reader, sl_stream_release(runtime->stream, &why), &why);
         }
         if (offload && peak_bytes_inout) {
             struct sl_session_stats stats;

@@ -27,11 +27,11 @@
 #define RECIPE      "place=offload/2+3,topk=64,chunk=512" // the layer after 3 tells whether attention was right
 // A split of slots and some; chunks end anywhere in it, and what is recent is longer than the last chunk.
 #define THINNED RECIPE ",scope=sinks:8+recent:400,score=random,budget=0.6,when=chunk"
-#define N_LANES 4 // two KV heads a layer
+#define N_HEADS 4 // two KV heads a layer
 static const int offloaded[] = {2, 3};
 
 struct share {
-    int store, first_lane, n_lanes, replica;
+    int store, first_offloaded_head, n_offloaded_heads, replica;
 };
 
 struct job {
@@ -183,8 +183,8 @@ static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_pla
     for (size_t i = 0; i < n_shares; i++) {
         job->shares[i] = (Sluice__V1__StoreShare)SLUICE__V1__STORE_SHARE__INIT;
         job->shares[i].address = (char *)fake_store_address(&f->stores[shares[i].store]);
-        job->shares[i].first_lane = shares[i].first_lane;
-        job->shares[i].n_lanes = shares[i].n_lanes;
+        job->shares[i].first_lane = shares[i].first_offloaded_head;
+        job->shares[i].n_lanes = shares[i].n_offloaded_heads;
         job->shares[i].replica = shares[i].replica;
         job->pointers[i] = &job->shares[i];
     }
@@ -220,11 +220,11 @@ static enum sl_status finish(struct job *job, struct sl_session *session, Sluice
 }
 
 static void finish_well(struct job *job, struct sl_session *session) {
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
+    Sluice__V1__AnnexShare **remote_kv;
+    size_t n_remote_kv;
     struct sl_error err = {0};
-    assert_int_equal(finish(job, session, &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    assert_int_equal(finish(job, session, &remote_kv, &n_remote_kv, &err), SL_OK);
+    sl_remote_kv_shares_free(&remote_kv, n_remote_kv);
 }
 
 // As it comes out of the store: without slots of offloaded layers, with room for the longer prompt.
@@ -251,7 +251,7 @@ static void assert_same_page(const struct sl_page_layout *layout, const void *a,
     assert_memory_equal((const char *)a + layout->v, (const char *)b + layout->v, bytes);
 }
 
-// Every page of the session, and of the annexes, has the bits of the session that has it all.
+// Every page of the session, and of the remote KVs, has the bits of the session that has it all.
 static void assert_same_bits_as(struct fixture *f, const struct sl_session *whole, const struct job *job,
                                 const struct share *shares, size_t n_shares) {
     const struct sl_session *session = sl_reader_session(job->reader);
@@ -268,13 +268,15 @@ static void assert_same_bits_as(struct fixture *f, const struct sl_session *whol
         }
     }
     for (size_t i = 0; i < n_shares; i++) {
-        const struct fake_annex *annex = fake_store_annex(&f->stores[shares[i].store], shares[i].first_lane);
-        assert_int_equal(annex->n_tokens, n_slots);
-        for (int lane = shares[i].first_lane; lane < shares[i].first_lane + shares[i].n_lanes; lane++) {
-            int layer = offloaded[lane / 2], h = lane % 2;
+        const struct fake_remote_kv *remote_kv =
+            fake_store_remote_kv(&f->stores[shares[i].store], shares[i].first_offloaded_head);
+        assert_int_equal(remote_kv->n_tokens, n_slots);
+        for (int offloaded_head = shares[i].first_offloaded_head;
+             offloaded_head < shares[i].first_offloaded_head + shares[i].n_offloaded_heads; offloaded_head++) {
+            int layer = offloaded[offloaded_head / 2], h = offloaded_head % 2;
             for (int64_t t = 0; t < n_slots; t += SL_PAGE_SLOTS) {
                 assert_same_page(&f->plan.work[layer], whole->layers[layer].heads[h].pages[t / SL_PAGE_SLOTS],
-                                 fake_annex_page(annex, lane, t),
+                                 fake_remote_kv_page(remote_kv, offloaded_head, t),
                                  n_slots - t < SL_PAGE_SLOTS ? n_slots - t : SL_PAGE_SLOTS);
             }
         }
@@ -289,7 +291,7 @@ static void assert_same_bits(struct fixture *f, const struct job *job, const str
 
 static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     struct fixture *f = *state;
-    static const struct share shares[] = {{0, 0, N_LANES, 0}};
+    static const struct share shares[] = {{0, 0, N_HEADS, 0}};
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &f->plan, shares, 1, NULL, &err), SL_OK);
@@ -304,31 +306,31 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     assert_int_equal(sl_reader_session(job->reader)->layers[offloaded[1]].heads[1].n_slots, MAX_TOKENS - 8192);
     assert_true(job->peak_bytes <= f->plan.prefill_peak_bytes);
 
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    assert_int_equal(n_annex, 1);
-    assert_string_equal(annex[0]->share->address, job->shares[0].address);
-    assert_string_equal(annex[0]->fabric_address, sl_fabric_address(f->stores[0].fabric));
-    assert_int_equal(annex[0]->fabric_epoch, sl_fabric_epoch(f->stores[0].fabric));
-    assert_int_equal(annex[0]->window.len, f->stores[0].ticket_bytes);
-    sl_annex_shares_free(&annex, n_annex);
+    Sluice__V1__AnnexShare **remote_kv;
+    size_t n_remote_kv;
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &remote_kv, &n_remote_kv, &err), SL_OK);
+    assert_int_equal(n_remote_kv, 1);
+    assert_string_equal(remote_kv[0]->share->address, job->shares[0].address);
+    assert_string_equal(remote_kv[0]->fabric_address, sl_fabric_address(f->stores[0].fabric));
+    assert_int_equal(remote_kv[0]->fabric_epoch, sl_fabric_epoch(f->stores[0].fabric));
+    assert_int_equal(remote_kv[0]->window.len, f->stores[0].ticket_bytes);
+    sl_remote_kv_shares_free(&remote_kv, n_remote_kv);
     assert_same_bits(f, job, shares, 1);
 
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
     assert_int_equal(stats.shipped_tokens, MAX_TOKENS);
     assert_int_equal(stats.stored_tokens, 0);
-    assert_int_equal(stats.shipped_bytes, sl_pages_for(MAX_TOKENS) * N_LANES * f->plan.work[2].bytes);
+    assert_int_equal(stats.shipped_bytes, sl_pages_for(MAX_TOKENS) * N_HEADS * f->plan.work[2].bytes);
     assert_true(stats.read_back_bytes > 0);
     // Cut at multiples of the segment, and after the last full page.
-    const struct fake_annex *at_store = fake_store_annex(&f->stores[0], 0);
+    const struct fake_remote_kv *at_store = fake_store_remote_kv(&f->stores[0], 0);
     assert_int_equal(at_store->n_segments, MAX_TOKENS / SL_KV_SEGMENT_TOKENS + 2);
     assert_int_equal(at_store->segments[1].where.begin, SL_KV_SEGMENT_TOKENS);
     assert_int_equal(at_store->segments[at_store->n_segments - 1].where.n_slots, MAX_TOKENS % SL_PAGE_SLOTS);
     assert_true(f->stores[0].n_renewed > 0); // it has taken longer than the lease
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 1);
-    sl_offload_hand_on(job->offload);
+    sl_offload_pass_leases(job->offload);
     close_job(job);
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 1); // the receiver's
 }
@@ -342,11 +344,11 @@ static void test_offload_is_divided_between_stores(void **state) {
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
     assert_int_equal(read_until(f, job, ONE_SPLIT, &err), SL_OK);
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    assert_int_equal(n_annex, 2);
-    sl_annex_shares_free(&annex, n_annex);
+    Sluice__V1__AnnexShare **remote_kv;
+    size_t n_remote_kv;
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &remote_kv, &n_remote_kv, &err), SL_OK);
+    assert_int_equal(n_remote_kv, 2);
+    sl_remote_kv_shares_free(&remote_kv, n_remote_kv);
     assert_same_bits(f, job, shares, 2);
     close_job(job);
     assert_int_equal(fake_store_n_leased(&f->stores[0]) + fake_store_n_leased(&f->stores[1]), 0); // no lease is left
@@ -355,7 +357,7 @@ static void test_offload_is_divided_between_stores(void **state) {
 // The store's reads are refused: those of the other replica take their place.
 static void test_offload_reads_from_the_replica_that_lives(void **state) {
     struct fixture *f = *state;
-    static const struct share shares[] = {{0, 0, N_LANES, 0}, {1, 0, N_LANES, 1}};
+    static const struct share shares[] = {{0, 0, N_HEADS, 0}, {1, 0, N_HEADS, 1}};
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
@@ -373,7 +375,7 @@ static void test_offload_reads_from_the_replica_that_lives(void **state) {
 // A longer prompt begins with what the stores and a capsule have of a shorter one.
 static void test_offload_goes_on_from_what_is_stored(void **state) {
     struct fixture *f = *state;
-    static const struct share shares[] = {{0, 0, N_LANES, 0}};
+    static const struct share shares[] = {{0, 0, N_HEADS, 0}};
     enum { SHORTER = 5000, FULL = SHORTER / 64 * 64 };
     struct sl_plan shorter = make_plan(f, false, SHORTER);
     struct job *job = &f->job;
@@ -412,7 +414,7 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
 // The capsule is gone: everything is read, but what the stores have is not shipped again.
 static void test_offload_does_not_ship_what_is_stored(void **state) {
     struct fixture *f = *state;
-    static const struct share shares[] = {{0, 0, N_LANES, 0}};
+    static const struct share shares[] = {{0, 0, N_HEADS, 0}};
     struct sl_plan shorter = make_plan(f, false, 1500);
     struct job *job = &f->job;
     struct sl_error err = {0};
@@ -483,7 +485,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
     assert_int_equal(stats.shipped_tokens, N_SLOTS);
-    assert_int_equal(stats.shipped_bytes, sl_pages_for(N_SLOTS) * N_LANES * plan.work[2].bytes);
+    assert_int_equal(stats.shipped_bytes, sl_pages_for(N_SLOTS) * N_HEADS * plan.work[2].bytes);
     assert_int_equal(stats.shipped_bytes, sl_plan_offloaded_bytes(&plan));
     assert_true(stats.read_back_bytes > 0);
     close_job(job);
@@ -563,9 +565,9 @@ static void test_offload_refuses_stores_that_do_not_fit(void **state) {
     struct sl_error err = {0};
     static const struct share gap[] = {{0, 0, 2, 0}, {1, 3, 1, 0}}, twice[] = {{0, 0, 4, 0}, {1, 0, 2, 1}};
     assert_int_equal(open_job(f, job, &f->plan, gap, 2, NULL, &err), SL_ERR_INVALID);
-    assert_non_null(strstr(err.text, "replica 0 has nobody for lane 2 of 4"));
+    assert_non_null(strstr(err.text, "replica 0 has nobody for offloaded head 2 of 4"));
     assert_int_equal(open_job(f, job, &f->plan, twice, 2, NULL, &err), SL_ERR_INVALID);
-    assert_non_null(strstr(err.text, "replica 1 has nobody for lane 2 of 4"));
+    assert_non_null(strstr(err.text, "replica 1 has nobody for offloaded head 2 of 4"));
     assert_int_equal(open_job(f, job, &f->plan, gap, 0, NULL, &err), SL_ERR_INVALID);
     static const struct share both[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
     f->stores[1].full = true;

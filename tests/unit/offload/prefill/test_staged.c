@@ -120,8 +120,8 @@ static struct sl_session *read_all(struct fixture *f, const struct sl_plan *plan
 // The same with two layers at the store; in f->session.
 static void read_offloading(struct fixture *f, const struct sl_plan *plan, struct sl_session *resumed) {
     Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT, *shares[] = {&share};
-    Sluice__V1__AnnexShare **annexes = NULL;
-    size_t n_annexes = 0;
+    Sluice__V1__AnnexShare **remote_kvs = NULL;
+    size_t n_remote_kvs = 0;
     struct sl_error err = {0};
     share.address = (char *)fake_store_address(&f->store);
     share.n_lanes = 4;
@@ -139,12 +139,12 @@ static void read_offloading(struct fixture *f, const struct sl_plan *plan, struc
     f->session = read_all(f, plan, resumed);
     enum sl_status status;
     do {
-        status = sl_offload_finish(f->offload, f->session, sl_deadline_in_ms(1000), &annexes, &n_annexes, &err);
+        status = sl_offload_finish(f->offload, f->session, sl_deadline_in_ms(1000), &remote_kvs, &n_remote_kvs, &err);
     } while (status == SL_AGAIN);
     if (status != SL_OK) {
         fail_msg("%s", err.text);
     }
-    sl_annex_shares_free(&annexes, n_annexes);
+    sl_remote_kv_shares_free(&remote_kvs, n_remote_kvs);
     sl_offload_close(&f->offload);
 }
 
@@ -165,11 +165,11 @@ static void assert_same_rows(const struct sl_page_layout *layout, const char *a,
 
 // Compares the offloaded layers that the session holds here, and those that the store has.
 static void assert_same(struct fixture *f, const struct sl_session *whole, int64_t n_tokens, int64_t n_at_store) {
-    const struct fake_annex *annex = fake_store_annex(&f->store, 0);
-    assert_int_equal(annex->n_tokens, n_at_store);
-    for (int lane = 0; lane < 4; lane++) {
-        const struct sl_head *want = &whole->layers[1 + lane / 2].heads[lane % 2],
-                             *got = &f->session->layers[1 + lane / 2].heads[lane % 2];
+    const struct fake_remote_kv *remote_kv = fake_store_remote_kv(&f->store, 0);
+    assert_int_equal(remote_kv->n_tokens, n_at_store);
+    for (int offloaded_head = 0; offloaded_head < 4; offloaded_head++) {
+        const struct sl_head *want = &whole->layers[1 + offloaded_head / 2].heads[offloaded_head % 2],
+                             *got = &f->session->layers[1 + offloaded_head / 2].heads[offloaded_head % 2];
         const struct sl_page_layout *layout = &f->plan.work[1];
         assert_int_equal(got->n_slots, n_tokens);
         for (int64_t t = 0; t < n_tokens; t += SL_PAGE_SLOTS) {
@@ -177,7 +177,7 @@ static void assert_same(struct fixture *f, const struct sl_session *whole, int64
             char *a = from_device(f, want->pages[t / SL_PAGE_SLOTS], layout->bytes),
                  *b = from_device(f, got->pages[t / SL_PAGE_SLOTS], layout->bytes);
             assert_same_rows(layout, a, b, n);
-            assert_same_rows(layout, a, fake_annex_page(annex, lane, t), n);
+            assert_same_rows(layout, a, fake_remote_kv_page(remote_kv, offloaded_head, t), n);
             free(a);
             free(b);
         }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: requests about annexes over fabrics of one process. The bytes are those of a local annex, a second store answers where the first
- *          is slow or lost, and an unanswered request ends in time, with an error that names the store.
+ * Purpose: requests about remote KVs over fabrics of one process. The bytes are those of a local remote KV, a second
+ *          store answers where the first is slow or lost, and an unanswered request ends in time, with an error that
+ *          names the store.
  */
 #include "net/offload/remote/remote_source.h"
 
@@ -12,25 +13,25 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "tests/unit/fabric/harness.h"
-#include "tests/unit/offload/annex/fixture.h"
-#include "tests/unit/offload/annex/shared_blocks.h"
-#include "tests/unit/offload/annex/shares.h"
+#include "tests/unit/offload/remote_kv/fixture.h"
+#include "tests/unit/offload/remote_kv/shared_blocks.h"
+#include "tests/unit/offload/remote_kv/shares.h"
 #include "tests/unit/slowness.h"
 
-#define N_LANES     4
+#define N_HEADS     4
 #define D           16
 #define N_TOKENS    200
 #define TOPK        12
 #define MAX_HELD    8
 #define DEADLINE_MS (4000 * SLOWNESS) // of a question that is to be answered
 
-// A kvstore's side: what its fabric is asked, it answers at once from one annex, or holds back.
+// A kvstore's side: what its fabric is asked, it answers at once from one remote KV, or holds back.
 struct store {
     struct sl_fabric *fabric;
-    const struct sl_annex *annex;
+    const struct sl_remote_kv *remote_kv;
     struct sl_near_memory *memory;
-    struct sl_annex_scratch *scratch;
-    uint64_t annex_id;
+    struct sl_remote_kv_scratch *scratch;
+    uint64_t remote_kv_id;
     atomic_bool holds;
     atomic_int refuses_with; // enum sl_status; 0: it answers
     atomic_int n_questions, n_resets, n_held, n_wrong_ids;
@@ -51,12 +52,12 @@ static void on_question(void *arg, struct sl_fabric_incoming *question) {
     memcpy(&head, request, sizeof head);
     atomic_fetch_add(&store->n_questions, 1);
     atomic_fetch_add(&store->n_resets, (head.flags & SL_NEAR_RESET) != 0);
-    atomic_fetch_add(&store->n_wrong_ids, head.annex_id != store->annex_id);
+    atomic_fetch_add(&store->n_wrong_ids, head.remote_kv_id != store->remote_kv_id);
     if (atomic_load(&store->holds)) {
         store->held[atomic_fetch_add(&store->n_held, 1) % MAX_HELD] = question;
         return;
     }
-    size_t bytes = sl_near_answer_bytes(store->annex, request, request_bytes);
+    size_t bytes = sl_near_answer_bytes(store->remote_kv, request, request_bytes);
     void *answer = malloc(bytes + SL_NEAR_REFUSAL_BYTES);
     if (atomic_load(&store->refuses_with) != SL_OK) {
         struct sl_near_answer refusal = {
@@ -66,13 +67,13 @@ static void on_question(void *arg, struct sl_fabric_incoming *question) {
         sl_fabric_incoming_reply(&question, answer, sizeof refusal + 3, release, answer);
         return;
     }
-    sl_near_serve(store->annex, store->memory, store->scratch, request, request_bytes, answer, &bytes);
+    sl_near_serve(store->remote_kv, store->memory, store->scratch, request, request_bytes, answer, &bytes);
     sl_fabric_incoming_reply(&question, answer, bytes, release, answer);
 }
 
 struct scene {
-    struct lanes lanes;
-    struct shares *shares;     // the annexes
+    struct offloaded_heads offloaded_heads;
+    struct shares *shares;     // the remote KVs
     struct sl_fabric *fabric;  // the asker's
     struct store stores[2][2]; // [share][replica]
     int n_shares, n_replicas;
@@ -84,10 +85,10 @@ struct scene {
 static void start_store(struct scene *s, int share, int replica) {
     struct sl_error err;
     struct store *store = &s->stores[share][replica];
-    store->annex = s->shares->annexes[share];
-    store->annex_id = (uint64_t)(100 + 10 * share + replica);
-    store->scratch = sl_annex_scratch_create(NULL);
-    assert_int_equal(sl_near_memory_create(store->annex, &store->memory, &err), SL_OK);
+    store->remote_kv = s->shares->remote_kvs[share];
+    store->remote_kv_id = (uint64_t)(100 + 10 * share + replica);
+    store->scratch = sl_remote_kv_scratch_create(NULL);
+    assert_int_equal(sl_near_memory_create(store->remote_kv, &store->memory, &err), SL_OK);
     snprintf(store->name, sizeof store->name, "store-%d-%d", share, replica);
     store->fabric = start_fabric("tcp", "127.0.0.1:0", NULL, 500);
     sl_fabric_on_request(store->fabric, on_question, store);
@@ -102,13 +103,13 @@ static void stop_store(struct store *store) {
     }
     sl_fabric_destroy(&store->fabric);
     sl_near_memory_destroy(&store->memory);
-    sl_annex_scratch_destroy(&store->scratch);
+    sl_remote_kv_scratch_destroy(&store->scratch);
 }
 
-// Lanes of one layer that is offloaded.
-static const struct sl_plan *plan_of_lanes(void) {
+// Offloaded heads of one layer that is offloaded.
+static const struct sl_plan *plan_of_offloaded_heads(void) {
     static struct sl_plan plan;
-    plan = (struct sl_plan){.geometry = {.n_layers = 1, .n_kv_heads = N_LANES, .head_dim = D}, .n_prompt = N_TOKENS};
+    plan = (struct sl_plan){.geometry = {.n_layers = 1, .n_kv_heads = N_HEADS, .head_dim = D}, .n_prompt = N_TOKENS};
     plan.recipe.retrieve = SL_RETRIEVE_NEAR;
     sl_layers_add(&plan.recipe.offload, 0);
     assert_int_equal(sl_page_layout_init(&plan.work[0], SL_KV_F16, D, 0, false), SL_OK);
@@ -116,7 +117,7 @@ static const struct sl_plan *plan_of_lanes(void) {
 }
 
 static enum sl_status create_source(struct scene *s, struct sl_source **source_out, struct sl_error *err) {
-    Sluice__V1__AnnexShare annexes[4], *pointers[4];
+    Sluice__V1__AnnexShare remote_kvs[4], *pointers[4];
     Sluice__V1__StoreShare shares[4];
     size_t n = 0;
     for (int i = s->n_shares - 1; i >= 0; i--) { // in any order
@@ -124,18 +125,18 @@ static enum sl_status create_source(struct scene *s, struct sl_source **source_o
             struct store *store = &s->stores[i][r];
             shares[n] = (Sluice__V1__StoreShare)SLUICE__V1__STORE_SHARE__INIT;
             shares[n].address = store->name;
-            shares[n].first_lane = s->shares->base.shares[i].first_lane;
-            shares[n].n_lanes = s->shares->base.shares[i].n_lanes;
+            shares[n].first_lane = s->shares->base.shares[i].first_offloaded_head;
+            shares[n].n_lanes = s->shares->base.shares[i].n_offloaded_heads;
             shares[n].replica = r;
-            annexes[n] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
-            annexes[n].share = &shares[n];
-            annexes[n].annex_id = store->annex_id;
-            annexes[n].fabric_address = (char *)sl_fabric_address(store->fabric);
-            annexes[n].fabric_epoch = sl_fabric_epoch(store->fabric);
-            pointers[n] = &annexes[n];
+            remote_kvs[n] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
+            remote_kvs[n].share = &shares[n];
+            remote_kvs[n].annex_id = store->remote_kv_id;
+            remote_kvs[n].fabric_address = (char *)sl_fabric_address(store->fabric);
+            remote_kvs[n].fabric_epoch = sl_fabric_epoch(store->fabric);
+            pointers[n] = &remote_kvs[n];
         }
     }
-    return sl_remote_source_create(s->connections, pointers, n, plan_of_lanes(), source_out, err);
+    return sl_remote_source_create(s->connections, pointers, n, plan_of_offloaded_heads(), source_out, err);
 }
 
 static void start(struct scene *s, int n_shares, int n_replicas) {
@@ -143,8 +144,9 @@ static void start(struct scene *s, int n_shares, int n_replicas) {
     memset(s, 0, sizeof *s);
     s->n_shares = n_shares;
     s->n_replicas = n_replicas;
-    lanes_create(&s->lanes, SL_KV_F16, N_LANES, D, N_TOKENS, 7);
-    s->shares = shares_create(s->lanes.ops, s->lanes.arena, s->lanes.kv, N_LANES, N_TOKENS, SL_KV_F16, n_shares);
+    offloaded_heads_create(&s->offloaded_heads, SL_KV_F16, N_HEADS, D, N_TOKENS, 7);
+    s->shares = shares_create(s->offloaded_heads.ops, s->offloaded_heads.arena, s->offloaded_heads.kv, N_HEADS,
+                              N_TOKENS, SL_KV_F16, n_shares);
     s->shape = (struct sl_near_shape){D, SL_KV_F16, SL_KV_F16, N_TOKENS};
     s->fabric = start_fabric("tcp", NULL, NULL, 500);
     for (int i = 0; i < n_shares; i++) {
@@ -170,7 +172,7 @@ static void stop(struct scene *s) {
         }
     }
     shares_destroy(&s->shares);
-    lanes_destroy(&s->lanes);
+    offloaded_heads_destroy(&s->offloaded_heads);
 }
 
 struct topk {
@@ -178,19 +180,19 @@ struct topk {
     float q[2][D];
 };
 
-static struct topk make_topk(struct scene *s, int first_lane, uint64_t sequence) {
+static struct topk make_topk(struct scene *s, int first_offloaded_head, uint64_t sequence) {
     struct topk request = {.head = {.magic = SL_NEAR_MAGIC,
                                     .version = SL_NEAR_VERSION,
                                     .kind = SL_NEAR_TOPK,
-                                    .first_lane = (uint32_t)first_lane,
-                                    .n_lanes = 2,
+                                    .first_offloaded_head = (uint32_t)first_offloaded_head,
+                                    .n_offloaded_heads = 2,
                                     .n_channels = 4,
                                     .topk = TOPK,
                                     .places = TOPK + 8,
                                     .last = N_TOKENS,
                                     .sequence = sequence}};
-    random_query(&s->lanes, request.q[0]);
-    random_query(&s->lanes, request.q[1]);
+    random_query(&s->offloaded_heads, request.q[0]);
+    random_query(&s->offloaded_heads, request.q[1]);
     return request;
 }
 
@@ -204,7 +206,7 @@ static struct sl_asked *ask(struct scene *s, struct topk *request, int64_t deadl
     return asked;
 }
 
-// The answer is what this annex and an asker's memory of its own give, but for the time that it took.
+// The answer is what this remote KV and an asker's memory of its own give, but for the time that it took.
 static void assert_answered(struct scene *s, struct sl_asked **asked, const struct topk *request, int share,
                             struct sl_near_memory *memory) {
     const void *answer;
@@ -214,22 +216,22 @@ static void assert_answered(struct scene *s, struct sl_asked **asked, const stru
         fail_msg("%s", err.text);
     }
     assert_true(s->source->ops->is_there(s->source, *asked));
-    char *expected = malloc(sl_near_answer_bytes(s->shares->annexes[share], request, sizeof *request));
-    struct sl_annex_scratch *scratch = sl_annex_scratch_create(NULL);
-    sl_near_serve(s->shares->annexes[share], memory, scratch, request, sizeof *request, expected, &expected_bytes);
+    char *expected = malloc(sl_near_answer_bytes(s->shares->remote_kvs[share], request, sizeof *request));
+    struct sl_remote_kv_scratch *scratch = sl_remote_kv_scratch_create(NULL);
+    sl_near_serve(s->shares->remote_kvs[share], memory, scratch, request, sizeof *request, expected, &expected_bytes);
     assert_int_equal(bytes, expected_bytes);
     assert_int_equal((uintptr_t)answer % 64, 0);
     size_t head = sizeof(struct sl_near_answer);
     assert_memory_equal((const char *)answer + head, expected + head, bytes - head);
     free(expected);
-    sl_annex_scratch_destroy(&scratch);
+    sl_remote_kv_scratch_destroy(&scratch);
     s->source->ops->forget(s->source, asked);
     assert_null(*asked);
 }
 
 // --- tests ---------------------------------------------------------------------------------------------------------
 
-static void test_remote_source_gives_what_an_annex_answers(void **state) {
+static void test_remote_source_gives_what_a_remote_kv_answers(void **state) {
     struct scene *s = *state;
     start(s, 2, 1);
     for (uint64_t sequence = 0; sequence < 6; sequence++) { // what lies in the places is remembered on both sides
@@ -279,7 +281,7 @@ static void test_remote_source_asks_the_other_store_where_one_is_slow(void **sta
     int64_t begin_ns = sl_now_ns();
     request = make_topk(s, 0, 1);
     asked = ask(s, &request, 2000 * SLOWNESS);
-    request.head.flags = SL_NEAR_RESET; // so the second was asked: it has never seen these lanes
+    request.head.flags = SL_NEAR_RESET; // so the second was asked: it has never seen these offloaded heads
     assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
     assert_true(sl_now_ns() - begin_ns >= 1000 * SLOWNESS * SL_NS_PER_MS);
     assert_int_equal(atomic_load(&second->n_questions), 1);
@@ -381,7 +383,7 @@ static void test_remote_source_names_the_stores_that_do_not_answer(void **state)
     }
 }
 
-// Another process at the address does not have the annex: the reader does not wait for it.
+// Another process at the address does not have the remote KV: the reader does not wait for it.
 static void test_remote_source_does_not_wait_for_a_store_that_began_anew(void **state) {
     struct scene *s = *state;
     struct sl_error err = {0};
@@ -389,14 +391,15 @@ static void test_remote_source_does_not_wait_for_a_store_that_began_anew(void **
     size_t bytes;
     start(s, 1, 1);
     Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT;
-    Sluice__V1__AnnexShare annex = SLUICE__V1__ANNEX_SHARE__INIT, *pointer = &annex;
+    Sluice__V1__AnnexShare remote_kv = SLUICE__V1__ANNEX_SHARE__INIT, *pointer = &remote_kv;
     share.address = s->stores[0][0].name;
-    share.n_lanes = N_LANES;
-    annex.share = &share;
-    annex.fabric_address = (char *)sl_fabric_address(s->stores[0][0].fabric);
-    annex.fabric_epoch = sl_fabric_epoch(s->stores[0][0].fabric) + 1;
+    share.n_lanes = N_HEADS;
+    remote_kv.share = &share;
+    remote_kv.fabric_address = (char *)sl_fabric_address(s->stores[0][0].fabric);
+    remote_kv.fabric_epoch = sl_fabric_epoch(s->stores[0][0].fabric) + 1;
     struct sl_source *source;
-    assert_int_equal(sl_remote_source_create(s->connections, &pointer, 1, plan_of_lanes(), &source, &err), SL_OK);
+    assert_int_equal(sl_remote_source_create(s->connections, &pointer, 1, plan_of_offloaded_heads(), &source, &err),
+                     SL_OK);
     struct topk request = make_topk(s, 0, 0);
     struct sl_asked *asked;
     int64_t begin_ns = sl_now_ns();
@@ -437,14 +440,14 @@ static void test_remote_source_shares_lines_and_leaves_nothing_open(void **state
 static void test_remote_source_refuses_shares_that_do_not_fit(void **state) {
     struct scene *s = *state;
     static const struct {
-        int n, first[3], n_lanes[3];
+        int n, first[3], n_offloaded_heads[3];
     } cases[] = {
         {0, {0}, {0}},             // none
-        {1, {0}, {3}},             // one lane is nowhere
+        {1, {0}, {3}},             // one offloaded head is nowhere
         {2, {0, 3}, {2, 1}},       // one between them
         {2, {0, 1}, {2, 3}},       // one twice
         {1, {0}, {5}},             // more than there are
-        {1, {-1}, {5}},            // not lanes
+        {1, {-1}, {5}},            // not offloaded heads
         {3, {0, 0, 0}, {4, 4, 4}}, // more replicas than two
     };
     start(s, 1, 1);
@@ -452,20 +455,20 @@ static void test_remote_source_refuses_shares_that_do_not_fit(void **state) {
         struct sl_error err = {0};
         struct sl_source *source = NULL;
         Sluice__V1__StoreShare shares[3];
-        Sluice__V1__AnnexShare annexes[3], *pointers[3];
+        Sluice__V1__AnnexShare remote_kvs[3], *pointers[3];
         for (int i = 0; i < cases[c].n; i++) {
             shares[i] = (Sluice__V1__StoreShare)SLUICE__V1__STORE_SHARE__INIT;
             shares[i].first_lane = cases[c].first[i];
-            shares[i].n_lanes = cases[c].n_lanes[i];
-            annexes[i] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
-            annexes[i].share = &shares[i];
-            pointers[i] = &annexes[i];
+            shares[i].n_lanes = cases[c].n_offloaded_heads[i];
+            remote_kvs[i] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
+            remote_kvs[i].share = &shares[i];
+            pointers[i] = &remote_kvs[i];
         }
-        assert_int_equal(
-            sl_remote_source_create(s->connections, pointers, (size_t)cases[c].n, plan_of_lanes(), &source, &err),
-            SL_ERR_INVALID);
+        assert_int_equal(sl_remote_source_create(s->connections, pointers, (size_t)cases[c].n,
+                                                 plan_of_offloaded_heads(), &source, &err),
+                         SL_ERR_INVALID);
         assert_null(source);
-        assert_non_null(strstr(err.text, "annex:"));
+        assert_non_null(strstr(err.text, "remote KV:"));
     }
     stop(s);
 }
@@ -491,7 +494,7 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_remote_source_gives_what_an_annex_answers),
+        TEST(test_remote_source_gives_what_a_remote_kv_answers),
         TEST(test_remote_source_answers_in_shared_memory_of_a_device),
         TEST(test_remote_source_asks_the_other_store_where_one_is_slow),
         TEST(test_remote_source_goes_on_with_the_other_store_where_one_is_lost),

@@ -140,12 +140,12 @@ void scene_open(struct scene *s) {
         assert_int_equal(sl_session_create(&config, s->arena, &s->session, &err), SL_OK);
     }
     scene_append(s, s->n_prompt, 1.0f);
-    struct sl_kv lanes[2 * N_KV];
+    struct sl_kv offloaded_heads[2 * N_KV];
     for (int i = 0; i < 2 * N_KV; i++) {
-        lanes[i] = sl_session_kv(s->whole, 1 + i / N_KV, i % N_KV);
+        offloaded_heads[i] = sl_session_kv(s->whole, 1 + i / N_KV, i % N_KV);
     }
     enum sl_kv_format scan = sl_plan_scan_format(&s->plan);
-    s->shares = shares_create(real_ops, s->arena, lanes, 2 * N_KV, (uint32_t)s->n_prompt, scan,
+    s->shares = shares_create(real_ops, s->arena, offloaded_heads, 2 * N_KV, (uint32_t)s->n_prompt, scan,
                               s->n_shares > 0 ? s->n_shares : 1);
     if (scene_create(s, &err) != SL_OK) {
         fail_msg("%s", err.text);

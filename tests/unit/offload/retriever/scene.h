@@ -8,7 +8,7 @@
 #pragma once
 
 #include "engine/offload/retriever/retriever.h"
-#include "tests/unit/offload/annex/shares.h"
+#include "tests/unit/offload/remote_kv/shares.h"
 
 #define N_LAYERS  4 // 1 and 2 are offloaded
 #define N_KV      2

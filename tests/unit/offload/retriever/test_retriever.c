@@ -378,7 +378,8 @@ static void test_retriever_attends_to_resident_slots_when_no_answer_comes(void *
         scene_invent(&s, 91);
         scene_attend(&s, 1, false);
         assert_retrieved(&s, 1, s.q, s.q);
-        // Shares 0, 1 and 2 of three have lanes 0, 1 and 2 + 3: heads 0 and 1 of layer 1, and both of layer 2.
+        // Shares 0, 1 and 2 of three have offloaded heads 0, 1 and 2 + 3: heads 0 and 1 of layer 1, and both of layer
+        // 2.
         s.shares->lose_kind = cases[i / 4].lost;
         s.shares->lose_share = three ? 1 : 0;
         s.shares->lose_how = SL_ERR_DEADLINE;
@@ -420,8 +421,8 @@ static void test_retriever_ends_with_a_share_that_stays_silent(void **state) {
     scene_close(&s);
 }
 
-// A lasting failure ends the step at once: the stores are lost, or the annex no longer exists.
-static void test_retriever_does_not_wait_for_an_annex_that_is_gone(void **state) {
+// A lasting failure ends the step at once: the stores are lost, or the remote KV no longer exists.
+static void test_retriever_does_not_wait_for_a_remote_kv_that_is_gone(void **state) {
     (void)state;
     static const enum sl_status hows[] = {SL_ERR_PEER_LOST, SL_ERR_PEER_STALE};
     for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
@@ -478,10 +479,10 @@ static void test_retriever_refuses_what_it_cannot_rank(void **state) {
     s.resident_only = true; // but the session holds everything
     assert_int_equal(scene_create(&s, &err), SL_ERR_PRECONDITION);
     s.resident_only = false;
-    s.shares->base.shares[0].n_lanes--; // of the last layer one head is nowhere
+    s.shares->base.shares[0].n_offloaded_heads--; // of the last layer one head is nowhere
     assert_int_equal(scene_create(&s, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "layer 2"));
-    s.shares->base.shares[0].n_lanes++;
+    s.shares->base.shares[0].n_offloaded_heads++;
     assert_null(s.retriever);
     scene_close(&s);
 }
@@ -528,7 +529,7 @@ int main(void) {
         cmocka_unit_test(test_retriever_trusts_predictions_that_come_true),
         cmocka_unit_test(test_retriever_attends_to_resident_slots_when_no_answer_comes),
         cmocka_unit_test(test_retriever_ends_with_a_share_that_stays_silent),
-        cmocka_unit_test(test_retriever_does_not_wait_for_an_annex_that_is_gone),
+        cmocka_unit_test(test_retriever_does_not_wait_for_a_remote_kv_that_is_gone),
         cmocka_unit_test(test_retriever_is_not_made_without_resident_slots),
         cmocka_unit_test(test_retriever_refuses_what_it_cannot_rank),
         cmocka_unit_test(test_retriever_without_memory_is_not_made),

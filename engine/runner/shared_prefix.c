@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the prefix of a prompt that recipes share. See shared_prefix.h.
+#include "engine/runner/shared_prefix.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/runner/reader.h"
+
+#define MAX_SHARED_PREFIXES 8
+
+struct shared_prefix {
+    struct sl_plan plan; // the plan under which it was read
+    int32_t *tokens;     // [n_tokens]
+    int64_t n_tokens;
+    char *pages; // layer by layer, head by head
+    size_t n_bytes;
+};
+
+struct sl_shared_prefixes {
+    size_t most_bytes, used_bytes;
+    struct shared_prefix shared_prefixes[MAX_SHARED_PREFIXES]; // [n], the oldest first
+    int n;
+};
+
+enum sl_status sl_shared_prefixes_create(size_t most_bytes, struct sl_shared_prefixes **shared_prefixes_out,
+                                         struct sl_error *err) {
+    struct sl_shared_prefixes *shared_prefixes = calloc(1, sizeof *shared_prefixes);
+    if (!shared_prefixes) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for shared prefixes");
+    }
+    shared_prefixes->most_bytes = most_bytes;
+    *shared_prefixes_out = shared_prefixes;
+    return SL_OK;
+}
+
+static void drop(struct sl_shared_prefixes *shared_prefixes, int index) {
+    struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[index];
+    shared_prefixes->used_bytes -= shared_prefix->n_bytes;
+    free(shared_prefix->tokens);
+    free(shared_prefix->pages);
+    shared_prefixes->n--;
+    memmove(shared_prefix, shared_prefix + 1, (size_t)(shared_prefixes->n - index) * sizeof *shared_prefix);
+}
+
+void sl_shared_prefixes_destroy(struct sl_shared_prefixes **shared_prefixes) {
+    while (*shared_prefixes && (*shared_prefixes)->n > 0) {
+        drop(*shared_prefixes, 0);
+    }
+    free(*shared_prefixes);
+    *shared_prefixes = NULL;
+}
+
+// --- what is alike -----------------------------------------------------------------------------------------------
+
+bool sl_plan_reads_whole(const struct sl_plan *plan) {
+    return !sl_recipe_evicts(&plan->recipe) || !(plan->recipe.when & SL_WHEN_CHUNK);
+}
+
+static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
+    return a->format == b->format && a->n_states == b->n_states && a->has_positions == b->has_positions;
+}
+
+// Returns whether reading the same tokens under either plan leaves the same bits. Scores in pages are summed chunk by
+// chunk, so the chunks must match.
+static bool reads_alike(const struct sl_plan *a, const struct sl_plan *b) {
+    bool scores = false;
+    for (int l = 0; l < a->geometry.n_layers; l++) {
+        scores = scores || a->work[l].n_states > 0;
+        if (!same_layout(&a->work[l], &b->work[l])) {
+            return false;
+        }
+    }
+    const struct sl_recipe *x = &a->recipe, *y = &b->recipe;
+    bool same_scores = x->score == y->score && x->chunk_tokens == y->chunk_tokens;
+    return x->positions == y->positions && a->rope_set == b->rope_set && (!scores || same_scores);
+}
+
+static bool is_prefix(const struct shared_prefix *shared_prefix, const int32_t *tokens, int64_t n_tokens) {
+    return shared_prefix->n_tokens <= n_tokens &&
+           memcmp(shared_prefix->tokens, tokens, (size_t)shared_prefix->n_tokens * sizeof *tokens) == 0;
+}
+
+// --- keeping -----------------------------------------------------------------------------------------------------
+
+static size_t head_bytes(const struct sl_plan *plan, int layer, int64_t n_tokens) {
+    return (size_t)sl_pages_for(n_tokens) * plan->work[layer].bytes;
+}
+
+static size_t pages_bytes(const struct sl_plan *plan, int64_t n_tokens) {
+    size_t n = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        n += (size_t)plan->geometry.n_kv_heads * head_bytes(plan, l, n_tokens);
+    }
+    return n;
+}
+
+// Copies pages between a session and a shared prefix, in the direction of `keep`.
+static void copy_pages(const struct shared_prefix *shared_prefix, const struct sl_plan *plan,
+                       const struct sl_session *session, bool keep) {
+    char *at = shared_prefix->pages;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        for (int h = 0; h < plan->geometry.n_kv_heads; h++) {
+            size_t bytes = plan->work[l].bytes;
+            for (uint32_t p = 0; p < sl_pages_for(shared_prefix->n_tokens); p++, at += bytes) {
+                void *page = session->layers[l].heads[h].pages[p];
+                memcpy(keep ? at : page, keep ? page : at, bytes);
+            }
+        }
+    }
+}
+
+// Frees prefixes of other prompts, then the ones that the new one replaces, and then the oldest.
+static void make_room(struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan, const int32_t *tokens,
+                      size_t n_bytes) {
+    for (int i = shared_prefixes->n - 1; i >= 0; i--) {
+        const struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[i];
+        if (!is_prefix(shared_prefix, tokens, plan->n_prompt) || reads_alike(&shared_prefix->plan, plan)) {
+            drop(shared_prefixes, i);
+        }
+    }
+    while (shared_prefixes->n > 0 && (shared_prefixes->n == MAX_SHARED_PREFIXES ||
+                                      shared_prefixes->used_bytes + n_bytes > shared_prefixes->most_bytes)) {
+        drop(shared_prefixes, 0);
+    }
+}
+
+static bool is_kept(const struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan, const int32_t *tokens,
+                    int64_t n_tokens) {
+    for (int i = 0; i < shared_prefixes->n; i++) {
+        const struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[i];
+        if (shared_prefix->n_tokens == n_tokens && is_prefix(shared_prefix, tokens, n_tokens) &&
+            reads_alike(&shared_prefix->plan, plan)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Returns whether nothing has been evicted from the session or quantized.
+static bool is_whole(const struct sl_session *session) {
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            const struct sl_head *head = &session->layers[l].heads[h];
+            if (head->n_slots != session->n_tokens || head->n_packed > 0) {
+                return false;
+            }
+        }
+    }
+    return session->n_tokens > 0;
+}
+
+void sl_shared_prefixes_keep(struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan,
+                             const int32_t *tokens, const struct sl_session *session) {
+    int64_t n_tokens = session->n_tokens;
+    size_t n_bytes = pages_bytes(plan, n_tokens);
+    if (!is_whole(session) || n_bytes > shared_prefixes->most_bytes ||
+        is_kept(shared_prefixes, plan, tokens, n_tokens)) {
+        return;
+    }
+    make_room(shared_prefixes, plan, tokens, n_bytes);
+    struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[shared_prefixes->n];
+    shared_prefix->tokens = malloc((size_t)n_tokens * sizeof *tokens);
+    shared_prefix->pages = malloc(n_bytes);
+    if (!shared_prefix->tokens || !shared_prefix->pages) { // without memory, everything is read again later
+        free(shared_prefix->tokens);
+        free(shared_prefix->pages);
+        return;
+    }
+    shared_prefix->plan = *plan;
+    shared_prefix->n_tokens = n_tokens;
+    shared_prefix->n_bytes = n_bytes;
+    memcpy(shared_prefix->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
+    copy_pages(shared_prefix, plan, session, true);
+    shared_prefixes->n++;
+    shared_prefixes->used_bytes += n_bytes;
+}
+
+// --- going on ----------------------------------------------------------------------------------------------------
+
+// Finds a prefix that ends where the recipe's own chunks end, so that reading continues with the same chunks.
+static const struct shared_prefix *find(const struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan,
+                                        const int32_t *tokens) {
+    const struct shared_prefix *longest = NULL;
+    int64_t most = sl_reader_shared_tokens(plan);
+    for (int i = 0; i < shared_prefixes->n; i++) {
+        const struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[i];
+        if (is_prefix(shared_prefix, tokens, most) && reads_alike(&shared_prefix->plan, plan) &&
+            shared_prefix->n_tokens % plan->recipe.chunk_tokens == 0 &&
+            (!longest || shared_prefix->n_tokens > longest->n_tokens)) {
+            longest = shared_prefix;
+        }
+    }
+    return longest;
+}
+
+enum sl_status sl_shared_prefixes_resume(const struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan,
+                                         const int32_t *tokens, int64_t extra_slots, struct sl_arena *arena,
+                                         struct sl_session **session_out, struct sl_error *err) {
+    const struct shared_prefix *shared_prefix = sl_plan_reads_whole(plan) ? find(shared_prefixes, plan, tokens) : NULL;
+    struct sl_session *session = NULL;
+    enum sl_status status = shared_prefix ? sl_plan_create_session(plan, extra_slots, arena, &session, err) : SL_OK;
+    for (int l = 0; shared_prefix && status == SL_OK && l < plan->geometry.n_layers; l++) {
+        status = sl_session_reserve(session, l, (int)shared_prefix->n_tokens);
+        for (int h = 0; status == SL_OK && h < plan->geometry.n_kv_heads; h++) {
+            sl_session_set_slots(session, l, h, (uint32_t)shared_prefix->n_tokens);
+        }
+    }
+    if (status != SL_OK) {
+        sl_session_destroy(&session);
+        return sl_fail(err, status, "no memory in the arena for %lld tokens", (long long)shared_prefix->n_tokens);
+    }
+    if (shared_prefix) {
+        copy_pages(shared_prefix, plan, session, false);
+        session->n_tokens = shared_prefix->n_tokens;
+    }
+    *session_out = session;
+    return SL_OK;
+}

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stored capsules. See capsule_cache.h.
+#include "kvstore/memory/capsule_cache.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/hash_table.h"
+
+#define N_BUCKETS        (1u << 16)
+#define BESIDE_SHARE     16 // one of so many bytes of the arena
+#define MIN_BESIDE_BYTES ((size_t)16 << 20)
+#define MALLOC_BYTES     16 // malloc's overhead per block
+
+struct node { // of the index
+    struct sl_hash_link link;
+    struct sl_capsule_id id;
+    int64_t n_tokens;
+    struct sl_stored *stored;
+};
+
+struct sl_capsule_cache {
+    struct sl_arena *arena;
+    int64_t keep_ms;
+    size_t max_beside_bytes;
+    pthread_mutex_t mutex;
+    struct sl_hash_table by_id;
+    struct sl_stored *newest, *oldest;
+    struct sl_capsule_cache_stats stats; // without evictable_bytes
+};
+
+enum sl_status sl_capsule_cache_create(struct sl_arena *arena, int64_t keep_ms,
+                                       struct sl_capsule_cache **capsule_cache_out, struct sl_error *err) {
+    struct sl_capsule_cache *capsule_cache = calloc(1, sizeof *capsule_cache);
+    if (!capsule_cache || !sl_hash_table_init(&capsule_cache->by_id, N_BUCKETS)) {
+        free(capsule_cache);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
+    }
+    capsule_cache->arena = arena;
+    capsule_cache->keep_ms = keep_ms;
+    struct sl_arena_stats about;
+    sl_arena_get_stats(arena, &about);
+    capsule_cache->max_beside_bytes = about.capacity_bytes / BESIDE_SHARE;
+    if (capsule_cache->max_beside_bytes < MIN_BESIDE_BYTES) {
+        capsule_cache->max_beside_bytes = MIN_BESIDE_BYTES;
+    }
+    pthread_mutex_init(&capsule_cache->mutex, NULL);
+    *capsule_cache_out = capsule_cache;
+    return SL_OK;
+}
+
+// ---- index (lock held) --------------------------------------------------------------------------------------------
+
+static bool is_same(const struct sl_capsule_id *a, const struct sl_capsule_id *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static struct node *node_of(const struct sl_hash_link *link) {
+    return SL_HASH_ENTRY(link, struct node, link);
+}
+
+static bool has_id(const struct sl_hash_link *link, const void *id) {
+    return is_same(&node_of(link)->id, id);
+}
+
+// Returns the link to the node of this id, or the link where it would be.
+static struct sl_hash_link **find(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
+    return sl_hash_table_find(&capsule_cache->by_id, sl_hash(id, sizeof *id, 0), has_id, id);
+}
+
+// Finds the capsule with this id, and not one that has it as a prefix.
+static struct sl_stored *find_whole(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
+    struct node *node = node_of(*find(capsule_cache, id));
+    return node && is_same(&node->stored->keys.id, id) ? node->stored : NULL;
+}
+
+static void index_add(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefix,
+                      struct sl_stored *stored) {
+    struct sl_hash_link **at = find(capsule_cache, &prefix->id);
+    struct node *node = node_of(*at);
+    if (!node) {
+        node = calloc(1, sizeof *node);
+        if (!node) {
+            return; // one key fewer does no harm
+        }
+        node->id = prefix->id;
+        *at = &node->link;
+    } else if (is_same(&node->stored->keys.id, &prefix->id)) {
+        return; // a whole capsule with that key: better than a part of ours
+    }
+    node->n_tokens = prefix->n_tokens;
+    node->stored = stored;
+}
+
+static void index_remove(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id,
+                         const struct sl_stored *stored) {
+    struct sl_hash_link **at = find(capsule_cache, id);
+    struct node *node = node_of(*at);
+    if (node && node->stored == stored) { // a younger capsule may have taken it over
+        *at = node->link.next;
+        free(node);
+    }
+}
+
+// ---- order of use (lock held) -------------------------------------------------------------------------------------
+
+static void unlink_use(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    *(stored->newer ? &stored->newer->older : &capsule_cache->newest) = stored->older;
+    *(stored->older ? &stored->older->newer : &capsule_cache->oldest) = stored->newer;
+}
+
+static void link_newest(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    stored->used_ns = sl_now_ns();
+    stored->newer = NULL;
+    stored->older = capsule_cache->newest;
+    *(capsule_cache->newest ? &capsule_cache->newest->newer : &capsule_cache->oldest) = stored;
+    capsule_cache->newest = stored;
+}
+
+// ---- capsules -----------------------------------------------------------------------------------------------------
+
+struct sl_prefix sl_capsule_prefix(const struct sl_capsule_keys *keys, int64_t n_tokens, size_t i) {
+    struct sl_prefix prefix = {keys->id, n_tokens};
+    if (i < keys->n_hashes) {
+        prefix.id.prefix_hash = keys->hashes[i];
+        prefix.n_tokens = (int64_t)(i + 1) * keys->stride;
+    }
+    return prefix;
+}
+
+static void stored_free(struct sl_stored *stored) {
+    free(stored->keys.hashes);
+    free(stored);
+}
+
+// Returns the bytes of its header and its keys: the hashes, and an index node for each.
+static size_t beside_bytes(const struct sl_stored *stored) {
+    size_t n_keys = stored->keys.n_hashes + 1;
+    return sizeof *stored + stored->capsule.header_bytes +
+           n_keys * (sizeof(struct sl_hash128) + sizeof(struct node) + MALLOC_BYTES);
+}
+
+// Call with the lock held. Removes its keys from the index.
+static void unfind(struct sl_capsule_cache *capsule_cache, const struct sl_stored *stored) {
+    for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
+        struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
+        index_remove(capsule_cache, &prefix.id, stored);
+    }
+}
+
+// Call with the lock held. Takes it out of index and order; frees its memory.
+static void discard(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    unlink_use(capsule_cache, stored);
+    unfind(capsule_cache, stored);
+    capsule_cache->stats.n_capsules--;
+    capsule_cache->stats.bytes -= stored->capsule.body_bytes;
+    capsule_cache->stats.beside_bytes -= beside_bytes(stored);
+    sl_capsule_bytes_free(&stored->capsule, capsule_cache->arena);
+    stored_free(stored);
+}
+
+void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache_inout) {
+    struct sl_capsule_cache *capsule_cache = *capsule_cache_inout;
+    if (!capsule_cache) {
+        return;
+    }
+    while (capsule_cache->newest) {
+        discard(capsule_cache, capsule_cache->newest);
+    }
+    pthread_mutex_destroy(&capsule_cache->mutex);
+    sl_hash_table_cleanup(&capsule_cache->by_id);
+    free(capsule_cache);
+    *capsule_cache_inout = NULL;
+}
+
+bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    // Counts the whole capsule only, not a prefix of a longer one: decode workers need it whole, so it is worth
+    // storing.
+    bool has = find_whole(capsule_cache, id) != NULL;
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return has;
+}
+
+static enum sl_status check_header(const struct sl_capsule_id *id, const struct sl_capsule_bytes *capsule,
+                                   struct sl_capsule_info *info_out, struct sl_error *err) {
+    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, info_out, err);
+    if (status == SL_OK && (!is_same(&info_out->id, id) || info_out->body_bytes != capsule->body_bytes)) {
+        status = sl_fail(err, SL_ERR_INVALID, "the capsule that arrived is not the one that was announced");
+    }
+    return status;
+}
+
+// Makes a capsule with a copy of the keys that lead to it. NULL: no memory.
+static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const struct sl_capsule_info *info,
+                                     const struct sl_capsule_bytes *capsule) {
+    size_t n_hashes = 0;
+    while (!info->evicted && n_hashes < keys->n_hashes && n_hashes < SL_CAPSULE_CACHE_MAX_PREFIXES - 1 &&
+           keys->stride > 0 && (int64_t)(n_hashes + 1) * keys->stride < info->n_tokens) {
+        n_hashes++;
+    }
+    struct sl_stored *stored = calloc(1, sizeof *stored);
+    struct sl_hash128 *hashes = malloc(sizeof *hashes * (n_hashes + 1));
+    if (!stored || !hashes) {
+        free(stored);
+        free(hashes);
+        return NULL;
+    }
+    if (n_hashes > 0) {
+        memcpy(hashes, keys->hashes, sizeof *hashes * n_hashes);
+    }
+    stored->keys = (struct sl_capsule_keys){keys->id, hashes, n_hashes, n_hashes > 0 ? keys->stride : 0};
+    stored->n_tokens = info->n_tokens;
+    stored->capsule = *capsule;
+    return stored;
+}
+
+// Call with the lock held. Returns the least recently used that may be evicted.
+static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
+    struct sl_stored *stored = capsule_cache->oldest;
+    while (stored && (stored->n_pins > 0 || stored->kept_until_ns > now_ns)) {
+        stored = stored->newer;
+    }
+    return stored;
+}
+
+// Call with the lock held.
+static bool evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
+    struct sl_stored *stored = find_oldest(capsule_cache, now_ns);
+    if (stored) {
+        discard(capsule_cache, stored);
+        capsule_cache->stats.n_evicted++;
+    }
+    return stored != NULL;
+}
+
+// Call with the lock held.
+static bool make_room_beside(struct sl_capsule_cache *capsule_cache, size_t bytes) {
+    while (capsule_cache->stats.beside_bytes + bytes > capsule_cache->max_beside_bytes &&
+           (evict_one(capsule_cache, sl_now_ns()) || evict_one(capsule_cache, INT64_MAX))) {
+    }
+    return capsule_cache->stats.beside_bytes + bytes <= capsule_cache->max_beside_bytes;
+}
+
+enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_keys *keys,
+                                    const struct sl_capsule_bytes *capsule, struct sl_error *err) {
+    struct sl_capsule_info info;
+    enum sl_status status = check_header(&keys->id, capsule, &info, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_stored *stored = make_stored(keys, &info, capsule);
+    if (!stored) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
+    }
+    pthread_mutex_lock(&capsule_cache->mutex);
+    if (find_whole(capsule_cache, &keys->id)) {
+        status = sl_fail(err, SL_ERR_EXISTS, "this capsule is in the capsule cache already");
+    } else if (!make_room_beside(capsule_cache, beside_bytes(stored))) {
+        status =
+            sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: headers and keys of pinned capsules take all of %zu bytes",
+                    capsule_cache->max_beside_bytes);
+    } else {
+        link_newest(capsule_cache, stored);
+        capsule_cache->stats.n_capsules++;
+        capsule_cache->stats.bytes += capsule->body_bytes;
+        capsule_cache->stats.beside_bytes += beside_bytes(stored);
+        for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
+            struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
+            index_add(capsule_cache, &prefix, stored);
+        }
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    if (status != SL_OK) {
+        stored_free(stored);
+    }
+    return status;
+}
+
+struct sl_stored *sl_capsule_cache_pin(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *prefix,
+                                       int64_t *covered_out) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    struct node *node = node_of(*find(capsule_cache, prefix));
+    struct sl_stored *stored = node ? node->stored : NULL;
+    if (stored) {
+        unlink_use(capsule_cache, stored);
+        link_newest(capsule_cache, stored);
+        capsule_cache->stats.n_pinned += stored->n_pins++ == 0;
+        capsule_cache->stats.n_hits++;
+        *covered_out = node->n_tokens;
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return stored;
+}
+
+// Call with the lock held. May free *stored.
+static void remove_pin(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    bool last = --stored->n_pins == 0;
+    capsule_cache->stats.n_pinned -= last;
+    if (last && stored->is_forgotten) {
+        discard(capsule_cache, stored);
+    }
+}
+
+void sl_capsule_cache_unpin(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    unlink_use(capsule_cache, stored);
+    link_newest(capsule_cache, stored);
+    stored->kept_until_ns = stored->used_ns + capsule_cache->keep_ms * SL_NS_PER_MS;
+    remove_pin(capsule_cache, stored);
+    pthread_mutex_unlock(&capsule_cache->mutex);
+}
+
+struct sl_stored *sl_capsule_cache_pin_longest(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefixes,
+                                               size_t n_prefixes, size_t *at_out) {
+    for (size_t i = 0; i < n_prefixes; i++) {
+        int64_t covered;
+        struct sl_stored *stored = sl_capsule_cache_pin(capsule_cache, &prefixes[i].id, &covered);
+        if (stored && covered == prefixes[i].n_tokens) {
+            *at_out = i;
+            return stored;
+        }
+        if (stored) { // hashes are equal, lengths are not: not the same tokens
+            sl_capsule_cache_unpin(capsule_cache, stored);
+        }
+    }
+    return NULL;
+}
+
+struct sl_stored *sl_capsule_cache_hold(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    struct sl_stored *stored = find_whole(capsule_cache, id);
+    if (stored) {
+        capsule_cache->stats.n_pinned += stored->n_pins++ == 0;
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return stored;
+}
+
+void sl_capsule_cache_release(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    remove_pin(capsule_cache, stored);
+    pthread_mutex_unlock(&capsule_cache->mutex);
+}
+
+bool sl_capsule_cache_forget(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    struct sl_stored *stored = find_whole(capsule_cache, id);
+    bool is_here = stored != NULL;
+    if (is_here && stored->n_pins > 0) {
+        stored->is_forgotten = true;
+        unfind(capsule_cache, stored);
+    } else if (is_here) {
+        discard(capsule_cache, stored);
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return is_here;
+}
+
+size_t sl_capsule_cache_list(struct sl_capsule_cache *capsule_cache, struct sl_capsule_id *ids_out, size_t max_ids) {
+    size_t n = 0;
+    pthread_mutex_lock(&capsule_cache->mutex);
+    for (const struct sl_stored *stored = capsule_cache->newest; stored && n < max_ids; stored = stored->older) {
+        ids_out[n] = stored->keys.id;
+        n += !stored->is_forgotten;
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return n;
+}
+
+bool sl_capsule_cache_evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    bool evicted = evict_one(capsule_cache, now_ns);
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return evicted;
+}
+
+int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    const struct sl_stored *stored = find_oldest(capsule_cache, now_ns);
+    int64_t used_ns = stored ? stored->used_ns : INT64_MAX;
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return used_ns;
+}
+
+void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    *stats_out = capsule_cache->stats;
+    for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
+        stats_out->evictable_bytes += stored->n_pins > 0 ? 0 : stored->capsule.body_bytes;
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+}
+
+void sl_capsule_cache_count_miss(struct sl_capsule_cache *capsule_cache) {
+    pthread_mutex_lock(&capsule_cache->mutex);
+    capsule_cache->stats.n_misses++;
+    pthread_mutex_unlock(&capsule_cache->mutex);
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The capsule cache: found by prefix, evicted by age, never while pinned.
+#include "tests/unit/kvstore/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvstore/memory/capsule_cache.h"
+
+#define ARENA_BYTES ((size_t)8 << 20)
+#define N_TOKENS    256
+
+struct fixture {
+    void *memory;
+    struct sl_arena *arena;
+    struct sl_capsule_cache *capsule_cache;
+};
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    fixture->memory = aligned_alloc(4096, ARENA_BYTES);
+    assert_non_null(fixture->memory);
+    assert_int_equal(sl_arena_create(fixture->memory, ARENA_BYTES, &fixture->arena, NULL), SL_OK);
+    assert_int_equal(sl_capsule_cache_create(fixture->arena, 0, &fixture->capsule_cache, NULL), SL_OK);
+    *state = fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    sl_capsule_cache_destroy(&fixture->capsule_cache);
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(fixture->arena, &stats);
+    assert_int_equal(stats.n_blocks, 0);
+    sl_arena_destroy(&fixture->arena);
+    free(fixture->memory);
+    free(fixture);
+    return 0;
+}
+
+static const struct sl_hash128 salt = {{7}};
+
+// A prompt whose first `shared` tokens are common to all and whose others are `seed`'s own.
+static void make_tokens(int seed, int shared, int32_t *tokens) {
+    for (int i = 0; i < N_TOKENS; i++) {
+        tokens[i] = i < shared ? i : i * 7 + seed * 1000;
+    }
+}
+
+/*
+ * Shelve a capsule of N_TOKENS tokens. `evicting` leaves fewer slots than tokens.
+ */
+static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting, struct sl_capsule_id *id_out) {
+    struct sl_capsule_id id = {11, 22, sl_prefix_hash(&salt, tokens, N_TOKENS)};
+    struct sl_capsule_bytes capsule = make_capsule(fixture->arena, &id, N_TOKENS, evicting);
+    capsule.body = sl_arena_alloc(fixture->arena, capsule.body_bytes);
+    assert_non_null(capsule.body);
+    struct sl_hash128 hashes[N_TOKENS / SL_PREFIX_BLOCK];
+    int64_t n_hashes = sl_prefix_keys(&salt, tokens, N_TOKENS, hashes, N_TOKENS / SL_PREFIX_BLOCK);
+    *id_out = id;
+    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, SL_PREFIX_BLOCK};
+    enum sl_status status = sl_capsule_cache_put(fixture->capsule_cache, &keys, &capsule, NULL);
+    if (status != SL_OK) {
+        sl_capsule_bytes_free(&capsule, fixture->arena);
+    }
+    return status;
+}
+
+static struct sl_stored *pin_prefix(struct fixture *fixture, const int32_t *tokens, int64_t n_tokens,
+                                    int64_t *covered_out) {
+    struct sl_capsule_id key = {11, 22, sl_prefix_hash(&salt, tokens, n_tokens)};
+    return sl_capsule_cache_pin(fixture->capsule_cache, &key, covered_out);
+}
+
+static void test_capsule_cache_finds_every_block_of_a_prefix(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[N_TOKENS];
+    struct sl_capsule_id key;
+    make_tokens(1, 0, tokens);
+    assert_int_equal(put(fixture, tokens, false, &key), SL_OK);
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &key));
+    assert_int_equal(put(fixture, tokens, false, &key), SL_ERR_EXISTS);
+    for (int64_t n = SL_PREFIX_BLOCK; n <= N_TOKENS; n += SL_PREFIX_BLOCK) {
+        int64_t covered;
+        struct sl_stored *stored = pin_prefix(fixture, tokens, n, &covered);
+        assert_non_null(stored);
+        assert_int_equal(covered, n);
+        assert_int_equal(stored->n_tokens, N_TOKENS);
+        sl_capsule_cache_unpin(fixture->capsule_cache, stored);
+    }
+    int64_t covered;
+    assert_null(pin_prefix(fixture, tokens, 100, &covered));
+    struct sl_capsule_id other = {11, 23, key.prefix_hash};
+    assert_null(sl_capsule_cache_pin(fixture->capsule_cache, &other, &covered));
+}
+
+static void test_capsule_cache_an_evicting_capsule_is_found_only_whole(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[N_TOKENS];
+    struct sl_capsule_id key;
+    int64_t covered;
+    make_tokens(1, 0, tokens);
+    assert_int_equal(put(fixture, tokens, true, &key), SL_OK);
+    assert_null(pin_prefix(fixture, tokens, SL_PREFIX_BLOCK, &covered));
+    struct sl_stored *stored = pin_prefix(fixture, tokens, N_TOKENS, &covered);
+    assert_non_null(stored);
+    sl_capsule_cache_unpin(fixture->capsule_cache, stored);
+}
+
+static void test_capsule_cache_evicts_the_least_recently_used_and_never_a_pinned_one(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[3][N_TOKENS];
+    struct sl_capsule_id keys[3];
+    int64_t covered;
+    for (int i = 0; i < 3; i++) {
+        make_tokens(i, 0, tokens[i]);
+        assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
+    }
+    struct sl_capsule_id listed[4] = {0};
+    assert_int_equal(sl_capsule_cache_list(fixture->capsule_cache, listed, 2), 2);
+    assert_memory_equal(&listed[0], &keys[2], sizeof listed[0]); // the last used first
+    assert_memory_equal(&listed[1], &keys[1], sizeof listed[1]);
+    assert_int_equal(listed[2].model_fingerprint, 0);
+    assert_int_equal(sl_capsule_cache_list(fixture->capsule_cache, listed, 4), 3);
+    struct sl_stored *pinned = pin_prefix(fixture, tokens[1], 64, &covered);
+    sl_capsule_cache_unpin(fixture->capsule_cache, pin_prefix(fixture, tokens[0], 64, &covered)); // used after 2
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &keys[2]));
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &keys[0]));
+    assert_false(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &keys[1]));
+    struct sl_capsule_cache_stats stats;
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.n_capsules, 1);
+    assert_int_equal(stats.n_pinned, 1);
+    assert_int_equal(stats.n_evicted, 2);
+    sl_capsule_cache_unpin(fixture->capsule_cache, pinned);
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+}
+
+static void test_capsule_cache_of_a_common_prefix_the_younger_is_found(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[2][N_TOKENS];
+    struct sl_capsule_id keys[2];
+    int64_t covered;
+    for (int i = 0; i < 2; i++) {
+        make_tokens(i + 1, 128, tokens[i]);
+        assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
+    }
+    struct sl_stored *stored = pin_prefix(fixture, tokens[0], 128, &covered);
+    assert_non_null(stored);
+    assert_true(sl_hash128_equals(&stored->keys.id.prefix_hash, &keys[1].prefix_hash));
+    sl_capsule_cache_unpin(fixture->capsule_cache, stored);
+    // A prefix of the older one alone still finds it, and goes with it.
+    stored = pin_prefix(fixture, tokens[0], 192, &covered);
+    assert_true(sl_hash128_equals(&stored->keys.id.prefix_hash, &keys[0].prefix_hash));
+    sl_capsule_cache_unpin(fixture->capsule_cache, stored);
+    sl_capsule_cache_unpin(fixture->capsule_cache, pin_prefix(fixture, tokens[1], 192, &covered));
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_null(pin_prefix(fixture, tokens[0], 192, &covered));
+    stored = pin_prefix(fixture, tokens[0], 128, &covered);
+    assert_non_null(stored);
+    sl_capsule_cache_unpin(fixture->capsule_cache, stored);
+}
+
+static void test_capsule_cache_refuses_what_was_not_announced(void **state) {
+    struct fixture *fixture = *state;
+    void *body = sl_arena_alloc(fixture->arena, 4096);
+    uint8_t header[16] = {1, 2, 3};
+    struct sl_capsule_keys keys = {.id = {1, 2, {{3}}}};
+    struct sl_capsule_bytes capsule = {body, 4096, header, sizeof header};
+    assert_true(sl_capsule_cache_put(fixture->capsule_cache, &keys, &capsule, NULL) < 0);
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &keys.id));
+    sl_arena_free(fixture->arena, body);
+}
+
+static size_t bytes_in_arena(struct fixture *fixture) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(fixture->arena, &stats);
+    return stats.used_bytes;
+}
+
+static void test_capsule_cache_forgets_at_once_and_frees_behind_the_last_pin(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[2][N_TOKENS];
+    struct sl_capsule_id keys[2], listed[4];
+    int64_t covered;
+    for (int i = 0; i < 2; i++) {
+        make_tokens(i + 1, 128, tokens[i]);
+        assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
+    }
+    size_t both = bytes_in_arena(fixture);
+    struct sl_stored *fetched = pin_prefix(fixture, tokens[0], N_TOKENS, &covered);
+    struct sl_stored *written = sl_capsule_cache_hold(fixture->capsule_cache, &keys[0]);
+    assert_ptr_equal(fetched, written);
+    assert_true(sl_capsule_cache_forget(fixture->capsule_cache, &keys[0]));
+    assert_false(sl_capsule_cache_forget(fixture->capsule_cache, &keys[0]));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &keys[0]));
+    assert_null(sl_capsule_cache_hold(fixture->capsule_cache, &keys[0]));
+    assert_null(pin_prefix(fixture, tokens[0], 192, &covered));
+    assert_int_equal(sl_capsule_cache_list(fixture->capsule_cache, listed, 4), 1);
+    assert_memory_equal(&listed[0], &keys[1], sizeof listed[0]);
+    assert_int_equal(bytes_in_arena(fixture), both);                   // its reader continues
+    assert_int_equal(put(fixture, tokens[0], false, &keys[0]), SL_OK); // and it may come again meanwhile
+    sl_capsule_cache_release(fixture->capsule_cache, written);
+    assert_int_equal(fetched->n_tokens, N_TOKENS);
+    sl_capsule_cache_unpin(fixture->capsule_cache, fetched);
+    assert_int_equal(bytes_in_arena(fixture), both);
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &keys[0]));
+    struct sl_capsule_cache_stats stats;
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.n_capsules, 2);
+    assert_int_equal(stats.n_pinned, 0);
+    assert_int_equal(stats.n_evicted, 0);
+    // A prefix that both share still leads to the younger one. Only a whole capsule can be forgotten, not a prefix.
+    struct sl_capsule_id shared = {11, 22, sl_prefix_hash(&salt, tokens[1], 128)};
+    assert_false(sl_capsule_cache_forget(fixture->capsule_cache, &shared));
+    assert_true(sl_capsule_cache_forget(fixture->capsule_cache, &keys[1]));
+    assert_true(sl_capsule_cache_forget(fixture->capsule_cache, &keys[0]));
+    assert_int_equal(bytes_in_arena(fixture), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_capsule_cache_finds_every_block_of_a_prefix, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_an_evicting_capsule_is_found_only_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_evicts_the_least_recently_used_and_never_a_pinned_one, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_of_a_common_prefix_the_younger_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_refuses_what_was_not_announced, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_forgets_at_once_and_frees_behind_the_last_pin, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
