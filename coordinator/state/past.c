@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see past.h.
+// Purpose: reads and packs what the database has of a job. See past.h.
 #include "coordinator/state/past.h"
 
 #include <stdlib.h>
@@ -10,105 +10,65 @@
 
 // ---- reading ------------------------------------------------------------------------------------------------------------
 
-static enum sl_status no_memory(struct sl_error *err) {
-    return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
-}
-
-static enum sl_status read_accepted(const char *job_id, const struct sl_record *record, struct sl_past_jobs *past,
-                                    struct sl_error *err) {
-    Sluice__V1__AcceptedJob *accepted = sluice__v1__accepted_job__unpack(NULL, record->bytes, record->payload);
+static enum sl_status read_accepted(const struct sl_database_job *job, struct sl_past_jobs *past, struct sl_error *err) {
+    Sluice__V1__AcceptedJob *accepted = sluice__v1__accepted_job__unpack(NULL, job->n_accepted, job->accepted);
     past->accepted = accepted;
-    if (!accepted || strcmp(accepted->job_id, job_id) != 0 || !accepted->request || !accepted->request->sampling ||
-        strlen(accepted->tenant) >= SL_TENANT_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "it does not begin with the job that it is named after");
+    if (accepted == NULL || strcmp(accepted->job_id, job->id) != 0 || accepted->request == NULL ||
+        accepted->request->sampling == NULL || strlen(accepted->tenant) >= SL_TENANT_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID, "it does not hold the job that it is named after");
     }
     return SL_OK;
 }
 
-static enum sl_status add_event(struct sl_past_jobs *past, const struct sl_record *record, size_t *cap,
-                                struct sl_error *err) {
-    if (past->n_events == *cap) {
-        size_t grown = *cap > 0 ? 2 * *cap : 64;
-        struct sl_packed_event *events = realloc(past->events, grown * sizeof *events);
-        if (!events) {
-            return no_memory(err);
-        }
-        past->events = events;
-        *cap = grown;
-    }
-    past->events[past->n_events++] = (struct sl_packed_event){record->payload, record->bytes};
-    return SL_OK;
-}
-
-// Where a file ends whose end was not finished.
-struct before_end {
-    bool begun;
-    size_t at, n_events;
-    struct sl_record_chain chain;
-};
-
-static enum sl_status read_records(const char *job_id, struct sl_record_reader *reader, struct sl_past_jobs *past,
-                                   struct before_end *before, struct sl_error *err) {
+// Splits the batches into events: each has its length in front.
+static enum sl_status read_events(const struct sl_database_job *job, struct sl_past_jobs *past, struct sl_error *err) {
     size_t cap = 0;
-    for (;;) {
-        struct sl_record record;
-        struct sl_record_chain chain = reader->chain;
-        enum sl_status status = sl_records_next(reader, &record, err);
-        if (status == SL_ERR_NOT_FOUND) {
-            return past->accepted ? SL_OK : sl_fail(err, SL_ERR_INVALID, "it was never finished");
+    for (size_t at = 0; at < job->n_events;) {
+        uint32_t length;
+        if (job->n_events - at < sizeof length) {
+            return sl_fail(err, SL_ERR_INVALID, "an event is cut short");
         }
-        if (status != SL_OK) {
-            return status;
+        memcpy(&length, job->events + at, sizeof length);
+        at += sizeof length;
+        if (length > job->n_events - at) {
+            return sl_fail(err, SL_ERR_INVALID, "an event is cut short");
         }
-        if (!past->accepted) {
-            status = record.kind == SL_RECORD_JOB ? read_accepted(job_id, &record, past, err)
-                                                  : sl_fail(err, SL_ERR_INVALID, "it does not begin with a job");
-        } else if (record.kind == SL_RECORD_EVENT) {
-            status = add_event(past, &record, &cap, err);
-        } else if (record.kind == SL_RECORD_END && !before->begun) {
-            *before = (struct before_end){true, record.at, past->n_events, chain};
-            past->end = sluice__v1__job__unpack(NULL, record.bytes, record.payload);
-            status = past->end ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its end cannot be read");
-        } else {
-            status = sl_fail(err, SL_ERR_INVALID, "a record of kind %d at byte %zu", (int)record.kind, record.at);
+        if (past->n_events == cap) {
+            cap = cap > 0 ? 2 * cap : 64;
+            struct sl_packed_event *grown = realloc(past->events, cap * sizeof *grown);
+            if (grown == NULL) {
+                return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
+            }
+            past->events = grown;
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        past->events[past->n_events++] = (struct sl_packed_event){job->events + at, length};
+        at += length;
     }
+    return past->n_events > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its events are missing");
 }
 
-enum sl_status sl_past_read(const char *job_id, const uint8_t *file, size_t bytes, struct sl_past_jobs *past_out,
-                            struct sl_error *err) {
+enum sl_status sl_past_read(const struct sl_database_job *job, struct sl_past_jobs *past_out, struct sl_error *err) {
     struct sl_past_jobs past = {0};
-    struct sl_record_reader reader;
-    struct before_end before = {0};
-    enum sl_status status = sl_records_open(job_id, file, bytes, &reader, err);
-    if (status == SL_OK) {
-        status = read_records(job_id, &reader, &past, &before, err);
+    enum sl_status status = job->damaged ? sl_fail(err, SL_ERR_INVALID, "its digest is another") : SL_OK;
+    status = status == SL_OK ? read_accepted(job, &past, err) : status;
+    status = status == SL_OK ? read_events(job, &past, err) : status;
+    if (status == SL_OK && job->end != NULL) {
+        past.end = sluice__v1__job__unpack(NULL, job->n_end, job->end);
+        status = past.end != NULL ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its end cannot be read");
     }
     if (status != SL_OK) {
         sl_past_cleanup(&past);
         return status;
-    }
-    past.bytes = reader.at;
-    past.chain = reader.chain;
-    if (before.begun && past.n_events < before.n_events + 2) {
-        sluice__v1__job__free_unpacked(past.end, NULL);
-        past.end = NULL;
-        past.bytes = before.at;
-        past.n_events = before.n_events;
-        past.chain = before.chain;
     }
     *past_out = past;
     return SL_OK;
 }
 
 void sl_past_cleanup(struct sl_past_jobs *past) {
-    if (past->accepted) {
+    if (past->accepted != NULL) {
         sluice__v1__accepted_job__free_unpacked(past->accepted, NULL);
     }
-    if (past->end) {
+    if (past->end != NULL) {
         sluice__v1__job__free_unpacked(past->end, NULL);
     }
     free(past->events);
@@ -117,25 +77,8 @@ void sl_past_cleanup(struct sl_past_jobs *past) {
 
 // ---- writing ------------------------------------------------------------------------------------------------------------
 
-static enum sl_status pack(const Sluice__V1__AcceptedJob *accepted, struct sl_record_chain *chain_out,
-                           uint8_t **bytes_out, size_t *n_bytes_out, struct sl_error *err) {
-    size_t n = sluice__v1__accepted_job__get_packed_size(accepted);
-    uint8_t *bytes = malloc(SL_RECORDS_HEAD_BYTES + SL_RECORD_HEAD_BYTES + n);
-    if (!bytes || n > UINT32_MAX) {
-        free(bytes);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for what is written of a job");
-    }
-    uint8_t *payload = bytes + SL_RECORDS_HEAD_BYTES + SL_RECORD_HEAD_BYTES;
-    sluice__v1__accepted_job__pack(accepted, payload);
-    sl_records_begin(accepted->job_id, bytes, chain_out);
-    sl_record_head(chain_out, SL_RECORD_JOB, payload, n, bytes + SL_RECORDS_HEAD_BYTES);
-    *bytes_out = bytes;
-    *n_bytes_out = SL_RECORDS_HEAD_BYTES + SL_RECORD_HEAD_BYTES + n;
-    return SL_OK;
-}
-
-enum sl_status sl_past_begin(const struct sl_job *job, uint64_t model, bool attached, struct sl_record_chain *chain_out,
-                             uint8_t **bytes_out, size_t *n_bytes_out, struct sl_error *err) {
+enum sl_status sl_past_accept(const struct sl_job *job, uint64_t model, bool attached, uint8_t **bytes_out,
+                              size_t *n_bytes_out, struct sl_error *err) {
     const struct sl_job_spec *spec = &job->spec;
     Sluice__V1__Sampling sampling = sl_job_sampling_message(&spec->sampling);
     Sluice__V1__TokenIds tokens = SLUICE__V1__TOKEN_IDS__INIT, delivered = SLUICE__V1__TOKEN_IDS__INIT;
@@ -170,5 +113,10 @@ enum sl_status sl_past_begin(const struct sl_job *job, uint64_t model, bool atta
     accepted.n_prompt_tokens = spec->n_tokens;
     accepted.deadline_ms = sl_wall_ms() + sl_deadline_left_ms(spec->deadline_ns);
     accepted.attached = attached;
-    return pack(&accepted, chain_out, bytes_out, n_bytes_out, err);
+    *bytes_out = malloc(sluice__v1__accepted_job__get_packed_size(&accepted) + 1);
+    if (*bytes_out == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for what is written of a job");
+    }
+    *n_bytes_out = sluice__v1__accepted_job__pack(&accepted, *bytes_out);
+    return SL_OK;
 }

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: jobs that outlive the coordinator's process: what was accepted and what has become of it, on a disk.
+ * Purpose: jobs that survive the coordinator's process: what was accepted, and what has become of it, on a disk.
  *
  * Design, in reading order:
- *     record.h    what a file holds, and how damage is told from what was never finished
- *     past.h      a job as records, and back
- *     folder.h    the files
- *     state.h     who writes them, and when
+ *     database.h  the tables and statements (SQLite)
+ *     past.h      a job as rows, and back
+ *     folder.h    the folder and its lock
+ *     state.h     who writes, and when
  *
- * One thread writes. Whoever appends an event goes on at once: the thread comes by, writes what is new of every job in one piece each, and
- * then lets watchers see it (event_log.h). So what anybody has seen is in a file: a killed process goes on behind it, with the same
- * numbers, and nobody sees a token twice. A second thread has the system write files to the disk once a second: only of what a crash of the
- * system takes may that much be lost.
- * A job that cannot be written, for want of room or because the disk fails or is silent, goes on without: it is counted, and said when that
- * begins and ends. Its file goes, so that none tells less than watchers have seen.
- * A file stays for as long as the table has its job (jobs.h). Where files take more than max_bytes, those of jobs that have ended go, the
- * oldest first.
+ * One thread writes. A thread that appends an event does not wait: the writer takes what is new of every job, commits it in
+ * one transaction, and then lets watchers see it (event_log.h). So what a watcher has seen is in the log file: after a
+ * killed process, the next one continues with the same numbers, and no client sees a token twice. A second thread makes a
+ * checkpoint once a second: a crash of the system loses at most that much.
+ * A job that cannot be written, for want of room or because the disk fails or hangs, continues without: it is counted, and
+ * the log says when that begins and ends. Its rows are removed, so that none tells less than watchers have seen. Where even
+ * that fails, the whole database is removed.
+ * A job stays in the database as long as the table has it (jobs.h). Where jobs take more than max_bytes, those that have
+ * ended are removed, the oldest first.
  * Threads: any, where nothing else is said.
  */
 #pragma once
@@ -36,28 +37,27 @@ struct sl_state_config {
 enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_state **state_out, struct sl_error *err);
 
 /*
- * Called with every job of the folder, oldest first. SL_OK: *job_out is a reference, which the state takes over. SL_ERR_INVALID: it is none,
- * as err says: its file is set aside. SL_ERR_EXISTS: another has its place; its file goes. What else it returns ends the load.
+ * Called with every job of the database, oldest first. SL_OK: *job_out is a reference, which the state takes over.
+ * SL_ERR_INVALID: it is none, as err says, and its rows are removed. SL_ERR_EXISTS: another job has its place; its rows are
+ * removed. Any other status ends the load.
  */
 typedef enum sl_status (*sl_state_restore_fn)(void *arg, const struct sl_past_jobs *past, struct sl_job **job_out,
                                               struct sl_error *err);
-// Once, before the next functions; then the threads run.
+// Called once, before the next functions; then the threads run.
 enum sl_status sl_state_load(struct sl_state *state, sl_state_restore_fn restore, void *arg, struct sl_error *err);
 
-/*
- * A job that nobody has seen yet: from now on it is written down, if that is possible. Does not wait for the disk;
- * sl_event_log_wait_told() does. attached: to a call, with which it ends.
- */
+// Writes a job, which no watcher has seen yet, from now on, if that is possible. Does not wait for the disk;
+// sl_event_log_wait_told() does. attached: the job belongs to a call, and ends with it.
 void sl_state_keep(struct sl_state *state, struct sl_job *job, bool attached);
-// It never began.
+// Removes a job that never began.
 void sl_state_drop(struct sl_state *state, struct sl_job *job);
 
-// Called now and then: where the disk has been silent for too long, nobody waits for it.
+// Called now and then: stops waiting for a disk that has not answered for too long.
 void sl_state_watch(struct sl_state *state, int64_t now_ns);
 
-// What happens from now on is not written, nor seen: jobs that have not ended go on after a restart.
+// Writes and shows nothing from now on: jobs that have not ended continue after a restart.
 void sl_state_suspend(struct sl_state *state);
-// What is new is written first, unless suspended. Accepts NULL, nulls.
+// Writes what is new first, unless suspended. Accepts NULL, nulls.
 void sl_state_close(struct sl_state **state);
 
 struct sl_state_stats {

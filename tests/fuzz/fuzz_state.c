@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for a job's file as a start finds it. Whatever it holds, it is refused, or it gives a job with exactly the
- *          file's events, in a state from which further events can follow.
+ * Purpose: libFuzzer target for what a start finds in the database of a job. Whatever the bytes are, the job is refused, or
+ *          it has exactly the events of its batches, in a state from which further events can follow.
  *
- * Input: records, one after the other: a byte of their kind, two bytes, how many follow; these. Kinds 1 to 3 get their digests; of
- *        others the low two bits are the kind and a digest is wrong. A kind of 0 ends the records: the rest follows them as it is.
+ * Input: two bytes, the length of the accepted job; two bytes, the length of the end, none if 0; the accepted job; the end;
+ *        the batches.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,23 +23,12 @@ static void require(bool holds) {
     }
 }
 
-static size_t make_file(const uint8_t *data, size_t size, uint8_t *file) {
-    struct sl_record_chain chain;
-    size_t n = SL_RECORDS_HEAD_BYTES;
-    sl_records_begin(ID, file, &chain);
-    while (size >= 3 && data[0] != 0) {
-        size_t bytes = data[1] | (size_t)data[2] << 8;
-        bytes = bytes < size - 3 ? bytes : size - 3;
-        sl_record_head(&chain, (enum sl_record_kind)(data[0] & 3), data + 3, bytes, file + n);
-        memcpy(file + n + SL_RECORD_HEAD_BYTES, data + 3, bytes);
-        file[n + SL_RECORD_HEAD_BYTES - 1] ^= (uint8_t)(data[0] > 3 ? data[0] : 0);
-        n += SL_RECORD_HEAD_BYTES + bytes;
-        data += 3 + bytes;
-        size -= 3 + bytes;
-    }
-    size_t rest = size > 0 ? size - 1 : 0;
-    memcpy(file + n, data + (size > 0), rest);
-    return n + rest;
+static size_t take(const uint8_t **data, size_t *size, size_t n, const uint8_t **out) {
+    n = n < *size ? n : *size;
+    *out = *data;
+    *data += n;
+    *size -= n;
+    return n;
 }
 
 static void go_on(struct sl_job *job) {
@@ -57,16 +46,24 @@ static void go_on(struct sl_job *job) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     (void)sl_log_configure("none", NULL);
-    uint8_t *file = malloc(SL_RECORDS_HEAD_BYTES + SL_RECORD_HEAD_BYTES * (size / 3 + 1) + size);
-    require(file != NULL);
-    size_t n = make_file(data, size, file);
+    if (size < 4) {
+        return 0;
+    }
+    size_t n_accepted = data[0] | (size_t)data[1] << 8, n_end = data[2] | (size_t)data[3] << 8;
+    struct sl_database_job row = {.number = 1, .id = ID};
+    data += 4;
+    size -= 4;
+    row.n_accepted = take(&data, &size, n_accepted, &row.accepted);
+    row.n_end = take(&data, &size, n_end, &row.end);
+    row.end = n_end > 0 ? row.end : NULL;
+    row.n_events = take(&data, &size, size, &row.events);
     struct sl_past_jobs past;
     struct sl_error err;
-    enum sl_status status = sl_past_read(ID, file, n, &past, &err);
+    enum sl_status status = sl_past_read(&row, &past, &err);
     require(status == SL_OK || status == SL_ERR_INVALID);
     if (status == SL_OK) {
         int32_t most = past.accepted->request->max_new_tokens;
-        require(past.bytes <= n && past.n_events < n);
+        require(past.n_events > 0 && past.n_events <= row.n_events / 4);
         struct sl_job_spec spec = {.max_new_tokens = most > 1000 ? 1000 : most, .submitted_ns = sl_now_ns()};
         const struct sl_job_past known = {
             past.accepted->job_id, past.accepted->submitted_ms, past.events, past.n_events, past.end, 1000};
@@ -83,6 +80,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         sl_past_cleanup(&past);
     }
-    free(file);
     return 0;
 }

@@ -6,7 +6,7 @@
 
 #define HARNESS_VOCABULARY 1000
 #define HARNESS_NEW_TOKENS 400
-#define HARNESS_MAX_JOBS   64
+#define HARNESS_MAX_JOBS   256
 
 // QUEUED, of three prompt tokens.
 struct sl_job *harness_job(const char *id);

@@ -10,8 +10,14 @@
 #include <sys/stat.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "state_harness.h"
 #include "tests/unit/kvstore/disk/faults.h"
 #include "tests/unit/temp_folder.h"
@@ -21,6 +27,35 @@
 static struct temp_folder folder;
 static struct harness harness;
 static struct sl_error err;
+
+// --- SQLite's system calls are faults.h's ------------------------------------------------------------------------------
+
+int __wrap_openat(int dir_fd, const char *path, int flags, ...);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t at);
+ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t at);
+int __wrap_unlinkat(int dir_fd, const char *path, int flags);
+int __wrap_close(int fd);
+
+static int open_file(const char *path, int flags, int mode) {
+    return __wrap_openat(AT_FDCWD, path, flags, mode);
+}
+
+static int unlink_file(const char *path) {
+    return __wrap_unlinkat(AT_FDCWD, path, 0);
+}
+
+static int use_faults(void **state) {
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    (void)state;
+    assert_int_equal(vfs->xSetSystemCall(vfs, "open", (sqlite3_syscall_ptr)open_file), SQLITE_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "pwrite", (sqlite3_syscall_ptr)__wrap_pwrite), SQLITE_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "pwrite64", (sqlite3_syscall_ptr)__wrap_pwrite), SQLITE_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "pread", (sqlite3_syscall_ptr)__wrap_pread), SQLITE_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "pread64", (sqlite3_syscall_ptr)__wrap_pread), SQLITE_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "unlink", (sqlite3_syscall_ptr)unlink_file), SQLITE_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "close", (sqlite3_syscall_ptr)__wrap_close), SQLITE_OK);
+    return 0;
+}
 
 static int begin(void **state) {
     (void)state;
@@ -200,13 +235,74 @@ static void test_state_survives_any_call_that_fails_once(void **state) {
     }
 }
 
+// Runs a job in a process that ends before its system call `at`. *told: how many events its watchers have seen. Returns
+// false if there were not so many calls.
+static bool run_killed(int at, _Atomic int64_t *told) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct harness mine;
+        fault_begin(&(struct fault){.kind = FAULT_KILLED, .at = at, .scope = FAULT_CHANGING});
+        if (harness_open(&mine, folder.path, ROOM, &err) != SL_OK) {
+            _exit(3);
+        }
+        struct sl_job *job = harness_job("job-1-1");
+        sl_state_keep(mine.state, job, false);
+        for (int n = 2; n <= 6; n++) {
+            harness_decode(job, n);
+            sl_sleep_ms(2);
+            atomic_store(told, sl_event_log_last_sequence(&job->log));
+        }
+        harness_finish(job);
+        harness_await_told(job);
+        atomic_store(told, (int64_t)job->log.n_events);
+        harness_close(&mine);
+        _exit(7);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 7));
+    return WEXITSTATUS(status) == 0;
+}
+
+static void test_state_killed_before_any_call_has_all_that_was_seen(void **state) {
+    _Atomic int64_t *told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct sl_job *whole = harness_job("job-1-1");
+    (void)state;
+    assert_true(told != MAP_FAILED);
+    harness_decode(whole, 6);
+    harness_finish(whole);
+    for (int at = 0;; at++) {
+        folder = temp_folder_create();
+        atomic_store(told, 0);
+        bool killed = run_killed(at, told);
+        assert_int_equal(harness_open(&harness, folder.path, ROOM, &err), SL_OK);
+        assert_true(atomic_load(told) == 0 || harness.n_jobs == 1);
+        if (harness.n_jobs == 1) { // its tokens, and no fewer than were seen; times differ
+            assert_true((int64_t)harness.jobs[0]->log.n_events >= atomic_load(told));
+            assert_true(harness.jobs[0]->n_output <= whole->n_output);
+            for (int i = 0; i < harness.jobs[0]->n_output; i++) {
+                assert_int_equal(harness.jobs[0]->output[i], whole->output[i]);
+            }
+        }
+        harness_close(&harness);
+        temp_folder_destroy(&folder);
+        if (!killed) {
+            assert_true(at > 20);
+            break;
+        }
+    }
+    sl_job_unref(&whole);
+    assert_int_equal(munmap(told, sizeof *told), 0);
+}
+
 static void test_state_keeps_to_its_bytes(void **state) {
     (void)state;
     harness_close(&harness);
     assert_int_equal(harness_open(&harness, folder.path, SL_STATE_MIN_BYTES, &err), SL_OK);
-    struct sl_job *jobs[60];
+    struct sl_job *jobs[200];
     int n = 0;
-    for (; n < 60; n++) { // of about 40 KB
+    for (; n < 200; n++) { // of about 10 KB
         char id[32];
         snprintf(id, sizeof id, "job-3-%d", n);
         jobs[n] = harness_job(id);
@@ -218,11 +314,11 @@ static void test_state_keeps_to_its_bytes(void **state) {
     }
     assert_int_equal(harness_stats(&harness).n_lost, 0);
     int64_t n_left = harness_stats(&harness).n_jobs;
-    assert_true(n_left > 5 && n_left < 50);
+    assert_true(n_left > 30 && n_left < 190);
     harness_close(&harness);
     assert_int_equal(harness_open(&harness, folder.path, SL_STATE_MIN_BYTES, &err), SL_OK);
     assert_int_equal(harness.n_jobs, n_left);
-    assert_string_equal(harness.jobs[harness.n_jobs - 1]->id, "job-3-59"); // the oldest have gone
+    assert_string_equal(harness.jobs[harness.n_jobs - 1]->id, "job-3-199"); // the oldest have gone
     while (n > 0) {
         sl_job_unref(&jobs[--n]);
     }
@@ -278,7 +374,8 @@ static void test_state_is_of_one_process_and_one_user(void **state) {
     struct sl_job *job = harness_job("job-1-1");
     sl_state_keep(harness.state, job, false);
     harness_await_told(job);
-    assert_int_equal(mode_of("job-1-1"), 0600);
+    assert_int_equal(mode_of("jobs.db"), 0600);
+    assert_int_equal(mode_of("jobs.db-wal"), 0600);
     assert_int_equal(chmod(folder.path, 0755), 0);
     reopen();
     assert_int_equal(mode_of("."), 0700);
@@ -288,8 +385,18 @@ static void test_state_is_of_one_process_and_one_user(void **state) {
     sl_job_unref(&job);
 }
 
+static void test_state_refuses_jobs_of_older_versions(void **state) {
+    (void)state;
+    harness_close(&harness);
+    temp_folder_write(&folder, "job-5f-1", "SLUICEJB", 8);
+    assert_int_equal(harness_open(&harness, folder.path, ROOM, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "older version"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_state_refuses_jobs_of_older_versions, begin, end),
+        cmocka_unit_test(test_state_killed_before_any_call_has_all_that_was_seen),
         cmocka_unit_test_setup_teardown(test_state_gives_back_jobs_with_all_that_was_seen, begin, end),
         cmocka_unit_test_setup_teardown(test_state_shows_nothing_that_is_not_written, begin, end),
         cmocka_unit_test_setup_teardown(test_state_that_is_silent_is_not_waited_for, begin, end),
@@ -300,5 +407,5 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_state_suspended_shows_and_writes_nothing_more, begin, end),
         cmocka_unit_test_setup_teardown(test_state_is_of_one_process_and_one_user, begin, end),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, use_faults, NULL);
 }
