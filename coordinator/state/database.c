@@ -38,7 +38,8 @@ struct sl_database {
 };
 
 static enum sl_status failed(const struct sl_database *database, sqlite3 *connection, struct sl_error *err) {
-    int code = connection != NULL ? sqlite3_errcode(connection) : SQLITE_NOMEM, error = sqlite3_system_errno(connection);
+    int code = connection != NULL ? sqlite3_errcode(connection) : SQLITE_NOMEM,
+        error = sqlite3_system_errno(connection);
     bool is_full = code == SQLITE_FULL || error == ENOSPC || error == EDQUOT;
     return sl_fail(err, is_full ? SL_ERR_EXHAUSTED : SL_ERR_IO, "%.300s: %s%s%s", database->path,
                    connection != NULL ? sqlite3_errmsg(connection) : "out of memory", error != 0 ? ": " : "",
@@ -109,20 +110,22 @@ static int set_up(struct sl_database *database) {
 static int connect(struct sl_database *database) {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW;
     char limit[64];
-    int fd = open(database->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600); // SQLite makes files for others to read
+    int fd =
+        open(database->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600); // SQLite makes files for others to read
     if (fd >= 0) {
         close(fd);
     }
     int code = sqlite3_open_v2(database->path, &database->writer, flags, NULL);
     if (code == SQLITE_OK) {
         sqlite3_extended_result_codes(database->writer, 0);
-        snprintf(limit, sizeof limit, "PRAGMA max_page_count = %lld", (long long)(2 * database->max_bytes / PAGE_BYTES));
+        snprintf(limit, sizeof limit, "PRAGMA max_page_count = %lld",
+                 (long long)(2 * database->max_bytes / PAGE_BYTES));
         code = sqlite3_exec(database->writer, limit, NULL, NULL, NULL);
     }
     code = code == SQLITE_OK ? set_up(database) : code;
     for (int i = 0; i < N_STATEMENTS && code == SQLITE_OK; i++) {
-        code = sqlite3_prepare_v3(database->writer, statements[i], -1, SQLITE_PREPARE_PERSISTENT, &database->prepared[i],
-                                  NULL);
+        code = sqlite3_prepare_v3(database->writer, statements[i], -1, SQLITE_PREPARE_PERSISTENT,
+                                  &database->prepared[i], NULL);
     }
     return code == SQLITE_OK ? sqlite3_open_v2(database->path, &database->checkpointer, flags, NULL) : code;
 }
@@ -367,12 +370,12 @@ enum sl_status sl_database_each(struct sl_database *database, sl_database_visit_
     sqlite3_stmt *jobs = NULL, *batches = NULL;
     struct events all = {0};
     enum sl_status status = SL_OK;
-    int code = sqlite3_prepare_v2(database->writer,
-                                  "SELECT number, id, accepted, end, digest FROM jobs ORDER BY number", -1, &jobs, NULL);
+    int code = sqlite3_prepare_v2(
+        database->writer, "SELECT number, id, accepted, end, digest FROM jobs ORDER BY number", -1, &jobs, NULL);
     if (code == SQLITE_OK) {
         code = sqlite3_prepare_v2(database->writer,
-                                  "SELECT first, events, digest FROM batches WHERE job = ?1 ORDER BY first", -1, &batches,
-                                  NULL);
+                                  "SELECT first, events, digest FROM batches WHERE job = ?1 ORDER BY first", -1,
+                                  &batches, NULL);
     }
     while (code == SQLITE_OK && status == SL_OK && (code = sqlite3_step(jobs)) == SQLITE_ROW) {
         struct sl_database_job job = job_of_row(jobs);

@@ -46,10 +46,12 @@ static enum sl_status reject_old_files(struct sl_state_folder *folder, struct sl
         is_old = strncmp(entry->d_name, "job-", 4) == 0;
     }
     closedir(dir);
-    return is_old ? sl_fail(err, SL_ERR_PRECONDITION,
-                            "--state %.300s: it has jobs of an older version; give another folder, or remove its job-* files",
-                            folder->path)
-                  : SL_OK;
+    return is_old
+               ? sl_fail(
+                     err, SL_ERR_PRECONDITION,
+                     "--state %.300s: it has jobs of an older version; give another folder, or remove its job-* files",
+                     folder->path)
+               : SL_OK;
 }
 
 enum sl_status sl_state_folder_open(const char *path, struct sl_state_folder *folder_out, struct sl_error *err) {

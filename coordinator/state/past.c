@@ -10,7 +10,8 @@
 
 // ---- reading ------------------------------------------------------------------------------------------------------------
 
-static enum sl_status read_accepted(const struct sl_database_job *job, struct sl_past_jobs *past, struct sl_error *err) {
+static enum sl_status read_accepted(const struct sl_database_job *job, struct sl_past_jobs *past,
+                                    struct sl_error *err) {
     Sluice__V1__AcceptedJob *accepted = sluice__v1__accepted_job__unpack(NULL, job->n_accepted, job->accepted);
     past->accepted = accepted;
     if (accepted == NULL || strcmp(accepted->job_id, job->id) != 0 || accepted->request == NULL ||

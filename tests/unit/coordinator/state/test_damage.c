@@ -161,7 +161,8 @@ static void test_state_of_a_torn_log_has_what_was_committed_before(void **state)
 static void test_state_sets_aside_what_is_no_database_of_jobs(void **state) {
     static uint8_t bytes[FILE_MAX];
     (void)state;
-    struct found found = open_with((const uint8_t *)"these are notes, and no database of jobs whatever its name says", 64, NULL, 0);
+    struct found found =
+        open_with((const uint8_t *)"these are notes, and no database of jobs whatever its name says", 64, NULL, 0);
     assert_true(found.set_aside && found.live == -1 && found.ended == -1);
     memcpy(bytes, database, n_database);
     bytes[68] ^= 1; // application_id
