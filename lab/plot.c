@@ -12,9 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TICK_CHARACTERS  44
-#define CHARACTER_WIDTH  7.5 // approximate pixels of gnuplot's default font
-#define CHARACTER_HEIGHT 15.0
+#define TICK_CHARACTERS 44
 
 extern char **environ;
 
@@ -56,29 +54,6 @@ void sl_plot_heat_map(FILE *script, const char *name, size_t n_rows, size_t n_co
             "solid notitle\n",
             at - 0.5 * step, at + ((double)n_columns - 0.5) * step, n_rows > 0 ? n_rows - 1 : 0, name, at, step,
             0.5 * step);
-}
-
-static bool collides(const struct sl_plot_box *box, const struct sl_plot_box *others, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (box->left < others[i].right && others[i].left < box->right && box->bottom < others[i].top &&
-            others[i].bottom < box->top) {
-            return true;
-        }
-    }
-    return false;
-}
-
-double sl_plot_place(double x, double y, size_t n_characters, struct sl_plot_box *boxes, size_t *n_boxes) {
-    static const double lines[] = {-0.6, 0.6, -1.8, 1.8, -3, 3, -4.2, 4.2, -5.4, 5.4, -6.6, 6.6, -7.8, 7.8, -9, 9};
-    struct sl_plot_box box;
-    size_t i = 0;
-    do {
-        double middle = y + lines[i] * CHARACTER_HEIGHT;
-        box = (struct sl_plot_box){x, x + ((double)n_characters + 1) * CHARACTER_WIDTH, middle - CHARACTER_HEIGHT / 2,
-                                   middle + CHARACTER_HEIGHT / 2};
-    } while (collides(&box, boxes, *n_boxes) && ++i < sizeof lines / sizeof *lines - 1);
-    boxes[(*n_boxes)++] = box;
-    return lines[i];
 }
 
 static enum sl_status open_script(struct sl_plot *plot, struct sl_error *err) {

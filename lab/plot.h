@@ -41,15 +41,5 @@ void sl_plot_ticks_end(FILE *script);
 // `step` wide, the first centered at `at`.
 void sl_plot_heat_map(FILE *script, const char *name, size_t n_rows, size_t n_columns, double at, double step);
 
-/*
- * Finds a label position for a point so that it covers no earlier label: lines above (or, if negative, below) the
- * point at x, y, in pixels from the bottom left. *n_boxes are taken; adds the label's own box, for which there must
- * be room.
- */
-struct sl_plot_box {
-    double left, right, bottom, top;
-};
-double sl_plot_place(double x, double y, size_t n_characters, struct sl_plot_box *boxes, size_t *n_boxes);
-
 // Writes a text in gnuplot's single quotes, where nothing is a command. Returns buf.
 char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes);

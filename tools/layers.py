@@ -123,6 +123,7 @@ WRAPPED = {
     "jwt.h": "gateway",
     "curl/ zip.h": "client/cli/pull",
     "histedit.h": "client/cli/chat",
+    "sqlite3.h": "coordinator/state",
     "cuda_runtime cublas nccl": "engine/tensor/cuda/plugin",
 }
 

@@ -145,35 +145,6 @@ void sl_table_print(const struct sl_table *table, FILE *file) {
     sl_table_print_within(table, fd >= 0 ? sl_terminal_width(fd) : 0, file);
 }
 
-static void print_markdown_cell(const char *text, FILE *file) {
-    fputs("| ", file);
-    for (; *text; text++) {
-        if (*text == '|') {
-            fputc('\\', file);
-        }
-        fputc(*text, file);
-    }
-    fputc(' ', file);
-}
-
-void sl_table_print_markdown(const struct sl_table *table, FILE *file) {
-    for (size_t column = 0; column < table->n_columns; column++) {
-        print_markdown_cell(table->columns[column].title, file);
-    }
-    fputs("|\n", file);
-    for (size_t column = 0; column < table->n_columns; column++) {
-        fputs(table->columns[column].right ? "|-:" : "|-", file);
-    }
-    fputs("|\n", file);
-    for (size_t i = 0; i < table->n_cells; i++) {
-        print_markdown_cell(table->cells[i], file);
-        fputs((i + 1) % table->n_columns == 0 ? "|\n" : "", file);
-    }
-    if (table->out_of_memory) {
-        fprintf(file, "\n(out of memory: the table is not complete)\n");
-    }
-}
-
 void sl_table_finish(struct sl_table *table, FILE *file) {
     sl_table_print(table, file);
     sl_table_cleanup(table);

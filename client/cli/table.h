@@ -34,6 +34,5 @@ void sl_table_print(const struct sl_table *table, FILE *file);
 // Prints the table within `width` columns (0: no limit). Columns that do not fit go to a further, indented line of the
 // row; no cell is left out.
 void sl_table_print_within(const struct sl_table *table, int width, FILE *file);
-void sl_table_print_markdown(const struct sl_table *table, FILE *file); // for pages such as docs/quality.md
-void sl_table_finish(struct sl_table *table, FILE *file);               // print and clean up
+void sl_table_finish(struct sl_table *table, FILE *file); // print and clean up
 void sl_table_cleanup(struct sl_table *table);

@@ -93,7 +93,7 @@ static int set_up(struct sl_database *database) {
     int64_t application, version, n_tables;
     int code = sqlite3_exec(database->writer,
                             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;"
-                            "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON",
+                            "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF; PRAGMA secure_delete = ON; PRAGMA cell_size_check = ON",
                             NULL, NULL, NULL);
     code = code == SQLITE_OK ? number_of(database->writer, "SELECT count(*) FROM sqlite_schema", &n_tables) : code;
     if (code == SQLITE_OK && n_tables == 0) {

@@ -17,12 +17,15 @@
 #include "engine/kvcache/capsule.h"
 #include "gateway/openai/answer.h"
 
+#define SPARE_BYTES ((size_t)64 << 20)
+
 struct run {
     const struct sl_jsonl_config *config;
     struct sl_model_config model;
     struct sl_tokenizer *tokenizer; // of `local` as soon as that is open
     uint64_t fingerprint;
     struct sl_local *local; // NULL: no line has asked for an answer yet
+    size_t arena_bytes;     // for the longest sequence that a line has announced; 0: as the config says
     struct sl_chat_template *chat_template;
 };
 
@@ -207,7 +210,9 @@ static enum sl_status load(struct run *run, struct sl_error *err) {
     if (run->local) {
         return SL_OK;
     }
-    enum sl_status status = sl_local_open(&run->config->local, &run->local, err);
+    struct sl_local_config config = run->config->local;
+    config.arena_bytes = config.arena_bytes ? config.arena_bytes : run->arena_bytes;
+    enum sl_status status = sl_local_open(&config, &run->local, err);
     if (status == SL_OK) {
         sl_tokenizer_destroy(&run->tokenizer);
         run->tokenizer = (struct sl_tokenizer *)sl_local_tokenizer(run->local);
@@ -253,6 +258,41 @@ static enum sl_status answer_request(struct run *run, bool is_chat, const struct
     return status;
 }
 
+/*
+ * Reserves address space for one sequence at a time of so many tokens, including what a recipe holds beside keys and
+ * values: scores of a slot, search indexes of offloaded layers, pages that are being repacked. Pages are touched as they
+ * are used. Returns the reply; NULL: *refusal has the reason.
+ */
+static json_t *reserve(struct run *run, const json_t *line, struct sl_refusal *refusal) {
+    const struct sl_model_config *m = &run->model;
+    int64_t n_tokens = json_integer_value(json_object_get(line, "tokens"));
+    if (n_tokens < 1 || n_tokens > m->max_positions) {
+        sl_refuse_field(refusal, "tokens", "tokens: expected an integer from 1 to %lld", (long long)m->max_positions);
+        return NULL;
+    }
+    if (run->local) {
+        sl_refuse_field(refusal, "operation", "operation: reserve must come before the first answer");
+        return NULL;
+    }
+    size_t token_bytes = (size_t)m->n_layers * (size_t)m->n_kv_heads * (size_t)m->head_dim * 2 * sizeof(float);
+    run->arena_bytes = 2 * ((size_t)n_tokens + SL_PAGE_SLOTS) * token_bytes + SPARE_BYTES;
+    return json_pack("{s:I}", "arena_bytes", (json_int_t)run->arena_bytes);
+}
+
+// Answers a line with "operation".
+static json_t *operate(struct run *run, const json_t *line, struct sl_refusal *refusal) {
+    const char *name = json_string_value(json_object_get(line, "operation"));
+    if (name && strcmp(name, "reserve") == 0) {
+        return reserve(run, line, refusal);
+    }
+    struct sl_jsonl_model model = {.dir = run->config->local.model_dir,
+                                   .weights = run->config->weights,
+                                   .fingerprint = run->fingerprint,
+                                   .config = &run->model,
+                                   .tokenizer = run->tokenizer};
+    return sl_jsonl_ask(&model, line, refusal);
+}
+
 static enum sl_status answer_line(struct run *run, const struct sl_jsonl_line *line, char **json_out,
                                   struct sl_error *err) {
     struct sl_refusal refusal = {0};
@@ -265,12 +305,7 @@ static enum sl_status answer_line(struct run *run, const struct sl_jsonl_line *l
     bool is_operation = json_object_get(json, "operation"), is_chat = json_object_get(json, "messages");
     json_t *reply = NULL;
     if (is_operation) {
-        struct sl_jsonl_model model = {.dir = run->config->local.model_dir,
-                                       .weights = run->config->weights,
-                                       .fingerprint = run->fingerprint,
-                                       .config = &run->model,
-                                       .tokenizer = run->tokenizer};
-        reply = sl_jsonl_ask(&model, json, &refusal);
+        reply = operate(run, json, &refusal);
         *json_out = reply ? json_dumps(reply, JSON_COMPACT) : sl_refusal_json(&refusal);
     }
     json_decref(reply);

@@ -5,7 +5,9 @@
  *
  * Design: a line is the body of POST /v1/completions, or with "messages" of POST /v1/chat/completions
  *         (gateway/openai/request.h), and its answer is the object of that API. A line with "operation" asks about
- *         the model instead (ask.h), which does not load its weights: they are loaded for the first answer. A
+ *         the model instead (ask.h), which does not load its weights: they are loaded
+ *         for the first answer. Before that, {"operation": "reserve", "tokens": N} makes room for sequences of N tokens
+ *         if --arena does not say how much. A
  *         line that fails is answered by {"error": {...}}, and the run continues.
  */
 #pragma once

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 from typing import Optional
 
@@ -48,7 +49,8 @@ def _show(report: Report, subject: str, arguments: argparse.Namespace) -> None:
         for line in report_lines(report):
             print(line)
     else:
-        print(report_text(report, subject), end="")
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        print(report_text(report, subject, width=width), end="")
     sys.stdout.flush()
     if arguments.markdown:
         _write(arguments.markdown, report_text(report, subject, is_markdown=True))

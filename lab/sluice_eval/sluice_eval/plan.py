@@ -125,6 +125,11 @@ class Plan:
         make_form(config)
         self._add_cell(Cell(config.name, n_samples=config.max_samples, dataset=config))
 
+    def most_tokens(self, max_positions: int) -> int:
+        """Returns the tokens of the longest prompt with its answer, at most the model's positions."""
+        tokens = [cell.n_tokens + cell.task.max_new_tokens if cell.task else max_positions for cell in self.cells]
+        return min(max(tokens, default=max_positions), max_positions)
+
     def limit_samples(self, n: int) -> None:
         """Asks n samples of every cell."""
         for cell in self.cells:

@@ -65,6 +65,12 @@ class SluiceProcess:
                 self._fail()
             return json.loads(line)
 
+    def reserve(self, n_tokens: int) -> None:
+        """Makes room for prompts and answers of so many tokens, before the first answer."""
+        reply = self.ask({"operation": "reserve", "tokens": n_tokens})
+        if "error" in reply:
+            raise EvalError(reply["error"]["message"])
+
     def _fail(self) -> None:
         code = self._process.wait()
         self._listener.join(timeout=5)

@@ -34,13 +34,13 @@ def _shipped(row: Row) -> str:
 
 
 class _Writer:
-    def __init__(self, report: Report, is_markdown: bool) -> None:
-        self._report, self._is_markdown = report, is_markdown
+    def __init__(self, report: Report, is_markdown: bool, width: int) -> None:
+        self._report, self._is_markdown, self._width = report, is_markdown, width
         self._has_budgets = any(row.recipe.budget for row in report.rows)
         self._has_lengths = len(report.lengths) > 1
 
     def _table(self, table: Table) -> str:
-        return table.markdown() if self._is_markdown else table.text()
+        return table.markdown() if self._is_markdown else table.text(self._width)
 
     def _heading(self, text: str) -> str:
         return f"\n## {text}\n\n" if self._is_markdown else f"\n{text}\n\n"
@@ -123,6 +123,6 @@ def _verdict(v: Verdict) -> str:
     return v.verdict
 
 
-def report_text(report: Report, subject: str, is_markdown: bool = False) -> str:
-    """Returns the report. subject: one line that describes the evaluation."""
-    return _Writer(report, is_markdown).whole(subject)
+def report_text(report: Report, subject: str, is_markdown: bool = False, width: int = 0) -> str:
+    """Returns the report. subject: one line that describes the evaluation. width: of the terminal; 0: no limit."""
+    return _Writer(report, is_markdown, width).whole(subject)

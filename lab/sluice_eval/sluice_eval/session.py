@@ -106,6 +106,8 @@ class Session:
         self._arguments, self._model, self._plan = arguments, model, plan
         self.cancelled: Optional[CancelledError] = None
         canonical = [model.recipes.canonical(recipe.recipe) for recipe in plan.recipes]
+        if model.server is None:
+            model.process.reserve(plan.most_tokens(model.tokenizer.max_positions))
         results = Results(arguments.out, model.run_id(plan.seed))
         try:
             questions = Questions(plan, model.tokenizer, arguments.essay)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import textwrap
+
+INDENT = "    "  # of a row's further lines
 
 
 @dataclasses.dataclass
@@ -16,18 +19,39 @@ class Table:
     def add(self, *cells: str) -> None:
         self.rows.append([re.sub(r"[\x00-\x1f\x7f]", "?", cell) for cell in cells])
 
-    def text(self) -> str:
-        """Returns the lines of the table, without spaces at their ends but for those of a last cell."""
+    def text(self, width: int = 0) -> str:
+        """Returns the table within `width` columns (0: no limit).
+
+        Columns that do not fit go to a further, indented line of the row; no cell is left out.
+        """
         right = [title.startswith(">") for title in self.titles]
         rows = [[title.removeprefix(">") for title in self.titles], *self.rows]
         widths = [max(len(row[i]) for row in rows) for i in range(len(right))]
         lines = []
         for row in rows:
-            cells = [cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in zip(row, widths, right)]
-            if not right[-1]:
-                cells[-1] = row[-1]
-            lines.append("  ".join(cells))
+            first = 0
+            while first < len(row):
+                end = self._end_of_line(widths, first, width)
+                indent = INDENT * (first > 0)
+                if first > 0 and end == first + 1 and not right[first]:
+                    lines.append(textwrap.fill(row[first], max(width, len(INDENT) + 1), initial_indent=indent, subsequent_indent=indent,
+                                               break_long_words=False, break_on_hyphens=False) or indent)
+                else:
+                    cells = [row[i].rjust(widths[i]) if right[i] else row[i].ljust(widths[i]) for i in range(first, end)]
+                    if not right[end - 1]:
+                        cells[-1] = row[end - 1]
+                    lines.append(indent + "  ".join(cells))
+                first = end
         return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _end_of_line(widths: list[int], first: int, width: int) -> int:
+        """Returns the first column of a row's next line, whose current line begins with column `first`."""
+        used, end = len(INDENT) * (first > 0) + widths[first], first + 1
+        while end < len(widths) and (width == 0 or used + 2 + widths[end] <= width):
+            used += 2 + widths[end]
+            end += 1
+        return end
 
     def markdown(self) -> str:
         lines = [[title.removeprefix(">") for title in self.titles], *self.rows]

@@ -11,6 +11,8 @@ import unittest
 
 from .support import GOLDEN, MODEL, PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 
+from sluice_eval.process import find_sluice
+
 try:
     import matplotlib
 except ImportError:
@@ -187,6 +189,13 @@ class Usage(unittest.TestCase):
             done = command(*words)
             self.assertEqual((done.returncode, done.stdout), (2, ""), (words, done.stderr))
             self.assertIn(said, done.stderr, words)
+
+    @needs_sluice
+    def test_the_tool_names_the_command(self):
+        for old, new in [("suites", "run"), ("grid", "grid"), ("make", "dump")]:
+            done = subprocess.run([find_sluice(), "eval", old, "--model", MODEL], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(f"`python3 -m sluice_eval {new}`", done.stderr)
 
     def test_what_cannot_be_written_is_known_before_the_work(self):
         words = ["run", "--model", MODEL, "--tasks", "niah-noise"]

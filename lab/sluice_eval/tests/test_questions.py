@@ -56,7 +56,7 @@ class Numbers(unittest.TestCase):
         self.assertEqual([split_pair(i, 3) for i in range(6)], [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
 
 
-# Of the first n bytes of 0, 1, ..., 250, 0, 1, ...
+# KNOWN_HASHES[n] is the hash of the first n bytes of 0, 1, ..., 250, 0, 1, ...
 KNOWN_HASHES = {
     0: "2d06800538d394c2", 1: "c44bdff4074eecdb", 3: "5f4299fc161c9cbb", 4: "60dab036a58211f2",
     8: "3a1c2d7c85af88f8", 9: "e9612598145bb9dc", 16: "8355e3a6f61770db", 17: "9ef341a99de37328",

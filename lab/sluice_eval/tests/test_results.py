@@ -15,6 +15,7 @@ from sluice_eval.report_json import report_lines
 from sluice_eval.report_text import report_text
 from sluice_eval.results import Answer, Results, RunId, make_key
 from sluice_eval.saved import SavedRun
+from sluice_eval.tables import Table
 from sluice_eval.tasks import find_task
 
 RUN = RunId("0123456789abcdef", "stored", "fedcba9876543210", 1)
@@ -136,6 +137,19 @@ class Reports(unittest.TestCase):
         self.assertEqual([(choice.most, choice.row.recipe.name) for choice in found.choices], [(0.1, "c"), (0.2, "b")])
         found = self.make([[[1.0] * 2] * 2, [[0.9] * 2] * 2, [[0.9] * 2] * 2], shipped=(100, 20, 8), offloads=True)
         self.assertEqual([(choice.most, choice.offloads, choice.row.recipe.name) for choice in found.choices], [(0.1, True, "c")])
+
+
+class Tables(unittest.TestCase):
+    def test_a_table_fits_a_narrow_terminal(self):
+        table = Table(["JOB", "STATE", ">TTFT", "RECIPE"])
+        table.add("job-1", "DONE", "12 ms", "h2o,budget=0.2")
+        table.add("job-22", "CANCELLED", "-", "full|x")
+        self.assertEqual(table.text(), "JOB     STATE       TTFT  RECIPE\njob-1   DONE       12 ms  h2o,budget=0.2\n"
+                         "job-22  CANCELLED      -  full|x\n")
+        self.assertEqual(table.text(40), table.text())
+        self.assertEqual(table.text(30), "JOB     STATE       TTFT\n    RECIPE\njob-1   DONE       12 ms\n    h2o,budget=0.2\n"
+                         "job-22  CANCELLED      -\n    full|x\n")
+        self.assertIn("| job-22 | CANCELLED | - | full\\|x |\n", table.markdown())
 
 
 if __name__ == "__main__":

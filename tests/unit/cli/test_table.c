@@ -68,25 +68,6 @@ static void test_table_counts_characters_and_hides_controls(void **state) {
     sl_table_cleanup(&table);
 }
 
-static void test_table_as_markdown(void **state) {
-    (void)state;
-    struct sl_table table;
-    char *text = NULL;
-    size_t bytes = 0;
-    sl_table_init(&table, columns, 3);
-    sl_table_add(&table, "a|b");
-    sl_table_add(&table, "%d", 12345);
-    sl_table_add(&table, "x\ny");
-    FILE *file = open_memstream(&text, &bytes);
-    sl_table_print_markdown(&table, file);
-    fclose(file);
-    assert_string_equal(text, "| NAME | N | LAST |\n"
-                              "|-|-:|-|\n"
-                              "| a\\|b | 12345 | x?y |\n");
-    free(text);
-    sl_table_cleanup(&table);
-}
-
 static void test_table_of_nothing_has_titles(void **state) {
     (void)state;
     struct sl_table table;
@@ -151,7 +132,6 @@ int main(void) {
         cmocka_unit_test(test_table_aligns_columns),
         cmocka_unit_test(test_table_takes_several_cells_at_once),
         cmocka_unit_test(test_table_counts_characters_and_hides_controls),
-        cmocka_unit_test(test_table_as_markdown),
         cmocka_unit_test(test_table_of_nothing_has_titles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,28 +150,9 @@ static void test_plot_ticks_are_cut_and_quoted(void **state) {
     free(text);
 }
 
-static void test_plot_labels_cover_no_other(void **state) {
-    (void)state;
-    struct sl_plot_box boxes[8];
-    size_t n = 0;
-    assert_true(sl_plot_place(100, 100, 10, boxes, &n) == -0.6);
-    assert_true(sl_plot_place(500, 100, 10, boxes, &n) == -0.6); // far away
-    for (int i = 0; i < 6; i++) {
-        sl_plot_place(100 + i, 100 + i, 10, boxes, &n);
-    }
-    assert_int_equal(n, 8);
-    for (size_t i = 0; i < n; i++) {
-        for (size_t j = 0; j < i; j++) {
-            assert_true(boxes[i].right <= boxes[j].left || boxes[j].right <= boxes[i].left ||
-                        boxes[i].top <= boxes[j].bottom || boxes[j].top <= boxes[i].bottom);
-        }
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plot_ticks_are_cut_and_quoted),
-        cmocka_unit_test(test_plot_labels_cover_no_other),
         cmocka_unit_test(test_plot_quotes_so_that_nothing_is_a_command),
         cmocka_unit_test(test_plot_draws_a_png),
         cmocka_unit_test(test_plot_that_fails_leaves_nothing),

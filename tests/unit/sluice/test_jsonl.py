@@ -49,6 +49,17 @@ class Answers(unittest.TestCase):
         self.assertEqual(lines[0]["sluice"]["sampling"]["seed"], 5)
 
 
+    def test_room_is_made_for_long_sequences_before_the_first_answer(self):
+        room = {"operation": "reserve", "tokens": 2000}
+        _, lines, _ = run([room, {**room, "tokens": 4000}, ASK, room, {**room, "tokens": 10 ** 9}])
+        self.assertLess(lines[0]["arena_bytes"], lines[1]["arena_bytes"])
+        self.assertIn("choices", lines[2])
+        self.assertIn("before the first answer", lines[3]["error"]["message"])
+        self.assertIn("tokens", lines[4]["error"]["message"])
+        small = run([{**ASK, "prompt": [5] * 30000}], "--arena", "2M")[1][0]
+        self.assertIn("error", small)
+
+
 class Errors(unittest.TestCase):
     def test_an_error_of_a_line_is_its_answer_and_the_run_goes_on(self):
         bad = [{"prompt": "x", "foo": 1}, {"prompt": "x", "recipe": "h2x"}, {"prompt": [0, 10 ** 6]}, {"max_tokens": 3}, [1],
