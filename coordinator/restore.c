@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: jobs that --state has from a process before this one: into the table, and those that have not ended on their way again.
+ * Purpose: puts the jobs that --state has from an earlier process into the table, and continues those that have not ended.
  *
- * Design: what was accepted is checked as if a client had sent it with a Resumption: what was believed of a file would be believed of
- *         whoever can write there. A job that this coordinator cannot go on with fails, and says why: one of another model, and one whose
- *         call (Generate) ended with the process.
- *         Of several coordinators each has its own jobs. Their threads find out who leads, as those of any job do (run/run.h): they go on
- *         where this one leads again, under its new term, and end where another one does, so that clients submit them there. Should that
- *         one have run a job meanwhile for a client that did, and this one lead again, it is run twice, one after the other: never
- *         two at once, because workers refuse the older term, and never to the same client twice, who knows what it has.
+ * Design: an accepted job is checked as if a client had sent it with a Resumption, because a program that can write to the
+ *         folder could have changed it. A job that this coordinator cannot continue fails with the reason: a job of another
+ *         model, and a job whose call (Generate) ended with the process.
+ *         Of several coordinators, each has its own jobs. The jobs' threads find out which coordinator leads, as every job
+ *         does (run/run.h). They continue where this one leads again, under its new term. Where another one leads, they end,
+ *         so that clients submit them there. If that one has run a job meanwhile for such a client, and this one leads
+ *         again, the job runs twice, one run after the other: never at once, because workers refuse the older term, and
+ *         never to the same client twice, because the client knows what it has.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -29,12 +30,12 @@ struct sl_restored_job {
 
 static int64_t at_ns(int64_t wall_ms) {
     int64_t in_ms = wall_ms - sl_wall_ms(), now_ns = sl_now_ns();
-    const int64_t most_ms = INT64_C(1) << 40; // whatever a file says
+    const int64_t most_ms = INT64_C(1) << 40; // bounds a damaged time
     in_ms = in_ms > most_ms ? most_ms : in_ms < -most_ms ? -most_ms : in_ms;
     return now_ns + in_ms * SL_NS_PER_MS;
 }
 
-// A job that will not run: what Get and List tell of it.
+// Describes a job that will not run, for Get and List.
 static void describe_ended(const Sluice__V1__AcceptedJob *accepted, struct sl_job_spec *spec) {
     const Sluice__V1__GenerateRequest *request = accepted->request;
     spec->n_tokens = accepted->n_prompt_tokens;
@@ -56,7 +57,7 @@ static enum sl_status check_goes_on(struct sl_coordinator *coordinator, const Sl
     }
     enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, accepted->tenant, &salt, err);
     if (status == SL_OK) {
-        // It was whole when it was accepted: what is absent is what was zero for a coordinator that knew no absence.
+        // The request was complete when it was accepted: a field that is absent was zero for an older coordinator.
         struct sl_sampling drawn = sl_job_sampling(accepted->request->sampling, NULL);
         Sluice__V1__Sampling sampling = sl_job_sampling_message(&drawn);
         Sluice__V1__GenerateRequest request = *accepted->request;
@@ -101,7 +102,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
     return status;
 }
 
-// For sl_state_load().
+// Restores one job, for sl_state_load().
 static enum sl_status restore(void *arg, const struct sl_past_jobs *past, struct sl_job **job_out,
                               struct sl_error *err) {
     struct sl_coordinator *coordinator = arg;
@@ -155,7 +156,7 @@ static void fail(struct sl_coordinator *coordinator, struct sl_job *job, enum sl
     sl_job_finish(job, SLUICE__V1__JOB_STATE__FAILED, &finished);
 }
 
-// Behind whatever it was doing: as after the loss of its workers.
+// Tells watchers that the job starts again, as after the loss of its workers.
 static void say_again(struct sl_job *job) {
     bool queued = sl_job_state(job) == SLUICE__V1__JOB_STATE__QUEUED;
     sl_job_move(job, queued ? SLUICE__V1__JOB_STATE__QUEUED : SLUICE__V1__JOB_STATE__PREFILLING,

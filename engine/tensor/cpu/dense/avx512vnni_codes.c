@@ -104,9 +104,15 @@ SL_INLINE __m512i four_bytes(const int8_t *at) {
     return _mm512_set1_epi32(word);
 }
 
-// Adds the products of `share` of a group, which starts at step `first`, to y[rows].
-SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int share, __m512 scale, __m512 offset,
-                         const struct x_group *x, int64_t ldx, __m512 *y) {
+// The same group of several rows of x.
+struct x_rows {
+    const struct x_group *first;
+    int64_t ldx; // groups from row to row
+};
+
+// Adds the products of the weights of a group that share scale number `share` to y[rows].
+SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int share,
+                         const struct sl_group_scales *of, struct x_rows x, __m512 *y) {
     const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : share;
     __m512i high[TILE_ROWS], low[TILE_ROWS];
     SL_UNROLL
@@ -119,22 +125,22 @@ SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, 
         __m512i c = sl_load_codes(form, codes, step);
         SL_UNROLL
         for (int r = 0; r < rows; r++) {
-            high[r] = _mm512_dpbusd_epi32(high[r], c, four_bytes(x[r * ldx].high + 4 * step));
-            low[r] = _mm512_dpbusd_epi32(low[r], c, four_bytes(x[r * ldx].low + 4 * step));
+            high[r] = _mm512_dpbusd_epi32(high[r], c, four_bytes(x.first[r * x.ldx].high + 4 * step));
+            low[r] = _mm512_dpbusd_epi32(low[r], c, four_bytes(x.first[r * x.ldx].low + 4 * step));
         }
     }
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
-        const struct x_group *group = &x[r * ldx];
+        const struct x_group *group = &x.first[r * x.ldx];
         __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r], 8), low[r]);
         if (form.zero_shift >= 0) {
             __m512i all = _mm512_set1_epi32(group->sums[which]);
             sum = _mm512_sub_epi32(sum, _mm512_slli_epi32(all, (unsigned)form.zero_shift));
         }
-        __m512 scaled = _mm512_mul_ps(scale, _mm512_set1_ps(group->scale));
+        __m512 scaled = _mm512_mul_ps(of->scales[share], _mm512_set1_ps(group->scale));
         y[r] = _mm512_fmadd_ps(scaled, _mm512_cvtepi32_ps(sum), y[r]);
         if (form.has_offset) {
-            y[r] = _mm512_fmadd_ps(offset, _mm512_set1_ps(group->scaled[which]), y[r]);
+            y[r] = _mm512_fmadd_ps(of->offsets[share], _mm512_set1_ps(group->scaled[which]), y[r]);
         }
     }
 }
@@ -163,7 +169,7 @@ SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const 
             }
             SL_UNROLL
             for (int share = 0; share < SL_CODE_GROUP / form.shared; share++) {
-                add_share(form, rows, half, share, of.scales[share], of.offsets[share], x, ldx, y);
+                add_share(form, rows, half, share, &of, (struct x_rows){x, ldx}, y);
             }
             half += code_bytes;
         }

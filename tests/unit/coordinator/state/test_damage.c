@@ -84,7 +84,7 @@ static int end(void **state) {
     return 0;
 }
 
-// What a start found: -1 for a job that is not there, or its number of events.
+// Holds what a start found: -1 for a job that is not there, or its number of events.
 struct found {
     int64_t live, ended;
     bool set_aside;
