@@ -14,7 +14,7 @@ add_compile_options("$<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes;-Wmissing-proto
 # snprintf() is chosen because it cuts; under the sanitizers gcc's guesses about lengths are poor besides.
 add_compile_options($<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
 # No struct of more than 4 kB is passed or returned by value. gcc has no such warning: the fuzzers' build, by clang, shows it.
-add_compile_options($<$<C_COMPILER_ID:Clang>:-Wlarge-by-value-copy=4096>)
+add_compile_options($<$<COMPILE_LANG_AND_ID:C,Clang>:-Wlarge-by-value-copy=4096>)
 add_compile_definitions(_GNU_SOURCE)
 # Results must not depend on how the compiler feels about a*b+c: fused where we say so, nowhere else.
 add_compile_options(-ffp-contract=off)

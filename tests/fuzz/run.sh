@@ -35,6 +35,10 @@ run() {
     folder=$1 name=$2
     shift 2
     program=$folder/tests/bin/fuzz_$name
+    if [ ! -x "$program" ] && ls "$folder"/tests/bin/fuzz_* >/dev/null 2>&1; then
+        echo "$program is not there, and other fuzzers are: tests/fuzz/CMakeLists.txt names it and does not build it"
+        exit 1
+    fi
     [ -x "$program" ] || skip "$program was not built (see the test fuzz_build)"
     mkdir -p "$folder/artifacts"
     # Model folders are made in memory, and removed here whatever the fuzzer died of.
