@@ -10,6 +10,8 @@ import re
 import sys
 import tempfile
 
+import script
+
 PAGES = ["docs/FAILURES.md", "docs/FAILOVER.md"]
 APPENDIX = "docs/FAILURE_TESTS.md"
 BREAKS = "| what breaks |"
@@ -90,11 +92,9 @@ def self_test():
 
 
 def main():
-    if sys.argv[1:] == ["--self-test"]:
+    script.needs_arguments(1, "ROOT | --self-test")
+    if sys.argv[1] == "--self-test":
         return self_test()
-    if len(sys.argv) != 2:
-        print(__doc__)
-        return 2
     complaints, n = check(sys.argv[1])
     for complaint in complaints:
         print(complaint)

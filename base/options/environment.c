@@ -32,18 +32,17 @@ static const char *const of_servers[] = {
 static const char *const of_commands[] = {
     "all", "answer-tokens", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
     "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
-    "data", "decode", "decode-arena", "depths", "detach", "drift", "dtype", "essay", "estimate-errors", "every",
+    "data", "decode", "decode-arena",  "detach", "drift", "dtype",  "estimate-errors", "every",
     "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
     "hidden-size", "host", "http-port", "ignore-eos", "in-time", "index-url", "interval", "json",
-    "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers", "lengths", "limit", "link", "list", "local",
-    "logits", "long-tokens", "lr", "markdown", "max-new-tokens", "max-prompt-tokens", "max-tokens", "memory",
-    "models", "no-gateway", "no-history", "once", "only", "out", "paced", "part", "plan", "png", "port", "prefill", "prefill-arena",
+    "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers",  "limit", "link",  "local",
+    "logits", "long-tokens", "lr",  "max-new-tokens",  "max-tokens", "memory",
+    "models", "no-gateway", "no-history", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
     "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
-    "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",
-    "samples", "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
-    "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", "tasks",
+    "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
+    "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 
     "temperature", "text", "tflops", "threshold", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
-    "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write",
+    "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
 };
 
 // To add a command or a program: add its name here too (the same test).
@@ -53,7 +52,7 @@ static const char *const programs[] = {
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",
     "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
-    "sluice bench memory", "sluice bench mixed", "sluice eval suites", "sluice eval grid", "sluice eval make", "sluice eval fidelity",
+    "sluice bench memory", "sluice bench mixed",  "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
     "sluice train-heads",
 };

@@ -5,9 +5,11 @@ Several coordinators that elect their leader in a real etcd. Leaders are killed 
 see no token twice and no wrong token, and no worker holds anything at the end. failover_rounds.py repeats this as often as asked, and
 measures.
 """
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -251,6 +253,14 @@ def test_an_etcd_with_certificates():
                 assert process.stop() == 0
 
 
+def has_jobs(path):
+    """Returns whether a coordinator has written jobs to this database."""
+    if not os.path.exists(path):
+        return False
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return database.execute("SELECT count(*) FROM jobs").fetchone()[0] > 0
+
+
 def test_up_starts_several():
     with tempfile.TemporaryDirectory(prefix="sluice-up-") as folder:
         state, log = os.path.join(folder, "state"), open(os.path.join(folder, "log"), "w")
@@ -269,8 +279,7 @@ def test_up_starts_several():
                        "4", "--json"]
                 before = subprocess.run(run, capture_output=True, timeout=60, check=True)
                 # The leader is killed: the other coordinator leads.
-                leaders = [p for p in about["processes"] if os.path.exists(os.path.join(folder, "jobs", p["name"]))
-                           and any(name.startswith("job-") for name in os.listdir(os.path.join(folder, "jobs", p["name"])))]
+                leaders = [p for p in about["processes"] if has_jobs(os.path.join(folder, "jobs", p["name"], "jobs.db"))]
                 assert len(leaders) == 1, leaders
                 os.kill(leaders[0]["pid"], signal.SIGKILL)
                 after = subprocess.run(run, capture_output=True, timeout=60, check=True)

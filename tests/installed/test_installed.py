@@ -161,7 +161,7 @@ def test_every_command_and_server_has_a_page_and_completion():
         with open(f"{HERE}/share/man/man8/{program}.8") as file:
             assert "\\-\\-listen" in file.read(), program
         assert os.path.exists(f"{HERE}/share/fish/vendor_completions.d/{program}.fish"), program
-    with open(f"{HERE}/share/man/man1/sluice-eval-suites.1") as file:
+    with open(f"{HERE}/share/man/man1/sluice-eval-perplexity.1") as file:
         assert "\\fBsluice\\-eval\\fR(1)" in file.read()
     for page, there, absent in [("1/sluice-run.1", "SLUICE_MODEL", "SLUICE_PROMPT"), ("8/sluice-decode.8", "SLUICE_ARENA", "SLUICE_HELP")]:
         with open(f"{HERE}/share/man/man{page}") as file:

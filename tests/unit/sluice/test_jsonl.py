@@ -5,9 +5,15 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import unittest
 
-SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+script.help_if_asked()
+script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
+
+SLUICE = os.path.join(os.environ.get("SLUICE_BIN", "build/bin"), "sluice")
 COMMAND = [SLUICE, "run", "--local", "--jsonl", "--model", "models/demo", "--threads", "1"]
 ASK = {"prompt": "The river runs on. The mill wheel", "max_tokens": 4, "temperature": 0, "recipe": "full"}
 

@@ -31,7 +31,7 @@ ASKING = {"run": ["-p", "hi"], "chat": [], "submit": ["-p", "hi"], "watch": ["x"
           "workers": [], "drain": ["x"], "compare": ["x"]}
 # Commands that open a model.
 OPENING = [["run", "--local", "-p", "hi"], ["chat", "--local"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
-           ["eval", "weights"], ["eval", "grid"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
+           ["eval", "weights"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
            ["bench", "ttft"], ["bench", "engine"], ["plan", "--cells", "/dev/null"]]
 
 
