@@ -27,7 +27,7 @@ struct sl_held_remote_kv {
     struct sl_prompt_hashes prompt;
     struct sl_remote_kv *remote_kv;
     struct sl_window *window; // NULL: none, or the lease has ended
-    // Of the asker. A lease has one asker at a time; another one, after a failure, begins with a reset.
+    // The state of the client that queries. A lease has one such client at a time; another, after a failure, begins with a reset.
     struct sl_near_memory *memory;
     size_t promised_bytes; // for the segments that have not been granted yet
     struct sl_growth *growing;

@@ -183,7 +183,7 @@ void sl_remote_kv_table_reap(struct sl_remote_kv_table *remote_kvs, int64_t now_
     pthread_mutex_lock(&remote_kvs->mutex);
     for (struct sl_held_remote_kv **at = &remote_kvs->first; *at;) {
         if ((*at)->deadline_ns <= now_ns) {
-            sl_log_warn("remote_kv", "lease=%s expired: nobody renewed it or asked for %lld ms",
+            sl_log_warn("remote_kv", "lease=%s expired: no client renewed it or asked for %lld ms",
                         sl_lease_name((*at)->lease_id).text, (long long)remote_kvs->config.lease_ms);
             end_lease(remote_kvs, at);
         } else {
@@ -221,7 +221,7 @@ enum sl_status sl_remote_kv_table_await(struct sl_remote_kv_table *remote_kvs, c
         } else if (held->failure.status != SL_OK) {
             status = sl_fail(err, held->failure.status, "%s", held->failure.text);
         } else if (!wait->go_on(wait->arg)) {
-            status = sl_fail(err, SL_ERR_CANCELLED, "nobody waits for the remote KV any more");
+            status = sl_fail(err, SL_ERR_CANCELLED, "no client waits for the remote KV any more");
         } else if (sl_now_ns() >= wait->deadline_ns) {
             status = sl_fail(err, SL_ERR_DEADLINE, "the remote KV has %lld tokens of %lld", (long long)n_held,
                              (long long)wait->n_tokens);

@@ -61,7 +61,7 @@ static enum sl_status check_shares(const struct sl_offload_config *config, int n
             }
         }
         if (end != n_offloaded_heads) {
-            return sl_fail(err, SL_ERR_INVALID, "stores: replica %d has nobody for offloaded head %d of %d", replica,
+            return sl_fail(err, SL_ERR_INVALID, "stores: replica %d has no store for offloaded head %d of %d", replica,
                            end, n_offloaded_heads);
         }
     }

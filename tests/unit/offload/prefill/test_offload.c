@@ -565,9 +565,9 @@ static void test_offload_refuses_stores_that_do_not_fit(void **state) {
     struct sl_error err = {0};
     static const struct share gap[] = {{0, 0, 2, 0}, {1, 3, 1, 0}}, twice[] = {{0, 0, 4, 0}, {1, 0, 2, 1}};
     assert_int_equal(open_job(f, job, &f->plan, gap, 2, NULL, &err), SL_ERR_INVALID);
-    assert_non_null(strstr(err.text, "replica 0 has nobody for offloaded head 2 of 4"));
+    assert_non_null(strstr(err.text, "replica 0 has no store for offloaded head 2 of 4"));
     assert_int_equal(open_job(f, job, &f->plan, twice, 2, NULL, &err), SL_ERR_INVALID);
-    assert_non_null(strstr(err.text, "replica 1 has nobody for offloaded head 2 of 4"));
+    assert_non_null(strstr(err.text, "replica 1 has no store for offloaded head 2 of 4"));
     assert_int_equal(open_job(f, job, &f->plan, gap, 0, NULL, &err), SL_ERR_INVALID);
     static const struct share both[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
     f->stores[1].full = true;
