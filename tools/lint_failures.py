@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds docs/FAILURES.md and tests/failures.csv to the tests: each failure has one row, each row names a test, and each test named exists.
 
+A row of tests/failures.csv that does not say what happens has further tests of a failure on the page.
+
     lint_failures.py ROOT         check
     lint_failures.py --self-test  show that every check finds something
 """
@@ -24,7 +26,7 @@ def read(root, name):
 
 
 def rows_of_page(text):
-    """Returns (what breaks, names in the last cell) of each row of the tables of what breaks."""
+    """Returns (what breaks, tests, False) of each row of the tables of what breaks."""
     found, inside = [], False
     for line in text.split("\n"):
         if line.startswith(BREAKS):
@@ -33,12 +35,13 @@ def rows_of_page(text):
             inside = False
         elif inside and not line.startswith("|-"):
             cells = [cell.strip() for cell in line.rstrip().rstrip("|").split("|")[1:]]
-            found.append((cells[0], re.findall(r"`([^`]+)`", cells[-1])))
+            found.append((cells[0], re.findall(r"`([^`]+)`", cells[-1]), False))
     return found
 
 
 def rows_of_table(text):
-    return [(row["what breaks"], row["tests"].split()) for row in csv.DictReader(text.splitlines())]
+    """Returns (what breaks, tests, whether it adds to a row of the page) of each row."""
+    return [(row["what breaks"], row["tests"].split(), row["what happens"] == "") for row in csv.DictReader(text.splitlines())]
 
 
 def known(name, words, files):
@@ -59,11 +62,12 @@ def check(root):
                 words |= set(re.findall(r"\btest_\w+", read(root, os.path.relpath(path, root))))
     complaints, failures = [], []
     for name, rows in ((PAGE, rows_of_page(read(root, PAGE))), (INTERNAL, rows_of_table(read(root, INTERNAL)))):
-        for failure, tests in rows:
+        for failure, tests, adds in rows:
             complaints += [f"{name}: no test of \"{failure}\""] if not tests else []
-            complaints += [f"{name}: two rows for \"{failure}\""] if failure in failures else []
+            complaints += [f"{name}: two rows for \"{failure}\""] if failure in failures and not adds else []
+            complaints += [f"{name}: {PAGE} has no row for \"{failure}\""] if failure not in failures and adds else []
             complaints += [f"{name}: {test} is not in tests/" for test in tests if not known(test, words, files)]
-            failures.append(failure)
+            failures += [] if adds else [failure]
     return complaints, len(failures)
 
 
@@ -77,9 +81,10 @@ def self_test():
                     file.write(text)
             return check(root)[0]
 
-    assert not complaints("| a | b | `test_one`, `test_o*`, `tests/a/test_b.c` |\n", "c,d,test_one test_b.c\n")
+    assert not complaints("| a | b | `test_one`, `test_o*`, `tests/a/test_b.c` |\n", "c,d,test_one test_b.c\na,,test_one\n")
     for page, table, wanted in (("| a | b `test_one` | |\n", "", "no test of \"a\""),
                                 ("", "a,b,\n", "no test of \"a\""),
+                                ("", "a,,test_one\n", "has no row for \"a\""),
                                 ("| a | b | `test_one` |\n| a | c | `test_one` |\n", "", "two rows"),
                                 ("| a | b | `test_one` |\n", "a,b,test_one\n", "two rows"),
                                 ("| a | b | `test_two` |\n", "", "test_two is not"),
