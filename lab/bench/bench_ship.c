@@ -41,6 +41,8 @@ struct shape {
     uint64_t bytes, piece_bytes;
 };
 
+// The first N_SCATTERED have pages; the same bytes in large pieces follow in the same order.
+enum { N_SCATTERED = 2 };
 static const struct shape shapes[] = {
     {"64 MiB, pages of 16 KiB", 64ull * MIB, 16 << 10},
     {"256 MiB, pages of 16 KiB", 256ull * MIB, 16 << 10},
@@ -280,8 +282,9 @@ static int n_references(const struct transport *transport) {
     return n;
 }
 
-static void print_shape(const struct transport *transport, int s, int r, const double rates[ROUNDS],
-                        const double reference_rates[ROUNDS], bool json) {
+// `beside`: the name of the reference. With `optional`, one that is not installed has no line.
+static void print_shape(const struct transport *transport, int s, const char *beside, const double rates[ROUNDS],
+                        const double reference_rates[ROUNDS], bool optional, bool json) {
     double own[ROUNDS], reference[ROUNDS], ratios[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         own[i] = rates[i];
@@ -289,8 +292,8 @@ static void print_shape(const struct transport *transport, int s, int r, const d
         ratios[i] = reference[i] > 0 ? own[i] / reference[i] : 0;
     }
     double value = sl_bench_median(own, ROUNDS), reference_value = sl_bench_median(reference, ROUNDS);
-    if (r > 0 && reference_value <= 0) {
-        return; // not installed: omits its lines
+    if (optional && reference_value <= 0) {
+        return;
     }
     char name[96];
     snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
@@ -298,7 +301,7 @@ static void print_shape(const struct transport *transport, int s, int r, const d
                                      .test = name,
                                      .value = value,
                                      .unit = "GB/s",
-                                     .reference = reference_value > 0 ? transport->references[r].name : NULL,
+                                     .reference = reference_value > 0 ? beside : NULL,
                                      .reference_value = reference_value,
                                      .paired_ratio = sl_bench_median(ratios, ROUNDS)};
     sl_bench_print(&result, json);
@@ -367,7 +370,10 @@ static bool compare(const struct transport *transport, bool json) {
     stop_children(&c.own);
     for (int s = 0; good && s < N_SHAPES; s++) {
         for (int r = 0; r < n; r++) {
-            print_shape(transport, s, r, c.rates[s], c.references[r][s], json);
+            print_shape(transport, s, transport->references[r].name, c.rates[s], c.references[r][s], r > 0, json);
+        }
+        if (s < N_SCATTERED) {
+            print_shape(transport, s, "the same in large pieces", c.rates[s], c.rates[s + N_SCATTERED], false, json);
         }
     }
     fflush(NULL); // before the next fork
