@@ -21,12 +21,11 @@
 #include "base/log.h"
 #include "net/fabric/ship.h"
 
-#define PACK_BELOW_BYTES 65536
-#define AHEAD_BYTES      1024              // of a copy
-#define FETCH_BYTES      8192              // of the next part
-#define SMALL_BYTES      ((size_t)2 << 20) // of a ship
-#define SMALL_SEGMENTS   8                 // of a small ship, if each is at least SHORTEST_SEGMENT
-#define SHORTEST_SEGMENT ((size_t)64 << 10)
+#define PACK_BELOW_BYTES    65536
+#define AHEAD_BYTES         1024              // of a copy
+#define FETCH_BYTES         8192              // of the next part
+#define SMALL_BYTES         ((size_t)2 << 20) // of a ship
+#define SHORT_SEGMENT_BYTES ((size_t)64 << 10)
 
 static_assert(SL_DIGESTED_MAX_BYTES <= SL_SEGMENT_MAX_BYTES, "a piece that is digested is one segment");
 
@@ -52,15 +51,11 @@ static bool take_digested(struct sl_ship *ship, struct parts *parts) {
 }
 
 /*
- * Small ships have shorter segments: the owner verifies a segment while the next one is on its way, and the last one
- * when nothing else is left to do.
+ * Small ships have short segments: the owner verifies a segment while the next one is on its way, and the last one when
+ * nothing else is left to do.
  */
 size_t sl_ship_segment_bytes(size_t granted_bytes) {
-    if (granted_bytes > SMALL_BYTES) {
-        return SL_SEGMENT_MAX_BYTES;
-    }
-    size_t bytes = granted_bytes / SMALL_SEGMENTS / SL_PART_MAX_BYTES * SL_PART_MAX_BYTES;
-    return bytes < SHORTEST_SEGMENT ? SHORTEST_SEGMENT : bytes;
+    return granted_bytes > SMALL_BYTES ? SL_SEGMENT_MAX_BYTES : SHORT_SEGMENT_BYTES;
 }
 
 // Takes the next segment's parts off the ship's pieces. False: there are none.
@@ -280,7 +275,8 @@ static void put_range(struct put *put, size_t offset, const uint8_t *data, size_
 /*
  * Copies with non-temporal stores if the processor has them: the owner reads the bytes only after many more have been
  * written, and an ordinary store would first fetch the line that it overwrites. end_copies() orders them. Fetches ahead
- * of itself, because the processor does not look beyond 4 KiB, and pages of a capsule are not much longer.
+ * of itself, because the processor does not look beyond 4 KiB, and pages of a capsule are not much longer. What stays in
+ * the caches until the owner reads it, a small ship, is copied by send_copies() itself.
  */
 static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
     size_t at = 0;
@@ -311,8 +307,13 @@ static void end_copies(void) {
 static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     uint8_t *to = (uint8_t *)((uintptr_t)ship->address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;
+    bool small = ship->ticket.head.bytes <= SMALL_BYTES;
     for (uint32_t i = 0; i < parts->n; i++) {
-        copy_past_caches(to, parts->data[i], parts->part_bytes[i]);
+        if (small) {
+            memcpy(to, parts->data[i], parts->part_bytes[i]);
+        } else {
+            copy_past_caches(to, parts->data[i], parts->part_bytes[i]);
+        }
         to += parts->part_bytes[i];
         fetch_begin(parts, i + 1);
         if (!digested) {
