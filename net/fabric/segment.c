@@ -19,6 +19,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "net/fabric/core/huge.h"
 #include "net/fabric/ship.h"
 
 #define PACK_BELOW_BYTES    65536
@@ -303,11 +304,21 @@ static void end_copies(void) {
 #endif
 }
 
+// Has the memory that is sent from joined into huge pages. One part stands for the others: there are as many segments as
+// it takes.
+static void want_huge(const struct sl_ship *ship, const struct parts *parts) {
+    const struct sl_region *region = sl_fabric_region(ship->fabric, parts->data[0], parts->part_bytes[0]);
+    if (region) {
+        sl_huge_want(region->joining, parts->data[0], parts->part_bytes[0]);
+    }
+}
+
 // Copies into the owner's memory, which is mapped here.
 static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     uint8_t *to = (uint8_t *)((uintptr_t)ship->address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;
     bool small = ship->ticket.head.bytes <= SMALL_BYTES;
+    want_huge(ship, parts);
     for (uint32_t i = 0; i < parts->n; i++) {
         if (small) {
             memcpy(to, parts->data[i], parts->part_bytes[i]);

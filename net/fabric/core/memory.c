@@ -68,7 +68,7 @@ static enum sl_status map_huge_pages(size_t bytes, struct sl_region *region, str
 }
 
 /*
- * Lets UCX allocate the region where huge pages can be mapped, and joins its pages. Not with RDMA: an adapter keeps the
+ * Lets UCX allocate the region where huge pages can be mapped, and prepares to join its pages. Not with RDMA: an adapter keeps the
  * pages that it was given. If UCX fails there, the reservation stays: UCX may have replaced and unmapped it.
  */
 static enum sl_status map_shared(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
@@ -77,7 +77,7 @@ static enum sl_status map_shared(struct sl_fabric *fabric, size_t bytes, struct 
     region->base = reserved;
     enum sl_status status = sl_ucx_map(fabric, bytes, region, err);
     if (status == SL_OK && reserved && region->base == reserved) {
-        region->joining = sl_huge_join(reserved, bytes);
+        region->joining = sl_huge_start(reserved, bytes);
     } else if (status != SL_OK && reserved) {
         region->base = NULL;
         status = sl_ucx_map(fabric, bytes, region, err);
