@@ -128,8 +128,9 @@ static void on_cancel(void *arg) {
 }
 
 /*
- * Reports progress until the engine has released the job. If a ship has failed (its receiver is lost), cancels the
- * reading, because no receiver waits for it. Phase ABANDONED afterwards: the engine never began.
+ * Reports progress until the engine has released the job: every REPORT_MS / 2, and after the first chunk and the last.
+ * If a ship has failed (its receiver is lost), cancels the reading, because no receiver waits for it. Phase ABANDONED
+ * afterwards: the engine never began.
  */
 static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
     int64_t reported = -1, next_report_ns = 0;
