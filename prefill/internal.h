@@ -69,6 +69,7 @@ struct sl_prefill_job {
     struct sl_offload *offload;      // for recipes that offload; NULL: all layers are in the capsule
     Sluice__V1__AnnexShare **shares; // [n_shares] for the decode worker
     size_t n_shares;
+    uint8_t *header;       // of the capsule, while it is shipped
     int64_t capsule_bytes; // bytes shipped, including the header
     struct sl_copy *copy;  // copy for the store, after sl_archive_prepare() has decided; NULL: none
     Sluice__V1__Kept kept; // the result of that copy

@@ -84,16 +84,20 @@ bool sl_prefill_pass_layer(struct sl_prefill_pass *pass) {
     return more && status == SL_OK;
 }
 
+// Wakes the handler after the first chunk only. Later it looks by itself (see follow()): to wake it for every chunk, and
+// the coordinator with it, would take processors from the computation.
 static void report(struct sl_prefill_job *job) {
     const struct sl_session *session = sl_reader_session(job->reader);
     size_t peak_bytes = sl_reader_peak_bytes(job->reader);
     struct sl_session_stats stats;
     sl_session_get_stats(session, &stats);
     pthread_mutex_lock(&job->mutex);
+    if (job->n_done == 0) {
+        pthread_cond_signal(&job->changed);
+    }
     job->n_done = session->n_tokens;
     job->resident_bytes = stats.resident_bytes;
     job->peak_bytes = peak_bytes > job->offload_peak_bytes ? peak_bytes : job->offload_peak_bytes;
-    pthread_cond_signal(&job->changed);
     pthread_mutex_unlock(&job->mutex);
 }
 

@@ -128,8 +128,9 @@ static void on_cancel(void *arg) {
 }
 
 /*
- * Reports progress until the engine has released the job. If a ship has failed (its receiver is lost), cancels the
- * reading, because no receiver waits for it. Phase ABANDONED afterwards: the engine never began.
+ * Reports progress until the engine has released the job: every REPORT_MS / 2, and after the first chunk and the last.
+ * If a ship has failed (its receiver is lost), cancels the reading, because no receiver waits for it. Phase ABANDONED
+ * afterwards: the engine never began.
  */
 static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
     int64_t reported = -1, next_report_ns = 0;
@@ -166,45 +167,49 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
 
 // ---- the end ------------------------------------------------------------------------------------------------------
 
-// Waits for all queued pieces, then sends the header and waits for the receiver's acknowledgement.
+struct transit { // of the capsule's bytes, after the last layer
+    int64_t total, moved, moved_ns, next_report_ns;
+};
+
+// Called while bytes are in transit: reports how many have left, and gives up when the job was cancelled or none moves.
+static enum sl_status check_transit(struct sl_prefill_job *job, struct sl_rpc_call *call, struct transit *transit,
+                                    struct sl_error *err) {
+    int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, NULL), now_ns = sl_now_ns();
+    if (sent != transit->moved || sent >= transit->total) {
+        transit->moved = sent;
+        transit->moved_ns = now_ns;
+    } else if (now_ns - transit->moved_ns > STALL_MS * SL_NS_PER_MS) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "job %s: no byte has moved to the decode worker for %d ms", job->id,
+                       STALL_MS);
+    }
+    if (atomic_load(&job->cancelled)) {
+        return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping", job->id);
+    }
+    if (now_ns >= transit->next_report_ns) {
+        send_ship_progress(call, sent, transit->total); // a failure to send cancels the call
+        transit->next_report_ns = sl_deadline_in_ms(REPORT_MS);
+    }
+    return SL_OK;
+}
+
+// Sends the header after all queued pieces, and waits for the receiver's acknowledgement.
 static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
-    uint8_t *header;
     size_t header_bytes;
-    enum sl_status status = sl_capsule_write_header(job->session, &job->capsule, &header, &header_bytes, err);
+    enum sl_status status = sl_capsule_write_header(job->session, &job->capsule, &job->header, &header_bytes, err);
+    status = status == SL_OK ? sl_ship_end(job->outbound.ship, job->header, header_bytes, err) : status;
     if (status != SL_OK) {
         return status;
     }
-    int64_t total = (int64_t)atomic_load(&job->outbound.shipped_bytes), next_report_ns = 0;
-    int64_t moved = -1, moved_ns = sl_now_ns();
-    for (;;) {
-        enum sl_status ship_status;
-        int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
-        if (ship_status < 0 || sent >= total) {
-            break; // sl_ship_finish() returns the reason
+    struct transit transit = {.total = (int64_t)atomic_load(&job->outbound.shipped_bytes), .moved = -1};
+    while ((status = sl_ship_await(job->outbound.ship, sl_deadline_in_ms(POLL_MS), err)) == SL_AGAIN) {
+        status = check_transit(job, call, &transit, err);
+        if (status != SL_OK) {
+            return status;
         }
-        if (sent != moved) {
-            moved = sent;
-            moved_ns = sl_now_ns();
-        } else if (sl_now_ns() - moved_ns > STALL_MS * SL_NS_PER_MS) {
-            free(header);
-            return sl_fail(err, SL_ERR_PEER_LOST, "job %s: no byte has moved to the decode worker for %d ms", job->id,
-                           STALL_MS);
-        }
-        if (atomic_load(&job->cancelled)) {
-            free(header);
-            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping", job->id);
-        }
-        if (sl_now_ns() >= next_report_ns) {
-            send_ship_progress(call, sent, total); // a failure to send cancels the call
-            next_report_ns = sl_deadline_in_ms(REPORT_MS);
-        }
-        sl_sleep_ms(POLL_MS);
     }
-    status = sl_ship_finish(job->outbound.ship, header, header_bytes, err);
-    free(header);
     if (status == SL_OK) {
-        status = send_ship_progress(call, total, total);
-        job->capsule_bytes = total + (int64_t)header_bytes;
+        status = send_ship_progress(call, transit.total, transit.total);
+        job->capsule_bytes = transit.total + (int64_t)header_bytes;
     }
     return status;
 }
@@ -416,7 +421,8 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     }
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    sl_ship_close(&job->outbound.ship); // close it before the pages that it may still read are freed
+    sl_ship_close(&job->outbound.ship); // close it before the header and pages that it may still read are freed
+    free(job->header);
     sl_offload_close(&job->offload);
     sl_archive_end_job(prefill->archive, job, status == SL_OK); // takes the session or its staged block
     sl_outbound_close(&job->outbound);

@@ -10,7 +10,8 @@
  *         in the sender's memory, so none can be merged. Load on the machine varies, so the references and the ships
  *         alternate, ROUNDS times; rates are medians, and a ratio is the median of each round's own. The references
  *         send the same buffer repeatedly. A buffer of 1 MiB never leaves the caches, so a capsule is also compared
- *         with one of its own size. Both sides of ucx_perftest poll without a pause. On two cores a third busy thread
+ *         with one of its own size. The rate of a small capsule is the median of N_SMALL in a row, all of them at other
+ *         addresses: of one alone it would be the time that sleeping threads take to wake up. Both sides of ucx_perftest poll without a pause. On two cores a third busy thread
  *         slows it over tcp several times, and the ships much less: such ratios are meaningless. Run it on idle
  *         cores.
  */
@@ -35,18 +36,22 @@
 #define REGION_BYTES (256u * MIB)
 #define ROUNDS       7 // of alternating references and ships
 #define WARM_UPS     1 // rounds of ships before
+#define N_SMALL      32
 
 struct shape {
     const char *name;
     uint64_t bytes, piece_bytes;
+    int n; // ships in a row
 };
 
+// The first N_SCATTERED have pages; the same bytes in large pieces follow in the same order.
+enum { N_SCATTERED = 2 };
 static const struct shape shapes[] = {
-    {"64 MiB, pages of 16 KiB", 64ull * MIB, 16 << 10},
-    {"256 MiB, pages of 16 KiB", 256ull * MIB, 16 << 10},
-    {"64 MiB, pieces of 16 MiB", 64ull * MIB, 16ull * MIB},
-    {"256 MiB, pieces of 64 MiB", 256ull * MIB, 64ull * MIB},
-    {"1 MiB, one piece", MIB, MIB},
+    {"64 MiB, pages of 16 KiB", 64ull * MIB, 16 << 10, 1},
+    {"256 MiB, pages of 16 KiB", 256ull * MIB, 16 << 10, 1},
+    {"64 MiB, pieces of 16 MiB", 64ull * MIB, 16ull * MIB, 1},
+    {"256 MiB, pieces of 64 MiB", 256ull * MIB, 64ull * MIB, 1},
+    {"1 MiB, one piece", MIB, MIB, N_SMALL},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -57,20 +62,29 @@ struct ticket {
 
 // ---- the children ------------------------------------------------------------------------------------------------
 
+// Returns where a buffer of `bytes` lies in the region, and advances: successive small ones are not cached.
+static uint64_t next_place(uint64_t *at_inout, uint64_t bytes) {
+    uint64_t at = *at_inout + bytes <= REGION_BYTES ? *at_inout : 0;
+    *at_inout = at + bytes;
+    return at;
+}
+
 // Grants buffers of the sizes requested on `in`, until it is closed.
 static int receive(const char *transport, int in, int out) {
     static const struct sl_grant_events no_events = {0};
     uint8_t *region = NULL;
     struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, at = 0;
     struct sl_grant *grant = NULL;
     while (fabric && sl_pair_read(in, &bytes, sizeof bytes)) {
         sl_grant_close(&grant);
         uint8_t *packed = NULL;
         struct ticket ticket = {0};
         struct sl_error err = {0};
-        struct sl_grant_plan grant_plan = {
-            .block = region, .bytes = bytes, .deadline_ns = sl_deadline_in_ms(60000), .events = &no_events};
+        struct sl_grant_plan grant_plan = {.block = region + next_place(&at, bytes),
+                                           .bytes = bytes,
+                                           .deadline_ns = sl_deadline_in_ms(60000),
+                                           .events = &no_events};
         if (sl_grant_open(fabric, &grant_plan, &grant, &packed, &ticket.bytes, &err) != SL_OK) {
             fprintf(stderr, "ship: %s\n", err.text);
             break;
@@ -115,6 +129,23 @@ struct pipes {
     int rates[2];   // GB/s of every shape
 };
 
+// Ships a shape as often as it says. Returns the median GB/s; negative: a ship failed.
+static double ship_shape(struct sl_fabric *fabric, const uint8_t *region, const struct shape *shape,
+                         const struct pipes *pipes) {
+    static uint64_t at; // the sender is a process of its own
+    double rates[N_SMALL];
+    for (int i = 0; i < shape->n; i++) {
+        struct ticket ticket;
+        bool good = sl_pair_write(pipes->asks[1], &shape->bytes, sizeof shape->bytes) &&
+                    sl_pair_read(pipes->tickets[0], &ticket, sizeof ticket);
+        rates[i] = good ? ship_once(fabric, region + next_place(&at, shape->bytes), shape, &ticket) : -1;
+        if (rates[i] <= 0) {
+            return -1;
+        }
+    }
+    return sl_bench_median(rates, (size_t)shape->n);
+}
+
 static int send_all(const char *transport, const struct pipes *pipes) {
     uint8_t *region = NULL;
     struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
@@ -123,10 +154,7 @@ static int send_all(const char *transport, const struct pipes *pipes) {
     while (good && sl_pair_read(pipes->go[0], &go, 1)) {
         double rates[N_SHAPES];
         for (int s = 0; good && s < N_SHAPES; s++) {
-            struct ticket ticket;
-            good = sl_pair_write(pipes->asks[1], &shapes[s].bytes, sizeof shapes[s].bytes) &&
-                   sl_pair_read(pipes->tickets[0], &ticket, sizeof ticket);
-            rates[s] = good ? ship_once(fabric, region, &shapes[s], &ticket) : -1;
+            rates[s] = ship_shape(fabric, region, &shapes[s], pipes);
             good = rates[s] > 0;
         }
         good = good && sl_pair_write(pipes->rates[1], rates, sizeof rates);
@@ -280,8 +308,9 @@ static int n_references(const struct transport *transport) {
     return n;
 }
 
-static void print_shape(const struct transport *transport, int s, int r, const double rates[ROUNDS],
-                        const double reference_rates[ROUNDS], bool json) {
+// `beside`: the name of the reference. With `optional`, one that is not installed has no line.
+static void print_shape(const struct transport *transport, int s, const char *beside, const double rates[ROUNDS],
+                        const double reference_rates[ROUNDS], bool optional, bool json) {
     double own[ROUNDS], reference[ROUNDS], ratios[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         own[i] = rates[i];
@@ -289,8 +318,8 @@ static void print_shape(const struct transport *transport, int s, int r, const d
         ratios[i] = reference[i] > 0 ? own[i] / reference[i] : 0;
     }
     double value = sl_bench_median(own, ROUNDS), reference_value = sl_bench_median(reference, ROUNDS);
-    if (r > 0 && reference_value <= 0) {
-        return; // not installed: omits its lines
+    if (optional && reference_value <= 0) {
+        return;
     }
     char name[96];
     snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
@@ -298,7 +327,7 @@ static void print_shape(const struct transport *transport, int s, int r, const d
                                      .test = name,
                                      .value = value,
                                      .unit = "GB/s",
-                                     .reference = reference_value > 0 ? transport->references[r].name : NULL,
+                                     .reference = reference_value > 0 ? beside : NULL,
                                      .reference_value = reference_value,
                                      .paired_ratio = sl_bench_median(ratios, ROUNDS)};
     sl_bench_print(&result, json);
@@ -367,7 +396,10 @@ static bool compare(const struct transport *transport, bool json) {
     stop_children(&c.own);
     for (int s = 0; good && s < N_SHAPES; s++) {
         for (int r = 0; r < n; r++) {
-            print_shape(transport, s, r, c.rates[s], c.references[r][s], json);
+            print_shape(transport, s, transport->references[r].name, c.rates[s], c.references[r][s], r > 0, json);
+        }
+        if (s < N_SCATTERED) {
+            print_shape(transport, s, "the same in large pieces", c.rates[s], c.rates[s + N_SCATTERED], false, json);
         }
     }
     fflush(NULL); // before the next fork

@@ -41,7 +41,7 @@ static const char *const transports[] = {"shm", "tcp"};
 
 struct side {
     struct sl_rig_cluster cluster;
-    double ttft_ms[MAX_RUNS], ship_ms[MAX_RUNS];
+    double ttft_ms[MAX_RUNS], prefill_ms[MAX_RUNS], ship_ms[MAX_RUNS];
 };
 
 struct bench {
@@ -49,14 +49,14 @@ struct bench {
     struct sl_signals signals;
     struct side sides[N_TRANSPORTS];
     struct sl_local *local;
-    double local_ms[MAX_RUNS];
+    double local_ms[MAX_RUNS], local_prefill_ms[MAX_RUNS];
     int32_t *tokens;
     double capsule_bytes;
 };
 
 // ---- the two sides --------------------------------------------------------------------------------------------------
 
-static enum sl_status run_local(struct bench *b, double *ttft_ms_out, struct sl_error *err) {
+static enum sl_status run_local(struct bench *b, int64_t slot, struct sl_error *err) {
     struct sl_local_request request = {.recipe = b->options.recipe,
                                        .prompt = b->tokens,
                                        .n_prompt = b->options.n_tokens,
@@ -66,7 +66,8 @@ static enum sl_status run_local(struct bench *b, double *ttft_ms_out, struct sl_
     struct sl_local_result result;
     enum sl_status status = sl_local_generate(b->local, &request, &result, err);
     if (status == SL_OK) {
-        *ttft_ms_out = result.ttft_ms;
+        b->local_ms[slot] = result.ttft_ms;
+        b->local_prefill_ms[slot] = result.prefill_ms;
         free(result.text);
     }
     return status;
@@ -83,6 +84,7 @@ static enum sl_status run_cluster(struct bench *b, struct side *side, int64_t sl
         status = sl_fail(err, SL_ERR_INTERNAL, "job %s failed: %s", job.id, job.failure);
     }
     side->ttft_ms[slot] = job.ttft_ms;
+    side->prefill_ms[slot] = job.prefill_ms;
     side->ship_ms[slot] = job.ship_ms;
     b->capsule_bytes = job.capsule_bytes;
     return status;
@@ -128,7 +130,7 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     for (int64_t run = -1; run < b->options.runs && status == SL_OK; run++) { // run -1 warms up
         int64_t slot = run < 0 ? 0 : run;
         sl_bench_progress("run %lld of %lld", (long long)run + 1, (long long)b->options.runs);
-        status = run_local(b, &b->local_ms[slot], err);
+        status = run_local(b, slot, err);
         for (int i = 0; i < N_TRANSPORTS && status == SL_OK; i++) {
             status = run_cluster(b, &b->sides[i], slot, err);
         }
@@ -137,34 +139,31 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
+static void print_turns(const struct bench *b, const char *name, const double *ms, const char *reference,
+                        const double *reference_ms) {
+    struct sl_bench_result result = {.bench = "ttft", .test = name, .unit = "ms", .reference = reference};
+    sl_bench_print_turns(result, ms, reference_ms, (size_t)b->options.runs, b->options.json);
+}
+
 static void print(struct bench *b) {
-    size_t runs = (size_t)b->options.runs;
-    double local_ms = sl_bench_median(b->local_ms, runs);
+    long long n_tokens = (long long)b->options.n_tokens;
     char name[128];
-    snprintf(name, sizeof name, "ttft %lld tokens, one process", (long long)b->options.n_tokens);
-    sl_bench_print(&(struct sl_bench_result){.bench = "ttft", .test = name, .value = local_ms, .unit = "ms"},
-                   b->options.json);
     for (int i = 0; i < N_TRANSPORTS; i++) {
-        double ttft_ms = sl_bench_median(b->sides[i].ttft_ms, runs);
-        snprintf(name, sizeof name, "ttft %lld tokens, %s cluster over %s", (long long)b->options.n_tokens,
-                 b->options.recipe, transports[i]);
-        sl_bench_print(&(struct sl_bench_result){.bench = "ttft",
-                                                 .test = name,
-                                                 .value = ttft_ms,
-                                                 .unit = "ms",
-                                                 .reference = "one process",
-                                                 .reference_value = local_ms},
-                       b->options.json);
+        const struct side *side = &b->sides[i];
+        snprintf(name, sizeof name, "ttft %lld tokens, %s cluster over %s", n_tokens, b->options.recipe, transports[i]);
+        print_turns(b, name, side->ttft_ms, "one process", b->local_ms);
+        snprintf(name, sizeof name, "of that reading the prompt, %s", transports[i]);
+        print_turns(b, name, side->prefill_ms, "one process", b->local_prefill_ms);
         snprintf(name, sizeof name, "ship after the last chunk (%.1f MiB), %s", b->capsule_bytes / (1 << 20),
                  transports[i]);
-        sl_bench_print(&(struct sl_bench_result){.bench = "ttft",
-                                                 .test = name,
-                                                 .value = sl_bench_median(b->sides[i].ship_ms, runs),
-                                                 .unit = "ms",
-                                                 .reference = "ttft",
-                                                 .reference_value = ttft_ms},
-                       b->options.json);
+        print_turns(b, name, side->ship_ms, "ttft", side->ttft_ms);
     }
+    snprintf(name, sizeof name, "ttft %lld tokens, one process", n_tokens);
+    sl_bench_print(&(struct sl_bench_result){.bench = "ttft",
+                                             .test = name,
+                                             .value = sl_bench_median(b->local_ms, (size_t)b->options.runs),
+                                             .unit = "ms"},
+                   b->options.json);
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {

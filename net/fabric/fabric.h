@@ -190,8 +190,8 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
 
 /*
  * Queues a piece: `bytes` from `data` (best in a region of this fabric) to `offset` in the granted block. Does not
- * block and does not copy: data must stay unchanged until sl_ship_finish() or sl_ship_close() has returned. Pieces must
- * not overlap. SL_ERR_RANGE: outside the grant. Also returns the status of a ship that has already failed.
+ * block and does not copy: data must stay unchanged until the ship has ended (sl_ship_await(), sl_ship_finish()) or
+ * sl_ship_close() has returned. Pieces must not overlap. SL_ERR_RANGE: outside the grant. Also returns the status of a ship that has already failed.
  */
 enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes);
 
@@ -212,8 +212,17 @@ enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *d
 #define SL_DIGESTED_MAX_BYTES ((size_t)512 << 10)
 enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void *data, size_t bytes, uint64_t digest);
 
-// Sends the header and waits until the receiver has verified everything. At most once. On failure err says which side
-// failed and why.
+/*
+ * Has the header sent after the last piece. Does not block and does not copy: the header must stay unchanged until
+ * sl_ship_await() has returned the ship's end, or sl_ship_close() has returned. At most once: SL_ERR_PRECONDITION.
+ */
+enum sl_status sl_ship_end(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err);
+
+// Waits until the receiver has verified everything, after sl_ship_end(). SL_AGAIN: the ship has not ended at until_ns.
+// On failure err says which side failed and why.
+enum sl_status sl_ship_await(struct sl_ship *ship, int64_t until_ns, struct sl_error *err);
+
+// Does both: waits for the ship's end, which its own deadline bounds.
 enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err);
 
 // Returns the bytes acknowledged by the transport so far, for progress; *status_out: the status of the ship so far.

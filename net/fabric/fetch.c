@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "net/fabric/connection.h"
 #include "net/fabric/fetch.h"
-#include "net/fabric/outcome.h"
+#include "net/fabric/core/outcome.h"
 #include "net/fabric/core/places.h"
 
 #define DIRECT_BYTES     65536      // a range of at least this size is read alone, straight into the caller's memory

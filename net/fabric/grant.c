@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "net/fabric/core/huge.h"
 #include "net/fabric/grant.h"
 
 #define QUARANTINE_NS (30 * SL_NS_PER_S) // for a silent writer that could still put into our memory
@@ -91,6 +92,7 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_pla
         free(grant);
         return sl_fail(err, SL_ERR_EXHAUSTED, "cannot make a ticket of at most %d bytes", SL_TICKET_MAX_BYTES);
     }
+    sl_huge_want(region->joining, plan->block, plan->bytes);
     atomic_fetch_add(&grants->n_open, 1);
     *grant_out = grant;
     *ticket_out = ticket;

@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "net/fabric/connection.h"
-#include "net/fabric/outcome.h"
+#include "net/fabric/core/outcome.h"
 
 extern const struct sl_verb_ops sl_fabric_request_ops;
 

@@ -19,9 +19,14 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "net/fabric/core/huge.h"
 #include "net/fabric/ship.h"
 
-#define PACK_BELOW_BYTES 65536
+#define PACK_BELOW_BYTES    65536
+#define AHEAD_BYTES         1024              // of a copy
+#define FETCH_BYTES         8192              // of the next part
+#define SMALL_BYTES         ((size_t)2 << 20) // of a ship
+#define SHORT_SEGMENT_BYTES ((size_t)64 << 10)
 
 static_assert(SL_DIGESTED_MAX_BYTES <= SL_SEGMENT_MAX_BYTES, "a piece that is digested is one segment");
 
@@ -46,6 +51,14 @@ static bool take_digested(struct sl_ship *ship, struct parts *parts) {
     return true;
 }
 
+/*
+ * Small ships have short segments: the owner verifies a segment while the next one is on its way, and the last one when
+ * nothing else is left to do.
+ */
+size_t sl_ship_segment_bytes(size_t granted_bytes) {
+    return granted_bytes > SMALL_BYTES ? SL_SEGMENT_MAX_BYTES : SHORT_SEGMENT_BYTES;
+}
+
 // Takes the next segment's parts off the ship's pieces. False: there are none.
 static bool gather(struct sl_ship *ship, struct parts *parts) {
     parts->n = 0;
@@ -54,7 +67,7 @@ static bool gather(struct sl_ship *ship, struct parts *parts) {
     if (ship->cursor < ship->taken.n && ship->taken.at[ship->cursor].device) {
         return take_digested(ship, parts);
     }
-    while (ship->cursor < ship->taken.n && parts->n < SL_SEGMENT_MAX_PARTS && parts->bytes < SL_SEGMENT_MAX_BYTES) {
+    while (ship->cursor < ship->taken.n && parts->n < SL_SEGMENT_MAX_PARTS && parts->bytes < ship->segment_bytes) {
         struct sl_piece *piece = &ship->taken.at[ship->cursor];
         if (parts->n == 0) {
             parts->offset = piece->offset;
@@ -62,7 +75,7 @@ static bool gather(struct sl_ship *ship, struct parts *parts) {
             break;
         }
         size_t n = piece->bytes < SL_PART_MAX_BYTES ? piece->bytes : SL_PART_MAX_BYTES;
-        n = n < SL_SEGMENT_MAX_BYTES - parts->bytes ? n : SL_SEGMENT_MAX_BYTES - parts->bytes;
+        n = n < ship->segment_bytes - parts->bytes ? n : ship->segment_bytes - parts->bytes;
         parts->data[parts->n] = piece->data;
         parts->part_bytes[parts->n++] = (uint32_t)n;
         parts->bytes += n;
@@ -94,9 +107,19 @@ static void set_digest(struct sl_peer_send *send, uint64_t digest) {
     memcpy(send->header + offsetof(struct sl_wire_segment, digest), &digest, sizeof digest);
 }
 
+// Fetches the first bytes of a part while the one before it is digested: pages are scattered, so the processor cannot
+// know where the next one begins.
+static void fetch_begin(const struct parts *parts, uint32_t i) {
+    size_t bytes = i < parts->n ? parts->part_bytes[i] : 0;
+    for (size_t at = 0; at < bytes && at < FETCH_BYTES; at += 64) {
+        __builtin_prefetch(parts->data[i] + at, 0, 2);
+    }
+}
+
 static uint64_t digest_of(const struct parts *parts) {
     uint64_t digest = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
+        fetch_begin(parts, i + 1);
         digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
     }
     return digest;
@@ -252,7 +275,9 @@ static void put_range(struct put *put, size_t offset, const uint8_t *data, size_
 
 /*
  * Copies with non-temporal stores if the processor has them: the owner reads the bytes only after many more have been
- * written, and an ordinary store would first fetch the line that it overwrites.
+ * written, and an ordinary store would first fetch the line that it overwrites. end_copies() orders them. Fetches ahead
+ * of itself, because the processor does not look beyond 4 KiB, and pages of a capsule are not much longer. What stays in
+ * the caches until the owner reads it, a small ship, is copied by send_copies() itself.
  */
 static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
     size_t at = 0;
@@ -260,6 +285,7 @@ static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
     for (; ((uintptr_t)to & 15) == 0 && at + 64 <= bytes; at += 64) {
         const __m128i *in = (const __m128i *)(const void *)(from + at);
         __m128i *out = (__m128i *)(void *)(to + at);
+        __builtin_prefetch(from + (at + AHEAD_BYTES < bytes ? at + AHEAD_BYTES : at));
         __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
         __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
         _mm_stream_si128(out, a);
@@ -267,22 +293,45 @@ static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
         _mm_stream_si128(out + 2, c);
         _mm_stream_si128(out + 3, d);
     }
-    _mm_sfence(); // UCX orders ordinary stores before the announcement, but not these
 #endif
     memcpy(to + at, from + at, bytes - at);
+}
+
+// Makes what was copied visible before the announcement: UCX orders ordinary stores before that, but not these.
+static void end_copies(void) {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+// Has the memory that is sent from joined into huge pages. One part stands for the others: there are as many segments as
+// it takes.
+static void want_huge(const struct sl_ship *ship, const struct parts *parts) {
+    const struct sl_region *region = sl_fabric_region(ship->fabric, parts->data[0], parts->part_bytes[0]);
+    if (region) {
+        sl_huge_want(region->joining, parts->data[0], parts->part_bytes[0]);
+    }
 }
 
 // Copies into the owner's memory, which is mapped here.
 static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     uint8_t *to = (uint8_t *)((uintptr_t)ship->address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;
+    bool small = ship->ticket.head.bytes <= SMALL_BYTES;
+    want_huge(ship, parts);
     for (uint32_t i = 0; i < parts->n; i++) {
-        copy_past_caches(to, parts->data[i], parts->part_bytes[i]);
+        if (small) {
+            memcpy(to, parts->data[i], parts->part_bytes[i]);
+        } else {
+            copy_past_caches(to, parts->data[i], parts->part_bytes[i]);
+        }
         to += parts->part_bytes[i];
+        fetch_begin(parts, i + 1);
         if (!digested) {
             digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
         }
     }
+    end_copies();
     if (!digested) {
         set_digest(send, digest);
     }

@@ -73,6 +73,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     ship->fabric = fabric;
     ship->open_command.run = run_open;
     ship->deadline_ns = deadline_ns;
+    ship->segment_bytes = sl_ship_segment_bytes(ship->ticket.head.bytes);
     atomic_store(&ship->mode, "none yet");
     pthread_mutex_init(&ship->lock, NULL);
     sl_cond_init(&ship->changed);
@@ -162,6 +163,7 @@ static bool pump_waiting(struct sl_ship *ship) {
 // Handles PLACE, the owner's answer where to put. If we cannot put there, the owner must agree to messages.
 static bool pump_claiming(struct sl_ship *ship) {
     if (ship->place_bytes == 0) {
+        ship->fabric->links_ns = 0; // the answer comes over the link: the next turn polls it
         return false;
     }
     struct sl_place there;

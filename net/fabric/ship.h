@@ -44,6 +44,7 @@ struct sl_ship {
     socklen_t sockaddr_bytes;
     uint64_t id;
     int64_t deadline_ns;
+    size_t segment_bytes; // of host memory, at most
 
     // shared, under lock
     pthread_mutex_t lock;
@@ -84,5 +85,7 @@ void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text)
 void sl_ship_set_ended(struct sl_ship *ship);
 void sl_ship_detach(struct sl_ship *ship); // after this the caller owns the ship and may free it
 
-// segment.c: sends one segment of the taken pieces. False: nothing to send.
+// segment.c
+size_t sl_ship_segment_bytes(size_t granted_bytes);
+// Sends one segment of the taken pieces. False: nothing to send.
 bool sl_ship_send_segment(struct sl_ship *ship);

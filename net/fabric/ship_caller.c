@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "net/fabric/ship.h"
 
 // ---- the caller's side -----------------------------------------------------------------------------------------
@@ -97,37 +98,46 @@ enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void 
         ship, &(struct sl_piece){.offset = offset, .data = data, .bytes = bytes, .device = region, .digest = digest});
 }
 
-// Requests something from the progress thread, and waits until *done. Call with the lock held.
-static void want(struct sl_ship *ship, bool *wish, const bool *done) {
+// Requests something from the progress thread. Call with the lock held.
+static void want(struct sl_ship *ship, bool *wish) {
     *wish = true;
     atomic_store(&ship->work, true);
     if (!ship->detached) {
         sl_fabric_wake(ship->fabric);
     }
-    // The progress thread ends every ship: at its deadline, and SL_DRAIN_NS later by closing the connection.
-    while (!*done) {
-        pthread_cond_wait(&ship->changed, &ship->lock);
-    }
 }
 
-enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
+enum sl_status sl_ship_end(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
     if (header_bytes > SL_HEADER_MAX_BYTES) {
         return sl_fail(err, SL_ERR_RANGE, "a header of %zu bytes; at most %u", header_bytes, SL_HEADER_MAX_BYTES);
     }
     pthread_mutex_lock(&ship->lock);
-    if (ship->finish_wanted) {
-        pthread_mutex_unlock(&ship->lock);
-        return sl_fail(err, SL_ERR_PRECONDITION, "the ship was finished before");
+    bool again = ship->finish_wanted;
+    if (!again) {
+        ship->header = header;
+        ship->header_bytes = header_bytes;
+        want(ship, &ship->finish_wanted);
     }
-    ship->header = header;
-    ship->header_bytes = header_bytes;
-    want(ship, &ship->finish_wanted, &ship->ended);
-    enum sl_status status = ship->status;
-    if (status != SL_OK) {
+    pthread_mutex_unlock(&ship->lock);
+    return again ? sl_fail(err, SL_ERR_PRECONDITION, "the ship was finished before") : SL_OK;
+}
+
+enum sl_status sl_ship_await(struct sl_ship *ship, int64_t until_ns, struct sl_error *err) {
+    pthread_mutex_lock(&ship->lock);
+    while (!ship->ended && sl_cond_wait_until(&ship->changed, &ship->lock, until_ns) == SL_OK) {
+    }
+    enum sl_status status = ship->ended ? ship->status : SL_AGAIN;
+    if (status != SL_OK && status != SL_AGAIN) {
         sl_fail(err, status, "ship to %s: %s", ship->ticket.address, ship->text);
     }
     pthread_mutex_unlock(&ship->lock);
     return status;
+}
+
+enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
+    enum sl_status status = sl_ship_end(ship, header, header_bytes, err);
+    // The progress thread ends every ship: at its deadline, and SL_DRAIN_NS later by closing the connection.
+    return status == SL_OK ? sl_ship_await(ship, SL_NO_DEADLINE, err) : status;
 }
 
 size_t sl_ship_progress(const struct sl_ship *ship, enum sl_status *status_out) {
@@ -150,7 +160,10 @@ void sl_ship_close(struct sl_ship **ship) {
     }
     struct sl_ship *it = *ship;
     pthread_mutex_lock(&it->lock);
-    want(it, &it->close_wanted, &it->detached);
+    want(it, &it->close_wanted);
+    while (!it->detached) { // see sl_ship_finish()
+        pthread_cond_wait(&it->changed, &it->lock);
+    }
     pthread_mutex_unlock(&it->lock);
     pthread_mutex_destroy(&it->lock);
     pthread_cond_destroy(&it->changed);

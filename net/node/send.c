@@ -5,7 +5,6 @@
 #include "base/clock.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)
-#define POLL_MS     2
 #define ASK_MS      50
 
 static enum sl_status queue_pieces(struct sl_ship *ship, const struct sl_send *send, struct sl_error *err) {
@@ -22,17 +21,10 @@ static enum sl_status queue_pieces(struct sl_ship *ship, const struct sl_send *s
 }
 
 enum sl_status sl_send_finish(struct sl_ship **ship, const struct sl_send *send, struct sl_error *err) {
-    int64_t ask_ns = sl_deadline_in_ms(ASK_MS);
-    enum sl_status status = SL_OK, ship_status = SL_OK;
-    while (status == SL_OK && sl_ship_progress(*ship, &ship_status) < send->body_bytes && ship_status >= 0) {
-        if (send->go_on && sl_now_ns() >= ask_ns) {
-            status = send->go_on(send->arg) ? SL_OK : sl_fail(err, SL_ERR_CANCELLED, "shipping was given up");
-            ask_ns = sl_deadline_in_ms(ASK_MS);
-        }
-        sl_sleep_ms(POLL_MS);
-    }
-    if (status == SL_OK) {
-        status = sl_ship_finish(*ship, send->header, send->header_bytes, err); // returns why the ship has failed
+    enum sl_status status = sl_ship_end(*ship, send->header, send->header_bytes, err);
+    while (status == SL_OK && (status = sl_ship_await(*ship, sl_deadline_in_ms(ASK_MS), err)) == SL_AGAIN) {
+        status =
+            !send->go_on || send->go_on(send->arg) ? SL_OK : sl_fail(err, SL_ERR_CANCELLED, "shipping was given up");
     }
     sl_ship_close(ship);
     return status;

@@ -30,6 +30,9 @@ struct sl_ship {
     bool over, slow;
     enum sl_status status;
     size_t sent, told, end;
+    bool ending; // since sl_ship_end(), with this header
+    const void *header;
+    size_t header_bytes;
 };
 
 struct sl_connection {
@@ -264,7 +267,7 @@ enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void 
 }
 
 enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes) {
-    fuzz_require(!ship->over && bytes > 0);
+    fuzz_require(!ship->over && !ship->ending && bytes > 0);
     fuzz_pass();
     if (ship->status == SL_OK && ship->pieces_left != 255 && ship->pieces_left-- == 0) {
         ship->status = SL_ERR_PEER_LOST;
@@ -293,7 +296,9 @@ size_t sl_ship_progress(const struct sl_ship *ship, enum sl_status *status_out) 
     if (mine->status == SL_OK && mine->kind == TO_GRANT && !mine->over && !find_grant(mine->number)) {
         mine->status = SL_ERR_PEER_LOST;
     }
-    *status_out = mine->status;
+    if (status_out) {
+        *status_out = mine->status;
+    }
     return mine->told;
 }
 
@@ -310,8 +315,9 @@ static uint8_t *bend_header(const void *header, size_t *bytes_inout) {
     return bent;
 }
 
-enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
-    fuzz_require(!ship->over);
+// The end of a ship whose bytes have all left.
+static enum sl_status end_ship(struct sl_ship *ship, struct sl_error *err) {
+    size_t header_bytes = ship->header_bytes;
     ship->over = true;
     size_t room_bytes;
     uint8_t *body = room(ship, &room_bytes);
@@ -326,7 +332,7 @@ enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t h
     }
     fuzz_pass();
     struct sl_grant *grant = ship->kind == TO_GRANT ? find_grant(ship->number) : NULL;
-    uint8_t *bent = header_bytes > 0 ? bend_header(header, &header_bytes) : NULL;
+    uint8_t *bent = header_bytes > 0 ? bend_header(ship->header, &header_bytes) : NULL;
     if (grant) {
         grant->over = true;
         grant->events.on_complete(grant->arg, bent ? bent : (const void *)"", header_bytes, ship->end);
@@ -341,6 +347,31 @@ enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t h
     }
     free(bent);
     return SL_OK;
+}
+
+enum sl_status sl_ship_end(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
+    (void)err;
+    fuzz_require(!ship->over && !ship->ending);
+    ship->ending = true;
+    ship->header = header;
+    ship->header_bytes = header_bytes;
+    return SL_OK;
+}
+
+enum sl_status sl_ship_await(struct sl_ship *ship, int64_t until_ns, struct sl_error *err) {
+    fuzz_require(!ship->over && ship->ending);
+    enum sl_status status;
+    if (sl_ship_progress(ship, &status) < ship->sent && status == SL_OK) { // it is slow
+        int64_t left_ns = until_ns - fuzz_now_ns();
+        fuzz_wait_ms(left_ns > 0 ? left_ns / 1000000 + 1 : 1);
+        return SL_AGAIN;
+    }
+    return end_ship(ship, err);
+}
+
+enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
+    sl_ship_end(ship, header, header_bytes, err);
+    return end_ship(ship, err);
 }
 
 void sl_ship_close(struct sl_ship **ship) {

@@ -124,7 +124,8 @@ struct sl_region {
                         // key, or none
     bool arrives;       // of device memory: grants may be opened in it
     atomic_bool failed; // a put from it has failed: nothing is sent from there any more
-    void *handle;       // UCX's; NULL: not registered with UCX
+    struct sl_huge_joining *joining; // of pages into huge ones (huge.h); NULL: not of this region
+    void *handle;                    // UCX's; NULL: not registered with UCX
     void *rkey;
     size_t rkey_bytes;
 };

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "net/fabric/core/huge.h"
 #include "net/fabric/core/ucx.h"
 
 #define MAX_REMOTE_REGIONS 64 // per peer
@@ -38,6 +39,7 @@ static enum sl_status lock_memory(void *base, size_t bytes, struct sl_error *err
 }
 
 static void unmap_region(struct sl_fabric *fabric, struct sl_region *region) {
+    sl_huge_stop(&region->joining);
     if (region->handle) {
         sl_ucx_unmap(fabric, region);
     } else if (!region->seen) {
@@ -65,6 +67,24 @@ static enum sl_status map_huge_pages(size_t bytes, struct sl_region *region, str
     return SL_OK;
 }
 
+/*
+ * Lets UCX allocate the region where huge pages can be mapped, and prepares to join its pages. Not with RDMA: an adapter keeps the
+ * pages that it was given. If UCX fails there, the reservation stays: UCX may have replaced and unmapped it.
+ */
+static enum sl_status map_shared(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
+                                 struct sl_error *err) {
+    void *reserved = fabric->has_rdma ? NULL : sl_huge_reserve(bytes);
+    region->base = reserved;
+    enum sl_status status = sl_ucx_map(fabric, bytes, region, err);
+    if (status == SL_OK && reserved && region->base == reserved) {
+        region->joining = sl_huge_start(reserved, bytes);
+    } else if (status != SL_OK && reserved) {
+        region->base = NULL;
+        status = sl_ucx_map(fabric, bytes, region, err);
+    }
+    return status;
+}
+
 // Lets UCX allocate it, if there is UCX, so that peers on this host can put into it.
 static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, struct sl_region *region,
                                  struct sl_error *err) {
@@ -74,7 +94,7 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
     } else if (huge) {
         status = map_huge_pages(bytes, region, err);
     } else if (fabric->ucx) {
-        status = sl_ucx_map(fabric, bytes, region, err);
+        status = map_shared(fabric, bytes, region, err);
     } else {
         void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (base == MAP_FAILED) {

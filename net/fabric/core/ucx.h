@@ -45,6 +45,7 @@ bool sl_ucx_receive(struct sl_peer *peer, struct sl_message *message, void *to, 
 
 // ---- memory ----------------------------------------------------------------------------------------------------------
 
+// Allocates a region: at region->base, which is reserved address space, or anywhere if that is NULL.
 enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region, struct sl_error *err);
 // Registers existing memory: of a region with base, bytes and seen.
 enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err);

@@ -21,9 +21,11 @@
 
 enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region, struct sl_error *err) {
     ucp_context_h context = fabric->ucx->context;
-    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
+    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                                                 UCP_MEM_MAP_PARAM_FIELD_FLAGS,
+                                   .address = region->base,
                                    .length = bytes,
-                                   .flags = UCP_MEM_MAP_ALLOCATE};
+                                   .flags = UCP_MEM_MAP_ALLOCATE | (region->base ? UCP_MEM_MAP_FIXED : 0)};
     ucp_mem_h handle = NULL;
     ucs_status_t ucs = ucp_mem_map(context, &params, &handle);
     if (ucs != UCS_OK) {

@@ -127,6 +127,43 @@ static void test_ship_carries_a_large_header(void **state) {
     stop_pair(&pair);
 }
 
+static void test_ship_end_does_not_wait(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 8 * MIB, "stall:2");
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, pair.to, pair.target, 8 * MIB, 30000);
+    struct sl_ship *ship = open_ship(&pair, &receive_buffer, 30000);
+    sl_ship_piece(ship, 0, pair.source, 8 * MIB);
+    struct sl_error err = {0};
+    assert_int_equal(sl_ship_end(ship, "header", 6, &err), SL_OK);
+    assert_int_equal(sl_ship_end(ship, "header", 6, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_ship_piece(ship, 0, pair.source, 1), SL_ERR_PRECONDITION);
+    for (int i = 0; i < 3; i++) { // it stalls, so it cannot end
+        int64_t begin_ns = sl_now_ns();
+        assert_int_equal(sl_ship_await(ship, sl_deadline_in_ms(30), &err), SL_AGAIN);
+        assert_true(sl_now_ns() - begin_ns >= 25 * SL_NS_PER_MS);
+    }
+    sl_ship_close(&ship); // while it is wanted: its receiver is told
+    assert_true(wait_receive_buffer(&receive_buffer, 5000));
+    assert_int_equal(receive_buffer.status, SL_ERR_CANCELLED);
+    close_receive_buffer(&receive_buffer);
+
+    struct receive_buffer next; // nothing stalls any more
+    open_receive_buffer(&next, pair.to, pair.target, 8 * MIB, 30000);
+    ship = open_ship(&pair, &next, 30000);
+    sl_ship_piece(ship, 0, pair.source, 8 * MIB);
+    assert_int_equal(sl_ship_end(ship, "header", 6, &err), SL_OK);
+    enum sl_status status;
+    while ((status = sl_ship_await(ship, sl_deadline_in_ms(1), &err)) == SL_AGAIN) {
+    }
+    assert_int_equal(status, SL_OK);
+    assert_int_equal(sl_ship_await(ship, 0, &err), SL_OK); // and stays so
+    sl_ship_close(&ship);
+    close_receive_buffer(&next);
+    stop_pair(&pair);
+}
+
 struct shipper {
     struct pair *pair;
     size_t at, bytes;
@@ -499,6 +536,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_ship_arrives_at_every_size),
         cmocka_unit_test(test_ship_gathers_scattered_pieces),
         cmocka_unit_test(test_ship_carries_a_large_header),
+        cmocka_unit_test(test_ship_end_does_not_wait),
         cmocka_unit_test(test_ships_at_once_do_not_mix),
         cmocka_unit_test(test_corrupt_piece_fails_both_sides),
         cmocka_unit_test(test_lost_final_is_asked_for_again),

@@ -200,7 +200,7 @@ static void test_no_room_in_the_device_is_staged(void **state) {
 static void test_a_wrong_byte_ends_going_straight(void **state) {
     struct fixture f;
     (void)state;
-    start(&f, "shm", "corrupt:3");
+    start(&f, "shm", "corrupt:12"); // the first segment, of 64 KiB, of the second ship
     expect(&f, true);
     expect_failure(&f, BODY, SL_ERR_PEER_CORRUPT);
     expect(&f, false);

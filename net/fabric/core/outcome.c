@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/fabric/outcome.h"
+#include "net/fabric/core/outcome.h"
 
 #include <sched.h>
 #include <stdio.h>
