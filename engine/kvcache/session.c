@@ -123,14 +123,22 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
 enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, enum sl_kv_format format,
                                        enum sl_position_mode positions, int64_t max_slots, struct sl_arena *arena,
                                        struct sl_session **session_out, struct sl_error *err) {
-    struct sl_page_layout layouts[SL_MAX_LAYERS];
-    for (int l = 0; l < geometry->n_layers; l++) {
-        if (sl_page_layout_init(&layouts[l], format, geometry->head_dim, 0, false) != SL_OK) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "no page layout for head_dim %d", geometry->head_dim);
-        }
+    struct sl_page_layout layout, *layouts = malloc((size_t)geometry->n_layers * sizeof *layouts);
+    if (layouts == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the layouts of a session");
     }
-    struct sl_session_config config = {*geometry, positions, max_slots, layouts, layouts};
-    return sl_session_create(&config, arena, session_out, err);
+    enum sl_status status = sl_page_layout_init(&layout, format, geometry->head_dim, 0, false);
+    if (status == SL_OK) {
+        for (int l = 0; l < geometry->n_layers; l++) {
+            layouts[l] = layout;
+        }
+        struct sl_session_config config = {*geometry, positions, max_slots, layouts, layouts};
+        status = sl_session_create(&config, arena, session_out, err);
+    } else {
+        status = sl_fail(err, SL_ERR_UNSUPPORTED, "no page layout for head_dim %d", geometry->head_dim);
+    }
+    free(layouts);
+    return status;
 }
 
 static int range_of(int head, int n_heads, int n_ranges) {
