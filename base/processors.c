@@ -115,27 +115,34 @@ enum sl_status sl_processors_place(const char *root, const cpu_set_t *allowed, i
     if (read_list(path, &online)) {
         CPU_AND(&usable, allowed, &online);
     }
-    int nodes[CPU_SETSIZE];
-    read_nodes(root, nodes);
-    struct processor list[CPU_SETSIZE];
+    struct {
+        int nodes[CPU_SETSIZE];
+        struct processor list[CPU_SETSIZE];
+    } *all = malloc(sizeof *all);
+    if (all == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the list of processors");
+    }
+    read_nodes(root, all->nodes);
     int n_usable = 0;
     for (int i = 0; i < CPU_SETSIZE; i++) {
         if (CPU_ISSET((size_t)i, &usable)) {
-            struct processor *p = &list[n_usable++];
-            *p = (struct processor){.number = i, .node = nodes[i]};
+            struct processor *p = &all->list[n_usable++];
+            *p = (struct processor){.number = i, .node = all->nodes[i]};
             read_core(root, &usable, p);
         }
     }
     if (n > n_usable) {
+        free(all);
         return sl_fail(err, SL_ERR_RANGE,
                        "%d threads cannot be pinned to %d processors: use at most that many threads, or do not pin", n,
                        n_usable);
     }
-    qsort(list, (size_t)n_usable, sizeof list[0], by_preference);
-    qsort(list, (size_t)n, sizeof list[0], by_place);
+    qsort(all->list, (size_t)n_usable, sizeof all->list[0], by_preference);
+    qsort(all->list, (size_t)n, sizeof all->list[0], by_place);
     for (int i = 0; i < n; i++) {
-        processors_out[i] = list[i].number;
+        processors_out[i] = all->list[i].number;
     }
+    free(all);
     return SL_OK;
 }
 

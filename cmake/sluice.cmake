@@ -30,6 +30,45 @@ elseif(SLUICE_TSAN)
   add_link_options(-fsanitize=thread)
 endif()
 
+# Stack frames of the product have at most 4 kB: a larger struct has an owner on the heap. Sanitizers make frames larger,
+# and without optimization gcc copies what a literal initializes. These folders have larger frames; a number, in bytes,
+# also holds for the folders below, and may only fall.
+set(path_frame 5120) # a path has 4096 (PATH_MAX)
+foreach(folder base/options engine/kvcache engine/model engine/model/gguf engine/runtime engine/text/chat net/node net/trust)
+  set(frame_bytes_${folder} ${path_frame})
+endforeach()
+set(frame_bytes_base 16640)                    # three paths, once a process
+set(frame_bytes_client/cli 17920)              # the paths of a cluster's files
+set(frame_bytes_client/cli/pull 65792)         # a buffer to copy with
+set(frame_bytes_decode 10240)                  # the engine thread's state, here and in prefill
+set(frame_bytes_prefill 12288)
+set(frame_bytes_engine/compress/plan 6656)     # three numbers for each of 256 layers
+set(frame_bytes_engine/compress/recipe 4352)   # two texts of recipes
+set(frame_bytes_engine/job 8448)               # the estimates of 256 layers
+set(frame_bytes_engine/offload/remote_kv 7424) # eight questions, with their errors
+set(frame_bytes_engine/tensor 4194304)         # tiles of kernels: half of a thread's stack
+set(frame_bytes_lab 42240)                     # results, and plans
+set(frame_bytes_lab/train 263168)              # a block of queries and keys
+set(frame_bytes_net/fabric 8448)               # buffers of datagrams and records
+set(frame_bytes_net/fabric/link 16640)
+set(frame_bytes_net/offload/prefill 14848)     # the shares of a segment
+
+# Limits the frames of a target of this folder, or of the nearest folder above that has a number.
+function(sl_limit_frames target)
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  while(folder AND NOT DEFINED frame_bytes_${folder})
+    cmake_path(GET folder PARENT_PATH folder)
+  endwhile()
+  set(bytes 4096)
+  if(folder)
+    set(bytes ${frame_bytes_${folder}})
+  endif()
+  if(NOT (SLUICE_ASAN OR SLUICE_TSAN))
+    target_compile_options(${target} PRIVATE
+      $<$<AND:$<COMPILE_LANG_AND_ID:C,GNU>,$<NOT:$<CONFIG:Debug>>>:-Wframe-larger-than=${bytes}>)
+  endif()
+endfunction()
+
 # The processor features that the files of a tier may use, in rising order; NEON needs no flag.
 set(flags_AVX2 -mavx2 -mfma -mf16c)
 set(flags_AVX512 ${flags_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
@@ -66,6 +105,7 @@ function(sl_library)
   list(FILTER kernels INCLUDE REGEX "[.]cu$")
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-fno-strict-aliasing")
   add_library(${target} STATIC ${A_SOURCES})
+  sl_limit_frames(${target})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})
 endfunction()
@@ -74,6 +114,7 @@ endfunction()
 function(sl_program)
   cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${A_NAME} ${A_SOURCES})
+  sl_limit_frames(${A_NAME})
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS})
 endfunction()

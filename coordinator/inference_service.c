@@ -392,14 +392,6 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
     return status;
 }
 
-static bool is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role) {
-    struct sl_worker_set workers;
-    sl_registry_snapshot(registry, role, &workers);
-    bool served = sl_route_count_ready(workers.views, workers.n) > 0;
-    sl_worker_set_release(&workers);
-    return served;
-}
-
 static enum sl_status handle_model(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                    struct sl_error *err) {
     (void)request;
@@ -413,8 +405,8 @@ static enum sl_status handle_model(void *service, struct sl_rpc_call *call, cons
     Sluice__V1__Sampling sampling = sl_job_model_sampling(&coordinator->model);
     reply.sampling = &sampling;
     reply.takes_chats = coordinator->chat_template != NULL;
-    reply.ready = is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__PREFILL) &&
-                  is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__DECODE);
+    reply.ready = sl_registry_is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__PREFILL) &&
+                  sl_registry_is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__DECODE);
     char leader[SL_LEADER_BYTES];
     sl_coordinator_tell_leader(coordinator, leader, &reply);
     return sl_rpc_call_send(call, &reply.base);

@@ -75,24 +75,30 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
         accepted->request->max_new_tokens > coordinator->rules.model->max_positions) {
         return sl_fail(err, SL_ERR_INVALID, "its answer would have %d tokens", accepted->request->max_new_tokens);
     }
-    struct sl_job_spec spec = {0};
-    restored->status = past->end ? SL_OK : check_goes_on(coordinator, accepted, &spec, &restored->reason);
-    if (past->end || restored->status != SL_OK) {
-        describe_ended(accepted, &spec);
+    struct sl_job_spec *spec = calloc(1, sizeof *spec);
+    if (spec == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
     }
-    strcpy(spec.tenant, accepted->tenant);
-    spec.request_hash = accepted->request_hash;
-    spec.submitted_ns = at_ns(accepted->submitted_ms);
-    spec.deadline_ns = at_ns(accepted->deadline_ms);
+    restored->status = past->end ? SL_OK : check_goes_on(coordinator, accepted, spec, &restored->reason);
+    if (past->end || restored->status != SL_OK) {
+        describe_ended(accepted, spec);
+    }
+    strcpy(spec->tenant, accepted->tenant);
+    spec->request_hash = accepted->request_hash;
+    spec->submitted_ns = at_ns(accepted->submitted_ms);
+    spec->deadline_ns = at_ns(accepted->deadline_ms);
     const struct sl_job_past known = {.id = accepted->job_id,
                                       .submitted_ms = accepted->submitted_ms,
                                       .events = past->events,
                                       .n_events = past->n_events,
                                       .end = past->end,
                                       .n_vocab = coordinator->model.n_vocab};
-    enum sl_status status = sl_job_restore(&known, &spec, &restored->job, err);
+    enum sl_status status = sl_job_restore(&known, spec, &restored->job, err);
     if (status != SL_OK) {
-        sl_job_spec_cleanup(&spec);
+        sl_job_spec_cleanup(spec);
+    }
+    free(spec);
+    if (status != SL_OK) {
         return status;
     }
     status = sl_tenants_take(coordinator->tenants, accepted->tenant, &restored->job->place.tenant, err);

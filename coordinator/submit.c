@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
-#include "coordinator/run/run.h"
+#include "coordinator/run/attempt.h"
 
 #define RESUMED_WAIT_MS 30000 // a restored job waits for workers at least this long: they must find this process first
 #define WRITTEN_WAIT_MS 5000  // for the disk; a job is accepted without it when it does not answer (state/state.h)
@@ -20,6 +20,7 @@ struct job_thread {
     struct sl_coordinator *coordinator;
     struct sl_job *job; // a reference
     bool resumed;
+    struct sl_run run;
 };
 
 static void end_thread(struct sl_coordinator *coordinator) {
@@ -30,10 +31,9 @@ static void end_thread(struct sl_coordinator *coordinator) {
 }
 
 static void *job_thread(void *arg) {
-    struct job_thread thread = *(struct job_thread *)arg;
-    free(arg);
-    struct sl_coordinator *coordinator = thread.coordinator;
-    sl_trace_set(&thread.job->trace);
+    struct job_thread *thread = arg;
+    struct sl_coordinator *coordinator = thread->coordinator;
+    sl_trace_set(&thread->job->trace);
     struct sl_run_context context = {
         .registry = coordinator->registry,
         .admission = coordinator->admission,
@@ -45,14 +45,15 @@ static void *job_thread(void *arg) {
         .model_fingerprint = coordinator->model_fingerprint,
         .tokenizer = coordinator->tokenizer,
         .silence_ms = coordinator->config.silence_ms,
-        .worker_wait_ms = thread.resumed && coordinator->config.worker_wait_ms < RESUMED_WAIT_MS
+        .worker_wait_ms = thread->resumed && coordinator->config.worker_wait_ms < RESUMED_WAIT_MS
                               ? RESUMED_WAIT_MS
                               : coordinator->config.worker_wait_ms,
         .max_retries = coordinator->config.max_retries,
         .stopping = &coordinator->stopping,
     };
-    sl_run_job(&context, thread.job);
-    sl_job_unref(&thread.job);
+    sl_run_job(&context, thread->job, &thread->run);
+    sl_job_unref(&thread->job);
+    free(thread);
     end_thread(coordinator);
     return NULL;
 }
@@ -61,11 +62,13 @@ static void *job_thread(void *arg) {
 // a few seconds after the job's end for a copy of its session.
 static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
                                    struct sl_error *err) {
-    struct job_thread *arg = malloc(sizeof(*arg));
+    struct job_thread *arg = calloc(1, sizeof(*arg));
     if (arg == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's thread");
     }
-    *arg = (struct job_thread){coordinator, sl_job_ref(job), resumed};
+    arg->coordinator = coordinator;
+    arg->job = sl_job_ref(job);
+    arg->resumed = resumed;
     pthread_mutex_lock(&coordinator->mutex);
     bool stopping = coordinator->stopping;
     coordinator->n_threads += !stopping;
@@ -192,6 +195,29 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
     return status;
 }
 
+// Makes the job of a request that has no other.
+static enum sl_status make_job(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                               const Sluice__V1__GenerateRequest *request, uint64_t request_hash,
+                               int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err) {
+    struct sl_job_spec *spec = malloc(sizeof *spec);
+    if (spec == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
+    }
+    enum sl_status status = specify(coordinator, caller, request, call_deadline_ns, spec, err);
+    if (status == SL_OK) {
+        strcpy(spec->tenant, caller->tenant);
+        spec->request_hash = request_hash;
+        char id[SL_JOB_ID_BYTES];
+        sl_jobs_new_id(coordinator->jobs, id);
+        status = sl_job_create(id, spec, job_out, err);
+        if (status != SL_OK) {
+            sl_job_spec_cleanup(spec);
+        }
+    }
+    free(spec);
+    return status;
+}
+
 static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
                              struct sl_job **job_out, struct sl_error *err) {
@@ -210,19 +236,9 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
             return same_job(first, request_hash, job_out, err);
         }
     }
-    struct sl_job_spec spec;
-    status = specify(coordinator, caller, request, call_deadline_ns, &spec, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    strcpy(spec.tenant, caller->tenant);
-    spec.request_hash = request_hash;
-    char id[SL_JOB_ID_BYTES];
-    sl_jobs_new_id(coordinator->jobs, id);
     struct sl_job *job = NULL;
-    status = sl_job_create(id, &spec, &job, err);
+    status = make_job(coordinator, caller, request, request_hash, call_deadline_ns, &job, err);
     if (status != SL_OK) {
-        sl_job_spec_cleanup(&spec);
         return status;
     }
     job->trace = sl_trace_current();

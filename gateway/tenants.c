@@ -109,17 +109,27 @@ void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
 // Connects with the tenant's certificate.
 static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const char *name,
                                  struct sl_client **client_out, struct sl_error *err) {
-    char certificate[PATH_MAX], key[PATH_MAX];
-    if (snprintf(certificate, sizeof certificate, "%s/client-%s.pem", tenants->folder, name) >= PATH_MAX ||
-        snprintf(key, sizeof key, "%s/client-%s.key", tenants->folder, name) >= PATH_MAX) {
-        return sl_fail(err, SL_ERR_INVALID, "--tenants: the path is too long");
+    char *certificate = NULL, *key = NULL;
+    enum sl_status status = SL_OK;
+    if (asprintf(&certificate, "%s/client-%s.pem", tenants->folder, name) < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a tenant");
     }
-    if (access(certificate, F_OK) != 0) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "%s is not there", certificate);
+    if (asprintf(&key, "%s/client-%s.key", tenants->folder, name) < 0) {
+        free(certificate);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a tenant");
     }
-    struct sl_tls_files files = {
-        .ca = tenants->ca, .certificate = certificate, .key = key, .revoked = tenants->revoked};
-    return sl_client_connect(tenants->coordinator, &files, client_out, err);
+    if (strlen(certificate) >= PATH_MAX) {
+        status = sl_fail(err, SL_ERR_INVALID, "--tenants: the path is too long");
+    } else if (access(certificate, F_OK) != 0) {
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "%s is not there", certificate);
+    } else {
+        struct sl_tls_files files = {
+            .ca = tenants->ca, .certificate = certificate, .key = key, .revoked = tenants->revoked};
+        status = sl_client_connect(tenants->coordinator, &files, client_out, err);
+    }
+    free(certificate);
+    free(key);
+    return status;
 }
 
 // Returns the tenant's client, and connects it when first needed. Mutex held.

@@ -15,17 +15,19 @@
 #define STEP_MS 5
 #define TRY_MS  20000
 
-static void add_word(struct sl_argv *words, const char *word) {
-    if (words->n == SL_MAX_WORDS) {
-        words->too_many = true;
+// Adds a word that the list then owns; NULL: there was no memory for it.
+static void add_owned(struct sl_argv *words, char *word) {
+    if (word && words->n < SL_MAX_WORDS) {
+        words->list[words->n++] = word;
         return;
     }
-    char *copy = strdup(word);
-    if (copy) {
-        words->list[words->n++] = copy;
-    } else {
-        words->out_of_memory = true;
-    }
+    words->too_many |= words->n == SL_MAX_WORDS;
+    words->out_of_memory |= !word;
+    free(word);
+}
+
+static void add_word(struct sl_argv *words, const char *word) {
+    add_owned(words, strdup(word));
 }
 
 // Adds nothing if value is NULL.
@@ -64,21 +66,27 @@ void sl_argv_cleanup(struct sl_argv *words) {
 }
 
 static void add_program(struct sl_argv *words, const struct sl_cluster_origin *of, const char *role) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/sluice-%s", of->bin, role);
-    add_word(words, path);
+    char *path;
+    add_owned(words, asprintf(&path, "%s/sluice-%s", of->bin, role) < 0 ? NULL : path);
 }
 
 // Adds the certificate of role `of_role` and name.
 static enum sl_status add_tls(struct sl_argv *words, const struct sl_cluster_origin *of, const char *of_role,
                               const char *name, struct sl_error *err) {
-    struct sl_cluster_tls tls;
-    enum sl_status status = of->config->tls ? sl_cluster_tls_find(of->config->tls, of_role, name, &tls, err) : SL_OK;
-    if (status == SL_OK && of->config->tls) {
-        add_option(words, "--tls-ca", tls.ca);
-        add_option(words, "--tls-cert", tls.certificate);
-        add_option(words, "--tls-key", tls.key);
+    if (!of->config->tls) {
+        return check_words(words, err);
     }
+    struct sl_cluster_tls *tls = malloc(sizeof *tls);
+    if (!tls) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    enum sl_status status = sl_cluster_tls_find(of->config->tls, of_role, name, tls, err);
+    if (status == SL_OK) {
+        add_option(words, "--tls-ca", tls->ca);
+        add_option(words, "--tls-cert", tls->certificate);
+        add_option(words, "--tls-key", tls->key);
+    }
+    free(tls);
     return status == SL_OK ? check_words(words, err) : status;
 }
 
@@ -93,7 +101,7 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
                                       struct sl_argv *words, struct sl_error *err) {
     const struct sl_cluster_config *config = of->config;
     bool several = config->n_coordinators > 1;
-    char listen[128], salt_file[PATH_MAX], state[PATH_MAX];
+    char listen[128], path[PATH_MAX];
     snprintf(listen, sizeof listen, "%s:%lld", config->host, (long long)(config->port > 0 ? config->port + i : 0));
     add_program(words, of, "coordinator");
     add_option(words, "--listen", listen);
@@ -104,12 +112,12 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     add_option(words, "--etcd", several ? of->etcd_servers : NULL);
     enum sl_status status = SL_OK;
     if (config->coordinator_state) {
-        status = several ? sl_join_path(state, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
-        add_option(words, "--state", several ? state : config->coordinator_state);
+        status = several ? sl_join_path(path, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
+        add_option(words, "--state", several ? path : config->coordinator_state);
     }
     if (status == SL_OK && config->tls) {
-        status = sl_join_path(salt_file, "--tls", config->tls, "salt", err);
-        add_option(words, "--salt-file", salt_file);
+        status = sl_join_path(path, "--tls", config->tls, "salt", err);
+        add_option(words, "--salt-file", path);
     }
     return status == SL_OK ? add_tls(words, of, "coordinator", "coordinator", err) : status;
 }
@@ -264,8 +272,11 @@ static enum sl_status try_kind(const struct sl_cluster_origin *of, int kind, str
 }
 
 enum sl_status sl_argv_try(const struct sl_cluster_origin *of, struct sl_error *err) {
-    struct attempt attempts[N_KINDS] = {0};
+    struct attempt *attempts = calloc(N_KINDS, sizeof *attempts);
     size_t n = 0;
+    if (!attempts) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
     enum sl_status status = SL_OK;
     for (int kind = 0; kind < N_KINDS && status == SL_OK; kind++) {
         if (is_wanted(of->config, kind)) {
@@ -285,5 +296,6 @@ enum sl_status sl_argv_try(const struct sl_cluster_origin *of, struct sl_error *
         sl_child_cleanup(&attempt->child);
         free(attempt->text);
     }
+    free(attempts);
     return status;
 }

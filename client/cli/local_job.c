@@ -204,9 +204,11 @@ static enum sl_status run_turn(struct job *job, struct sl_conversation *conversa
     }
     struct sl_local_request turn = local_request(job->local, &job->request->message, ids, n_ids, job);
     turn.prefilled_fn = first && job->capsule_path ? save_capsule : NULL;
-    struct sl_local_result result = {0};
-    status = ask(conversation, &turn, job, &result, err);
-    free(result.text);
+    struct sl_local_result *result = calloc(1, sizeof *result); // it has every head's slots: too large for the stack
+    status =
+        result ? ask(conversation, &turn, job, result, err) : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
+    free(result ? result->text : NULL);
+    free(result);
     free(ids);
     return status;
 }
@@ -304,6 +306,7 @@ struct sl_local_talk {
     char *before;                           // for a text: all of it, with its last answer
     bool ended_by_token;                    // the model ended its last answer with a token
     uint64_t seed;                          // seed of the last turn, kept by a turn that continues it
+    struct sl_local_result result;          // of the last turn, without its text
 };
 
 enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct sl_local_talk **talk_out,
@@ -394,13 +397,12 @@ static enum sl_status choose_recipe(struct sl_local_talk *talk, const Sluice__V1
 }
 
 // Stores data of this turn for the next one. Without memory for it, the next turn reads the whole conversation.
-static void remember(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
-                     const struct sl_local_result *result) {
+static void remember(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request) {
     free(talk->before);
     talk->before = NULL;
-    talk->ended_by_token = result->stop == SL_STOP_TOKEN;
+    talk->ended_by_token = talk->result.stop == SL_STOP_TOKEN;
     talk->n_before = is_chat(request) ? request->chat->n_messages : 0;
-    if (!is_chat(request) && asprintf(&talk->before, "%s%s", request->text, result->text) < 0) {
+    if (!is_chat(request) && asprintf(&talk->before, "%s%s", request->text, talk->result.text) < 0) {
         talk->before = NULL;
     }
 }
@@ -431,15 +433,16 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
         struct sl_local_request turn = local_request(talk->local, request, ids, n_ids, &job);
         turn.may_cut = true;
         turn.replaces_last = talk->ended_by_token;
-        struct sl_local_result result = {0};
-        status = ask(talk->conversation, &turn, &job, &result, err);
+        memset(&talk->result, 0, sizeof talk->result);
+        status = ask(talk->conversation, &turn, &job, &talk->result, err);
         // After a stop string the session contains it, but the answer does not
-        if (status == SL_OK && result.stop != SL_STOP_STRING) {
-            remember(talk, request, &result);
+        if (status == SL_OK && talk->result.stop != SL_STOP_STRING) {
+            remember(talk, request);
         } else if (status != SL_ERR_INVALID) {
             sl_local_talk_forget(talk);
         }
-        free(result.text);
+        free(talk->result.text);
+        talk->result.text = NULL;
     }
     free(ids);
     return status;

@@ -311,13 +311,12 @@ void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill
     sl_error_statistics_attach(&job->errors, &job->statistics);
 }
 
-void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode) {
-    struct sl_error_statistics steps;
-    sl_error_statistics_copy(decode, &steps);
+void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode, struct sl_error_statistics *scratch) {
     if (job->spec.demand.n_prefill_tokens == 0) { // decode has read everything
-        job->errors = steps;
+        sl_error_statistics_copy(decode, &job->errors);
     } else {
-        sl_error_statistics_add_steps(&job->errors, &steps);
+        sl_error_statistics_copy(decode, scratch);
+        sl_error_statistics_add_steps(&job->errors, scratch);
     }
     sl_error_statistics_attach(&job->errors, &job->statistics);
 }

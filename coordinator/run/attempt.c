@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/term.h"
-#include "coordinator/run/remote_kv.h"
 #include "coordinator/run/token.h"
 #include "engine/job/job_request.h"
 #include "net/trace/trace.h"
@@ -251,10 +250,9 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     request.n_positions = spec->n_tokens + spec->max_new_tokens;
     request.salt = salt_of(spec);
     request.term = term_of(run);
-    struct sl_store_shares shares;
-    sl_store_shares_fill(&run->claim, &shares);
-    request.stores = shares.pointers;
-    request.n_stores = shares.n;
+    sl_store_shares_fill(&run->claim, &run->shares);
+    request.stores = run->shares.pointers;
+    request.n_stores = run->shares.n;
 
     struct sl_worker_call call = {.job = run->job,
                                   .worker = run->claim.prefill,
@@ -395,13 +393,13 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // A session that is being decoded does not expire; its lease is renewed so that a worker may treat both alike.
-    struct sl_lease remote_kvs[SL_MAX_SHARES];
     struct sl_worker_call call = {
         .job = job,
         .worker = run->claim.decode,
         .lease = &run->lease,
-        .others = remote_kvs,
-        .n_others = sl_remote_kv_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, remote_kvs),
+        .others = run->remote_kvs,
+        .n_others =
+            sl_remote_kv_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->remote_kvs),
         .silence_ms = run->context->silence_ms};
     enum sl_status status = sl_worker_call_open(&call, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->state != SL_RUN_ANSWERED) {

@@ -17,22 +17,8 @@
 #define ARCHIVE_MS  10000
 #define STORE_QUIET 15000 // a store that ships sends nothing until it is done
 
-struct sl_worker *sl_copy_find_worker(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
-                                      const char *address) {
-    struct sl_worker_set set;
-    struct sl_worker *found = NULL;
-    sl_registry_snapshot(registry, role, &set);
-    for (int i = 0; i < set.n && found == NULL; i++) {
-        bool same = name != NULL ? strcmp(sl_worker_name(set.workers[i]), name) == 0
-                                 : strcmp(sl_worker_address(set.workers[i]), address) == 0;
-        found = same ? sl_worker_ref(set.workers[i]) : NULL;
-    }
-    sl_worker_set_release(&set);
-    return found;
-}
-
 static struct sl_worker *find_store(struct sl_registry *registry, const char *address) {
-    return address[0] != '\0' ? sl_copy_find_worker(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
+    return address[0] != '\0' ? sl_registry_find(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
 }
 
 void sl_copy_release_lease(struct sl_worker *worker, const struct sl_rpc_method *method, const char *lease_id,

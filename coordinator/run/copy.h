@@ -9,7 +9,7 @@
  *                     |                 |
  *                     +-----------------+--> none                 it returns why
  *
- * Threads: the job's thread only, except sl_copy_forget() and sl_copy_find_worker().
+ * Threads: the job's thread only, except sl_copy_forget().
  */
 #pragma once
 
@@ -54,7 +54,3 @@ bool sl_copy_forget(struct sl_registry *registry, const struct sl_session_copy *
 // Asks a worker to release a lease, with its method for that. If it does not answer, the lease expires.
 void sl_copy_release_lease(struct sl_worker *worker, const struct sl_rpc_method *method, const char *lease_id,
                            int64_t term);
-
-// Returns the worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
-struct sl_worker *sl_copy_find_worker(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
-                                      const char *address);

@@ -53,30 +53,39 @@ enum sl_status sl_remote_kv_check(const struct sl_claim *claim, const Sluice__V1
     return SL_OK;
 }
 
+// Writes the lease that prefill has passed on in an entry; false: it is none of the claim's.
+static bool lease_of(const struct sl_claim *claim, const Sluice__V1__AnnexShare *annex, struct sl_lease *lease_out) {
+    int share = find_share(claim, annex->share);
+    if (share < 0 || strlen(annex->lease_id) >= sizeof lease_out->id) {
+        return false;
+    }
+    *lease_out = (struct sl_lease){.worker = claim->shares[share].store,
+                                   .renew = &sl_method_store_renew,
+                                   .release = &sl_method_store_release,
+                                   .lease_ms = FIRST_LEASE_MS};
+    strcpy(lease_out->id, annex->lease_id);
+    return true;
+}
+
 int sl_remote_kv_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done,
                         struct sl_lease *leases_out) {
     int n = 0;
     for (size_t i = 0; done != NULL && i < done->n_annex && n < SL_MAX_SHARES; i++) {
-        int share = find_share(claim, done->annex[i]->share);
-        if (share >= 0 && strlen(done->annex[i]->lease_id) < sizeof leases_out->id) {
-            struct sl_lease *lease = &leases_out[n++];
-            *lease = (struct sl_lease){.worker = claim->shares[share].store,
-                                       .renew = &sl_method_store_renew,
-                                       .release = &sl_method_store_release,
-                                       .lease_ms = FIRST_LEASE_MS};
-            strcpy(lease->id, done->annex[i]->lease_id);
-        }
+        n += lease_of(claim, done->annex[i], &leases_out[n]);
     }
     return n;
 }
 
 void sl_remote_kv_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
                           int64_t term) {
-    struct sl_lease leases[SL_MAX_SHARES];
-    int n = sl_remote_kv_leases(claim, done, leases);
-    for (int i = 0; i < n; i++) {
-        leases[i].term = term;
-        sl_lease_release(&leases[i], job_id);
+    int n = 0;
+    for (size_t i = 0; done != NULL && i < done->n_annex && n < SL_MAX_SHARES; i++) {
+        struct sl_lease lease;
+        if (lease_of(claim, done->annex[i], &lease)) {
+            n++;
+            lease.term = term;
+            sl_lease_release(&lease, job_id);
+        }
     }
 }
 

@@ -77,14 +77,13 @@ static bool starts_again(struct sl_run *run, const struct sl_error *why) {
     return lost && run->retries < run->context->max_retries && retry(run, why);
 }
 
-void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
-    struct sl_run run = {.context = context,
-                         .job = job,
-                         .state = SL_RUN_WAITING,
-                         .report.figures = context->figures,
-                         .from = job->spec.turn,
-                         .turn = job->spec.turn};
-    run.mode = sl_turn_first_mode(&run);
+void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct sl_run *run) {
+    run->context = context;
+    run->job = job;
+    run->state = SL_RUN_WAITING;
+    run->report.figures = context->figures;
+    run->from = run->turn = job->spec.turn;
+    run->mode = sl_turn_first_mode(run);
     sl_log_set_job(job->id);
     struct sl_span span;
     sl_span_begin(&span, "job", SL_SPAN_INTERNAL);
@@ -92,25 +91,25 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
     enum sl_status status;
     do {
         err = (struct sl_error){0};
-        status = sl_run_attempt(&run, &err);
-    } while (status != SL_OK && starts_again(&run, &err));
-    if (status != SL_OK && run.report.text != NULL) { // an earlier attempt had the answer; only the session is lost
+        status = sl_run_attempt(run, &err);
+    } while (status != SL_OK && starts_again(run, &err));
+    if (status != SL_OK && run->report.text != NULL) { // an earlier attempt had the answer; only the session is lost
         sl_log_warn("job", "job=%s has its answer, and no session for the next turn: %s", job->id, err.text);
-        sl_turn_end_without(&run);
-        (void)sl_run_move(&run, SL_RUN_ON_KEEP_ANSWER, &ignored);
+        sl_turn_end_without(run);
+        (void)sl_run_move(run, SL_RUN_ON_KEEP_ANSWER, &ignored);
         status = SL_OK;
     } else if (status != SL_OK) {
-        (void)sl_run_move(&run, SL_RUN_ON_GIVE_UP, &ignored);
+        (void)sl_run_move(run, SL_RUN_ON_GIVE_UP, &ignored);
     }
     sl_admission_leave(context->admission, &job->place);
     if (sl_status_is_lost(status)) { // the difference matters to workers only: a client may try again
         status = SL_ERR_PEER_LOST;
     }
-    run.report.another_leads = run.state == SL_RUN_ELSEWHERE;
-    sl_run_report_finish(&run.report, job, status, &err);
+    run->report.another_leads = run->state == SL_RUN_ELSEWHERE;
+    sl_run_report_finish(&run->report, job, status, &err);
     sl_run_report_span(job, &span);
     sl_span_end(&span, status, err.text);
-    sl_turn_release_left(context->registry, run.mode == SL_TURN_KEPT ? &run.from : NULL, &run.left,
-                         sl_run_last_term(&run));
-    sl_turn_await_copy(&run);
+    sl_turn_release_left(context->registry, run->mode == SL_TURN_KEPT ? &run->from : NULL, &run->left,
+                         sl_run_last_term(run));
+    sl_turn_await_copy(run);
 }

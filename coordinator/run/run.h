@@ -38,5 +38,8 @@ struct sl_run_context {
     const _Atomic bool *stopping; // the coordinator: copies that continue after a job's end are abandoned
 };
 
-// Runs the job. Blocks until the job has ended, its run holds nothing, and the copy of its session has been made or abandoned.
-void sl_run_job(const struct sl_run_context *context, struct sl_job *job);
+struct sl_run; // attempt.h
+
+// Runs the job in *run, zeros, which the caller keeps on the heap: it is larger than a stack frame should be. Blocks until the job has ended,
+// its run holds nothing, and the copy of its session has been made or abandoned.
+void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct sl_run *run);

@@ -182,7 +182,7 @@ void sl_turn_await_copy(struct sl_run *run) {
 }
 
 static void release_session(struct sl_registry *registry, const struct sl_left *left, int64_t term) {
-    struct sl_worker *worker = sl_copy_find_worker(registry, SLUICE__V1__WORKER_ROLE__DECODE, left->worker, NULL);
+    struct sl_worker *worker = sl_registry_find(registry, SLUICE__V1__WORKER_ROLE__DECODE, left->worker, NULL);
     if (worker == NULL) {
         return;
     }

@@ -32,6 +32,7 @@ static const char *const statements[] = {
 
 struct sl_database {
     char path[PATH_MAX];
+    char other[PATH_MAX + 16]; // the path of a file beside it, for a moment
     int64_t max_bytes;
     sqlite3 *writer, *checkpointer;
     sqlite3_stmt *prepared[N_STATEMENTS];
@@ -93,7 +94,8 @@ static int set_up(struct sl_database *database) {
     int64_t application, version, n_tables;
     int code = sqlite3_exec(database->writer,
                             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;"
-                            "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF; PRAGMA secure_delete = ON; PRAGMA cell_size_check = ON",
+                            "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF; PRAGMA secure_delete = ON; "
+                            "PRAGMA cell_size_check = ON",
                             NULL, NULL, NULL);
     code = code == SQLITE_OK ? number_of(database->writer, "SELECT count(*) FROM sqlite_schema", &n_tables) : code;
     if (code == SQLITE_OK && n_tables == 0) {
@@ -130,23 +132,21 @@ static int connect(struct sl_database *database) {
     return code == SQLITE_OK ? sqlite3_open_v2(database->path, &database->checkpointer, flags, NULL) : code;
 }
 
-static void remove_files(const struct sl_database *database) {
+static void remove_files(struct sl_database *database) {
     static const char *const endings[] = {"", "-wal", "-shm"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        char path[PATH_MAX + 8];
-        snprintf(path, sizeof path, "%s%s", database->path, endings[i]);
-        if (unlink(path) != 0 && errno != ENOENT) {
-            sl_log_warn("state", "%s: cannot be removed: %s", path, strerror(errno));
+        snprintf(database->other, sizeof database->other, "%s%s", database->path, endings[i]);
+        if (unlink(database->other) != 0 && errno != ENOENT) {
+            sl_log_warn("state", "%s: cannot be removed: %s", database->other, strerror(errno));
         }
     }
 }
 
 // Keeps a damaged database for the operator, in the place of an older one.
-static void set_aside(const struct sl_database *database, const char *why) {
-    char path[PATH_MAX + 16];
+static void set_aside(struct sl_database *database, const char *why) {
     size_t folder = strlen(database->path) - strlen(SL_DATABASE_NAME);
-    snprintf(path, sizeof path, "%.*sdamaged-" SL_DATABASE_NAME, (int)folder, database->path);
-    bool stays = rename(database->path, path) == 0;
+    snprintf(database->other, sizeof database->other, "%.*sdamaged-" SL_DATABASE_NAME, (int)folder, database->path);
+    bool stays = rename(database->path, database->other) == 0;
     sl_log_warn("state", "%s: %s: %s; jobs that it held are lost", database->path, why,
                 stays ? "set aside as damaged-" SL_DATABASE_NAME : "removed");
     remove_files(database);

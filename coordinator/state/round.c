@@ -106,16 +106,21 @@ static bool add_event(struct sl_state *state, const uint8_t *packed, size_t n) {
 }
 
 static enum sl_status write_end(struct sl_state *state, struct sl_kept_job *kept, struct sl_error *err) {
-    struct sl_job_report report;
-    sl_job_describe(kept->job, &report);
-    uint8_t *end = malloc(sluice__v1__job__get_packed_size(&report.message) + 1);
+    struct sl_job_report *report = malloc(sizeof *report);
+    uint8_t *end = NULL;
+    if (report != NULL) {
+        sl_job_describe(kept->job, report);
+        end = malloc(sluice__v1__job__get_packed_size(&report->message) + 1);
+    }
     if (end == NULL) {
+        free(report);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the end of a job");
     }
-    size_t n = sluice__v1__job__pack(&report.message, end);
+    size_t n = sluice__v1__job__pack(&report->message, end);
     enum sl_status status = sl_database_end_job(state->database, kept->number, end, n, err);
     kept->new_bytes += (int64_t)n;
     free(end);
+    free(report);
     return status;
 }
 

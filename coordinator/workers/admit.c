@@ -25,6 +25,7 @@ struct sl_admission {
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of
     int64_t last_end_ns;
+    struct sl_worker_set set; // scratch of the functions that choose workers: a snapshot of one role
 };
 
 // ---- arithmetic -------------------------------------------------------------------------------------------------
@@ -226,29 +227,31 @@ static enum sl_status check_fits(const struct sl_worker_set *set, const char *ro
                      need.staging_bytes, role, need.bytes);
 }
 
-// Checks both roles, where workers of the role exist; without workers, a job waits.
+// Checks both roles, where workers of the role exist; without workers, a job waits. Called under the lock.
 static enum sl_status check_fits_ever(struct sl_admission *admission, const struct sl_demand *demand,
                                       struct sl_error *err) {
-    struct sl_worker_set set;
+    struct sl_worker_set *set = &admission->set;
     enum sl_status status = SL_OK;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
-    if (sl_route_count_ready(set.views, set.n) > 0) {
-        status = check_fits(&set, "decode", decode_need(demand), err);
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, set);
+    if (sl_route_count_ready(set->views, set->n) > 0) {
+        status = check_fits(set, "decode", decode_need(demand), err);
     }
-    sl_worker_set_release(&set);
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
-    if (status == SL_OK && sl_route_count_ready(set.views, set.n) > 0) {
-        status = check_fits(&set, "prefill", prefill_need(demand), err);
+    sl_worker_set_release(set);
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
+    if (status == SL_OK && sl_route_count_ready(set->views, set->n) > 0) {
+        status = check_fits(set, "prefill", prefill_need(demand), err);
     }
-    sl_worker_set_release(&set);
+    sl_worker_set_release(set);
     return status;
 }
 
 int64_t sl_admission_largest_decode(struct sl_admission *admission) {
-    struct sl_worker_set set;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
-    int64_t largest = sl_route_largest(set.views, set.n);
-    sl_worker_set_release(&set);
+    struct sl_worker_set *set = &admission->set;
+    pthread_mutex_lock(&admission->mutex);
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, set);
+    int64_t largest = sl_route_largest(set->views, set->n);
+    sl_worker_set_release(set);
+    pthread_mutex_unlock(&admission->mutex);
     return largest;
 }
 
@@ -262,12 +265,9 @@ static void enter(struct sl_admission *admission, struct sl_queue_place *place) 
 
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_queue_place *place, struct sl_error *err) {
-    enum sl_status status = check_fits_ever(admission, demand, err);
-    if (status != SL_OK) {
-        return status;
-    }
     pthread_mutex_lock(&admission->mutex);
-    status = check_queue(admission, place->tenant, err);
+    enum sl_status status = check_fits_ever(admission, demand, err);
+    status = status == SL_OK ? check_queue(admission, place->tenant, err) : status;
     if (status == SL_OK) {
         enter(admission, place);
     }
@@ -324,14 +324,14 @@ static enum sl_status nobody(const struct sl_worker_set *set, const char *role, 
 static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                     struct sl_worker **worker_out, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
-    struct sl_worker_set set;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
-    mark_avoided(&set, spec->avoid);
-    for (int j = 0; spec->only != NULL && j < set.n; j++) {
-        set.views[j].ready &= strcmp(set.views[j].name, spec->only) == 0;
+    struct sl_worker_set *set = &admission->set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, set);
+    mark_avoided(set, spec->avoid);
+    for (int j = 0; spec->only != NULL && j < set->n; j++) {
+        set->views[j].ready &= strcmp(set->views[j].name, spec->only) == 0;
     }
-    int i = sl_route_decode(set.views, set.n, decode_need(demand));
-    enum sl_status status = i < 0 ? nobody(&set, "decode", decode_need(demand), err) : SL_OK;
+    int i = sl_route_decode(set->views, set->n, decode_need(demand));
+    enum sl_status status = i < 0 ? nobody(set, "decode", decode_need(demand), err) : SL_OK;
     if (spec->only != NULL && status == SL_ERR_PEER_LOST) {
         status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
                          spec->only);
@@ -341,31 +341,31 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
                          spec->only);
     }
     if (status == SL_OK) {
-        *worker_out = sl_worker_ref(set.workers[i]);
+        *worker_out = sl_worker_ref(set->workers[i]);
     }
-    sl_worker_set_release(&set);
+    sl_worker_set_release(set);
     return status;
 }
 
 static enum sl_status choose_prefill(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                      struct sl_worker **worker_out, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
-    struct sl_worker_set set;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
-    mark_avoided(&set, spec->avoid);
+    struct sl_worker_set *set = &admission->set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
+    mark_avoided(set, spec->avoid);
     uint64_t reader;
     int64_t n_blocks = sl_affinity_match(admission->affinity, spec->keys, spec->n_keys, &reader);
-    for (int i = 0; i < set.n; i++) {
-        if (n_blocks > 0 && sl_worker_name_hash(set.views[i].name) == reader) {
-            set.views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
+    for (int i = 0; i < set->n; i++) {
+        if (n_blocks > 0 && sl_worker_name_hash(set->views[i].name) == reader) {
+            set->views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
         }
     }
-    int i = sl_route_prefill(set.views, set.n, demand->n_prefill_tokens, prefill_need(demand));
-    enum sl_status status = i < 0 ? nobody(&set, "prefill", prefill_need(demand), err) : SL_OK;
+    int i = sl_route_prefill(set->views, set->n, demand->n_prefill_tokens, prefill_need(demand));
+    enum sl_status status = i < 0 ? nobody(set, "prefill", prefill_need(demand), err) : SL_OK;
     if (status == SL_OK) {
-        *worker_out = sl_worker_ref(set.workers[i]);
+        *worker_out = sl_worker_ref(set->workers[i]);
     }
-    sl_worker_set_release(&set);
+    sl_worker_set_release(set);
     return status;
 }
 
@@ -374,48 +374,50 @@ static enum sl_status choose_stores(struct sl_admission *admission, const struct
                                     struct sl_claim *claim, struct sl_error *err) {
     const struct sl_route_offloaded_heads *offloaded_heads = &spec->demand->offloaded;
     const uint64_t key = spec->n_keys > 0 ? spec->keys[0] : 0;
-    struct sl_worker_set set;
+    struct sl_worker_set *set = &admission->set;
     struct sl_route_share shares[SL_MAX_SHARES];
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
-    mark_avoided(&set, spec->avoid);
-    int n = sl_route_shares(set.views, set.n, key, offloaded_heads, shares, SL_MAX_SHARES);
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
+    mark_avoided(set, spec->avoid);
+    int n = sl_route_shares(set->views, set->n, key, offloaded_heads, false, shares, SL_MAX_SHARES);
     enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
-    int n_ready = sl_route_count_ready(set.views, set.n);
+    int n_ready = sl_route_count_ready(set->views, set->n);
     if (n < 0 && n_ready < offloaded_heads->replicas) {
         status = sl_fail(err, SL_ERR_PEER_LOST,
                          "the recipe offloads layers %d times over and %d kvstores are ready: start more "
                          "(sluice-kvstore), or use place=resident",
                          offloaded_heads->replicas, n_ready);
-    } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, offloaded_heads, SL_MAX_SHARES)) {
+    } else if (n < 0 && sl_route_shares(set->views, set->n, key, offloaded_heads, true, shares, SL_MAX_SHARES) < 0) {
         status = sl_fail(err, SL_ERR_PRECONDITION,
                          "the job's offloaded layers take %" PRId64
                          " bytes, %d times in different kvstores, which together hold %" PRId64
                          ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
                          offloaded_heads->bytes * offloaded_heads->n, offloaded_heads->replicas,
-                         sl_route_store_room(set.views, set.n));
+                         sl_route_store_room(set->views, set->n));
     }
     for (int i = 0; i < n; i++) {
-        claim->shares[i].store = sl_worker_ref(set.workers[shares[i].view]);
+        claim->shares[i].store = sl_worker_ref(set->workers[shares[i].view]);
         claim->shares[i].first_offloaded_head = shares[i].first_offloaded_head;
         claim->shares[i].n_offloaded_heads = shares[i].n_offloaded_heads;
         claim->shares[i].replica = shares[i].replica;
         claim->n_shares++;
     }
-    sl_worker_set_release(&set);
+    sl_worker_set_release(set);
     return status;
 }
 
 bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
                                    const struct sl_avoid *avoid) {
-    struct sl_worker_set set;
+    struct sl_worker_set *set = &admission->set;
     struct sl_route_share shares[SL_MAX_SHARES];
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
-    mark_avoided(&set, avoid);
-    for (int i = 0; i < set.n; i++) {
-        set.views[i].ready &= !set.views[i].avoid;
+    pthread_mutex_lock(&admission->mutex);
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
+    mark_avoided(set, avoid);
+    for (int i = 0; i < set->n; i++) {
+        set->views[i].ready &= !set->views[i].avoid;
     }
-    int n = sl_route_shares(set.views, set.n, 0, &demand->offloaded, shares, SL_MAX_SHARES);
-    sl_worker_set_release(&set);
+    int n = sl_route_shares(set->views, set->n, 0, &demand->offloaded, false, shares, SL_MAX_SHARES);
+    sl_worker_set_release(set);
+    pthread_mutex_unlock(&admission->mutex);
     return n > 0;
 }
 

@@ -43,6 +43,7 @@ struct sl_registry {
     pthread_mutex_t mutex;
     struct sl_worker *workers[SL_MAX_WORKERS]; // one reference each, in order of registration
     int n_workers;
+    struct sl_worker_set stores; // scratch of sl_registry_store_address(), without references
 };
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
@@ -453,19 +454,26 @@ void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
 
 // ---- views ------------------------------------------------------------------------------------------------------
 
-void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out) {
+static bool is_seen(const struct sl_worker *worker, Sluice__V1__WorkerRole role) {
+    return worker->role == role && !worker->lost;
+}
+
+static bool takes_jobs(const struct sl_worker *worker) {
+    return !is_draining(worker) && !worker->suspect && !worker->stalled;
+}
+
+// Describes the workers of a role, without references. Called under the lock.
+static void describe(const struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out) {
     set_out->n = 0;
-    pthread_mutex_lock(&registry->mutex);
     for (int i = 0; i < registry->n_workers; i++) {
         struct sl_worker *worker = registry->workers[i];
-        if (worker->role != role || worker->lost) {
+        if (!is_seen(worker, role)) {
             continue;
         }
-        worker->refs++;
         set_out->workers[set_out->n] = worker;
         set_out->views[set_out->n++] = (struct sl_route_view){
             .name = worker->name,
-            .ready = !is_draining(worker) && !worker->suspect && !worker->stalled,
+            .ready = takes_jobs(worker),
             .capacity_bytes = worker->arena_bytes,
             .claimed_bytes = worker->claimed_bytes,
             .staging_bytes = worker->staging_bytes,
@@ -475,6 +483,14 @@ void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole r
             .max_jobs = worker->max_jobs,
             .jobs_ever = worker->jobs_ever,
         };
+    }
+}
+
+void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out) {
+    pthread_mutex_lock(&registry->mutex);
+    describe(registry, role, set_out);
+    for (int i = 0; i < set_out->n; i++) {
+        set_out->workers[i]->refs++;
     }
     pthread_mutex_unlock(&registry->mutex);
 }
@@ -486,13 +502,40 @@ void sl_worker_set_release(struct sl_worker_set *set) {
     set->n = 0;
 }
 
+bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role) {
+    bool served = false;
+    pthread_mutex_lock(&registry->mutex);
+    for (int i = 0; i < registry->n_workers && !served; i++) {
+        served = is_seen(registry->workers[i], role) && takes_jobs(registry->workers[i]);
+    }
+    pthread_mutex_unlock(&registry->mutex);
+    return served;
+}
+
+struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
+                                   const char *address) {
+    struct sl_worker *found = NULL;
+    pthread_mutex_lock(&registry->mutex);
+    for (int i = 0; i < registry->n_workers && found == NULL; i++) {
+        struct sl_worker *worker = registry->workers[i];
+        bool same = name != NULL ? strcmp(worker->name, name) == 0 : strcmp(worker->rpc_address, address) == 0;
+        if (same && is_seen(worker, role)) {
+            worker->refs++;
+            found = worker;
+        }
+    }
+    pthread_mutex_unlock(&registry->mutex);
+    return found;
+}
+
 int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]) {
-    struct sl_worker_set stores;
-    sl_registry_snapshot(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &stores);
-    int i = sl_route_store(stores.views, stores.n, key);
-    int64_t arena_bytes = i < 0 ? 0 : stores.workers[i]->arena_bytes;
-    strcpy(address_out, i < 0 ? "" : stores.workers[i]->rpc_address);
-    sl_worker_set_release(&stores);
+    struct sl_worker_set *stores = &registry->stores;
+    pthread_mutex_lock(&registry->mutex);
+    describe(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, stores);
+    int i = sl_route_store(stores->views, stores->n, key);
+    int64_t arena_bytes = i < 0 ? 0 : stores->workers[i]->arena_bytes;
+    strcpy(address_out, i < 0 ? "" : stores->workers[i]->rpc_address);
+    pthread_mutex_unlock(&registry->mutex);
     return arena_bytes;
 }
 

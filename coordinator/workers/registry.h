@@ -76,8 +76,14 @@ struct sl_worker_set {
     struct sl_route_view views[SL_MAX_WORKERS];
     struct sl_worker *workers[SL_MAX_WORKERS]; // one reference each
 };
+// Takes a snapshot. The set is larger than a stack frame should be: its owner has it on the heap.
 void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out);
 void sl_worker_set_release(struct sl_worker_set *set);
+
+bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role); // some worker takes jobs
+// Returns the worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
+struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
+                                   const char *address);
 
 struct sl_worker *sl_worker_ref(struct sl_worker *worker);
 void sl_worker_unref(struct sl_worker **worker); // accepts NULL, nulls *worker

@@ -112,11 +112,11 @@ static int64_t store_room(const struct sl_route_view *view, int64_t claimed_byte
 // Chooses share by share, so that every replica is cut at the same offloaded heads: a request about a share has one
 // answer.
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key,
-                    const struct sl_route_offloaded_heads *offloaded_heads, struct sl_route_share *shares_out,
-                    int max_shares) {
+                    const struct sl_route_offloaded_heads *offloaded_heads, bool idle,
+                    struct sl_route_share *shares_out, int max_shares) {
     int64_t fits[SL_ROUTE_MAX_VIEWS]; // offloaded heads
     for (int i = 0; i < n_views; i++) {
-        fits[i] = store_room(&views[i], views[i].claimed_bytes) / offloaded_heads->bytes;
+        fits[i] = store_room(&views[i], idle ? 0 : views[i].claimed_bytes) / offloaded_heads->bytes;
     }
     int n_shares = 0;
     for (int offloaded_head = 0; offloaded_head < offloaded_heads->n;) {
@@ -147,18 +147,6 @@ int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key
         offloaded_head += (int)n;
     }
     return n_shares;
-}
-
-bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
-                         const struct sl_route_offloaded_heads *offloaded_heads, int max_shares) {
-    struct sl_route_view idle[SL_ROUTE_MAX_VIEWS];
-    struct sl_route_share shares[SL_ROUTE_MAX_VIEWS];
-    int most = max_shares < SL_ROUTE_MAX_VIEWS ? max_shares : SL_ROUTE_MAX_VIEWS;
-    for (int i = 0; i < n_views; i++) {
-        idle[i] = views[i];
-        idle[i].claimed_bytes = 0;
-    }
-    return sl_route_shares(idle, n_views, key, offloaded_heads, shares, most) >= 0;
 }
 
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views) {

@@ -60,15 +60,12 @@ struct sl_route_share {
 /*
  * Chooses the stores for the offloaded heads, cut at the same offloaded heads in each replica. Returns the number of
  * shares. Returns -1 when there is no room now, or there would be more shares than max_shares. Claims at most
- * SL_STORE_FILL of a store's capacity.
+ * SL_STORE_FILL of a store's capacity. idle: as if no store had a claim. If there are no shares then, there never are.
  */
 #define SL_STORE_FILL 0.9
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key,
-                    const struct sl_route_offloaded_heads *offloaded_heads, struct sl_route_share *shares_out,
-                    int max_shares);
-// Returns whether there would be shares if all stores were idle. If not, there never will be.
-bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
-                         const struct sl_route_offloaded_heads *offloaded_heads, int max_shares);
+                    const struct sl_route_offloaded_heads *offloaded_heads, bool idle,
+                    struct sl_route_share *shares_out, int max_shares);
 // Returns the most bytes that all stores that take jobs could hold when idle.
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 

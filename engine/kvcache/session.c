@@ -87,14 +87,14 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
     size_t heads_bytes = n_layers * n_heads * sizeof(struct sl_head);
     // at most 2^8 * 2^10 * 2^25 * 2^3 = 2^46: no overflow in 64 bits
     size_t pages_bytes = n_layers * n_heads * cap_pages * sizeof(void *);
+    size_t tables_bytes = layers_bytes + heads_bytes + pages_bytes + n_heads * sizeof(uint32_t);
 
     struct sl_session *session = calloc(1, sizeof *session);
-    char *tables = calloc(1, layers_bytes + heads_bytes + pages_bytes);
+    char *tables = calloc(1, tables_bytes);
     if (session == NULL || tables == NULL) {
         free(session);
         free(tables);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for page tables of %zu bytes",
-                       layers_bytes + heads_bytes + pages_bytes);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for page tables of %zu bytes", tables_bytes);
     }
     session->geometry = config->geometry;
     session->positions = config->positions;
@@ -104,6 +104,7 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
     session->n_spans = 1;
     session->max_slots = config->max_slots;
     session->tables = tables;
+    session->n_before = (uint32_t *)(tables + layers_bytes + heads_bytes + pages_bytes);
     session->layers = (struct sl_layer *)tables;
     struct sl_head *heads = (struct sl_head *)(tables + layers_bytes);
     void **pages = (void **)(tables + layers_bytes + heads_bytes);
@@ -123,14 +124,22 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
 enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, enum sl_kv_format format,
                                        enum sl_position_mode positions, int64_t max_slots, struct sl_arena *arena,
                                        struct sl_session **session_out, struct sl_error *err) {
-    struct sl_page_layout layouts[SL_MAX_LAYERS];
-    for (int l = 0; l < geometry->n_layers; l++) {
-        if (sl_page_layout_init(&layouts[l], format, geometry->head_dim, 0, false) != SL_OK) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "no page layout for head_dim %d", geometry->head_dim);
-        }
+    struct sl_page_layout layout, *layouts = malloc((size_t)geometry->n_layers * sizeof *layouts);
+    if (layouts == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the layouts of a session");
     }
-    struct sl_session_config config = {*geometry, positions, max_slots, layouts, layouts};
-    return sl_session_create(&config, arena, session_out, err);
+    enum sl_status status = sl_page_layout_init(&layout, format, geometry->head_dim, 0, false);
+    if (status == SL_OK) {
+        for (int l = 0; l < geometry->n_layers; l++) {
+            layouts[l] = layout;
+        }
+        struct sl_session_config config = {*geometry, positions, max_slots, layouts, layouts};
+        status = sl_session_create(&config, arena, session_out, err);
+    } else {
+        status = sl_fail(err, SL_ERR_UNSUPPORTED, "no page layout for head_dim %d", geometry->head_dim);
+    }
+    free(layouts);
+    return status;
 }
 
 static int range_of(int head, int n_heads, int n_ranges) {
@@ -214,9 +223,8 @@ static enum sl_status grow(struct sl_session *session, int range, struct sl_head
 enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_new) {
     assert(layer >= 0 && layer < session->geometry.n_layers && n_new >= 0);
     struct sl_layer *l = &session->layers[layer];
-    uint32_t n_before[SL_MAX_HEADS];
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        n_before[h] = l->heads[h].n_pages;
+        session->n_before[h] = l->heads[h].n_pages;
         if ((int64_t)l->heads[h].n_slots + n_new > session->max_slots) {
             return SL_ERR_EXHAUSTED;
         }
@@ -226,7 +234,7 @@ enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_n
         if (grow(session, sl_session_range(session, h), head, sl_pages_for((int64_t)head->n_slots + n_new),
                  l->work.bytes) != SL_OK) {
             for (int i = 0; i <= h; i++) {
-                shrink(session, l, &l->heads[i], n_before[i]);
+                shrink(session, l, &l->heads[i], session->n_before[i]);
             }
             return SL_ERR_EXHAUSTED;
         }

@@ -69,7 +69,8 @@ struct sl_session {
     struct sl_session_span *spans; // [n_spans], by address: the adopted block, or those that its pages moved to
     int n_spans;
     size_t taken_bytes; // bytes of held pages that came from the arena one by one
-    void *tables;       // one allocation that holds layers, heads and pages
+    uint32_t *n_before; // [n_kv_heads] scratch of sl_session_reserve()
+    void *tables;       // one allocation that holds layers, heads, pages and n_before
 };
 
 // Returns the range of the arena that a KV head's pages come from: heads are divided as in engine/tensor/ranks.

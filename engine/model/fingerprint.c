@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -149,7 +150,7 @@ static enum sl_status hash_tokenizer(const char *model_dir, uint64_t *chain, str
 // Hashes stretches evenly spaced over the tensor, including its first and last bytes; a small tensor as a whole.
 static uint64_t hash_tensor(const struct sl_tensor *tensor, uint64_t chain) {
     chain = hash_text(tensor->name, chain);
-    chain = hash_text(tensor->dtype, chain);
+    chain = hash_text(tensor->dtype_name, chain);
     for (int i = 0; i < tensor->n_dims; i++) {
         chain = hash_u64((uint64_t)tensor->shape[i], chain);
     }
@@ -172,7 +173,7 @@ static uint64_t hash_gguf(const struct sl_gguf *gguf, uint64_t chain) {
     chain = sl_hash(header, header_bytes, hash_text("gguf", chain));
     for (size_t i = 0; i < n; i++) {
         struct sl_tensor tensor = {.name = list[i].name,
-                                   .dtype = list[i].type->name,
+                                   .dtype_name = list[i].type->name,
                                    .n_dims = list[i].n_dims,
                                    .data = list[i].data,
                                    .bytes = list[i].bytes};
@@ -225,31 +226,36 @@ static enum sl_status hash_folder(const char *model_dir, uint64_t *chain, struct
     return status;
 }
 
-enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format weights, uint64_t *fingerprint_out,
-                                    struct sl_error *err) {
-    struct sl_model_config config;
+// Hashes everything that distinguishes a model, but the form of its weights.
+static enum sl_status hash_model(const char *model_dir, const struct sl_model_config *config, uint64_t *chain,
+                                 struct sl_error *err) {
     struct sl_gguf *gguf = NULL;
-    enum sl_status status = sl_model_config_load(model_dir, &config, err);
-    if (status == SL_OK) {
-        status = sl_model_gguf_open(model_dir, &gguf, err);
-    }
+    enum sl_status status = sl_model_gguf_open(model_dir, &gguf, err);
     if (status != SL_OK) {
         return status;
     }
-    uint64_t chain = hash_config(&config, 0);
+    *chain = hash_config(config, 0);
     if (gguf != NULL) {
-        chain = hash_gguf(gguf, chain);
+        *chain = hash_gguf(gguf, *chain);
         sl_gguf_close(&gguf);
     } else {
-        status = hash_folder(model_dir, &chain, err);
+        status = hash_folder(model_dir, chain, err);
     }
-    if (status != SL_OK) {
-        return status;
+    return status == SL_OK ? hash_companions(model_dir, config, chain, err) : status;
+}
+
+enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format weights, uint64_t *fingerprint_out,
+                                    struct sl_error *err) {
+    struct sl_model_config *config = malloc(sizeof *config);
+    uint64_t chain = 0;
+    if (config == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    status = hash_companions(model_dir, &config, &chain, err);
+    enum sl_status status = sl_model_config_load(model_dir, config, err);
+    status = status == SL_OK ? hash_model(model_dir, config, &chain, err) : status;
     if (status == SL_OK) {
-        chain = weights != SL_WEIGHT_STORED ? hash_text(sl_weight_format_name(weights), chain) : chain;
-        *fingerprint_out = chain;
+        *fingerprint_out = weights != SL_WEIGHT_STORED ? hash_text(sl_weight_format_name(weights), chain) : chain;
     }
+    free(config);
     return status;
 }

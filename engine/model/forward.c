@@ -255,10 +255,11 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     pass->layer = layer;
     e->model->ops->norm(e->stream, &weights->attention_norm, pass->activations->x, hidden, m, 1, e->h, hidden);
-    sl_engine_multiply(e, &weights->qkv, e->h, m, e->qkv, false, pass->wants.reading, NULL);
+    struct sl_matmul product = {.x = e->h, .m = m, .y = e->qkv, .reading = pass->wants.reading};
+    sl_engine_multiply(e, &weights->qkv, product);
     normalize_heads(e, weights, m);
     if (pass->wants.importance) {
-        sl_retaining_score(e->model, layer, e->stream, e->qkv, m, e->hidden, e->products, e->scores);
+        sl_retaining_score(e, layer, m);
     }
     if (predicts(pass)) {
         predict_queries(e, weights + 1, m);
@@ -310,13 +311,15 @@ void sl_pass_finish(struct sl_pass *pass) {
     const struct sl_model_layer *weights = &e->model->layers[pass->layer];
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     float *x = pass->activations->x;
-    bool reading = pass->wants.reading;
-    sl_engine_multiply(e, &weights->o, e->a, m, x, true, reading, NULL);
+    struct sl_matmul o = {.x = e->a, .m = m, .y = x, .accumulate = true, .reading = pass->wants.reading};
+    struct sl_matmul up = {.x = e->h, .m = m, .y = e->up, .reading = pass->wants.reading, .then = &weights->down};
+    struct sl_matmul down = {.x = e->up, .m = m, .y = x, .accumulate = true, .reading = pass->wants.reading};
+    sl_engine_multiply(e, &weights->o, o);
     if (weights->mlp_norm.weight != NULL) {
         e->model->ops->norm(e->stream, &weights->mlp_norm, x, hidden, m, 1, e->h, hidden);
     }
-    sl_engine_multiply(e, &weights->up, e->h, m, e->up, false, reading, &weights->down);
-    sl_engine_multiply(e, &weights->down, e->up, m, x, true, reading, NULL);
+    sl_engine_multiply(e, &weights->up, up);
+    sl_engine_multiply(e, &weights->down, down);
 }
 
 enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {
@@ -325,6 +328,19 @@ enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {
         pass->inputs[i].session->n_tokens += pass->inputs[i].n_tokens;
     }
     return status;
+}
+
+void sl_pass_attend_some(struct sl_pass *pass, const bool *wanted) {
+    struct sl_engine *e = pass->engine;
+    int n = 0;
+    for (int i = 0; i < pass->n_inputs; i++) {
+        if (wanted[i]) {
+            e->some[n++] = pass->attends[i];
+        }
+    }
+    if (n > 0) {
+        e->model->ops->attend(e->stream, e->some, n);
+    }
 }
 
 enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err) {

@@ -55,6 +55,9 @@ struct sl_input {
     float *all_logits;        // [n_tokens][n_vocab] or NULL; for perplexity and tests
     struct sl_choice *choice; // chooses a token from the last token's logits, on any device; NULL: none
 };
+// Returns memory for the inputs of the next pass of these activations, sl_activations_rows() of them: for callers whose
+// inputs are too many for a stack.
+struct sl_input *sl_activations_inputs(struct sl_activations *activations);
 
 // Additional results that a pass computes for its caller.
 struct sl_pass_wants {
@@ -94,6 +97,8 @@ void sl_pass_finish(struct sl_pass *pass);
 // choice's status.
 enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err);
 
+// Runs ops->attend for the inputs i with wanted[i], in one call; between sl_pass_append() and sl_pass_finish().
+void sl_pass_attend_some(struct sl_pass *pass, const bool *wanted);
 // Runs project, append and ops->attend, for callers that read a layer after its attention and change nothing.
 enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err);
 

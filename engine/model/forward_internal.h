@@ -16,7 +16,7 @@ struct sl_engine {
     void *replicated;           // one block of replicated memory for h to up
     void *scratch;              // one of device memory for the other tensors
     void *shared;               // one of shared memory for inputs and results
-    void *described;            // one of host memory for calls and kv
+    void *described;            // one of host memory for calls, some and kv
     float *h;                   // [m][E] after a norm
     float *qkv;                 // [m][(H + 2 Hk) d]
     float *a;                   // [m][H d] attention's output
@@ -32,6 +32,7 @@ struct sl_engine {
     struct sl_activations *own; // of max_rows
     // in host memory:
     struct sl_attend *calls; // [inputs], at most m
+    struct sl_attend *some;  // [inputs] those that sl_pass_attend_some() chose
     struct sl_kv *kv;        // [inputs][Hk]
 };
 
@@ -41,7 +42,8 @@ struct sl_activations {
     int max_rows;
     void *tensors;           // one block of device memory for x, cosines, sines
     void *shared;            // one block of shared memory for the inputs
-    size_t n_bytes;          // of both
+    struct sl_input *own;    // [m] host memory: sl_activations_inputs()
+    size_t n_bytes;          // of all three
     float *x;                // [m][E] the residual stream
     float *cosines;          // [m][rotary_dim / 2] of every row's position
     float *sines;            // the same
@@ -57,9 +59,11 @@ static inline int64_t sl_qkv_dim(const struct sl_model_config *c) {
     return ((int64_t)c->n_heads + 2 * (int64_t)c->n_kv_heads) * c->head_dim;
 }
 
-// Computes y = x W^T, or y += x W^T, with packed rows on both sides. reading and then are as in struct sl_matmul.
-void sl_engine_multiply(struct sl_engine *engine, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                        bool accumulate, bool reading, const struct sl_matrix *then);
+// Computes a product with packed rows on both sides: sets its strides and its scratch; the caller sets the rest.
+void sl_engine_multiply(struct sl_engine *engine, const struct sl_matrix *w, struct sl_matmul product);
+
+// retaining.c: computes scores[m][Hk] of a layer's retaining heads from its projections before RoPE, qkv[m].
+void sl_retaining_score(struct sl_engine *engine, int layer, int64_t m);
 
 // forward_logits.c: computes norm and head for the rows whose logits are wanted, and delivers each row's results.
 enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err);

@@ -105,7 +105,8 @@ static enum sl_status project_run(struct run *run, int64_t row, struct sl_error 
     struct sl_engine *e = run->engine;
     int64_t hidden = e->model->config.hidden;
     e->model->ops->norm(e->stream, &e->model->final_norm, run->x + row * hidden, hidden, run->count, 1, e->h, hidden);
-    sl_engine_multiply(e, &e->model->head, e->h, run->count, e->logits, false, false, NULL); // some rows of a prompt
+    struct sl_matmul product = {.x = e->h, .m = run->count, .y = e->logits}; // not `reading`: some rows of a prompt
+    sl_engine_multiply(e, &e->model->head, product);
     for (int64_t r = 0; r < run->count; r++) {
         run->asked[r] = (struct sl_pick){0};
         run->chosen[r] = false;

@@ -68,6 +68,7 @@ static size_t lay_out_shared(struct sl_engine *e, char *base) {
 static size_t lay_out_described(struct sl_engine *e, char *base) {
     size_t m = (size_t)e->max_rows, used = 0;
     e->calls = carve(base, &used, m, sizeof(struct sl_attend));
+    e->some = carve(base, &used, m, sizeof(struct sl_attend));
     e->kv = carve(base, &used, m * (size_t)e->model->config.n_kv_heads, sizeof(struct sl_kv));
     return used;
 }
@@ -106,8 +107,9 @@ enum sl_status sl_activations_create(struct sl_engine *engine, int max_rows, str
     size_t bytes = lay_out_tensors(a, NULL), shared_bytes = lay_out_given(a, NULL);
     a->tensors = sl_device_alloc(device, SL_MEMORY_REPLICATED, bytes);
     a->shared = sl_device_alloc(device, SL_MEMORY_SHARED, shared_bytes);
-    a->n_bytes = bytes + shared_bytes;
-    if (a->tensors == NULL || a->shared == NULL) {
+    a->own = malloc((size_t)max_rows * sizeof *a->own);
+    a->n_bytes = bytes + shared_bytes + (size_t)max_rows * sizeof *a->own;
+    if (a->tensors == NULL || a->shared == NULL || a->own == NULL) {
         sl_activations_destroy(&a);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
     }
@@ -122,6 +124,7 @@ void sl_activations_destroy(struct sl_activations **activations) {
     if (a != NULL) {
         sl_device_free(a->engine->stream->device, SL_MEMORY_REPLICATED, a->tensors);
         sl_device_free(a->engine->stream->device, SL_MEMORY_SHARED, a->shared);
+        free(a->own);
         free(a);
         *activations = NULL;
     }
@@ -133,6 +136,10 @@ struct sl_activations *sl_engine_activations(struct sl_engine *engine) {
 
 int sl_activations_rows(const struct sl_activations *activations) {
     return activations->max_rows;
+}
+
+struct sl_input *sl_activations_inputs(struct sl_activations *activations) {
+    return activations->own;
 }
 
 enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *stream, int max_rows,
@@ -199,16 +206,9 @@ const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
     return engine->model->ops;
 }
 
-void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                        bool accumulate, bool reading, const struct sl_matrix *then) {
-    struct sl_matmul args = {.x = x,
-                             .x_stride = w->k,
-                             .m = m,
-                             .y = y,
-                             .y_stride = sl_matrix_outputs(w),
-                             .accumulate = accumulate,
-                             .reading = reading,
-                             .then = then,
-                             .scratch = e->products};
-    e->model->ops->matmul(e->stream, w, &args);
+void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, struct sl_matmul product) {
+    product.x_stride = w->k;
+    product.y_stride = sl_matrix_outputs(w);
+    product.scratch = e->products;
+    e->model->ops->matmul(e->stream, w, &product);
 }

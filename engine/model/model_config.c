@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/model/gguf/document.h"
@@ -512,6 +513,37 @@ static enum sl_status complete_ends(const char *model_dir, struct sl_model_confi
     return status;
 }
 
+// Reads a model's documents into *config, which is undefined after a failure. Releases root, config.json.
+static enum sl_status read_config(const char *model_dir, json_t *root, struct sl_model_config *config,
+                                  struct sl_error *err) {
+    struct reader r = {root, "config.json", SL_OK, err};
+    read_architecture(&r, config);
+    read_dimensions(&r, config);
+    read_layer(&r, config);
+    read_dtype(&r, config);
+    read_window(&r, config);
+    read_rope(&r, config);
+    read_special_ids(&r, config);
+    json_decref(root);
+    if (r.status != SL_OK) {
+        sl_error_prefix(err, model_dir);
+        return r.status;
+    }
+    enum sl_status status = read_optional(model_dir, "generation_config.json", read_generation, config, err);
+    if (status == SL_OK) {
+        status = read_optional(model_dir, "sluice_profile.json", read_profile, config, err);
+    }
+    if (status == SL_OK) {
+        status = complete_ends(model_dir, config, err);
+    }
+    struct sl_safetensors *heads = NULL;
+    if (status == SL_OK) {
+        status = sl_retaining_open(model_dir, config, &heads, &config->retaining_hidden, err);
+    }
+    sl_safetensors_close(&heads);
+    return status;
+}
+
 enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err) {
     json_t *root = NULL;
     struct sl_error why;
@@ -522,34 +554,16 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
     if (status != SL_OK) {
         return sl_fail(err, status, "%s", why.text);
     }
-    struct sl_model_config config = {.bos_id = -1};
-    struct reader r = {root, "config.json", SL_OK, err};
-    read_architecture(&r, &config);
-    read_dimensions(&r, &config);
-    read_layer(&r, &config);
-    read_dtype(&r, &config);
-    read_window(&r, &config);
-    read_rope(&r, &config);
-    read_special_ids(&r, &config);
-    json_decref(root);
-    if (r.status != SL_OK) {
-        sl_error_prefix(err, model_dir);
-        return r.status;
+    struct sl_model_config *config = calloc(1, sizeof *config);
+    if (config == NULL) {
+        json_decref(root);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    status = read_optional(model_dir, "generation_config.json", read_generation, &config, err);
+    config->bos_id = -1;
+    status = read_config(model_dir, root, config, err);
     if (status == SL_OK) {
-        status = read_optional(model_dir, "sluice_profile.json", read_profile, &config, err);
+        *config_out = *config;
     }
-    if (status == SL_OK) {
-        status = complete_ends(model_dir, &config, err);
-    }
-    struct sl_safetensors *heads = NULL;
-    if (status == SL_OK) {
-        status = sl_retaining_open(model_dir, &config, &heads, &config.retaining_hidden, err);
-    }
-    sl_safetensors_close(&heads);
-    if (status == SL_OK) {
-        *config_out = config;
-    }
+    free(config);
     return status;
 }

@@ -71,9 +71,3 @@ enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_co
 enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_stream *stream,
                                  struct sl_error *err);
 void sl_retaining_unload(struct sl_model *model, int layer);
-/*
- * Computes scores_out[m][Hk] from the layer's projections before RoPE, qkv[m][(H + 2 Hk) d]. hidden: scratch [m][R];
- * scratch: as matmul needs for the largest of these matrices.
- */
-void sl_retaining_score(const struct sl_model *model, int layer, struct sl_stream *stream, const float *qkv, int64_t m,
-                        float *hidden, void *scratch, float *scores_out);

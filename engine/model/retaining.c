@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/model/model_internal.h"
+#include "engine/model/forward_internal.h"
 #include "engine/tensor/half.h"
 
 #define FILE_NAME  "retaining_heads.safetensors"
@@ -36,11 +36,10 @@ static int64_t kv_columns(const struct sl_model_config *c) {
 
 // Finds a tensor of the file and checks its shape; failures name the file.
 static enum sl_status find(const struct sl_safetensors *tensors, int layer, const char *which, int64_t rows,
-                           int64_t columns, const struct sl_tensor **tensor_out, enum sl_dtype *dtype_out,
-                           struct sl_error *err) {
+                           int64_t columns, const struct sl_tensor **tensor_out, struct sl_error *err) {
     char name[MAX_NAME];
     snprintf(name, sizeof name, "layers.%d.%s", layer, which);
-    enum sl_status status = sl_safetensors_find(tensors, name, 2, rows, columns, tensor_out, dtype_out, err);
+    enum sl_status status = sl_safetensors_find(tensors, name, 2, rows, columns, tensor_out, err);
     if (status == SL_ERR_NOT_FOUND) {
         return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s is missing, expected one of shape [%lld, %lld]", FILE_NAME,
                        name, (long long)rows, (long long)columns);
@@ -62,13 +61,13 @@ static enum sl_status find_hidden(const struct sl_safetensors *tensors, const st
         }
         if (list[i].n_dims != 2 || list[i].shape[0] < 1 || list[i].shape[0] > MAX_HIDDEN) {
             return sl_fail(err, SL_ERR_INVALID, "%s: tensor layers.0.w1 must have 1 to %d rows of %lld columns",
-                           FILE_NAME, MAX_HIDDEN, (long long)(q_columns(c) + 2 * kv_columns(c)));
+                           FILE_NAME, MAX_HIDDEN, (long long)sl_qkv_dim(c));
         }
         *hidden_out = (int)list[i].shape[0];
         return SL_OK;
     }
     return sl_fail(err, SL_ERR_INVALID, "%s: tensor layers.0.w1 is missing, expected one of %lld columns", FILE_NAME,
-                   (long long)(q_columns(c) + 2 * kv_columns(c)));
+                   (long long)sl_qkv_dim(c));
 }
 
 static bool is_expected(const char *name, int n_layers) {
@@ -88,10 +87,9 @@ static enum sl_status check_shapes(const struct sl_safetensors *tensors, const s
     enum sl_status status = find_hidden(tensors, c, &hidden, err);
     for (int l = 0; l < c->n_layers && status == SL_OK; l++) {
         const struct sl_tensor *tensor;
-        enum sl_dtype dtype;
-        status = find(tensors, l, "w1", hidden, q_columns(c) + 2 * kv_columns(c), &tensor, &dtype, err);
+        status = find(tensors, l, "w1", hidden, sl_qkv_dim(c), &tensor, err);
         if (status == SL_OK) {
-            status = find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, &dtype, err);
+            status = find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, err);
         }
     }
     if (status != SL_OK) {
@@ -148,10 +146,10 @@ static bool is_finite(const unsigned char *element, enum sl_dtype dtype) {
 }
 
 // Rejects values that are not finite: one of them would make every score NaN, and scores decide what is evicted.
-static enum sl_status check_finite(const struct sl_tensor *tensor, enum sl_dtype dtype, struct sl_error *err) {
-    size_t size = dtype_bytes(dtype);
+static enum sl_status check_finite(const struct sl_tensor *tensor, struct sl_error *err) {
+    size_t size = dtype_bytes(tensor->dtype);
     for (size_t i = 0; i < tensor->bytes / size; i++) {
-        if (!is_finite(tensor->data + i * size, dtype)) {
+        if (!is_finite(tensor->data + i * size, tensor->dtype)) {
             int64_t columns = tensor->shape[1];
             return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s: element [%lld, %lld] is not finite, expected a number",
                            FILE_NAME, tensor->name, (long long)((int64_t)i / columns),
@@ -162,9 +160,8 @@ static enum sl_status check_finite(const struct sl_tensor *tensor, enum sl_dtype
 }
 
 // Copies columns [begin, begin + matrix->k) of a tensor as separate rows to `to`.
-static void copy_columns(const struct sl_tensor *tensor, enum sl_dtype dtype, int64_t begin, int64_t n_columns,
-                         unsigned char *to) {
-    size_t size = dtype_bytes(dtype), row = (size_t)n_columns * size;
+static void copy_columns(const struct sl_tensor *tensor, int64_t begin, int64_t n_columns, unsigned char *to) {
+    size_t size = dtype_bytes(tensor->dtype), row = (size_t)n_columns * size;
     for (int64_t r = 0; r < tensor->shape[0]; r++) {
         memcpy(to + (size_t)r * row, tensor->data + (size_t)(r * tensor->shape[1] + begin) * size, row);
     }
@@ -175,11 +172,9 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_strea
     struct sl_retaining *heads = &model->layers[layer].retaining;
     int64_t rows = c->retaining_hidden, kv = kv_columns(c), begin = 0;
     const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
-    enum sl_status status =
-        find(model->retaining_tensors, layer, "w1", rows, q_columns(c) + 2 * kv, &tensor, &dtype, err);
+    enum sl_status status = find(model->retaining_tensors, layer, "w1", rows, sl_qkv_dim(c), &tensor, err);
     if (status == SL_OK) {
-        status = check_finite(tensor, dtype, err);
+        status = check_finite(tensor, err);
     }
     if (status != SL_OK) {
         return status;
@@ -194,12 +189,12 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_strea
         struct sl_matrix *block = blocks[i];
         *block = (struct sl_matrix){.n = rows,
                                     .k = i == 0 ? q_columns(c) : kv,
-                                    .dtype = dtype,
-                                    .parts = {{to, rows, dtype}},
+                                    .dtype = tensor->dtype,
+                                    .parts = {{to, rows, tensor->dtype}},
                                     .activation = i == 2 ? SL_ACT_SILU : SL_ACT_NONE}; // of the sum of all three
-        copy_columns(tensor, dtype, begin, block->k, to);
+        copy_columns(tensor, begin, block->k, to);
         begin += block->k;
-        to += (size_t)(block->n * block->k) * dtype_bytes(dtype);
+        to += (size_t)(block->n * block->k) * dtype_bytes(tensor->dtype);
         status = model->ops->pack(stream, block, err);
         if (status != SL_OK) {
             return status;
@@ -220,15 +215,16 @@ static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_strea
     const struct sl_model_config *c = &model->config;
     struct sl_matrix *w2 = &model->layers[layer].retaining.w2;
     const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
     enum sl_status status =
-        find(model->retaining_tensors, layer, "w2", c->n_kv_heads, c->retaining_hidden, &tensor, &dtype, err);
+        find(model->retaining_tensors, layer, "w2", c->n_kv_heads, c->retaining_hidden, &tensor, err);
     if (status == SL_OK) {
-        status = check_finite(tensor, dtype, err);
+        status = check_finite(tensor, err);
     }
     if (status == SL_OK) {
-        *w2 = (struct sl_matrix){
-            .n = c->n_kv_heads, .k = c->retaining_hidden, .dtype = dtype, .parts = {{tensor->data, c->n_kv_heads, dtype}}};
+        *w2 = (struct sl_matrix){.n = c->n_kv_heads,
+                                 .k = c->retaining_hidden,
+                                 .dtype = tensor->dtype,
+                                 .parts = {{tensor->data, c->n_kv_heads, tensor->dtype}}};
         model->weight_bytes += tensor->bytes;
         status = model->ops->pack(stream, w2, err);
     }
@@ -260,29 +256,22 @@ void sl_retaining_unload(struct sl_model *model, int layer) {
 
 // --- scores --------------------------------------------------------------------------------------------------------
 
-void sl_retaining_score(const struct sl_model *model, int layer, struct sl_stream *stream, const float *qkv, int64_t m,
-                        float *hidden, void *scratch, float *scores_out) {
-    const struct sl_model_config *c = &model->config;
-    const struct sl_retaining *heads = &model->layers[layer].retaining;
+void sl_retaining_score(struct sl_engine *e, int layer, int64_t m) {
+    const struct sl_model_config *c = &e->model->config;
+    const struct sl_retaining *heads = &e->model->layers[layer].retaining;
     const struct sl_matrix *blocks[] = {&heads->q, &heads->k, &heads->v};
-    int64_t columns = q_columns(c) + 2 * kv_columns(c);
+    const float *columns = e->qkv;
     for (int i = 0; i < 3; i++) {
-        struct sl_matmul part = {.x = qkv,
-                                 .x_stride = columns,
+        struct sl_matmul part = {.x = columns,
+                                 .x_stride = sl_qkv_dim(c),
                                  .m = m,
-                                 .y = hidden,
+                                 .y = e->hidden,
                                  .y_stride = c->retaining_hidden,
                                  .accumulate = i > 0,
                                  .then = i == 2 ? &heads->w2 : NULL,
-                                 .scratch = scratch};
-        model->ops->matmul(stream, blocks[i], &part);
-        qkv += blocks[i]->k;
+                                 .scratch = e->products};
+        e->model->ops->matmul(e->stream, blocks[i], &part);
+        columns += blocks[i]->k;
     }
-    struct sl_matmul last = {.x = hidden,
-                             .x_stride = c->retaining_hidden,
-                             .m = m,
-                             .y = scores_out,
-                             .y_stride = c->n_kv_heads,
-                             .scratch = scratch};
-    model->ops->matmul(stream, &heads->w2, &last);
+    sl_engine_multiply(e, &heads->w2, (struct sl_matmul){.x = e->hidden, .m = m, .y = e->scores});
 }

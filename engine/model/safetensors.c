@@ -40,19 +40,25 @@ struct sl_safetensors {
 static const struct {
     const char *name;
     size_t bytes;
+    enum sl_dtype dtype;
 } dtypes[] = {
-    {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8}, {"I64", 8},  {"I32", 4},     {"I16", 2},     {"I8", 1},
-    {"U64", 8}, {"U32", 4}, {"U16", 2},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
+    {"F32", 4, SL_F32},     {"F16", 2, SL_F16},        {"BF16", 2, SL_BF16},      {"F64", 8, SL_DTYPES},
+    {"I64", 8, SL_DTYPES},  {"I32", 4, SL_DTYPES},     {"I16", 2, SL_DTYPES},     {"I8", 1, SL_DTYPES},
+    {"U64", 8, SL_DTYPES},  {"U32", 4, SL_DTYPES},     {"U16", 2, SL_DTYPES},     {"U8", 1, SL_DTYPES},
+    {"BOOL", 1, SL_DTYPES}, {"F8_E4M3", 1, SL_DTYPES}, {"F8_E5M2", 1, SL_DTYPES},
 };
 
-static const char *dtype_find(const char *name, size_t *bytes_out) {
+// Sets the type of a tensor, and how many bytes an element has; false: an unknown name.
+static bool set_dtype(struct sl_tensor *tensor, const char *name, size_t *bytes_out) {
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
         if (strcmp(dtypes[i].name, name) == 0) {
+            tensor->dtype_name = dtypes[i].name;
+            tensor->dtype = dtypes[i].dtype;
             *bytes_out = dtypes[i].bytes;
-            return dtypes[i].name;
+            return true;
         }
     }
-    return NULL;
+    return false;
 }
 
 // Writes "[576, 1536]" for messages.
@@ -119,8 +125,7 @@ static enum sl_status parse_extent(const struct mapping *map, const char *name, 
                        name);
     }
     size_t bytes;
-    tensor->dtype = dtype_find(dtype, &bytes);
-    if (tensor->dtype == NULL) {
+    if (!set_dtype(tensor, dtype, &bytes)) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: unknown dtype %.32s", map->name, name, dtype);
     }
     tensor->n_dims = (int)json_array_size(shape);
@@ -398,8 +403,7 @@ const struct sl_tensor *sl_safetensors_list(const struct sl_safetensors *tensors
 }
 
 enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const char *name, int n_dims, int64_t rows,
-                                   int64_t columns, const struct sl_tensor **tensor_out, enum sl_dtype *dtype_out,
-                                   struct sl_error *err) {
+                                   int64_t columns, const struct sl_tensor **tensor_out, struct sl_error *err) {
     struct sl_tensor key = {.name = name};
     int64_t expected[2] = {rows, columns};
     const struct sl_tensor *found = bsearch(&key, tensors->tensors, tensors->n_tensors, sizeof key, compare_name);
@@ -412,15 +416,9 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
                        shape_text(found->shape, found->n_dims, is, sizeof is),
                        shape_text(expected, n_dims, should, sizeof should));
     }
-    if (strcmp(found->dtype, "F32") == 0) {
-        *dtype_out = SL_F32;
-    } else if (strcmp(found->dtype, "F16") == 0) {
-        *dtype_out = SL_F16;
-    } else if (strcmp(found->dtype, "BF16") == 0) {
-        *dtype_out = SL_BF16;
-    } else {
+    if (found->dtype == SL_DTYPES) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "tensor %s has dtype %s, expected F32, F16 or BF16", name,
-                       found->dtype);
+                       found->dtype_name);
     }
     *tensor_out = found;
     return SL_OK;

@@ -20,7 +20,8 @@
 
 struct sl_tensor {
     const char *name;
-    const char *dtype; // as in the file: "F32", "BF16", ...
+    const char *dtype_name; // as in the file: "F32", "BF16", ...
+    enum sl_dtype dtype;    // SL_DTYPES: a type that no kernel reads
     int n_dims;
     int64_t shape[SL_TENSOR_MAX_DIMS];
     const unsigned char *data; // in the mapping; may be unaligned
@@ -43,8 +44,7 @@ const struct sl_tensor *sl_safetensors_list(const struct sl_safetensors *tensors
 // Finds the tensor of this name, which must have this shape (n_dims 1 or 2; columns is ignored for 1) and a supported
 // type. SL_ERR_NOT_FOUND, SL_ERR_INVALID or SL_ERR_UNSUPPORTED name the tensor, the found and the expected value.
 enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const char *name, int n_dims, int64_t rows,
-                                   int64_t columns, const struct sl_tensor **tensor_out, enum sl_dtype *dtype_out,
-                                   struct sl_error *err);
+                                   int64_t columns, const struct sl_tensor **tensor_out, struct sl_error *err);
 
 // Tells the kernel that the whole mapping is about to be read, or that its pages may be dropped for now.
 void sl_safetensors_will_read(const struct sl_safetensors *tensors);

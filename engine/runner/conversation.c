@@ -29,8 +29,9 @@ struct sl_conversation {
     int rope_set;              // chosen by the most tokens that may come: reach, or those of the first turn
     int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
     int64_t n_tokens, cap_tokens;
-    struct sl_writer writer; // writing; zeros before the first turn
-    struct sl_plan plan;     // of the turn that is being read; too large for a stack
+    struct sl_writer writer;           // writing; zeros before the first turn
+    struct sl_plan plan;               // of the turn that is being read; too large for a stack
+    struct sl_error_statistics errors; // of the steps of a turn; too large for a stack
     bool broken;
 };
 
@@ -328,7 +329,7 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
 }
 
 // Measures the work of this turn's steps, and what the session holds at the end.
-static void measure(const struct sl_conversation *c, const struct sl_compress_stats *before,
+static void measure(struct sl_conversation *c, const struct sl_compress_stats *before,
                     const struct sl_retriever_stats *retrieved_before, struct sl_local_result *result) {
     if (c->writer.retrieval.retriever) {
         struct sl_retriever_stats now;
@@ -341,9 +342,8 @@ static void measure(const struct sl_conversation *c, const struct sl_compress_st
         sl_compressor_get_stats(c->writer.compressor, &after);
         result->slots_evicted += after.slots_evicted - before->slots_evicted;
         result->slots_merged += after.slots_merged - before->slots_merged;
-        struct sl_error_statistics errors;
-        sl_error_statistics_read(c->writer.compressor, &errors);
-        sl_error_statistics_add_steps(&result->errors, &errors);
+        sl_error_statistics_read(c->writer.compressor, &c->errors);
+        sl_error_statistics_add_steps(&result->errors, &c->errors);
     }
     struct sl_session_stats stats;
     sl_session_get_stats(c->writer.session, &stats);

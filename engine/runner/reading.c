@@ -48,19 +48,14 @@ static bool needs_attention(const struct sl_reading *reading, const struct sl_re
 
 // Attends to resident layers. The results of a failed reader are not used, but its rows must hold numbers.
 static void attend_resident(struct sl_reading *reading) {
-    struct sl_attend resident[SL_READING_MAX_PROMPTS];
-    int n = 0;
+    bool is_wanted[SL_READING_MAX_PROMPTS];
     for (int i = 0; i < reading->n; i++) {
         const struct sl_reader *r = reading->readers[i];
         bool elsewhere =
             r->status == SL_OK && r->attends_elsewhere && sl_plan_is_offloaded(r->plan, reading->pass.layer);
-        if (!elsewhere && needs_attention(reading, r, i)) {
-            resident[n++] = reading->pass.attends[i];
-        }
+        is_wanted[i] = !elsewhere && needs_attention(reading, r, i);
     }
-    if (n > 0) {
-        reading->runtime->ops->attend(reading->runtime->stream, resident, n);
-    }
+    sl_pass_attend_some(&reading->pass, is_wanted);
 }
 
 // Releases the stream; returns whether the pass continues.

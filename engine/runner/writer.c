@@ -8,6 +8,12 @@
 
 static enum sl_status open_retrieval(struct sl_writer *w, const struct sl_runtime *runtime,
                                      const struct sl_writer_config *config, struct sl_error *err) {
+    struct sl_retriever_config retriever = {.plan = w->plan,
+                                            .ops = runtime->ops,
+                                            .stream = runtime->stream,
+                                            .arena = w->session->arena,
+                                            .session = w->session,
+                                            .n_prompt = sl_plan_offloaded_slots(w->plan, config->n_read)};
     w->wants.next_q = sl_retriever_wants_next_q(&w->plan->recipe);
     if (!config->is_remote) {
         if (!runtime->device->ops->one_memory && w->plan->recipe.retrieve == SL_RETRIEVE_NEAR) {
@@ -16,24 +22,14 @@ static enum sl_status open_retrieval(struct sl_writer *w, const struct sl_runtim
                         "device score them\"");
         }
         enum sl_status status = sl_mirror_open(runtime, w->session, &w->searched, err);
-        return status == SL_OK ? sl_retrieval_open_local(w->plan, runtime->ops, runtime->stream, w->session,
-                                                         w->searched.session, config->n_read, &w->retrieval, err)
-                               : status;
+        return status == SL_OK ? sl_retrieval_open_local(&retriever, w->searched.session, &w->retrieval, err) : status;
     }
-    struct sl_retriever_config retriever = {
-        .plan = w->plan,
-        .ops = runtime->ops,
-        .stream = runtime->stream,
-        .arena = w->session->arena,
-        .session = w->session,
-        .source = w->retrieval.source,
-        .n_prompt = sl_plan_offloaded_slots(w->plan, config->n_read),
-        .resident_only = true,
-        .deadline_ms = config->deadline_ms,
-        .lost_ms = config->lost_ms,
-        .on_fallback = config->on_fallback,
-        .arg = config->arg,
-    };
+    retriever.source = w->retrieval.source;
+    retriever.resident_only = true;
+    retriever.deadline_ms = config->deadline_ms;
+    retriever.lost_ms = config->lost_ms;
+    retriever.on_fallback = config->on_fallback;
+    retriever.arg = config->arg;
     return sl_retriever_create(&retriever, &w->retrieval.retriever, err);
 }
 

@@ -8,20 +8,25 @@ enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runt
                                 struct sl_activations *activations, struct sl_writer *const *writers, int n,
                                 struct sl_error *err) {
     assert(n >= 1 && n <= SL_WRITING_MAX_ANSWERS);
+    struct sl_input *inputs = sl_activations_inputs(activations);
+    if (n > sl_activations_rows(activations)) {
+        return sl_fail(err, SL_ERR_RANGE, "%d answers in a pass, the engine was made for %d rows", n,
+                       sl_activations_rows(activations));
+    }
     writing->runtime = runtime;
+    writing->writers = writers;
     writing->n = n;
     writing->next_layer = 0;
     writing->status = SL_OK;
     struct sl_pass_wants wants = {0};
     for (int i = 0; i < n; i++) {
-        writing->writers[i] = writers[i];
-        writing->inputs[i] = writers[i]->input;
+        inputs[i] = writers[i]->input;
         wants.lse |= writers[i]->wants.lse;
         wants.importance |= writers[i]->wants.importance;
         wants.next_q |= writers[i]->wants.next_q;
     }
     sl_stream_hold(runtime->stream);
-    enum sl_status status = sl_pass_begin(activations, writing->inputs, n, wants, &writing->pass, err);
+    enum sl_status status = sl_pass_begin(activations, inputs, n, wants, &writing->pass, err);
     return sl_stream_release_after(runtime->stream, status, err);
 }
 
@@ -53,19 +58,15 @@ static void ask_offloaded(struct sl_writing *writing) {
 static void attend(struct sl_writing *writing) {
     const struct sl_runtime *runtime = writing->runtime;
     const struct sl_attend *attends = writing->pass.attends;
-    struct sl_attend resident[SL_WRITING_MAX_ANSWERS];
-    int layer = writing->pass.layer, n = 0;
+    bool is_resident[SL_WRITING_MAX_ANSWERS];
+    int layer = writing->pass.layer;
     for (int i = 0; i < writing->n; i++) {
-        if (!retrieves(writing->writers[i], layer)) {
-            resident[n++] = attends[i];
-        }
+        is_resident[i] = !retrieves(writing->writers[i], layer);
     }
-    if (n > 0) {
-        runtime->ops->attend(runtime->stream, resident, n);
-    }
+    sl_pass_attend_some(&writing->pass, is_resident);
     for (int i = 0; i < writing->n; i++) {
         struct sl_writer *w = writing->writers[i];
-        if (!retrieves(w, layer)) {
+        if (is_resident[i]) {
             continue;
         }
         w->status = sl_retriever_attend(w->retrieval.retriever, layer, &attends[i], &w->err);

@@ -22,8 +22,7 @@
 
 struct sl_writing {
     const struct sl_runtime *runtime;
-    struct sl_writer *writers[SL_WRITING_MAX_ANSWERS]; // [n]
-    struct sl_input inputs[SL_WRITING_MAX_ANSWERS];
+    struct sl_writer *const *writers; // [n]
     int n;
     struct sl_pass pass;
     int next_layer;
@@ -31,7 +30,7 @@ struct sl_writing {
     struct sl_error err;
 };
 
-// Begins a pass. The writing must not move until it ends. Every writer has been fed. Returns the statuses of
+// Begins a pass. writers[] must stay valid until it ends. Every writer has been fed. Returns the statuses of
 // sl_pass_begin(); on failure nothing has changed.
 enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runtime *runtime,
                                 struct sl_activations *activations, struct sl_writer *const *writers, int n,

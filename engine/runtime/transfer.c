@@ -116,26 +116,28 @@ enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct s
     return sl_stream_release_after(r->stream, status, err);
 }
 
-// Digests [at, at + bytes), after the work that wrote it.
-static enum sl_status digest(const struct sl_runtime *r, const char *at, size_t bytes, uint32_t piece_bytes,
-                             uint64_t *digests_out, struct sl_error *err) {
-    size_t n = (bytes + piece_bytes - 1) / piece_bytes;
-    uint32_t last_bytes = (uint32_t)(bytes - (n - 1) * piece_bytes);
+// Digests a layer of `bytes`, after the work that wrote it.
+static enum sl_status digest(const struct sl_runtime *r, const struct sl_digested_layer *layer, size_t bytes,
+                             struct sl_error *err) {
+    size_t n = (bytes + layer->piece_bytes - 1) / layer->piece_bytes;
+    uint32_t last_bytes = (uint32_t)(bytes - (n - 1) * layer->piece_bytes);
+    const char *at = layer->to;
     struct sl_digest_piece *pieces = malloc(n * sizeof *pieces);
     if (pieces == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "transfer: out of memory");
     }
     for (size_t i = 0; i < n; i++) {
-        pieces[i] = (struct sl_digest_piece){at + i * piece_bytes, i + 1 < n ? &piece_bytes : &last_bytes, 1};
+        pieces[i] =
+            (struct sl_digest_piece){at + i * layer->piece_bytes, i + 1 < n ? &layer->piece_bytes : &last_bytes, 1};
     }
-    r->ops->digest(r->stream, pieces, (uint32_t)n, digests_out);
+    r->ops->digest(r->stream, pieces, (uint32_t)n, layer->digests);
     free(pieces);
     return SL_OK;
 }
 
 enum sl_status sl_transfer_layer_digested(const struct sl_runtime *r, const struct sl_session *session, int layer,
-                                          uint32_t piece_bytes, void *to, uint64_t *digests_out,
-                                          struct sl_mark *done_out, struct sl_error *err) {
+                                          const struct sl_digested_layer *out, struct sl_mark *done_out,
+                                          struct sl_error *err) {
     struct pieces pieces = {0};
     size_t bytes = sl_capsule_layer_bytes(session, layer);
     *done_out = (struct sl_mark){0};
@@ -144,8 +146,8 @@ enum sl_status sl_transfer_layer_digested(const struct sl_runtime *r, const stru
         sl_fail(err, status, "transfer: out of memory");
     } else if (bytes > 0) {
         sl_stream_hold(r->stream);
-        r->ops->collect(r->stream, pieces.at, pieces.n, to);
-        status = digest(r, to, bytes, piece_bytes, digests_out, err);
+        r->ops->collect(r->stream, pieces.at, pieces.n, out->to);
+        status = digest(r, out, bytes, err);
         *done_out = sl_stream_mark(r->stream);
         status = sl_stream_release_after(r->stream, status, err);
     }

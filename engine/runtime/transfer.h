@@ -23,11 +23,16 @@ enum sl_status sl_transfer_layer_out(const struct sl_runtime *runtime, const str
 enum sl_status sl_transfer_pieces_out(const struct sl_runtime *runtime, const struct sl_byte_range *pieces, uint32_t n,
                                       size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err);
 
-// Does the same into device memory, from which a network reads: digests_out[i], in shared memory, is the digest of
-// the i-th `piece_bytes` of the layer (ops->digest); the last piece may be shorter.
+// Device memory from which a network reads a layer, and the digests of its pieces.
+struct sl_digested_layer {
+    void *to;
+    uint32_t piece_bytes; // the last piece may be shorter
+    uint64_t *digests;    // one a piece (ops->digest), in shared memory
+};
+// Does the same into such memory.
 enum sl_status sl_transfer_layer_digested(const struct sl_runtime *runtime, const struct sl_session *session, int layer,
-                                          uint32_t piece_bytes, void *to, uint64_t *digests_out,
-                                          struct sl_mark *done_out, struct sl_error *err);
+                                          const struct sl_digested_layer *out, struct sl_mark *done_out,
+                                          struct sl_error *err);
 
 // Copies from device memory into shared memory, after everything that is queued.
 struct sl_mark sl_transfer_out(const struct sl_runtime *runtime, void *to, const void *from, size_t bytes);

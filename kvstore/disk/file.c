@@ -177,31 +177,29 @@ static bool is_plausible(const struct sl_disk_head *head, uint64_t file_bytes) {
 enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
                                       struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
                                       struct sl_error *err) {
-    struct {
-        struct sl_disk_head head;
-        struct sl_hash128 hashes[SL_CAPSULE_CACHE_MAX_PREFIXES - 1];
-    } begin = {0};
+    const size_t hash_bytes = (SL_CAPSULE_CACHE_MAX_PREFIXES - 1) * sizeof *hashes_out;
+    struct sl_disk_head head = {0};
     struct stat file;
-    ssize_t n = read_at(fd, 0, &begin, sizeof begin);
-    if (n < 0 || fstat(fd, &file) != 0) {
+    ssize_t n = read_at(fd, 0, &head, sizeof head);
+    ssize_t n_hashes = n == (ssize_t)sizeof head ? read_at(fd, sizeof head, hashes_out, hash_bytes) : 0;
+    if (n < 0 || n_hashes < 0 || fstat(fd, &file) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "it cannot be read: %s", strerror(errno));
     }
-    if ((size_t)n < sizeof begin.head || memcmp(begin.head.magic, MAGIC, sizeof begin.head.magic) != 0) {
+    if ((size_t)n < sizeof head || memcmp(head.magic, MAGIC, sizeof head.magic) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "it is no capsule, or was never finished");
     }
-    if (begin.head.version != SL_DISK_FILE_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "it is of version %u, this is version %d", begin.head.version,
+    if (head.version != SL_DISK_FILE_VERSION) {
+        return sl_fail(err, SL_ERR_INVALID, "it is of version %u, this is version %d", head.version,
                        SL_DISK_FILE_VERSION);
     }
-    if (begin.head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)n < content_at(&begin.head) ||
-        digest_of(&begin.head, begin.hashes) != begin.head.digest) {
+    if (head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)(n + n_hashes) < content_at(&head) ||
+        digest_of(&head, hashes_out) != head.digest) {
         return sl_fail(err, SL_ERR_INVALID, "its head is damaged");
     }
-    if (!is_plausible(&begin.head, (uint64_t)file.st_size)) {
+    if (!is_plausible(&head, (uint64_t)file.st_size)) {
         return sl_fail(err, SL_ERR_INVALID, "it is cut short, or its head lies");
     }
-    memcpy(hashes_out, begin.hashes, sizeof *hashes_out * begin.head.n_hashes);
-    *head_out = begin.head;
+    *head_out = head;
     return SL_OK;
 }
 

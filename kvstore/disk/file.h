@@ -47,7 +47,8 @@ int sl_disk_file_open(int dir_fd, uint64_t id);
 enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (*go_on)(void *arg), void *arg,
                                   struct sl_disk_head *head_out, struct sl_error *err);
 
-// Reads head and hashes. SL_ERR_INVALID: it is no such file, damaged, truncated, or cannot be read.
+// Reads head and hashes. SL_ERR_INVALID: it is no such file, damaged, truncated, or cannot be read; hashes_out is
+// undefined then.
 enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
                                       struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
                                       struct sl_error *err);

@@ -36,6 +36,7 @@ struct sl_disk_folder {
     int64_t last_use_ns;
     bool is_short;          // other programs have filled the disk, and the log has said so
     int64_t make_way_at_ns; // until then no capsule is evicted to make room on a full disk
+    struct sl_hash128 hashes[SL_CAPSULE_CACHE_MAX_PREFIXES - 1]; // of the file that is being restored
 };
 
 static int64_t in_blocks(int64_t bytes) {
@@ -179,11 +180,10 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
 // Enters such a file as the most recently used capsule, or removes it.
 static enum sl_status restore(struct sl_disk_folder *folder, uint64_t id, int64_t *n_removed, struct sl_error *err) {
     struct sl_disk_entry entry, older;
-    struct sl_hash128 hashes[SL_CAPSULE_CACHE_MAX_PREFIXES - 1];
     struct sl_error why = {0};
     char name[SL_DISK_NAME_BYTES];
     sl_disk_file_name(id, name);
-    enum sl_status status = read_entry(folder, id, &entry, hashes, &why);
+    enum sl_status status = read_entry(folder, id, &entry, folder->hashes, &why);
     if (status == SL_ERR_INVALID) {
         sl_log_debug("disk", "%s/%s: %s", folder->path, name, why.text);
         ++*n_removed;
@@ -198,7 +198,7 @@ static enum sl_status restore(struct sl_disk_folder *folder, uint64_t id, int64_
         ++*n_removed;
         status = remove_capsule(folder, &older, err);
     }
-    return status == SL_OK ? enter(folder, &entry, hashes, err) : status;
+    return status == SL_OK ? enter(folder, &entry, folder->hashes, err) : status;
 }
 
 static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error *err) {

@@ -105,16 +105,17 @@ struct sl_disk_read_ahead {
 
 static void *read_ahead_main(void *arg) {
     struct sl_disk_read_ahead *ahead = arg;
+    struct sl_hash128 *hashes = malloc((SL_CAPSULE_CACHE_MAX_PREFIXES - 1) * sizeof *hashes);
     size_t i;
-    while ((i = atomic_fetch_add(&ahead->next, 1)) < ahead->n_files) {
+    while (hashes && (i = atomic_fetch_add(&ahead->next, 1)) < ahead->n_files) {
         struct sl_disk_head head;
-        struct sl_hash128 hashes[SL_CAPSULE_CACHE_MAX_PREFIXES - 1];
         int fd = sl_disk_file_open(ahead->dir_fd, ahead->files[i].id);
         if (fd >= 0) {
             sl_disk_file_read_head(fd, &head, hashes, NULL); // the caller's own read reports errors later
             close(fd);
         }
     }
+    free(hashes);
     return NULL;
 }
 

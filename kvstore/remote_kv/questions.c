@@ -378,9 +378,12 @@ void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_
 
 static enum sl_status pin_scanners(struct sl_questions *questions, struct sl_error *err) {
     cpu_set_t allowed;
-    int processors[MAX_THREADS];
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
         return sl_fail(err, SL_ERR_IO, "questions: the processors of this process cannot be read");
+    }
+    int *processors = malloc((size_t)questions->n_scanners * sizeof *processors);
+    if (!processors) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "questions: no memory to pin threads");
     }
     enum sl_status status = sl_processors_place("", &allowed, questions->n_scanners, processors, err);
     for (int i = 0; status == SL_OK && i < questions->n_scanners; i++) {
@@ -393,6 +396,7 @@ static enum sl_status pin_scanners(struct sl_questions *questions, struct sl_err
                              strerror(rc));
         }
     }
+    free(processors);
     return status;
 }
 

@@ -95,11 +95,12 @@ static enum sl_status layer_out(struct sl_outbound *outbound, const struct sl_ru
     if (outbound->way == SL_OUTBOUND_STAGED) {
         return sl_transfer_layer_out(runtime, session, layer, outbound->body + begin, done_out, err);
     }
-    uint64_t *digests = outbound->digests + outbound->n_digests;
+    struct sl_digested_layer out = {.to = outbound->there + begin,
+                                    .piece_bytes = (uint32_t)SL_DIGESTED_MAX_BYTES,
+                                    .digests = outbound->digests + outbound->n_digests};
     size_t bytes = sl_capsule_layer_bytes(session, layer);
     outbound->n_digests += (bytes + SL_DIGESTED_MAX_BYTES - 1) / SL_DIGESTED_MAX_BYTES;
-    return sl_transfer_layer_digested(runtime, session, layer, (uint32_t)SL_DIGESTED_MAX_BYTES, outbound->there + begin,
-                                      digests, done_out, err);
+    return sl_transfer_layer_digested(runtime, session, layer, &out, done_out, err);
 }
 
 enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_runtime *runtime,

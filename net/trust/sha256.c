@@ -6,10 +6,11 @@
 #include <openssl/evp.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { HASH_BYTES = 32 };
+enum { HASH_BYTES = 32, PART_BYTES = 64 << 10 };
 
 enum sl_status sl_sha256_base64(const void *bytes, size_t n_bytes, char text_out[SL_SHA256_TEXT_BYTES],
                                 struct sl_error *err) {
@@ -23,18 +24,22 @@ enum sl_status sl_sha256_base64(const void *bytes, size_t n_bytes, char text_out
 }
 
 enum sl_status sl_sha256_file(int fd, char hex_out[SL_SHA256_HEX_BYTES], struct sl_error *err) {
-    unsigned char part[65536], hash[HASH_BYTES];
+    unsigned char hash[HASH_BYTES], *part = malloc(PART_BYTES);
+    if (!part) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to read a file");
+    }
     EVP_MD_CTX *context = EVP_MD_CTX_new();
     bool ok = context && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
     ssize_t n = 1;
     for (off_t at = 0; ok && n > 0; at += n) {
         do {
-            n = pread(fd, part, sizeof part, at);
+            n = pread(fd, part, PART_BYTES, at);
         } while (n < 0 && errno == EINTR);
         ok = n <= 0 || EVP_DigestUpdate(context, part, (size_t)n) == 1;
     }
     ok = ok && EVP_DigestFinal_ex(context, hash, NULL) == 1;
     EVP_MD_CTX_free(context);
+    free(part);
     if (n < 0) {
         return sl_fail(err, SL_ERR_IO, "cannot be read: %s", strerror(errno));
     }

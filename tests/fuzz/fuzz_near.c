@@ -23,6 +23,8 @@
 #define N_HEADS     2
 #define FIRST_HEAD  1
 
+static uint64_t seen[SL_NEAR_SEEN_WORDS(SL_NEAR_MAX_PLACES)]; // scratch of sl_near_next_offloaded_head()
+
 static const uint32_t segments[] = {64, 128, 13};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -82,7 +84,7 @@ static enum sl_status read_offloaded_heads(const struct sl_near_request *asked, 
     struct sl_error err;
     for (uint32_t offloaded_head = 0; offloaded_head < asked->n_offloaded_heads; offloaded_head++) {
         struct sl_near_offloaded_head_view view;
-        enum sl_status status = sl_near_next_offloaded_head(asked, row_bytes, &at, end, &view, &err);
+        enum sl_status status = sl_near_next_offloaded_head(asked, row_bytes, seen, &at, end, &view, &err);
         if (status != SL_OK) {
             return status;
         }

@@ -117,7 +117,7 @@ static void check_route(struct sl_registry *registry, Sluice__V1__WorkerRole rol
     require(sl_route_store_room(set.views, set.n) >= 0);
     struct sl_route_offloaded_heads offloaded_heads = {16, 2, 1 << 20};
     struct sl_route_share shares[64];
-    int n_shares = sl_route_shares(set.views, set.n, 5, &offloaded_heads, shares, 64);
+    int n_shares = sl_route_shares(set.views, set.n, 5, &offloaded_heads, false, shares, 64);
     for (int i = 0; i < n_shares; i++) {
         require(shares[i].view < set.n && shares[i].n_offloaded_heads > 0 &&
                 shares[i].first_offloaded_head + shares[i].n_offloaded_heads <= offloaded_heads.n);

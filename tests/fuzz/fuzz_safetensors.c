@@ -49,15 +49,13 @@ static void check_data(const struct sl_tensor *tensor, bool is_ours) {
 
 static void check_find(const struct sl_safetensors *tensors, const struct sl_tensor *tensor) {
     const struct sl_tensor *found = NULL;
-    enum sl_dtype dtype;
     struct sl_error err = {0};
     int64_t rows = tensor->shape[0], columns = tensor->shape[1];
     if (tensor->n_dims == 1 || tensor->n_dims == 2) {
-        enum sl_status status =
-            sl_safetensors_find(tensors, tensor->name, tensor->n_dims, rows, columns, &found, &dtype, &err);
+        enum sl_status status = sl_safetensors_find(tensors, tensor->name, tensor->n_dims, rows, columns, &found, &err);
         require(status == SL_OK ? found == tensor : status == SL_ERR_UNSUPPORTED && err.text[0] != '\0');
     }
-    require(sl_safetensors_find(tensors, tensor->name, 2, rows + 1, columns, &found, &dtype, &err) == SL_ERR_INVALID);
+    require(sl_safetensors_find(tensors, tensor->name, 2, rows + 1, columns, &found, &err) == SL_ERR_INVALID);
 }
 
 static void check_open(size_t data_bytes, bool is_one_file, bool is_ours) {

@@ -65,12 +65,16 @@ static enum sl_status add_plan(const struct sl_jsonl_model *m, const char *text,
                                struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(m->config);
     struct sl_recipe recipe;
-    struct sl_plan plan;
-    enum sl_status status = sl_job_recipe(text, m->config, &recipe, err);
-    status = status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, 0, &plan, err) : status;
-    if (status == SL_OK) {
-        json_object_set_new(reply, "offloaded_bytes", json_integer((json_int_t)sl_plan_offloaded_bytes(&plan)));
+    struct sl_plan *plan = malloc(sizeof *plan);
+    if (!plan) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
     }
+    enum sl_status status = sl_job_recipe(text, m->config, &recipe, err);
+    status = status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, 0, plan, err) : status;
+    if (status == SL_OK) {
+        json_object_set_new(reply, "offloaded_bytes", json_integer((json_int_t)sl_plan_offloaded_bytes(plan)));
+    }
+    free(plan);
     return status;
 }
 

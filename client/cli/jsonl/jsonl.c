@@ -27,6 +27,7 @@ struct run {
     struct sl_local *local; // NULL: no line has asked for an answer yet
     size_t arena_bytes;     // for the longest sequence that a line has announced; 0: as the config says
     struct sl_chat_template *chat_template;
+    struct sl_local_result result; // of the line that is being answered
 };
 
 // --- one answer ---------------------------------------------------------------------------------------------------
@@ -68,12 +69,16 @@ static enum sl_status on_prefilled(void *arg, const struct sl_session *session, 
             asking->shipped_bytes += (int64_t)sl_capsule_layer_bytes(session, l);
         }
     }
-    struct sl_plan plan;
-    enum sl_status status = sl_plan_make(recipe, &session->geometry, session->n_tokens, session->rope_set, &plan, err);
-    if (status == SL_OK) {
-        asking->offloaded_bytes = (int64_t)sl_plan_offloaded_bytes(&plan);
-        asking->resident_bytes = (int64_t)sl_plan_decode_bytes(&plan, 1);
+    struct sl_plan *plan = malloc(sizeof *plan);
+    if (!plan) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
     }
+    enum sl_status status = sl_plan_make(recipe, &session->geometry, session->n_tokens, session->rope_set, plan, err);
+    if (status == SL_OK) {
+        asking->offloaded_bytes = (int64_t)sl_plan_offloaded_bytes(plan);
+        asking->resident_bytes = (int64_t)sl_plan_decode_bytes(plan, 1);
+    }
+    free(plan);
     return status;
 }
 
@@ -181,7 +186,8 @@ static enum sl_status generate(struct run *run, const struct sl_openai_request *
                                      .token_fn = on_token,
                                      .prefilled_fn = on_prefilled,
                                      .arg = &asking};
-    struct sl_local_result result = {0};
+    struct sl_local_result *result = &run->result;
+    memset(result, 0, sizeof *result);
     char recipe[SL_RECIPE_TEXT_BYTES];
     int32_t *ids = NULL;
     enum sl_status status = sl_sampling_check(&asked.sampling, err);
@@ -192,13 +198,13 @@ static enum sl_status generate(struct run *run, const struct sl_openai_request *
         status = sl_job_choose_seed(message->sampling, NULL, &asked.sampling.seed, err);
     }
     if (status == SL_OK) {
-        status = sl_local_generate(run->local, &asked, &result, err);
+        status = sl_local_generate(run->local, &asked, result, err);
     }
     if (status == SL_OK) {
-        *json_out = answer_json(request, &asked, &result, &asking, number);
+        *json_out = answer_json(request, &asked, result, &asking, number);
         status = *json_out ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
     }
-    free(result.text);
+    free(result->text);
     free(ids);
     return status;
 }
@@ -342,9 +348,13 @@ static void close_model(struct run *run) {
 }
 
 enum sl_status sl_jsonl_run(const struct sl_jsonl_config *config, struct sl_error *err) {
-    struct run run = {.config = config};
+    struct run *run = calloc(1, sizeof *run);
+    if (!run) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to answer lines");
+    }
+    run->config = config;
     struct sl_jsonl_lines lines = {.fd = config->in, .max_bytes = SL_JSONL_MAX_LINE_BYTES, .signals = config->signals};
-    enum sl_status status = open_model(&run, err);
+    enum sl_status status = open_model(run, err);
     while (status == SL_OK) {
         struct sl_jsonl_line line;
         status = sl_jsonl_lines_next(&lines, &line, err);
@@ -352,10 +362,11 @@ enum sl_status sl_jsonl_run(const struct sl_jsonl_config *config, struct sl_erro
             break;
         }
         char *json = NULL;
-        status = answer_line(&run, &line, &json, err);
+        status = answer_line(run, &line, &json, err);
         status = status == SL_OK ? print_line(config->out, json, err) : status;
     }
     sl_jsonl_lines_cleanup(&lines);
-    close_model(&run);
+    close_model(run);
+    free(run);
     return status;
 }

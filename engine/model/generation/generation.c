@@ -68,13 +68,18 @@ static void list_undone(const json_t *root, char *list, size_t bytes) {
     }
 }
 
-// Reads a number between min and max; *is_given_out: the file has one.
-static enum sl_status get(const json_t *root, const char *file, const char *key, double min, double max,
-                          bool *is_given_out, float *value_out, struct sl_error *err) {
+// Returns the value of a key, NULL if the file gives none.
+static const json_t *given(const json_t *root, const char *key) {
     const json_t *value = json_object_get(root, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+// Reads a number between min and max; writes nothing if the file gives none.
+static enum sl_status get(const json_t *root, const char *file, const char *key, double min, double max,
+                          float *value_out, struct sl_error *err) {
+    const json_t *value = given(root, key);
     double number = json_number_value(value);
-    *is_given_out = value != NULL && !json_is_null(value);
-    if (!*is_given_out) {
+    if (value == NULL) {
         return SL_OK;
     }
     // Written so that a value that is no number fails, too.
@@ -86,8 +91,8 @@ static enum sl_status get(const json_t *root, const char *file, const char *key,
 }
 
 static enum sl_status get_top_k(const json_t *root, const char *file, int *top_k_out, struct sl_error *err) {
-    const json_t *value = json_object_get(root, "top_k");
-    if (value == NULL || json_is_null(value)) {
+    const json_t *value = given(root, "top_k");
+    if (value == NULL) {
         return SL_OK;
     }
     json_int_t k = json_integer_value(value);
@@ -100,17 +105,16 @@ static enum sl_status get_top_k(const json_t *root, const char *file, int *top_k
 
 enum sl_status sl_model_sampling_read(const json_t *root, const char *file, struct sl_model_sampling *sampling_out,
                                       struct sl_error *err) {
-    struct sl_model_sampling s = {0};
-    bool given;
-    const json_t *draws = json_object_get(root, "do_sample");
-    if (draws != NULL && !json_is_boolean(draws) && !json_is_null(draws)) {
+    struct sl_model_sampling s = {.has_temperature = given(root, "temperature") != NULL};
+    const json_t *draws = given(root, "do_sample");
+    if (draws != NULL && !json_is_boolean(draws)) {
         return sl_fail(err, SL_ERR_INVALID, "%s: do_sample must be true or false", file);
     }
-    enum sl_status status = get(root, file, "temperature", 0, MAX_TEMPERATURE, &s.has_temperature, &s.temperature, err);
+    enum sl_status status = get(root, file, "temperature", 0, MAX_TEMPERATURE, &s.temperature, err);
     status = status == SL_OK ? get_top_k(root, file, &s.top_k, err) : status;
-    status = status == SL_OK ? get(root, file, "top_p", MIN_TOP_P, 1, &given, &s.top_p, err) : status;
+    status = status == SL_OK ? get(root, file, "top_p", MIN_TOP_P, 1, &s.top_p, err) : status;
     status = status == SL_OK
-                 ? get(root, file, "repetition_penalty", MIN_PENALTY, MAX_PENALTY, &given, &s.repetition_penalty, err)
+                 ? get(root, file, "repetition_penalty", MIN_PENALTY, MAX_PENALTY, &s.repetition_penalty, err)
                  : status;
     if (status != SL_OK) {
         return status;

@@ -52,8 +52,9 @@ struct sl_near_request {
     int64_t first, last; // TOPK: candidate tokens; CHANNELS: [0, last)
     uint64_t sequence;   // TOPK
 };
-#define SL_NEAR_MAX_PLACES       (1u << 20)
-#define SL_NEAR_MAX_ANSWER_BYTES ((size_t)1 << 30)
+#define SL_NEAR_MAX_PLACES         (1u << 20)
+#define SL_NEAR_SEEN_WORDS(places) (((size_t)(places) + 63) / 64) // one bit a place
+#define SL_NEAR_MAX_ANSWER_BYTES   ((size_t)1 << 30)
 
 // The header of every answer: 64 bytes, so that the body is aligned like the answer.
 struct sl_near_answer {
@@ -142,16 +143,17 @@ void sl_near_serve_together(struct sl_near_served *served, int n, struct sl_remo
  */
 enum sl_status sl_near_check(const struct sl_near_request *request, const void *answer, size_t answer_bytes,
                              struct sl_near_answer *head_out, const uint8_t **body_out, struct sl_error *err);
-// Walks the offloaded heads of a TOPK answer that passed sl_near_check(); advances *at. SL_ERR_PEER_CORRUPT.
+// Walks the offloaded heads of a TOPK answer that passed sl_near_check(); advances *at. seen: scratch of
+// SL_NEAR_SEEN_WORDS(request->places). SL_ERR_PEER_CORRUPT.
 struct sl_near_offloaded_head_view {
     uint32_t n_rows, n_new;
     const uint32_t *places; // [n_rows], each < request->places, no two equal; PROBE: tokens, ascending
     const uint32_t *fresh;  // [n_new] ascending indices into places
     const uint8_t *rows;    // [n_new][row_bytes]
 };
-enum sl_status sl_near_next_offloaded_head(const struct sl_near_request *request, size_t row_bytes, const uint8_t **at,
-                                           const uint8_t *end, struct sl_near_offloaded_head_view *view_out,
-                                           struct sl_error *err);
+enum sl_status sl_near_next_offloaded_head(const struct sl_near_request *request, size_t row_bytes, uint64_t *seen,
+                                           const uint8_t **at, const uint8_t *end,
+                                           struct sl_near_offloaded_head_view *view_out, struct sl_error *err);
 
 // Read the bodies of the other kinds, after sl_near_check(): [body, end) has the requested content, or
 // SL_ERR_PEER_CORRUPT.

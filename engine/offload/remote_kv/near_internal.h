@@ -10,6 +10,7 @@
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
 #include "engine/offload/remote_kv/near.h"
+#include "engine/offload/remote_kv/row_places.h"
 
 static inline size_t sl_near_padded(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
@@ -30,11 +31,7 @@ struct sl_near_shape sl_near_shape_of(const struct sl_remote_kv *remote_kv);
 enum sl_status sl_near_read_request(const struct sl_remote_kv *remote_kv, const void *request, size_t request_bytes,
                                     struct sl_near_request *head_out, struct sl_error *err);
 
-/*
- * Records that a request wants tokens[n] (ascending, distinct) of an offloaded head. places_out[n]: where the asker has
- * them or must put them. fresh_out[*n_new_out]: ascending indices of those that are missing there. SL_ERR_EXHAUSTED.
- */
+// Claims the asker's places for a request's tokens (ascending) of an offloaded head. SL_ERR_EXHAUSTED.
 enum sl_status sl_near_memory_want(struct sl_near_memory *memory, int offloaded_head,
-                                   const struct sl_near_request *request, const uint32_t *tokens, uint32_t n,
-                                   uint32_t *places_out, uint32_t *fresh_out, uint32_t *n_new_out,
+                                   const struct sl_near_request *request, struct sl_row_claim *claim,
                                    struct sl_error *err);

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 
 #include "engine/offload/remote_kv/near_internal.h"
-#include "engine/offload/remote_kv/row_places.h"
 
 struct offloaded_head {
     uint64_t sequence; // of the last answered request
@@ -112,8 +111,7 @@ static bool begin_anew(struct sl_near_memory *m, struct offloaded_head *offloade
 }
 
 enum sl_status sl_near_memory_want(struct sl_near_memory *memory, int offloaded_head_number,
-                                   const struct sl_near_request *request, const uint32_t *tokens, uint32_t n,
-                                   uint32_t *places_out, uint32_t *fresh_out, uint32_t *n_new_out,
+                                   const struct sl_near_request *request, struct sl_row_claim *claim,
                                    struct sl_error *err) {
     struct offloaded_head *offloaded_head = offloaded_head_of(memory, offloaded_head_number);
     bool follows = offloaded_head != NULL && offloaded_head->asked == request->places &&
@@ -122,9 +120,9 @@ enum sl_status sl_near_memory_want(struct sl_near_memory *memory, int offloaded_
     if (offloaded_head == NULL || (begins && !begin_anew(memory, offloaded_head, request->places))) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory of what lies in %u places of an asker", request->places);
     }
-    sl_row_places_claim(&offloaded_head->places, tokens, n, places_out, fresh_out, n_new_out);
-    for (uint32_t i = 0; i < n; i++) {
-        sl_row_places_put_last(&offloaded_head->places, places_out[i]); // by ascending token
+    sl_row_places_claim(&offloaded_head->places, claim);
+    for (uint32_t i = 0; i < claim->n; i++) {
+        sl_row_places_put_last(&offloaded_head->places, claim->places[i]); // by ascending token
     }
     offloaded_head->sequence = request->sequence;
     return SL_OK;

@@ -121,12 +121,12 @@ static enum sl_status put_offloaded_head(struct question *q, const struct sl_rem
     if ((q->head.flags & SL_NEAR_PROBE) != 0) {
         memcpy(places, search->tokens_out, offloaded_head.n_rows * sizeof *places);
     } else {
-        enum sl_status status =
-            sl_near_memory_want(q->memory, search->query.offloaded_head, &q->head, search->tokens_out,
-                                offloaded_head.n_rows, places, fresh, &offloaded_head.n_new, err);
+        struct sl_row_claim claim = {search->tokens_out, offloaded_head.n_rows, .places = places, .fresh = fresh};
+        enum sl_status status = sl_near_memory_want(q->memory, search->query.offloaded_head, &q->head, &claim, err);
         if (status != SL_OK) {
             return status;
         }
+        offloaded_head.n_new = claim.n_fresh;
     }
     memcpy(*at, &offloaded_head, sizeof offloaded_head);
     *at = (uint8_t *)(fresh + offloaded_head.n_new);

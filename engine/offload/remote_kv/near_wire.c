@@ -221,12 +221,11 @@ enum sl_status sl_near_check(const struct sl_near_request *request, const void *
 }
 
 // Checks that the places are distinct and that the asker has them.
-static bool are_places(const struct sl_near_request *request, const uint32_t *places, uint32_t n) {
-    uint64_t seen[SL_NEAR_MAX_PLACES / 64];
+static bool are_places(const struct sl_near_request *request, const uint32_t *places, uint32_t n, uint64_t *seen) {
     if (request->places > SL_NEAR_MAX_PLACES) {
         return false;
     }
-    memset(seen, 0, ((size_t)request->places + 63) / 64 * sizeof seen[0]);
+    memset(seen, 0, SL_NEAR_SEEN_WORDS(request->places) * sizeof *seen);
     for (uint32_t i = 0; i < n; i++) {
         if (places[i] >= request->places || (seen[places[i] / 64] >> places[i] % 64 & 1) != 0) {
             return false;
@@ -246,9 +245,9 @@ static bool are_ascending(const uint32_t *numbers, uint32_t n, int64_t first, in
     return true;
 }
 
-enum sl_status sl_near_next_offloaded_head(const struct sl_near_request *request, size_t row_bytes, const uint8_t **at,
-                                           const uint8_t *end, struct sl_near_offloaded_head_view *view_out,
-                                           struct sl_error *err) {
+enum sl_status sl_near_next_offloaded_head(const struct sl_near_request *request, size_t row_bytes, uint64_t *seen,
+                                           const uint8_t **at, const uint8_t *end,
+                                           struct sl_near_offloaded_head_view *view_out, struct sl_error *err) {
     struct sl_near_offloaded_head head;
     size_t left = (size_t)(end - *at);
     if (left < sizeof head) {
@@ -271,7 +270,7 @@ enum sl_status sl_near_next_offloaded_head(const struct sl_near_request *request
     view.rows = *at + sizeof head + lists;
     if (!are_ascending(view.fresh, view.n_new, 0, view.n_rows) ||
         !(is_probe ? are_ascending(view.places, view.n_rows, request->first, request->last)
-                   : are_places(request, view.places, view.n_rows))) {
+                   : are_places(request, view.places, view.n_rows, seen))) {
         return CORRUPT("places, tokens or indices of an offloaded head are out of bounds or of order");
     }
     *at = view.rows + view.n_new * row_bytes;

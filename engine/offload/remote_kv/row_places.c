@@ -101,21 +101,19 @@ static uint32_t give_place(struct sl_row_places *p, uint32_t token) {
     return index;
 }
 
-void sl_row_places_claim(struct sl_row_places *places, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
-                         uint32_t *fresh_out, uint32_t *n_fresh_out) {
-    assert(n <= places->n_places);
-    for (uint32_t i = 0; i < n; i++) {
-        places_out[i] = places->table[find_entry(places, tokens[i])];
-        if (places_out[i] != NONE) {
-            take_out(places, places_out[i]);
+void sl_row_places_claim(struct sl_row_places *places, struct sl_row_claim *claim) {
+    assert(claim->n <= places->n_places);
+    for (uint32_t i = 0; i < claim->n; i++) {
+        claim->places[i] = places->table[find_entry(places, claim->tokens[i])];
+        if (claim->places[i] != NONE) {
+            take_out(places, claim->places[i]);
         }
     }
-    uint32_t n_fresh = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (places_out[i] == NONE) {
-            places_out[i] = give_place(places, tokens[i]);
-            fresh_out[n_fresh++] = i;
+    claim->n_fresh = 0;
+    for (uint32_t i = 0; i < claim->n; i++) {
+        if (claim->places[i] == NONE) {
+            claim->places[i] = give_place(places, claim->tokens[i]);
+            claim->fresh[claim->n_fresh++] = i;
         }
     }
-    *n_fresh_out = n_fresh;
 }

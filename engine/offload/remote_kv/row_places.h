@@ -36,12 +36,19 @@ void sl_row_places_cleanup(struct sl_row_places *places); // accepts zeros, leav
 void sl_row_places_forget(struct sl_row_places *places);  // all places become unused
 size_t sl_row_places_bytes(const struct sl_row_places *places);
 
+// Tokens that are wanted together, and where they are.
+struct sl_row_claim {
+    const uint32_t *tokens; // [n] distinct
+    uint32_t n;             // at most n_places
+    uint32_t *places;       // out: [n]
+    uint32_t *fresh;        // out: [n_fresh] ascending indices of the tokens that had no place; room for n
+    uint32_t n_fresh;       // out
+};
+
 /*
- * Claims tokens[n], distinct, n <= n_places: places_out[i] is the place of tokens[i] from now on. A token without a
- * place gets one that was never used (the lowest first), else the one wanted longest ago; fresh_out: [*n_fresh_out]
- * ascending indices of those. The caller must then call sl_row_places_put_last() for all n.
+ * Claims places: places[i] is the place of tokens[i] from now on. A token without a place gets one that was never used
+ * (the lowest first), else the one wanted longest ago. The caller must then call sl_row_places_put_last() for all n.
  */
-void sl_row_places_claim(struct sl_row_places *places, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
-                         uint32_t *fresh_out, uint32_t *n_fresh_out);
+void sl_row_places_claim(struct sl_row_places *places, struct sl_row_claim *claim);
 // Makes a claimed place the most recently wanted.
 void sl_row_places_put_last(struct sl_row_places *places, uint32_t place);

@@ -29,11 +29,10 @@ void sl_hot_cache_forget(struct sl_hot_cache *cache) {
     sl_row_places_forget(&cache->places);
 }
 
-void sl_hot_cache_want(struct sl_hot_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
-                       uint32_t *fresh_out, uint32_t *n_fresh_out) {
-    sl_row_places_claim(&cache->places, tokens, n, places_out, fresh_out, n_fresh_out);
-    for (uint32_t i = 0; i < n; i++) {
-        cache->is_wanted[places_out[i]] = true;
+void sl_hot_cache_want(struct sl_hot_cache *cache, struct sl_row_claim *claim) {
+    sl_row_places_claim(&cache->places, claim);
+    for (uint32_t i = 0; i < claim->n; i++) {
+        cache->is_wanted[claim->places[i]] = true;
     }
     for (uint32_t p = 0; p < cache->places.n_places; p++) {
         if (cache->is_wanted[p]) {

@@ -27,9 +27,5 @@ enum sl_status sl_hot_cache_init(struct sl_hot_cache *cache, uint32_t n_places, 
 void sl_hot_cache_cleanup(struct sl_hot_cache *cache); // accepts zeros
 void sl_hot_cache_forget(struct sl_hot_cache *cache);  // all places become unused
 
-/*
- * Requests tokens[n], ascending, n <= n_places: places_out[i] is the place of tokens[i] from now on; fresh_out:
- * [*n_fresh_out] ascending indices of the missing ones, whose rows the caller must put there.
- */
-void sl_hot_cache_want(struct sl_hot_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
-                       uint32_t *fresh_out, uint32_t *n_fresh_out);
+// Claims places for ascending tokens; the caller must put the rows of the fresh ones there.
+void sl_hot_cache_want(struct sl_hot_cache *cache, struct sl_row_claim *claim);

@@ -49,14 +49,15 @@ static enum sl_status append_all(struct borrowed *b, struct sl_remote_kv *remote
     return status;
 }
 
-static enum sl_status make_remote_kv(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
-                                     const struct sl_session *session, int64_t n_slots,
+static enum sl_status make_remote_kv(const struct sl_retriever_config *retriever, const struct sl_session *session,
                                      struct sl_remote_kv **remote_kv_out, struct sl_error *err) {
+    const struct sl_plan *plan = retriever->plan;
+    int64_t n_slots = retriever->n_prompt;
     struct sl_offloaded_heads offloaded_heads;
     sl_offloaded_heads_init(&offloaded_heads, &plan->recipe.offload, &plan->geometry);
     int n_offloaded_heads = sl_offloaded_heads_count(&offloaded_heads);
-    struct borrowed b = {.ops = ops,
-                         .team = team,
+    struct borrowed b = {.ops = retriever->ops,
+                         .team = retriever->stream->team,
                          .arena = session->arena,
                          .config = {.n_offloaded_heads = n_offloaded_heads,
                                     .work = plan->work[offloaded_heads.layers[0]], // the same for all layers
@@ -72,30 +73,24 @@ static enum sl_status make_remote_kv(const struct sl_plan *plan, const struct sl
                                              offloaded_head % offloaded_heads.n_heads);
     }
     enum sl_status status =
-        sl_remote_kv_create(ops, 0, n_offloaded_heads, plan->geometry.head_dim, n_slots, remote_kv_out, err);
+        sl_remote_kv_create(b.ops, 0, n_offloaded_heads, plan->geometry.head_dim, n_slots, remote_kv_out, err);
     status = status == SL_OK ? append_all(&b, *remote_kv_out, n_slots, err) : status;
     free(b.kv);
     return status;
 }
 
-enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
-                                       struct sl_session *session, const struct sl_session *searched, int64_t n_prompt,
+enum sl_status sl_retrieval_open_local(const struct sl_retriever_config *config, const struct sl_session *searched,
                                        struct sl_retrieval *local_out, struct sl_error *err) {
     struct sl_retrieval local = {0};
+    struct sl_retriever_config retriever = *config;
     enum sl_status status = SL_OK;
-    int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
-    if (sl_hot_cache_places(plan, n_slots) > 0) {
-        status = make_remote_kv(plan, ops, stream->team, searched, n_slots, &local.remote_kv, err);
-        status = status == SL_OK ? sl_local_source_create(local.remote_kv, stream->team, &local.source, err) : status;
+    if (sl_hot_cache_places(config->plan, config->n_prompt) > 0) {
+        status = make_remote_kv(config, searched, &local.remote_kv, err);
+        status = status == SL_OK ? sl_local_source_create(local.remote_kv, config->stream->team, &local.source, err)
+                                 : status;
     }
-    struct sl_retriever_config config = {.plan = plan,
-                                         .ops = ops,
-                                         .stream = stream,
-                                         .arena = session->arena,
-                                         .session = session,
-                                         .source = local.source,
-                                         .n_prompt = n_slots};
-    status = status == SL_OK ? sl_retriever_create(&config, &local.retriever, err) : status;
+    retriever.source = local.source;
+    status = status == SL_OK ? sl_retriever_create(&retriever, &local.retriever, err) : status;
     if (status != SL_OK) {
         sl_retrieval_close(&local);
         return status;

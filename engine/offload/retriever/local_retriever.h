@@ -14,12 +14,11 @@ struct sl_retrieval {
 };
 
 /*
- * Opens the retrieval. The session holds what the recipe keeps of n_prompt tokens in every layer; plan is used at
- * creation alone. `searched` is the memory to search: the session or, if the host cannot reach its pages, a copy in
- * host memory. Both must outlive this. Key indexes are taken from the arena of `searched`, hot caches from the
- * session's. Statuses: as of sl_retriever_create().
+ * Opens the retrieval. The config's session holds what the recipe keeps of the prompt in every layer; its source is
+ * made here. `searched` is the memory to search: the session or, if the host cannot reach its pages, a copy in host
+ * memory. Both must outlive this. Key indexes are taken from the arena of `searched`, hot caches from the config's.
+ * Statuses: as of sl_retriever_create().
  */
-enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
-                                       struct sl_session *session, const struct sl_session *searched, int64_t n_prompt,
+enum sl_status sl_retrieval_open_local(const struct sl_retriever_config *config, const struct sl_session *searched,
                                        struct sl_retrieval *local_out, struct sl_error *err);
 void sl_retrieval_close(struct sl_retrieval *local); // accepts zeros, leaves zeros

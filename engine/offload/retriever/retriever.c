@@ -71,18 +71,9 @@ bool sl_retriever_wants_next_q(const struct sl_recipe *recipe) {
 }
 
 static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err) {
-    int n_parts = 0;
+    int n_parts = 1; // also for no parts at all
     for (int i = 0; i < r->offloaded_heads.n_layers; i++) {
-        struct sl_retriever_part parts[SL_RETRIEVER_MAX_PARTS];
-        int covered = 0, n = sl_retriever_find_parts(r, i, parts);
-        for (int p = 0; p < n; p++) {
-            covered += parts[p].n_offloaded_heads;
-        }
-        if (covered != r->n_heads) {
-            return sl_fail(err, SL_ERR_INVALID, "retrieval: %d of the %d KV heads of layer %d are in some share",
-                           covered, r->n_heads, r->offloaded_heads.layers[i]);
-        }
-        n_parts += n;
+        n_parts += sl_retriever_find_parts(r, i, NULL);
     }
     r->parts = calloc((size_t)n_parts, sizeof *r->parts);
     if (r->parts == NULL) {
@@ -93,6 +84,14 @@ static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err
         r->layers[i].layer = r->offloaded_heads.layers[i];
         r->layers[i].parts = next;
         r->layers[i].n_parts = sl_retriever_find_parts(r, i, next);
+        int covered = 0;
+        for (int p = 0; p < r->layers[i].n_parts; p++) {
+            covered += next[p].n_offloaded_heads;
+        }
+        if (covered != r->n_heads) {
+            return sl_fail(err, SL_ERR_INVALID, "retrieval: %d of the %d KV heads of layer %d are in some share",
+                           covered, r->n_heads, r->offloaded_heads.layers[i]);
+        }
         next += r->layers[i].n_parts;
     }
     return SL_OK;
@@ -156,9 +155,10 @@ static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     r->kv = calloc(n_heads, sizeof *r->kv);
     r->n_fresh = calloc(n_heads, sizeof *r->n_fresh);
     r->fresh_rows = calloc(n_heads, sizeof *r->fresh_rows);
+    r->seen = calloc(SL_NEAR_SEEN_WORDS(r->n_places) + 1, sizeof *r->seen);
     r->shared = sl_device_alloc(r->config.stream->device, SL_MEMORY_SHARED, lay_out_shared(r, NULL));
     if (r->shared == NULL || r->request == NULL || r->brought == NULL || r->tables == NULL || r->n_slots == NULL ||
-        r->kv == NULL || r->n_fresh == NULL || r->fresh_rows == NULL ||
+        r->kv == NULL || r->n_fresh == NULL || r->fresh_rows == NULL || r->seen == NULL ||
         rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
     }
@@ -267,6 +267,7 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     sl_device_free(r->config.stream->device, SL_MEMORY_SHARED, r->shared);
     free(r->n_fresh);
     free(r->fresh_rows);
+    free(r->seen);
     free(r);
     *retriever = NULL;
 }

@@ -23,7 +23,6 @@ struct sl_retriever_pending {
 };
 
 // Parts of one layer: pieces of SL_MAX_SHARES shares.
-#define SL_RETRIEVER_MAX_PARTS (SL_MAX_SHARES + 16)
 
 // Adjacent offloaded heads of one layer that one share holds, in one question: all of them, or a piece.
 struct sl_retriever_part {
@@ -85,6 +84,7 @@ struct sl_retriever {
     struct sl_lists fresh;          // [n_heads][topk] slots for the fetched rows
     uint32_t *n_fresh;              // [n_heads]
     const void **fresh_rows;        // [n_heads]
+    uint64_t *seen;                 // scratch of sl_near_next_offloaded_head()
     struct sl_retriever_pull *pull; // retrieve=pull
     struct sl_error why;            // why the last answer did not come
     struct sl_retriever_stats stats;

@@ -82,8 +82,10 @@ static bool compare(struct sl_retriever *r, struct sl_retriever_part *part, uint
     }
     for (int i = 0; i < part->n_offloaded_heads; i++) {
         struct sl_near_offloaded_head_view a, b;
-        if (sl_near_next_offloaded_head(&part->guessed.request, row_bytes, &guessed, guessed_end, &a, &err) != SL_OK ||
-            sl_near_next_offloaded_head(&part->exact.request, row_bytes, &exact, exact_end, &b, &err) != SL_OK) {
+        if (sl_near_next_offloaded_head(&part->guessed.request, row_bytes, r->seen, &guessed, guessed_end, &a, &err) !=
+                SL_OK ||
+            sl_near_next_offloaded_head(&part->exact.request, row_bytes, r->seen, &exact, exact_end, &b, &err) !=
+                SL_OK) {
             return false;
         }
         *common_out += n_common(&a, &b);
@@ -159,7 +161,7 @@ static enum sl_status take_part(struct sl_retriever *r, struct sl_retriever_part
     }
     for (int i = 0; status == SL_OK && i < part->n_offloaded_heads; i++) {
         struct sl_near_offloaded_head_view *view = &r->brought[part->first_head + i].view;
-        status = sl_near_next_offloaded_head(&part->main.request, row_bytes, &at, end, view, err);
+        status = sl_near_next_offloaded_head(&part->main.request, row_bytes, r->seen, &at, end, view, err);
         if (status == SL_OK && view->n_rows != r->topk) {
             status = sl_fail(err, SL_ERR_PEER_CORRUPT, "retrieval: an answer of %u rows, expected %u", view->n_rows,
                              r->topk);

@@ -301,8 +301,9 @@ static void want_heads(void *arg, int64_t begin, int64_t end, int member) {
         if (r->keeps_none) {
             sl_hot_cache_forget(&r->pull->offloaded_heads[offloaded_head]);
         }
-        sl_hot_cache_want(&r->pull->offloaded_heads[offloaded_head], head->tokens, r->topk, head->places, head->fresh,
-                          &head->n_fresh);
+        struct sl_row_claim claim = {head->tokens, r->topk, .places = head->places, .fresh = head->fresh};
+        sl_hot_cache_want(&r->pull->offloaded_heads[offloaded_head], &claim);
+        head->n_fresh = claim.n_fresh;
         for (uint32_t i = 0; i < head->n_fresh; i++) {
             head->lacks[i] = head->tokens[head->fresh[i]];
         }

@@ -311,7 +311,7 @@ static enum sl_status make_session(void *arg, struct sl_error *err) {
 static void test_session_without_memory_is_refused(void **state) {
     (void)state;
     struct fixture f = fixture_create(ARENA_BYTES);
-    assert_int_equal(assert_refused_without_memory(make_session, &f), 2);
+    assert_int_equal(assert_refused_without_memory(make_session, &f), 3);
     fixture_destroy(&f);
 }
 

@@ -112,12 +112,11 @@ static void test_next_q_is_the_next_layers_query_where_a_layer_changes_nothing(v
 static void read_f32(const struct sl_safetensors *tensors, const char *name, int n_dims, int64_t rows, int64_t columns,
                      float *out) {
     const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
     struct sl_error err = {0};
-    if (sl_safetensors_find(tensors, name, n_dims, rows, columns, &tensor, &dtype, &err) != SL_OK) {
+    if (sl_safetensors_find(tensors, name, n_dims, rows, columns, &tensor, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(dtype, SL_F32);
+    assert_int_equal(tensor->dtype, SL_F32);
     memcpy(out, tensor->data, tensor->bytes);
 }
 

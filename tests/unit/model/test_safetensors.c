@@ -38,7 +38,6 @@ static void test_safetensors_reads_a_file(void **state) {
     struct sl_safetensors *tensors = NULL;
     struct sl_error err = {0};
     const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
     size_t n;
     (void)state;
     assert_int_equal(open_one("{\"__metadata__\": {\"format\": \"pt\"}, " B ", " A "}  ", 34, &tensors, &err), SL_OK);
@@ -46,22 +45,22 @@ static void test_safetensors_reads_a_file(void **state) {
     assert_int_equal(n, 2);
     assert_string_equal(list[0].name, "a");
     assert_string_equal(list[1].name, "b");
-    assert_int_equal(sl_safetensors_find(tensors, "a", 2, 2, 3, &tensor, &dtype, &err), SL_OK);
-    assert_int_equal(dtype, SL_F32);
+    assert_int_equal(sl_safetensors_find(tensors, "a", 2, 2, 3, &tensor, &err), SL_OK);
+    assert_int_equal(tensor->dtype, SL_F32);
     assert_int_equal(tensor->bytes, 24);
     assert_int_equal(tensor->data[23], 23);
-    assert_int_equal(sl_safetensors_find(tensors, "b", 1, 5, 0, &tensor, &dtype, &err), SL_OK);
-    assert_int_equal(dtype, SL_BF16);
+    assert_int_equal(sl_safetensors_find(tensors, "b", 1, 5, 0, &tensor, &err), SL_OK);
+    assert_int_equal(tensor->dtype, SL_BF16);
     assert_int_equal(tensor->data[0], 24);
     sl_safetensors_will_read(tensors);
     sl_tensor_drop_pages(tensor);
     assert_int_equal(tensor->data[0], 24);
 
-    assert_int_equal(sl_safetensors_find(tensors, "c", 1, 5, 0, &tensor, &dtype, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_safetensors_find(tensors, "c", 1, 5, 0, &tensor, &err), SL_ERR_NOT_FOUND);
     assert_string_equal(err.text, "tensor c is missing");
-    assert_int_equal(sl_safetensors_find(tensors, "a", 2, 3, 2, &tensor, &dtype, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_safetensors_find(tensors, "a", 2, 3, 2, &tensor, &err), SL_ERR_INVALID);
     assert_string_equal(err.text, "tensor a has shape [2, 3], expected [3, 2]");
-    assert_int_equal(sl_safetensors_find(tensors, "b", 2, 5, 1, &tensor, &dtype, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_safetensors_find(tensors, "b", 2, 5, 1, &tensor, &err), SL_ERR_INVALID);
     sl_safetensors_close(&tensors);
     assert_null(tensors);
     sl_safetensors_close(&tensors);
@@ -71,11 +70,10 @@ static void test_safetensors_finds_only_types_that_we_compute_with(void **state)
     struct sl_safetensors *tensors = NULL;
     struct sl_error err = {0};
     const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
     (void)state;
     assert_int_equal(
         open_one("{\"n\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [0, 8]}}", 8, &tensors, &err), SL_OK);
-    assert_int_equal(sl_safetensors_find(tensors, "n", 1, 1, 0, &tensor, &dtype, &err), SL_ERR_UNSUPPORTED);
+    assert_int_equal(sl_safetensors_find(tensors, "n", 1, 1, 0, &tensor, &err), SL_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "tensor n has dtype I64, expected F32, F16 or BF16");
     sl_safetensors_close(&tensors);
 }
@@ -189,13 +187,12 @@ static void test_safetensors_without_tensors(void **state) {
     struct sl_safetensors *tensors = NULL;
     struct sl_error err = {0};
     const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
     size_t n;
     (void)state;
     assert_int_equal(open_one("{}", 0, &tensors, &err), SL_OK);
     assert_non_null(sl_safetensors_list(tensors, &n));
     assert_int_equal(n, 0);
-    assert_int_equal(sl_safetensors_find(tensors, "a", 1, 1, 0, &tensor, &dtype, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_safetensors_find(tensors, "a", 1, 1, 0, &tensor, &err), SL_ERR_NOT_FOUND);
     sl_safetensors_close(&tensors);
     assert_refused("{}", 3, SL_ERR_INVALID, "3 bytes after the last tensor");
 

@@ -169,9 +169,13 @@ void run_pass(struct run *run, int m, enum run_pass kind) {
             must(sl_compressor_begin_steps(run->compressor, run->session, run->n_prompt, &err), &err, "begin", 0);
         }
         if (sl_recipe_offloads(&run->plan.recipe)) {
-            must(sl_retrieval_open_local(&run->plan, run->ops, sl_cpu_caller(), run->session, run->session,
-                                         run->n_prompt, &run->offloaded, &err),
-                 &err, "retriever", 0);
+            struct sl_retriever_config config = {.plan = &run->plan,
+                                                 .ops = run->ops,
+                                                 .stream = sl_cpu_caller(),
+                                                 .arena = run->session->arena,
+                                                 .session = run->session,
+                                                 .n_prompt = sl_plan_offloaded_slots(&run->plan, run->n_prompt)};
+            must(sl_retrieval_open_local(&config, run->session, &run->offloaded, &err), &err, "retriever", 0);
         }
     }
     for (int l = 0; l < run->geometry.n_layers; l++) {

@@ -239,7 +239,7 @@ static void test_a_session_goes_to_one_store_where_it_fits(void **state) {
     bool used[3] = {false};
     for (uint64_t key = 0; key < 64; key++) {
         uint64_t k = key * 0x9E3779B97F4A7C15u;
-        assert_int_equal(sl_route_shares(views, 3, k, HEADS(90, 1), shares, 8), 1);
+        assert_int_equal(sl_route_shares(views, 3, k, HEADS(90, 1), false, shares, 8), 1);
         assert_covered(views, shares, 1, 90, 1);
         assert_int_equal(shares[0].view, sl_route_store(views, 3, k)); // where the capsule of the prompt goes, too
         used[shares[0].view] = true;
@@ -256,11 +256,12 @@ static void test_a_large_session_is_spread_by_offloaded_heads(void **state) {
         {.name = "d", .ready = true, .capacity_bytes = 20 * HEAD}};
     struct sl_route_share shares[8];
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 4, key * 77777, HEADS(40 + 90 + 18, 1), shares, 8);
+        int n = sl_route_shares(views, 4, key * 77777, HEADS(40 + 90 + 18, 1), false, shares, 8);
         assert_int_equal(n, 3);
         assert_covered(views, shares, n, 148, 1);
-        assert_int_equal(sl_route_shares(views, 4, key * 77777, HEADS(149, 1), shares, 8), -1);
-        assert_int_equal(sl_route_shares(views, 4, key * 77777, HEADS(148, 1), shares, 2), -1); // more than two shares
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, HEADS(149, 1), false, shares, 8), -1);
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, HEADS(148, 1), false, shares, 2),
+                         -1); // more than two shares
     }
     assert_int_equal(sl_route_store_room(views, 4), 198 * HEAD);
 }
@@ -273,16 +274,16 @@ static void test_replicas_are_in_different_stores(void **state) {
                                      {.name = "d", .ready = true, .avoid = true, .capacity_bytes = 100 * HEAD}};
     struct sl_route_share shares[8];
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 4, key * 99991, HEADS(60, 2), shares, 8);
+        int n = sl_route_shares(views, 4, key * 99991, HEADS(60, 2), false, shares, 8);
         assert_int_equal(n, 2);
         assert_covered(views, shares, n, 60, 2);
         assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: the last choice
-        n = sl_route_shares(views, 4, key * 99991, HEADS(170, 2), shares, 8);
+        n = sl_route_shares(views, 4, key * 99991, HEADS(170, 2), false, shares, 8);
         assert_int_equal(n, 4);
         assert_covered(views, shares, n, 170, 2);
-        assert_int_equal(sl_route_shares(views, 1, key, HEADS(10, 2), shares, 8), -1);
-        assert_false(sl_route_shares_fit(views, 1, key, HEADS(10, 2), 8)); // nor ever
-        assert_true(sl_route_shares_fit(views, 4, key * 99991, HEADS(170, 2), 8));
+        assert_int_equal(sl_route_shares(views, 1, key, HEADS(10, 2), false, shares, 8), -1);
+        assert_int_equal(sl_route_shares(views, 1, key, HEADS(10, 2), true, shares, 8), -1); // nor ever
+        assert_true(sl_route_shares(views, 4, key * 99991, HEADS(170, 2), true, shares, 8) > 0);
     }
 }
 
@@ -296,7 +297,7 @@ static void test_replicas_are_cut_alike_however_large_stores_are(void **state) {
     struct sl_route_share shares[16];
     int n_cut = 0;
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 5, key * 99991, HEADS(60, 2), shares, 16);
+        int n = sl_route_shares(views, 5, key * 99991, HEADS(60, 2), false, shares, 16);
         assert_in_range(n, 2, 16);
         assert_covered(views, shares, n, 60, 2);
         n_cut += n > 2;

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "engine/offload/remote_kv/near.h"
 #include "engine/offload/remote_kv/remote_kv_internal.h"
 
 #define FIRST_HEAD 3 // of the fixture's offloaded heads
@@ -60,3 +61,11 @@ void read_scanned(const struct sl_remote_kv *remote_kv, int offloaded_head, floa
 // Writes the tokens that the search must find: tokens_out [topk], ascending. Returns their number.
 uint32_t expected_topk(const struct sl_remote_kv *remote_kv, const struct sl_remote_kv_query *query,
                        const float *scanned, uint32_t *tokens_out);
+
+// Walks an answer as sl_near_next_offloaded_head() does, with its scratch.
+static inline enum sl_status next_offloaded_head(const struct sl_near_request *request, size_t row_bytes,
+                                                 const uint8_t **at, const uint8_t *end,
+                                                 struct sl_near_offloaded_head_view *view_out, struct sl_error *err) {
+    static uint64_t seen[SL_NEAR_SEEN_WORDS(SL_NEAR_MAX_PLACES)];
+    return sl_near_next_offloaded_head(request, row_bytes, seen, at, end, view_out, err);
+}

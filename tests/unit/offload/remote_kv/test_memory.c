@@ -91,7 +91,7 @@ static uint32_t use(struct asker *a, const struct sl_near_request *request, size
     }
     for (int offloaded_head = 0; offloaded_head < HEADS; offloaded_head++) {
         struct sl_near_offloaded_head_view view;
-        if (sl_near_next_offloaded_head(request, a->row_bytes, &at, end, &view, &err) != SL_OK) {
+        if (next_offloaded_head(request, a->row_bytes, &at, end, &view, &err) != SL_OK) {
             fail_msg("%s", err.text);
         }
         char *rows = a->rows + (size_t)offloaded_head * a->places * a->row_bytes;
@@ -213,12 +213,11 @@ static void test_memory_gives_up_what_was_wanted_longest_ago(void **state) {
     };
     struct sl_near_request request = {.places = 4, .sequence = 7};
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        uint32_t places[4], fresh[4], n_new;
-        assert_int_equal(sl_near_memory_want(a.memory, FIRST_HEAD + 1, &request, steps[i].tokens, steps[i].n, places,
-                                             fresh, &n_new, NULL),
-                         SL_OK);
+        uint32_t places[4], fresh[4];
+        struct sl_row_claim claim = {steps[i].tokens, steps[i].n, .places = places, .fresh = fresh};
+        assert_int_equal(sl_near_memory_want(a.memory, FIRST_HEAD + 1, &request, &claim, NULL), SL_OK);
         assert_memory_equal(places, steps[i].places, steps[i].n * sizeof places[0]);
-        assert_int_equal(n_new, steps[i].n_new);
+        assert_int_equal(claim.n_fresh, steps[i].n_new);
         request.sequence++;
     }
     asker_destroy(&a);
@@ -240,10 +239,10 @@ static void test_memory_of_offloaded_heads_that_nobody_asks_about_is_small(void 
     struct sl_near_request request = {.places = 4, .sequence = 1};
     const int offloaded_heads[] = {0, 31, 32, MANY - 1};
     for (size_t i = 0; i < sizeof offloaded_heads / sizeof offloaded_heads[0]; i++) {
-        uint32_t token = 7, place, fresh, n_new;
-        assert_int_equal(
-            sl_near_memory_want(memory, offloaded_heads[i], &request, &token, 1, &place, &fresh, &n_new, NULL), SL_OK);
-        assert_int_equal(n_new, 1);
+        uint32_t token = 7, place, fresh;
+        struct sl_row_claim claim = {&token, 1, .places = &place, .fresh = &fresh};
+        assert_int_equal(sl_near_memory_want(memory, offloaded_heads[i], &request, &claim, NULL), SL_OK);
+        assert_int_equal(claim.n_fresh, 1);
     }
     assert_in_range(sl_near_memory_bytes(memory) - empty_bytes, 1, 16 << 10);
     sl_near_memory_destroy(&memory);
@@ -255,8 +254,9 @@ static enum sl_status want_one(void *remote_kv, struct sl_error *err) {
     enum sl_status status = sl_near_memory_create(remote_kv, &memory, err);
     if (status == SL_OK) {
         struct sl_near_request request = {.places = 4, .sequence = 1};
-        uint32_t token = 7, place, fresh, n_new;
-        status = sl_near_memory_want(memory, FIRST_HEAD, &request, &token, 1, &place, &fresh, &n_new, err);
+        uint32_t token = 7, place, fresh;
+        struct sl_row_claim claim = {&token, 1, .places = &place, .fresh = &fresh};
+        status = sl_near_memory_want(memory, FIRST_HEAD, &request, &claim, err);
     }
     sl_near_memory_destroy(&memory);
     return status;

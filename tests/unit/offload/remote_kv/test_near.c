@@ -123,7 +123,7 @@ static void test_near_answers_topk(void **state) {
             struct sl_remote_kv_query query = {FIRST_HEAD + 1 + h, q + h * D, NULL, 4, 8, N - 17, K};
             read_scanned(a.remote_kv, query.offloaded_head, scanned);
             expected_topk(a.remote_kv, &query, scanned, expected);
-            assert_int_equal(sl_near_next_offloaded_head(&p->head, row_bytes, &a.body, a.end, &view, NULL), SL_OK);
+            assert_int_equal(next_offloaded_head(&p->head, row_bytes, &a.body, a.end, &view, NULL), SL_OK);
             assert_int_equal(view.n_rows, K);
             assert_int_equal(view.n_new, probe ? 0 : K);
             if (probe) {
@@ -159,7 +159,7 @@ static void test_near_with_all_channels_is_exact(void **state) {
     p->head.flags = SL_NEAR_PROBE;
     ask(&a, p);
     struct sl_near_offloaded_head_view view;
-    assert_int_equal(sl_near_next_offloaded_head(&p->head, 64, &a.body, a.end, &view, NULL), SL_OK);
+    assert_int_equal(next_offloaded_head(&p->head, 64, &a.body, a.end, &view, NULL), SL_OK);
     double logits[N];
     for (int j = 0; j < N; j++) {
         logits[j] = 0.0;
@@ -180,7 +180,7 @@ static void test_near_with_all_channels_is_exact(void **state) {
     p = topk_packet(&a, FIRST_HEAD, 1, 3 * N, q); // more than there are: all
     p->head.flags = SL_NEAR_PROBE;
     ask(&a, p);
-    assert_int_equal(sl_near_next_offloaded_head(&p->head, 64, &a.body, a.end, &view, NULL), SL_OK);
+    assert_int_equal(next_offloaded_head(&p->head, 64, &a.body, a.end, &view, NULL), SL_OK);
     assert_int_equal(view.n_rows, N);
     for (uint32_t i = 0; i < N; i++) {
         assert_int_equal(view.places[i], i);
@@ -356,7 +356,7 @@ static enum sl_status read_answer(const struct asker *a, const struct sl_near_re
     }
     for (uint32_t h = 0; h < asked->n_offloaded_heads && status == SL_OK; h++) {
         struct sl_near_offloaded_head_view view;
-        status = sl_near_next_offloaded_head(asked, row_bytes, &at, end, &view, &err);
+        status = next_offloaded_head(asked, row_bytes, &at, end, &view, &err);
         for (uint32_t i = 0; status == SL_OK && i < view.n_rows; i++) {
             assert_true(view.places[i] < ((asked->flags & SL_NEAR_PROBE) ? asked->last : asked->places));
         }

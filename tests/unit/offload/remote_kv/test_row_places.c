@@ -43,35 +43,34 @@ static int model_oldest(const struct model *m) {
     return best;
 }
 
-static void model_claim(struct model *m, const uint32_t *tokens, uint32_t n, const uint32_t *places,
-                        const uint32_t *fresh, uint32_t n_fresh) {
+static void model_claim(struct model *m, const struct sl_row_claim *claim) {
     uint32_t expected_fresh = 0;
     memset(m->claimed, false, sizeof m->claimed);
-    for (uint32_t i = 0; i < n; i++) {
-        int place = model_find(m, tokens[i]);
+    for (uint32_t i = 0; i < claim->n; i++) {
+        int place = model_find(m, claim->tokens[i]);
         if (place >= 0) {
-            assert_int_equal(places[i], place);
+            assert_int_equal(claim->places[i], place);
             m->claimed[place] = true;
         }
     }
-    for (uint32_t i = 0; i < n; i++) {
-        if (model_find(m, tokens[i]) >= 0) {
+    for (uint32_t i = 0; i < claim->n; i++) {
+        if (model_find(m, claim->tokens[i]) >= 0) {
             continue;
         }
         int place = model_oldest(m);
-        assert_int_equal(fresh[expected_fresh++], i);
-        assert_int_equal(places[i], place);
+        assert_int_equal(claim->fresh[expected_fresh++], i);
+        assert_int_equal(claim->places[i], place);
         m->claimed[place] = m->used[place] = true;
-        m->token[place] = tokens[i];
+        m->token[place] = claim->tokens[i];
     }
-    assert_int_equal(n_fresh, expected_fresh);
+    assert_int_equal(claim->n_fresh, expected_fresh);
 }
 
 static void test_row_places_give_away_what_was_put_last_longest_ago(void **state) {
     (void)state;
     struct sl_row_places row_places;
     struct model m = {0};
-    uint32_t tokens[N_PLACES], places[N_PLACES], fresh[N_PLACES], n_fresh;
+    uint32_t tokens[N_PLACES], places[N_PLACES], fresh[N_PLACES];
     srandom(7);
     assert_true(sl_row_places_init(&row_places, N_PLACES));
     assert_true(sl_row_places_bytes(&row_places) >= N_PLACES * sizeof(struct sl_row_place));
@@ -86,8 +85,9 @@ static void test_row_places_give_away_what_was_put_last_longest_ago(void **state
                 tokens[n++] = t * 0x01000193u % 0x00ffffffu + t; // ascending no more: the table must not care
             }
         }
-        sl_row_places_claim(&row_places, tokens, n, places, fresh, &n_fresh);
-        model_claim(&m, tokens, n, places, fresh, n_fresh);
+        struct sl_row_claim claim = {tokens, n, .places = places, .fresh = fresh};
+        sl_row_places_claim(&row_places, &claim);
+        model_claim(&m, &claim);
         for (uint32_t i = n; i-- > 0;) { // in any order: here the last one first, or from the middle on
             uint32_t j = step % 2 == 0 ? i : (i + n / 2) % n;
             sl_row_places_put_last(&row_places, places[j]);
@@ -103,14 +103,15 @@ static void test_row_places_give_away_what_was_put_last_longest_ago(void **state
 static void test_row_places_of_the_smallest_size(void **state) {
     (void)state;
     struct sl_row_places row_places;
-    uint32_t place, fresh, n_fresh;
+    uint32_t place, fresh;
     assert_true(sl_row_places_init(&row_places, 1));
     for (uint32_t token = 0; token < 100; token++) {
         for (int again = 0; again < 2; again++) {
-            sl_row_places_claim(&row_places, &token, 1, &place, &fresh, &n_fresh);
+            struct sl_row_claim claim = {&token, 1, .places = &place, .fresh = &fresh};
+            sl_row_places_claim(&row_places, &claim);
             sl_row_places_put_last(&row_places, place);
             assert_int_equal(place, 0);
-            assert_int_equal(n_fresh, again == 0);
+            assert_int_equal(claim.n_fresh, again == 0);
         }
     }
     sl_row_places_cleanup(&row_places);

@@ -46,7 +46,7 @@ static void test_hot_cache_gives_away_what_was_wanted_longest_ago(void **state) 
     struct sl_error err;
     struct sl_hot_cache cache;
     struct model m = {0};
-    uint32_t tokens[N_PLACES], places[N_PLACES], fresh[N_PLACES], n_fresh;
+    uint32_t tokens[N_PLACES], places[N_PLACES], fresh[N_PLACES];
     srandom(5);
     assert_int_equal(sl_hot_cache_init(&cache, N_PLACES, &err), SL_OK);
     for (int step = 0; step < 2000; step++) {
@@ -60,7 +60,8 @@ static void test_hot_cache_gives_away_what_was_wanted_longest_ago(void **state) 
                 tokens[n++] = t;
             }
         }
-        sl_hot_cache_want(&cache, tokens, n, places, fresh, &n_fresh);
+        struct sl_row_claim claim = {tokens, n, .places = places, .fresh = fresh};
+        sl_hot_cache_want(&cache, &claim);
         uint32_t expected_fresh = 0;
         memset(m.wanted, false, sizeof m.wanted);
         for (uint32_t i = 0; i < n; i++) {
@@ -80,7 +81,7 @@ static void test_hot_cache_gives_away_what_was_wanted_longest_ago(void **state) 
             m.wanted[place] = m.used[place] = true;
             m.token[place] = tokens[i];
         }
-        assert_int_equal(n_fresh, expected_fresh);
+        assert_int_equal(claim.n_fresh, expected_fresh);
         for (int p = 0; p < N_PLACES; p++) {
             m.when[p] = m.wanted[p] ? step : m.when[p];
         }
