@@ -21,12 +21,12 @@ static __global__ void __launch_bounds__(THREADS) embed(gpu_matrix table, const 
 }
 
 // blockIdx: row, group.
-static __global__ void norm_rows(gpu_norm norm, const float *x, int64_t x_stride, float *out, int64_t out_stride) {
+static __global__ void norm_rows(sl_norm norm, const float *x, int64_t x_stride, float *out, int64_t out_stride) {
     __shared__ double scratch[32];
     float mean = 0, squares = 0;
     x += blockIdx.x * x_stride + blockIdx.y * norm.n;
     out += blockIdx.x * out_stride + blockIdx.y * norm.n;
-    if (norm.layer) {
+    if (norm.kind == SL_NORM_LAYER) {
         float sum = 0;
         for (int64_t i = threadIdx.x; i < norm.n; i += blockDim.x) {
             sum += x[i];
@@ -46,7 +46,7 @@ static __global__ void norm_rows(gpu_norm norm, const float *x, int64_t x_stride
 }
 
 // Computes angles in f64, rounded once. blockIdx.x: row.
-static __global__ void angles(gpu_rope rope, const int64_t *positions, float *cosines, float *sines) {
+static __global__ void angles(sl_rope rope, const int64_t *positions, float *cosines, float *sines) {
     int half = rope.rotary_dim / 2;
     for (int i = (int)threadIdx.x; i < half; i += (int)blockDim.x) {
         double angle = (double)positions[blockIdx.x] * rope.inv_freq[i];
@@ -75,7 +75,7 @@ void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const
     }
 }
 
-void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
+void sl_gpu_norm(struct gpu_queue *queue, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
     int64_t warps = of->n / 256;
     unsigned threads = 32 * (unsigned)(warps < 1 ? 1 : warps > 8 ? 8 : warps);
@@ -85,14 +85,14 @@ void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float
     }
 }
 
-void sl_gpu_angles(struct gpu_queue *queue, const struct gpu_rope *rope, const int64_t *positions, int64_t m,
+void sl_gpu_angles(struct gpu_queue *queue, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
     if (m > 0) {
         GPU_LAUNCH(angles, (unsigned)m, 64, 0, queue, *rope, positions, cosines, sines);
     }
 }
 
-void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const float *cosines, const float *sines,
+void sl_gpu_rotate(struct gpu_queue *queue, const struct sl_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads) {
     constexpr int64_t MOST = 32768; // rows of a launch: a grid's y
     int half = rope->rotary_dim / 2;
