@@ -183,6 +183,14 @@ struct sl_norm {
     const float *bias;   // [n] or NULL
 };
 
+// The vectors of m rows of activations: n adjacent ones in each row, such as its heads, or the row as one vector.
+struct sl_row_vectors {
+    float *at;
+    int64_t stride; // floats from row to row
+    int64_t m;
+    int n;
+};
+
 // the angles of one position, and one head's row, must fit on the stack; models are checked for this
 #define SL_MAX_HEAD_DIM 512
 
@@ -396,16 +404,16 @@ struct sl_ops {
     void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
     // out[r] = table[ids[r]], r < m
     void (*embed)(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
-    // Normalizes each of n_groups adjacent vectors of norm->n, in m rows, on its own. out may be x.
-    void (*norm)(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride);
+    // Normalizes each vector of x, of norm->n floats, on its own, into out, which has as many; out may be x.at.
+    void (*norm)(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride);
     // cosines[r][i], sines[r][i] = scale * cos, sin of angle(positions[r], i), i < rotary_dim / 2: computed in f64,
     // rounded once. Callers compute them once for all layers.
     void (*angles)(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines);
-    // Rotates n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
+    // Rotates each vector of x_inout, of rope->head_dim floats, by its row's angles.
     void (*rotate)(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads);
+                   struct sl_row_vectors x_inout);
 
     // Writes picked_out[r], in shared memory, for logits[r][n_vocab], r < m, as asked[r] says. `asked` is host memory.
     void (*pick)(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,

@@ -114,15 +114,15 @@ static void do_norm(struct bench *b, int arg) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_norm norm = {SL_NORM_RMS, s->hidden, 1e-5f, b->world.x, NULL};
     (void)arg;
-    OPS->norm(STREAM, &norm, b->world.x, s->hidden, s->rows, 1, b->world.y, s->hidden);
+    OPS->norm(STREAM, &norm, (struct sl_row_vectors){b->world.x, s->hidden, s->rows, 1}, b->world.y, s->hidden);
 }
 
 static void do_rotate(struct bench *b, int arg) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_rope rope = {s->head_dim, s->head_dim, b->world.inv_freq, 1.0};
     (void)arg;
-    OPS->rotate(STREAM, &rope, b->world.cosines, b->world.sines, b->world.y, (int64_t)s->n_heads * s->head_dim, s->rows,
-                s->n_heads);
+    struct sl_row_vectors heads = {b->world.y, (int64_t)s->n_heads * s->head_dim, s->rows, s->n_heads};
+    OPS->rotate(STREAM, &rope, b->world.cosines, b->world.sines, heads);
 }
 
 static void do_angles(struct bench *b, int arg) {

@@ -33,12 +33,12 @@ struct gpu_matrix {
 // sum in f32 whose order does not depend on m (dense/tensor_cores.h), with x rounded to bf16 where weights are bf16 or
 // quantized. The old y, where the product adds to it, is added last there.
 void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
-void sl_gpu_norm(struct gpu_queue *queue, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride);
+void sl_gpu_norm(struct gpu_queue *queue, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride);
 void sl_gpu_angles(struct gpu_queue *queue, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines);
 void sl_gpu_rotate(struct gpu_queue *queue, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads);
+                   struct sl_row_vectors x_inout);
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args);
 size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m, bool reading); // for x as bf16, and sums; may be 0
 

@@ -157,9 +157,9 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
     sl_gpu_embed(sl_gpu_stream(stream)->queue, on_device(table), ids, m, out);
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
-    sl_gpu_norm(sl_gpu_stream(stream)->queue, norm, x, x_stride, m, n_groups, out, out_stride);
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
+    sl_gpu_norm(sl_gpu_stream(stream)->queue, norm, x, out, out_stride);
 }
 
 static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
@@ -173,8 +173,8 @@ static void angles(struct sl_stream *stream, const struct sl_rope *rope, const i
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
-    sl_gpu_rotate(sl_gpu_stream(stream)->queue, rope, cosines, sines, x, stride, m, n_heads);
+                   struct sl_row_vectors x) {
+    sl_gpu_rotate(sl_gpu_stream(stream)->queue, rope, cosines, sines, x);
 }
 
 static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
