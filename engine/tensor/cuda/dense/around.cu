@@ -72,16 +72,7 @@ template <int KIND> static void pair_all(struct gpu_queue *queue, const gpu_matr
 }
 
 void sl_gpu_pair_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args) {
-    switch (w->kind) {
-    case GPU_WEIGHT_INT8:
-        pair_all<GPU_WEIGHT_INT8>(queue, *w, *args);
-        break;
-    case GPU_WEIGHT_INT4:
-        pair_all<GPU_WEIGHT_INT4>(queue, *w, *args);
-        break;
-    default:
-        pair_all<GPU_WEIGHT_BF16>(queue, *w, *args);
-    }
+    gpu::by_kind(*w, [&](auto kind) { pair_all<decltype(kind)::value>(queue, *w, *args); });
 }
 
 void sl_gpu_finish_parts(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums, uint32_t n_parts,

@@ -182,14 +182,5 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul
 
 void sl_gpu_matmul_few_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args,
                             int64_t n_columns) {
-    switch (w->kind) {
-    case GPU_WEIGHT_INT8:
-        launch<GPU_WEIGHT_INT8>(queue, *w, *args, n_columns);
-        break;
-    case GPU_WEIGHT_INT4:
-        launch<GPU_WEIGHT_INT4>(queue, *w, *args, n_columns);
-        break;
-    default:
-        launch<GPU_WEIGHT_BF16>(queue, *w, *args, n_columns);
-    }
+    gpu::by_kind(*w, [&](auto kind) { launch<decltype(kind)::value>(queue, *w, *args, n_columns); });
 }

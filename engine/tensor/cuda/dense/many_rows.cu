@@ -273,15 +273,6 @@ void sl_gpu_matmul_many_rows(struct gpu_queue *queue, const struct gpu_matrix *w
         some.x += first * args->x_stride;
         some.y += first * args->y_stride;
         sl_gpu_round_rows(queue, some.x, some.x_stride, some.m, w->k, w->pitch, some.scratch);
-        switch (w->kind) {
-        case GPU_WEIGHT_INT8:
-            launch_sides<GPU_WEIGHT_INT8>(queue, *w, some, n_columns);
-            break;
-        case GPU_WEIGHT_INT4:
-            launch_sides<GPU_WEIGHT_INT4>(queue, *w, some, n_columns);
-            break;
-        default:
-            launch_sides<GPU_WEIGHT_BF16>(queue, *w, some, n_columns);
-        }
+        gpu::by_kind(*w, [&](auto kind) { launch_sides<decltype(kind)::value>(queue, *w, some, n_columns); });
     }
 }

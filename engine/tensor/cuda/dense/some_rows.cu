@@ -183,16 +183,9 @@ void sl_gpu_matmul_some_rows(struct gpu_queue *queue, const struct gpu_matrix *w
         float *sums = plain ? some.y : (float *)((char *)some.scratch + bytes_of_x(*w, some.m));
         int64_t pitch = plain ? some.y_stride : n_sums;
         sl_gpu_pair_rows(queue, w, &some);
-        switch (w->kind) {
-        case GPU_WEIGHT_INT8:
-            launch<GPU_WEIGHT_INT8>(queue, *w, some.m, some.scratch, n_sums, sums, pitch);
-            break;
-        case GPU_WEIGHT_INT4:
-            launch<GPU_WEIGHT_INT4>(queue, *w, some.m, some.scratch, n_sums, sums, pitch);
-            break;
-        default:
-            launch<GPU_WEIGHT_BF16>(queue, *w, some.m, some.scratch, n_sums, sums, pitch);
-        }
+        gpu::by_kind(*w, [&](auto kind) {
+            launch<decltype(kind)::value>(queue, *w, some.m, some.scratch, n_sums, sums, pitch);
+        });
         if (!plain) {
             sl_gpu_finish_parts(queue, w, sums, GPU_PIECES(*w) / 2, &some, n_columns);
         }

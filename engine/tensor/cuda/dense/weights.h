@@ -2,6 +2,8 @@
 // Purpose: weights as kernels read them; struct gpu_matrix describes their layout.
 #pragma once
 
+#include <type_traits>
+
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/gpu.h"
 
@@ -41,6 +43,20 @@ GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float
     for (int e = 0; e < 8; e++) {
         int code = w.kind == GPU_WEIGHT_INT8 ? (int8_t)(codes >> 8 * e) : (int)(codes >> 4 * e & 15) - 8;
         out[e] = scale * (float)code;
+    }
+}
+
+// Calls f with the kind of weights that tensor cores multiply, as a constant.
+template <class F> static void by_kind(const gpu_matrix &w, F f) {
+    switch (w.kind) {
+    case GPU_WEIGHT_INT8:
+        f(std::integral_constant<int, GPU_WEIGHT_INT8>());
+        break;
+    case GPU_WEIGHT_INT4:
+        f(std::integral_constant<int, GPU_WEIGHT_INT4>());
+        break;
+    default:
+        f(std::integral_constant<int, GPU_WEIGHT_BF16>());
     }
 }
 
