@@ -104,19 +104,21 @@ static void predict_queries(struct sl_engine *e, const struct sl_model_layer *ne
                              .scratch = e->products};
     e->model->ops->matmul(e->stream, &next->qkv, &args);
     if (next->q_norm.weight != NULL) {
-        e->model->ops->norm(e->stream, &next->q_norm, e->next_q, q_dim, m, c->n_heads, e->next_q, q_dim);
+        e->model->ops->norm(e->stream, &next->q_norm, (struct sl_row_vectors){e->next_q, q_dim, m, c->n_heads},
+                            e->next_q, q_dim);
     }
 }
 
 // Normalizes q and k if the layer has these norms.
 static void normalize_heads(struct sl_engine *e, const struct sl_model_layer *layer, int64_t m) {
     const struct sl_model_config *c = &e->model->config;
-    float *k = e->qkv + (int64_t)c->n_heads * c->head_dim;
+    const struct sl_row_vectors q = {e->qkv, sl_qkv_dim(c), m, c->n_heads};
+    const struct sl_row_vectors k = {e->qkv + (int64_t)c->n_heads * c->head_dim, q.stride, m, c->n_kv_heads};
     if (layer->q_norm.weight != NULL) {
-        e->model->ops->norm(e->stream, &layer->q_norm, e->qkv, sl_qkv_dim(c), m, c->n_heads, e->qkv, sl_qkv_dim(c));
+        e->model->ops->norm(e->stream, &layer->q_norm, q, q.at, q.stride);
     }
     if (layer->k_norm.weight != NULL) {
-        e->model->ops->norm(e->stream, &layer->k_norm, k, sl_qkv_dim(c), m, c->n_kv_heads, k, sl_qkv_dim(c));
+        e->model->ops->norm(e->stream, &layer->k_norm, k, k.at, k.stride);
     }
 }
 
@@ -156,10 +158,12 @@ static void rotate_rows(const struct sl_activations *a, const struct sl_input *i
         if (row > begin) {
             const float *cosines = a->cosines + begin * half, *sines = a->sines + begin * half;
             // k follows q: one call rotates the heads of both
-            ops->rotate(e->stream, rope, cosines, sines, e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
-                        c->n_heads + c->n_kv_heads);
+            const struct sl_row_vectors qk = {e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
+                                              c->n_heads + c->n_kv_heads};
+            ops->rotate(e->stream, rope, cosines, sines, qk);
             if (next_q != NULL) {
-                ops->rotate(e->stream, rope, cosines, sines, next_q + begin * q_dim, q_dim, row - begin, c->n_heads);
+                const struct sl_row_vectors q = {next_q + begin * q_dim, q_dim, row - begin, c->n_heads};
+                ops->rotate(e->stream, rope, cosines, sines, q);
             }
         }
         while (s < n_inputs && inputs[s].session->positions == SL_POSITION_SLOT) {
@@ -254,7 +258,8 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
     const struct sl_model_layer *weights = &e->model->layers[layer];
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     pass->layer = layer;
-    e->model->ops->norm(e->stream, &weights->attention_norm, pass->activations->x, hidden, m, 1, e->h, hidden);
+    const struct sl_row_vectors x = {pass->activations->x, hidden, m, 1};
+    e->model->ops->norm(e->stream, &weights->attention_norm, x, e->h, hidden);
     struct sl_matmul product = {.x = e->h, .m = m, .y = e->qkv, .reading = pass->wants.reading};
     sl_engine_multiply(e, &weights->qkv, product);
     normalize_heads(e, weights, m);
@@ -316,7 +321,7 @@ void sl_pass_finish(struct sl_pass *pass) {
     struct sl_matmul down = {.x = e->up, .m = m, .y = x, .accumulate = true, .reading = pass->wants.reading};
     sl_engine_multiply(e, &weights->o, o);
     if (weights->mlp_norm.weight != NULL) {
-        e->model->ops->norm(e->stream, &weights->mlp_norm, x, hidden, m, 1, e->h, hidden);
+        e->model->ops->norm(e->stream, &weights->mlp_norm, (struct sl_row_vectors){x, hidden, m, 1}, e->h, hidden);
     }
     sl_engine_multiply(e, &weights->up, up);
     sl_engine_multiply(e, &weights->down, down);

@@ -30,7 +30,7 @@ static bool is_wanted(const struct wanted *wanted) {
 // A run of adjacent rows, and the state of each.
 struct run {
     struct sl_engine *engine;
-    const float *x; // of the pass
+    float *x; // of the pass
     int64_t count, n_vocab;
     struct wanted wanted[SL_LOGIT_ROWS];
     struct sl_pick asked[SL_LOGIT_ROWS]; // most 0: not asked
@@ -104,7 +104,8 @@ static void hand_out_tasks(void *arg, int64_t begin, int64_t end, int member) {
 static enum sl_status project_run(struct run *run, int64_t row, struct sl_error *err) {
     struct sl_engine *e = run->engine;
     int64_t hidden = e->model->config.hidden;
-    e->model->ops->norm(e->stream, &e->model->final_norm, run->x + row * hidden, hidden, run->count, 1, e->h, hidden);
+    const struct sl_row_vectors x = {run->x + row * hidden, hidden, run->count, 1};
+    e->model->ops->norm(e->stream, &e->model->final_norm, x, e->h, hidden);
     struct sl_matmul product = {.x = e->h, .m = run->count, .y = e->logits}; // not `reading`: some rows of a prompt
     sl_engine_multiply(e, &e->model->head, product);
     for (int64_t r = 0; r < run->count; r++) {

@@ -47,6 +47,7 @@
 #include "engine/kvcache/key_index.h"
 #include "engine/kvcache/page.h"
 #include "engine/tensor/device.h"
+#include "engine/tensor/slots.h"
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
@@ -182,6 +183,14 @@ struct sl_norm {
     const float *bias;   // [n] or NULL
 };
 
+// The vectors of m rows of activations: n adjacent ones in each row, such as its heads, or the row as one vector.
+struct sl_row_vectors {
+    float *at;
+    int64_t stride; // floats from row to row
+    int64_t m;
+    int n;
+};
+
 // the angles of one position, and one head's row, must fit on the stack; models are checked for this
 #define SL_MAX_HEAD_DIM 512
 
@@ -272,39 +281,7 @@ struct sl_fold {
     int above;  // += number of rows r with abar[r][j] > 1 / (slots that r sees)
 };
 
-// --- ranking and choosing slots --------------------------------------------------------------------------------------
-
-/*
- * Numbers of KV heads: x[h] = at + h * stride has one element for each slot of head h, unless the op says otherwise.
- * The memory is the caller's. No operation allocates: the memory that one needs for intermediate results is a
- * parameter.
- */
-struct sl_vectors {
-    float *at; // NULL: none
-    size_t stride;
-};
-
-// Slots of KV heads, ascending, laid out in the same way.
-struct sl_lists {
-    uint32_t *at;
-    size_t stride;
-};
-
-// One number for each head. The host does not know the numbers that attention decides (ops->budgets).
-struct sl_counts {
-    const uint32_t *host; // [n], or NULL: the numbers are in `device`
-    uint32_t *device;     // [n]
-};
-
-// The slots of a head that stay whatever their score. A number above the head's slots protects all of them.
-struct sl_protection {
-    int64_t n_first, n_newest;
-};
-
-// The error of quantized pages, in sums of squares over rows of K and of V: (x^ - x)^2, and x^2.
-struct sl_page_error {
-    double key, key_norm, value, value_norm;
-};
+// --- digests, candidates and scans -----------------------------------------------------------------------------------
 
 // Bytes whose digest is taken part by part: d_0 = 0, d_i = hash of part i (base/hash.h) with the seed d_{i-1}.
 struct sl_digest_piece {
@@ -343,8 +320,6 @@ struct sl_byte_range {
     size_t bytes;
 };
 
-// Operations of stores, and of callers that search or measure, on memory of the host. The calling thread executes them,
-// and they have finished on return.
 /*
  * Some slots of a key index (engine/kvcache/key_index.h), and the address of their scores: the score of slot j,
  * begin <= j < end, goes to out.at[h * out.stride + at + j - begin], in the row h of its head. Where begin == end
@@ -367,6 +342,8 @@ struct sl_scan_call {
     struct sl_vectors out;
 };
 
+// Operations of stores, and of callers that search or measure, on memory of the host. The calling thread executes them,
+// and they have finished on return.
 struct sl_host_ops {
     // Selects the b largest of scores[n], as ops->select without ties.
     void (*select)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
@@ -427,16 +404,16 @@ struct sl_ops {
     void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
     // out[r] = table[ids[r]], r < m
     void (*embed)(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
-    // Normalizes each of n_groups adjacent vectors of norm->n, in m rows, on its own. out may be x.
-    void (*norm)(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride);
+    // Normalizes each vector of x, of norm->n floats, on its own, into out, which has as many; out may be x.at.
+    void (*norm)(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride);
     // cosines[r][i], sines[r][i] = scale * cos, sin of angle(positions[r], i), i < rotary_dim / 2: computed in f64,
     // rounded once. Callers compute them once for all layers.
     void (*angles)(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines);
-    // Rotates n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
+    // Rotates each vector of x_inout, of rope->head_dim floats, by its row's angles.
     void (*rotate)(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads);
+                   struct sl_row_vectors x_inout);
 
     // Writes picked_out[r], in shared memory, for logits[r][n_vocab], r < m, as asked[r] says. `asked` is host memory.
     void (*pick)(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
@@ -499,8 +476,8 @@ struct sl_ops {
     // Computes, for each of `group` query heads of a KV head: out[i][j] = mean (max: maximum) of x[i] over slots
     // [j - K / 2, j - K / 2 + K), K = kernel, among those before the last `window`. Beyond the edges there is 0 (max:
     // nothing). The last `window` slots are copied unchanged.
-    void (*pool)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
-                 int kernel, int64_t window, struct sl_vectors out);
+    void (*pool)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_pooling pooling, struct sl_vectors out);
     // out[h][j] = mean over its query heads, i in [h * group, (h + 1) * group), of x[i][j]
     void (*mean_group)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                        struct sl_vectors out);
@@ -546,30 +523,28 @@ struct sl_ops {
     void (*gather)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
                    struct sl_counts kept);
     /*
-     * D2O. nearest: evicted_out[h] lists the slots that are not in keep[h]. For the i-th of them, into_out[h][i] is the
-     * slot in keep[h] whose K is the most similar by cosine (a key of no length, or of NaN: cosine 0; ties: the first),
-     * and cosine_out[h][i] is that cosine, within [-1, 1]; NaN: -1. Heads that keep nothing are skipped, here and in
-     * merge. merge: with m the mean of cosine over all heads and slots, and t = *threshold_inout,
+     * D2O. nearest: evicted[h] lists the slots that are not in keep[h]. For the i-th of them, into[h][i] is the slot in
+     * keep[h] whose K is the most similar by cosine (a key of no length, or of NaN: cosine 0; ties: the first), and
+     * cosine[h][i] is that cosine, within [-1, 1]; NaN: -1. Heads that keep nothing are skipped, here and in merge.
+     * merge: with m the mean of cosine over all heads and slots, and t = *threshold.at,
      *     t becomes m where it is 0, else (1 - beta) t + beta m
      *     every evicted slot with cosine_i >= t is merged into its nearest one, both K and V, in f32:
      *         x_c = (e * x_c + sum_i exp(cosine_i) * x_i) / (e + sum_i exp(cosine_i))
-     *     *n_merged_out counts them; it and the threshold are in shared memory
+     *     *threshold.n_merged counts them
      * Where no slot is evicted t stays. The lists are overwritten. Requires n_packed == 0.
      */
     void (*nearest)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
-                    struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
-                    struct sl_vectors cosine_out);
+                    struct sl_counts kept, struct sl_nearest nearest_out);
     void (*merge)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
-                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
-                  float *threshold_inout, uint32_t *n_merged_out);
+                  struct sl_nearest nearest, struct sl_merge_threshold threshold);
 
     // --- estimates of the error of eviction --------------------------------------------------------------------------
     // These operations write to shared memory.
     // *lost_inout += mean over the heads of lost_h, in f64. lost_h is the mean over the head's query heads of the sum
-    // of x[i] over the slots that are not in keep[h]; with n_rows > 0 it is that sum's share in the sum over all slots
-    // (0 of 0: 0), times n_rows
-    void (*lost)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
-                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout);
+    // of mass.x[i] over the slots that are not in keep[h]; with mass.n_rows > 0 it is that sum's share in the sum over
+    // all slots (0 of 0: 0), times n_rows
+    void (*lost)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_mass mass, struct sl_lists keep,
+                 struct sl_counts kept, double *lost_inout);
     // *error_inout += the error that quantize() makes with these arguments, page after page, and for each page head
     // after head
     void (*page_error)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,

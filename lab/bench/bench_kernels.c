@@ -83,6 +83,7 @@ typedef struct sl_cost (*cost_fn)(const struct sl_world *w, int arg);
 #define QUERIES  ((struct sl_vectors){b->world.of_queries, (size_t)b->world.shape.slots})
 #define LIST(of) ((struct sl_lists){b->world.of, (size_t)b->world.shape.slots})
 #define KEPT     ((struct sl_counts){.host = b->world.kept})
+#define NEAREST  ((struct sl_nearest){LIST(evicted), LIST(into), VECTORS})
 
 static void do_matmul(struct bench *b, int m) {
     struct sl_matmul product = {.x = b->world.x,
@@ -113,15 +114,15 @@ static void do_norm(struct bench *b, int arg) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_norm norm = {SL_NORM_RMS, s->hidden, 1e-5f, b->world.x, NULL};
     (void)arg;
-    OPS->norm(STREAM, &norm, b->world.x, s->hidden, s->rows, 1, b->world.y, s->hidden);
+    OPS->norm(STREAM, &norm, (struct sl_row_vectors){b->world.x, s->hidden, s->rows, 1}, b->world.y, s->hidden);
 }
 
 static void do_rotate(struct bench *b, int arg) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_rope rope = {s->head_dim, s->head_dim, b->world.inv_freq, 1.0};
     (void)arg;
-    OPS->rotate(STREAM, &rope, b->world.cosines, b->world.sines, b->world.y, (int64_t)s->n_heads * s->head_dim, s->rows,
-                s->n_heads);
+    struct sl_row_vectors heads = {b->world.y, (int64_t)s->n_heads * s->head_dim, s->rows, s->n_heads};
+    OPS->rotate(STREAM, &rope, b->world.cosines, b->world.sines, heads);
 }
 
 static void do_angles(struct bench *b, int arg) {
@@ -180,7 +181,7 @@ static void do_pool(struct bench *b, int of_queries) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_vectors out = {b->world.y, (size_t)s->slots};
     (void)of_queries;
-    OPS->pool(STREAM, &b->world.heads[0], s->n_heads / s->n_kv_heads, QUERIES, false, 7, 32, out);
+    OPS->pool(STREAM, &b->world.heads[0], s->n_heads / s->n_kv_heads, QUERIES, (struct sl_pooling){false, 7, 32}, out);
 }
 
 static void do_chance(struct bench *b, int f) {
@@ -221,12 +222,12 @@ static void do_gather(struct bench *b, int f) {
 }
 
 static void do_nearest(struct bench *b, int f) {
-    OPS->nearest(STREAM, &b->world.heads[f], LIST(keep), KEPT, LIST(evicted), LIST(into), VECTORS);
+    OPS->nearest(STREAM, &b->world.heads[f], LIST(keep), KEPT, NEAREST);
 }
 
 static void do_merge(struct bench *b, int f) {
-    OPS->merge(STREAM, &b->world.heads[f], KEPT, LIST(evicted), LIST(into), VECTORS, 0.5f, b->world.threshold,
-               b->world.n_merged);
+    OPS->merge(STREAM, &b->world.heads[f], KEPT, NEAREST,
+               (struct sl_merge_threshold){0.5f, b->world.threshold, b->world.n_merged});
 }
 
 static void do_pick(struct bench *b, int rows) {

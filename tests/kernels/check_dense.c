@@ -46,8 +46,8 @@ static void check_norm(const struct sl_ops *ops, const struct sl_norm *norm) {
     struct guarded is = guarded_create(m * stride), should = guarded_create(m * stride), one = guarded_create(norm->n);
     memcpy(is.data, x, (size_t)(m * stride) * sizeof(float));
     memcpy(should.data, x, (size_t)(m * stride) * sizeof(float));
-    tier("reference")->norm(NULL, norm, x, stride, m, (int)groups, should.data, stride);
-    ops->norm(NULL, norm, is.data, stride, m, (int)groups, is.data, stride); // in place
+    tier("reference")->norm(NULL, norm, (struct sl_row_vectors){x, stride, m, (int)groups}, should.data, stride);
+    ops->norm(NULL, norm, (struct sl_row_vectors){is.data, stride, m, (int)groups}, is.data, stride); // in place
     // what cancels in x - mean counts by its own size
     for (int64_t i = 0; i < m * stride; i++) {
         double error = fabs((double)is.data[i] - (double)should.data[i]);
@@ -56,7 +56,8 @@ static void check_norm(const struct sl_ops *ops, const struct sl_norm *norm) {
                      should.data[i]);
         }
     }
-    ops->norm(NULL, norm, x + (m - 1) * stride + norm->n, norm->n, 1, 1, one.data, norm->n);
+    const struct sl_row_vectors last = {x + (m - 1) * stride + norm->n, norm->n, 1, 1};
+    ops->norm(NULL, norm, last, one.data, norm->n);
     assert_memory_equal(one.data, is.data + (m - 1) * stride + norm->n, (size_t)norm->n * sizeof(float));
     guarded_destroy(&is);
     guarded_destroy(&should);
@@ -96,7 +97,7 @@ static void check_rotate(const struct sl_ops *ops, int d, int rotary, struct sl_
     }
     memcpy(y.data, x, (size_t)(ROWS * stride) * sizeof(float));
     ops->angles(stream, &rope, positions, ROWS, cosines.data, sines.data);
-    ops->rotate(stream, &rope, cosines.data, sines.data, y.data, stride, ROWS, HEADS);
+    ops->rotate(stream, &rope, cosines.data, sines.data, (struct sl_row_vectors){y.data, stride, ROWS, HEADS});
     for (int64_t e = 0; e < ROWS * stride; e++) {
         int64_t r = e / stride, column = e % stride, channel = column % d;
         double expected = x[e];

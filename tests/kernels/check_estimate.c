@@ -37,21 +37,22 @@ static void test_lost_is_what_is_not_kept(void **state) {
         assert_int_equal(kept[2], 70);
         assert_int_equal(kept[3], 0);
         const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
-        const struct sl_vectors vectors = {x, STRIDE};
+        const struct sl_mass queries = {.x = {x, STRIDE}, .group = GROUP};
+        const struct sl_mass state_of_heads = {.x = {x, STRIDE}, .group = 1, .n_rows = 1000};
         const struct sl_lists lists = {keep, STRIDE};
         for (int side = 0; side < 4; side++) {
             const struct sl_counts counts =
                 side < 2 ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};
             double lost = 7;
-            tier(*name)->lost(side % 2 ? stream : NULL, &heads, GROUP, vectors, lists, counts, 0, &lost);
+            tier(*name)->lost(side % 2 ? stream : NULL, &heads, queries, lists, counts, &lost);
             assert_close(lost - 7, of_rows, 1e-12);
             lost = 0;
-            tier(*name)->lost(side % 2 ? stream : NULL, &heads, 1, vectors, lists, counts, 1000, &lost);
+            tier(*name)->lost(side % 2 ? stream : NULL, &heads, state_of_heads, lists, counts, &lost);
             assert_close(lost, of_all, 1e-12);
         }
         memset(x, 0, HEADS * GROUP * STRIDE * sizeof *x);
         double lost = 0;
-        tier(*name)->lost(NULL, &heads, 1, vectors, lists, (struct sl_counts){.host = kept}, 1000, &lost);
+        tier(*name)->lost(NULL, &heads, state_of_heads, lists, (struct sl_counts){.host = kept}, &lost);
         assert_true(lost == 0); // 0 of 0
         free(x);
         free(keep);

@@ -21,12 +21,16 @@ static double cosine(const float *a, const float *b, int d) {
     return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0.0;
 }
 
+static struct sl_nearest one_nearest(const uint32_t *evicted, const uint32_t *into, const float *cosines) {
+    return (struct sl_nearest){one_list(evicted), one_list(into), one_vector(cosines)};
+}
+
 // Slots that are not in kept[], with the nearest of those and the cosine.
 static void find_nearest(const struct sl_ops *ops, const struct sl_kv *kv, const uint32_t *kept, uint32_t n_kept,
                          uint32_t *evicted, uint32_t *into, float *cosines) {
     const struct sl_kv_heads heads = one_head(kv);
-    ops->nearest(NULL, &heads, one_list(kept), (struct sl_counts){.host = &n_kept}, one_list(evicted), one_list(into),
-                 one_vector(cosines));
+    ops->nearest(NULL, &heads, one_list(kept), (struct sl_counts){.host = &n_kept},
+                 one_nearest(evicted, into, cosines));
 }
 
 // The CPU's ops read packed pages, too, which no caller needs.
@@ -164,8 +168,8 @@ static void merge_all(const struct sl_ops *ops, const struct sl_kv *kv, const ui
     const struct sl_kv_heads heads = one_head(kv);
     uint32_t kept = kv->n_slots - n, n_merged = 0;
     float threshold = -100;
-    ops->merge(NULL, &heads, (struct sl_counts){.host = &kept}, one_list(from), one_list(into), one_vector(cosines), 0,
-               &threshold, &n_merged);
+    ops->merge(NULL, &heads, (struct sl_counts){.host = &kept}, one_nearest(from, into, cosines),
+               (struct sl_merge_threshold){0, &threshold, &n_merged});
     assert_int_equal(n_merged, n);
     assert_true(threshold == -100);
 }
@@ -348,11 +352,11 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
             }
             const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             const struct sl_counts counts = first ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};
-            const struct sl_lists lists[] = {{keep[0], STRIDE}, {evicted[0], STRIDE}, {into[0], STRIDE}};
-            const struct sl_vectors vectors = {cosines[0], STRIDE};
+            const struct sl_lists lists = {keep[0], STRIDE};
+            const struct sl_nearest found = {{evicted[0], STRIDE}, {into[0], STRIDE}, {cosines[0], STRIDE}};
             k_of(&c, 1)[3] = NAN;
             k_of(&same, 1)[3] = NAN;
-            ops->nearest(stream, &heads, lists[0], counts, lists[1], lists[2], vectors);
+            ops->nearest(stream, &heads, lists, counts, found);
             assert_true(cosines[0][0] >= -1 && cosines[0][0] <= 1);
             memcpy(kept_cosines, cosines, sizeof cosines);
             double sum = 0, n = 0;
@@ -364,7 +368,7 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
             }
             float mean = (float)(sum / n), threshold = first ? 0 : 0.9f;
             float want = first ? mean : (1 - beta) * 0.9f + beta * mean;
-            ops->merge(stream, &heads, counts, lists[1], lists[2], vectors, beta, &threshold, &n_merged);
+            ops->merge(stream, &heads, counts, found, (struct sl_merge_threshold){beta, &threshold, &n_merged});
             assert_true(threshold == want);
             uint32_t n_above = 0;
             for (int h = 0; h < HEADS; h += 2) { // and each head is merged as if it were alone
@@ -385,8 +389,8 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
         const struct sl_kv_heads heads = one_head(&kv);
         float threshold = 0.25f;
         uint32_t all = 10, n_merged = 99;
-        ops->merge(NULL, &heads, (struct sl_counts){.host = &all}, one_list(NULL), one_list(NULL), one_vector(NULL),
-                   beta, &threshold, &n_merged);
+        ops->merge(NULL, &heads, (struct sl_counts){.host = &all}, one_nearest(NULL, NULL, NULL),
+                   (struct sl_merge_threshold){beta, &threshold, &n_merged});
         assert_true(threshold == 0.25f && n_merged == 0);
     }
     test_stream_close(&stream);
@@ -458,7 +462,7 @@ static void time_tier(const char *name, enum sl_kv_format format, int d) {
         int64_t at = sl_now_ns();
         ops->value_change(NULL, &heads, 1, one_vector(weights), false, one_vector(out));
         ns[0][i] = sl_now_ns() - at, at = sl_now_ns();
-        ops->nearest(NULL, &heads, one_list(kept), n_kept, one_list(evicted), one_list(into), one_vector(out));
+        ops->nearest(NULL, &heads, one_list(kept), n_kept, one_nearest(evicted, into, out));
         ns[1][i] = sl_now_ns() - at, at = sl_now_ns();
         if (!packed) {
             merge_all(ops, c.kv, evicted, into, out, N - KEPT);

@@ -286,7 +286,8 @@ static void test_scores(void **state) {
             struct sl_vectors of_queries = {weights, stride};
             ops->value_change(stream, &heads, group, of_queries, false, (struct sl_vectors){change[device], stride});
             ops->chance(stream, &heads, 7, 3, 11, (struct sl_vectors){chance[device], stride});
-            ops->pool(stream, &heads, group, of_queries, false, 7, 32, (struct sl_vectors){pooled[device], stride});
+            ops->pool(stream, &heads, group, of_queries, (struct sl_pooling){false, 7, 32},
+                      (struct sl_vectors){pooled[device], stride});
         }
         assert_near("value_change", change[1], change[0], n, 1e-3);
         assert_same("chance", chance[1], chance[0], n * sizeof(float));
@@ -367,9 +368,9 @@ static void test_nearest(void **state) {
     }
     for (const char *const *name = tested(); *name != NULL; name++) {
         WITH_EACH(*name, ops, stream, device) {
-            ops->nearest(stream, &heads, (struct sl_lists){keep, stride}, (struct sl_counts){.host = kept},
-                         (struct sl_lists){evicted[device], stride}, (struct sl_lists){into[device], stride},
-                         (struct sl_vectors){cosines[device], stride});
+            ops->nearest(
+                stream, &heads, (struct sl_lists){keep, stride}, (struct sl_counts){.host = kept},
+                (struct sl_nearest){{evicted[device], stride}, {into[device], stride}, {cosines[device], stride}});
         }
         for (int h = 0; h < size.kv_heads; h++) {
             assert_same("nearest: evicted", evicted[1] + (size_t)h * stride, evicted[0] + (size_t)h * stride,

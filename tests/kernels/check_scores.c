@@ -157,17 +157,14 @@ static void variance_is_unbiased(const struct sl_ops *ops, struct sl_stream *str
 // --- attention of query heads ----------------------------------------------------------------------------------------
 
 static void pool_is_its_definition(const struct sl_ops *ops, struct sl_stream *stream) {
-    static const struct {
-        bool max;
-        int kernel;
-        int64_t window;
-    } cases[] = {{false, 7, 32}, {true, 7, 32}, {false, 1, 0}, {true, 4, 100}, {false, 13, 131}, {true, 5, 9000}};
+    static const struct sl_pooling cases[] = {{false, 7, 32}, {true, 7, 32},    {false, 1, 0},
+                                              {true, 4, 100}, {false, 13, 131}, {true, 5, 9000}};
     struct scene s;
     scene_open(&s);
     struct sl_vectors x = {random_floats(HEADS * GROUP * STRIDE, 3), STRIDE}, out = vectors(HEADS * GROUP);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int kernel = cases[i].kernel;
-        ops->pool(stream, &s.heads, GROUP, x, cases[i].max, kernel, cases[i].window, out);
+        ops->pool(stream, &s.heads, GROUP, x, cases[i], out);
         for (int row = 0; row < HEADS * GROUP; row++) {
             const float *in = x.at + (size_t)row * STRIDE;
             int64_t n = n_slots[row / GROUP], before = n > cases[i].window ? n - cases[i].window : 0;

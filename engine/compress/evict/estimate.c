@@ -87,11 +87,13 @@ enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_evi
         if (status != SL_OK) {
             return status;
         }
-        c->ops->lost(c->stream, heads, e->attend->n_heads / heads->n, s->sums, s->keep, kept, 0, &sums->lost);
+        const struct sl_mass mass = {.x = s->sums, .group = e->attend->n_heads / heads->n};
+        c->ops->lost(c->stream, heads, mass, s->keep, kept, &sums->lost);
         sums->n_rows += e->attend->m;
     } else {
         c->ops->read_state(c->stream, heads, 0, s->work);
-        c->ops->lost(c->stream, heads, 1, s->work, s->keep, kept, e->n_tokens, &sums->lost);
+        const struct sl_mass mass = {.x = s->work, .group = 1, .n_rows = e->n_tokens};
+        c->ops->lost(c->stream, heads, mass, s->keep, kept, &sums->lost);
         sums->n_rows += e->n_tokens;
     }
     return SL_OK;

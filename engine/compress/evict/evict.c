@@ -59,8 +59,8 @@ static enum sl_status weigh(struct sl_compressor *c, const struct sl_eviction *e
         // As in SnapKV's code, the window's own slots are not pooled and do not enter any pool: scope=recent holds
         // them.
         in->weights = c->scratch.pooled;
-        c->ops->pool(c->stream, heads, in->group, c->scratch.sums, recipe->pool == SL_POOL_MAX, recipe->pool_kernel,
-                     recipe->window, c->scratch.pooled);
+        const struct sl_pooling pooling = {recipe->pool == SL_POOL_MAX, recipe->pool_kernel, recipe->window};
+        c->ops->pool(c->stream, heads, in->group, c->scratch.sums, pooling, c->scratch.pooled);
     }
     return SL_OK;
 }

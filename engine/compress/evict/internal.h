@@ -28,13 +28,11 @@ struct sl_scratch {
     struct sl_vectors base;       // value=...: the scores before value=...; they break ties
     struct sl_vectors deviations; // scope=std
     struct sl_vectors work;
-    struct sl_vectors cosine; // evicted=merge, with `evicted` and `nearest`
-    struct sl_lists keep;     // slots that stay
-    struct sl_lists evicted;  // the others
-    struct sl_lists nearest;  // per evicted slot, the most similar slot of `keep`
-    uint32_t *decided;        // [n_kv_heads] number of slots that stay, if attention decides
-    uint32_t *decided_here;   // the same, in memory that the host can read
-    struct sl_merged {        // evicted=merge, in shared memory
+    struct sl_lists keep;      // slots that stay
+    struct sl_nearest nearest; // evicted=merge
+    uint32_t *decided;         // [n_kv_heads] number of slots that stay, if attention decides
+    uint32_t *decided_here;    // the same, in memory that the host can read
+    struct sl_merged {         // evicted=merge, in shared memory
         float threshold;
         uint32_t n;
     } * merged;

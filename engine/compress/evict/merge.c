@@ -22,9 +22,9 @@ enum sl_status sl_merge_evicted(struct sl_compressor *c, const struct sl_evictio
     struct sl_scratch *s = &c->scratch;
     float *threshold = &e->session->layers[e->layer].merge_threshold;
     s->merged->threshold = *threshold;
-    c->ops->nearest(c->stream, heads, s->keep, kept, s->evicted, s->nearest, s->cosine);
-    c->ops->merge(c->stream, heads, kept, s->evicted, s->nearest, s->cosine, (float)c->plan.recipe.merge_beta,
-                  &s->merged->threshold, &s->merged->n);
+    const struct sl_merge_threshold moving = {(float)c->plan.recipe.merge_beta, &s->merged->threshold, &s->merged->n};
+    c->ops->nearest(c->stream, heads, s->keep, kept, s->nearest);
+    c->ops->merge(c->stream, heads, kept, s->nearest, moving);
     enum sl_status status = sl_stream_wait(c->stream, err);
     if (status == SL_OK) {
         *threshold = s->merged->threshold;

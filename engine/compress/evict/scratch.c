@@ -25,11 +25,11 @@ static size_t lay_out(const struct sl_compressor *c, struct sl_scratch *s, char 
                    {&s->base, recipe->value != SL_VALUE_OFF},
                    {&s->deviations, deviates},
                    {&s->work, true},
-                   {&s->cosine, merges}};
+                   {&s->nearest.cosine, merges}};
     struct {
         struct sl_lists *lists;
         bool wanted;
-    } lists[] = {{&s->keep, true}, {&s->evicted, merges}, {&s->nearest, merges}};
+    } lists[] = {{&s->keep, true}, {&s->nearest.evicted, merges}, {&s->nearest.into, merges}};
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         *vectors[i].vectors = (struct sl_vectors){carve(base, &used, vectors[i].wanted, bytes), s->stride};
     }

@@ -280,16 +280,16 @@ GPU_DEVICE uint32_t shared_address(const void *p) {
 #define GPU_MMA(name, op)                                                                                              \
     static inline void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2], EMU_HERE) {                    \
         const uint32_t in[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};                                                   \
-        emu::together(op, ~0u, in, d, 0, 0, 32, file, line);                                                           \
+        emu::together(op, ~0u, in, d, {file, line});                                                                   \
     }
 GPU_MMA(mma_bf16, emu::MMA_BF16)
 GPU_MMA(mma_f16, emu::MMA_F16)
 static inline void ldmatrix_x4(uint32_t (&r)[4], const void *row, EMU_HERE) {
-    emu::together(emu::LDMATRIX, ~0u, row, r, 0, 0, 32, file, line);
+    emu::together(emu::LDMATRIX, ~0u, row, r, {file, line});
 }
 static inline uint32_t transpose_8x8(uint32_t x, EMU_HERE) {
     uint32_t y;
-    emu::together(emu::MOVMATRIX, ~0u, &x, &y, 0, 0, 32, file, line);
+    emu::together(emu::MOVMATRIX, ~0u, &x, &y, {file, line});
     return y;
 }
 static inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, EMU_HERE) {

@@ -11,3 +11,11 @@ struct gpu_head {
     uint32_t n_packed, n_slots;
     struct sl_page_layout work, packed;
 };
+
+// The KV heads of a launch; host memory, read at the call.
+struct gpu_heads {
+    const struct gpu_head *at; // [n]
+    int n;
+    uint32_t most_slots;                 // at least the n_slots of every head
+    const struct sl_page_layout *layout; // of the working pages of all heads; host memory
+};

@@ -319,6 +319,13 @@ static struct sl_ranks_call rows_call(struct sl_stream *stream, size_t work, con
                         : sl_ranks_call(stream, work, run);
 }
 
+// Returns a rank's vectors of these rows.
+static struct sl_row_vectors vectors_of(const struct sl_ranks *ranks, int rank, struct sl_row_vectors x,
+                                        struct sl_share rows) {
+    float *at = sl_ranks_here(ranks, rank, x.at);
+    return (struct sl_row_vectors){at + rows.first * x.stride, x.stride, rows.n, x.n};
+}
+
 struct embed_call {
     struct rows rows;
     const struct sl_matrix *table;
@@ -354,9 +361,7 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
 struct norm_call {
     struct rows rows;
     const struct sl_norm *norm;
-    const float *x;
-    int64_t x_stride;
-    int n_groups;
+    struct sl_row_vectors x;
     float *out;
     int64_t out_stride;
 };
@@ -368,21 +373,15 @@ static void norm_part(const struct sl_ranks_call *call, int rank, struct sl_stre
     struct sl_norm norm = *c->norm;
     norm.weight = sl_ranks_here(ranks, rank, norm.weight);
     norm.bias = sl_ranks_here(ranks, rank, norm.bias);
-    const float *x = sl_ranks_here(ranks, rank, c->x);
     float *out = sl_ranks_here(ranks, rank, c->out);
-    ranks->each->norm(stream, &norm, x + share.first * c->x_stride, c->x_stride, share.n, c->n_groups,
-                      out + share.first * c->out_stride, c->out_stride);
+    ranks->each->norm(stream, &norm, vectors_of(ranks, rank, c->x, share), out + share.first * c->out_stride,
+                      c->out_stride);
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
-    struct norm_call c = {{rows_call(stream, (size_t)(m * n_groups * of->n), out, norm_part), m},
-                          of,
-                          x,
-                          x_stride,
-                          n_groups,
-                          out,
-                          out_stride};
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
+    size_t work = (size_t)(x.m * x.n * norm->n);
+    struct norm_call c = {{rows_call(stream, work, out, norm_part), x.m}, norm, x, out, out_stride};
     SL_RANKS_RUN(c);
 }
 
@@ -412,9 +411,7 @@ struct rotate_call {
     struct rows rows;
     const struct sl_rope *rope;
     const float *cosines, *sines;
-    float *x;
-    int64_t stride;
-    int n_heads;
+    struct sl_row_vectors x;
 };
 
 static void rotate_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -423,20 +420,13 @@ static void rotate_part(const struct sl_ranks_call *call, int rank, struct sl_st
     int64_t at = share.first * (c->rope->rotary_dim / 2);
     const float *cosines = sl_ranks_here(call->ranks, rank, c->cosines);
     const float *sines = sl_ranks_here(call->ranks, rank, c->sines);
-    float *x = sl_ranks_here(call->ranks, rank, c->x);
-    call->ranks->each->rotate(stream, c->rope, cosines + at, sines + at, x + share.first * c->stride, c->stride,
-                              share.n, c->n_heads);
+    call->ranks->each->rotate(stream, c->rope, cosines + at, sines + at, vectors_of(call->ranks, rank, c->x, share));
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
-    struct rotate_call c = {{rows_call(stream, (size_t)(m * n_heads * rope->rotary_dim), x, rotate_part), m},
-                            rope,
-                            cosines,
-                            sines,
-                            x,
-                            stride,
-                            n_heads};
+                   struct sl_row_vectors x) {
+    size_t work = (size_t)(x.m * x.n * rope->rotary_dim);
+    struct rotate_call c = {{rows_call(stream, work, x.at, rotate_part), x.m}, rope, cosines, sines, x};
     SL_RANKS_RUN(c);
 }
 

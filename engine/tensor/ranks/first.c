@@ -44,8 +44,8 @@ HEADS_BY_FIRST(write_state, (int plane, int m, const float *values), plane, m, v
 BY_FIRST(spread, (const float *values, int n, int m, struct sl_vectors out), values, n, m, out)
 HEADS_BY_FIRST(mean_state, (int64_t n_tokens, struct sl_vectors mean_out, struct sl_vectors deviation_out), n_tokens,
                mean_out, deviation_out)
-HEADS_BY_FIRST(pool, (int group, struct sl_vectors x, bool max, int kernel, int64_t window, struct sl_vectors out),
-               group, x, max, kernel, window, out)
+HEADS_BY_FIRST(pool, (int group, struct sl_vectors x, struct sl_pooling pooling, struct sl_vectors out), group, x,
+               pooling, out)
 HEADS_BY_FIRST(mean_group, (int group, struct sl_vectors x, struct sl_vectors out), group, x, out)
 HEADS_BY_FIRST(recency, (struct sl_vectors out), out)
 HEADS_BY_FIRST(chance, (uint64_t seed, int layer, int64_t offset, struct sl_vectors out), seed, layer, offset, out)
@@ -58,17 +58,13 @@ HEADS_BY_FIRST(protect, (const struct sl_protection *protections, struct sl_vect
 HEADS_BY_FIRST(spare, (struct sl_lists listed, struct sl_counts n, struct sl_vectors x), listed, n, x)
 HEADS_BY_FIRST(budgets, (struct sl_vectors scores, uint32_t budget, struct sl_vectors work, struct sl_counts kept_out),
                scores, budget, work, kept_out)
-HEADS_BY_FIRST(merge,
-               (struct sl_counts kept, struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine,
-                float beta, float *threshold_inout, uint32_t *n_merged_out),
-               kept, evicted, into, cosine, beta, threshold_inout, n_merged_out)
+HEADS_BY_FIRST(merge, (struct sl_counts kept, struct sl_nearest nearest, struct sl_merge_threshold threshold), kept,
+               nearest, threshold)
 
 // --- estimates of errors ---------------------------------------------------------------------------------------------
 
-HEADS_BY_FIRST(lost,
-               (int group, struct sl_vectors x, struct sl_lists keep, struct sl_counts kept, int64_t n_rows,
-                double *lost_inout),
-               group, x, keep, kept, n_rows, lost_inout)
+HEADS_BY_FIRST(lost, (struct sl_mass mass, struct sl_lists keep, struct sl_counts kept, double *lost_inout), mass, keep,
+               kept, lost_inout)
 HEADS_BY_FIRST(page_error, (uint32_t n_pages, void *const *to, struct sl_page_error *error_inout), n_pages, to,
                error_inout)
 

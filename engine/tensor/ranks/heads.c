@@ -11,7 +11,8 @@ struct heads_call {
     const struct sl_kv_heads *heads;
     int group; // query heads of each KV head in x
     struct sl_vectors x, y, out;
-    struct sl_lists keep, lists, into;
+    struct sl_lists keep, lists;
+    struct sl_nearest nearest;
     struct sl_counts n;
     bool flag;
     uint32_t n_pages;
@@ -174,21 +175,18 @@ static void nearest_part(const struct sl_ranks_call *call, int rank, struct sl_s
     int first;
     struct sl_kv_heads part = heads_of(c, rank, &first);
     if (part.n > 0) {
-        call->ranks->each->nearest(stream, &part, sl_lists_from(c->keep, first), sl_counts_from(c->n, first),
-                                   sl_lists_from(c->lists, first), sl_lists_from(c->into, first),
-                                   sl_vectors_from(c->out, first));
+        const struct sl_nearest out = {sl_lists_from(c->nearest.evicted, first), sl_lists_from(c->nearest.into, first),
+                                       sl_vectors_from(c->nearest.cosine, first)};
+        call->ranks->each->nearest(stream, &part, sl_lists_from(c->keep, first), sl_counts_from(c->n, first), out);
     }
 }
 
 static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
-                    struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
-                    struct sl_vectors cosine_out) {
+                    struct sl_counts kept, struct sl_nearest nearest_out) {
     struct heads_call c = call_of(stream, heads, SL_RANKS_LEAST_WORK, nearest_part);
     c.keep = keep;
     c.n = kept;
-    c.lists = evicted_out;
-    c.into = into_out;
-    c.out = cosine_out;
+    c.nearest = nearest_out;
     SL_RANKS_RUN(c);
 }
 

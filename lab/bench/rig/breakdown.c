@@ -55,10 +55,10 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
     count("embed", 0, 0, begin, 0.0);
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *what, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
+static void norm(struct sl_stream *stream, const struct sl_norm *what, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->norm(stream, what, x, x_stride, m, n_groups, out, out_stride);
+    breakdown.ops->norm(stream, what, x, out, out_stride);
     count("norm", 0, 0, begin, 0.0);
 }
 
@@ -70,9 +70,9 @@ static void angles(struct sl_stream *stream, const struct sl_rope *rope, const i
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
+                   struct sl_row_vectors x) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->rotate(stream, rope, cosines, sines, x, stride, m, n_heads);
+    breakdown.ops->rotate(stream, rope, cosines, sines, x);
     count("rotate", 0, 0, begin, 0.0);
 }
 

@@ -263,15 +263,15 @@ static void test_the_real_library_has_every_function(void **state) {
 static int n_wgmma; // calls that went wrong()'s way, or right()'s
 
 static enum sl_status right(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
-                            const struct gpu_product *args, struct sl_error *err) {
+                            const struct sl_matmul *args, struct sl_error *err) {
     n_wgmma++;
     return sl_gpu_wgmma.multiply(queue, way, w, x, args, err);
 }
 
 static enum sl_status wrong(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
-                            const struct gpu_product *args, struct sl_error *err) {
+                            const struct sl_matmul *args, struct sl_error *err) {
     struct gpu_matrix other = *w;
-    other.activation = GPU_ACT_NONE; // of gated ones there is one here
+    other.activation = SL_ACT_NONE; // of gated ones there is one here
     return right(queue, way, &other, x, args, err);
 }
 

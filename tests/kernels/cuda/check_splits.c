@@ -43,7 +43,7 @@ static bool has_packed(const struct shape *a) {
 
 struct scene {
     struct cache cache[CALLS];
-    struct gpu_heads heads[CALLS];
+    struct gpu_copied_heads heads[CALLS];
     struct sl_attend cpu[CALLS];
     struct sl_rope rope;
     struct gpu_attention shape;

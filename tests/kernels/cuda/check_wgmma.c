@@ -8,12 +8,12 @@
 static const struct shape {
     int64_t n, k, m, gap; // gap: floats between rows of y
     bool gated, accumulate, bias;
-    enum gpu_activation activation;
-} shapes[] = {{257, 320, 131, 3, false, false, true, GPU_ACT_NONE}, // more stages than there are, two tiles each way
-              {512, 64, 64, 0, true, false, false, GPU_ACT_SILU},
-              {260, 192, 129, 2, true, false, true, GPU_ACT_GELU_TANH},
-              {33, 128, 20, 1, false, true, true, GPU_ACT_NONE},
-              {256, 256, 1, 0, false, true, false, GPU_ACT_GELU}};
+    enum sl_activation activation;
+} shapes[] = {{257, 320, 131, 3, false, false, true, SL_ACT_NONE}, // more stages than there are, two tiles each way
+              {512, 64, 64, 0, true, false, false, SL_ACT_SILU},
+              {260, 192, 129, 2, true, false, true, SL_ACT_GELU_TANH},
+              {33, 128, 20, 1, false, true, true, SL_ACT_NONE},
+              {256, 256, 1, 0, false, true, false, SL_ACT_GELU}};
 
 struct product {
     const struct shape *shape;
@@ -51,7 +51,7 @@ static void open_product(struct product *p, const struct shape *s) {
                                     .weights = p->device_w,
                                     .bias = s->bias ? p->device_bias : NULL,
                                     .up_bias = s->n / 2,
-                                    .activation = (int)s->activation,
+                                    .activation = s->activation,
                                     .gated = s->gated};
 }
 
@@ -65,7 +65,7 @@ static float *multiply(const struct product *p, int64_t first, int64_t m) {
     size_t bytes = (size_t)(m * p->stride) * sizeof(float);
     float *y = take(bytes);
     void *up = gpu_up(p->y + first * p->stride, bytes);
-    const struct gpu_product args = {.m = m, .y = up, .y_stride = p->stride, .accumulate = p->shape->accumulate};
+    const struct sl_matmul args = {.m = m, .y = up, .y_stride = p->stride, .accumulate = p->shape->accumulate};
     sl_gpu_matmul_wgmma(queue, &p->matrix, (uint16_t *)p->device_x + first * p->shape->k, &args);
     gpu_down(y, up, bytes);
     gpu_free(up);
@@ -81,13 +81,13 @@ static double sum_of(const struct product *p, int64_t r, int64_t j) {
     return sum;
 }
 
-static double activated(enum gpu_activation activation, double x) {
+static double activated(enum sl_activation activation, double x) {
     switch (activation) {
-    case GPU_ACT_SILU:
+    case SL_ACT_SILU:
         return x / (1.0 + exp(-x));
-    case GPU_ACT_GELU:
+    case SL_ACT_GELU:
         return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
-    case GPU_ACT_GELU_TANH:
+    case SL_ACT_GELU_TANH:
         return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
     default:
         return x;

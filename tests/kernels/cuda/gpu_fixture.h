@@ -74,7 +74,7 @@ static inline void gpu_down(void *to, const void *from, size_t bytes) {
 
 // --- heads -----------------------------------------------------------------------------------------------------------
 
-struct gpu_heads {
+struct gpu_copied_heads {
     struct gpu_head *at; // device
     int n;
     const struct sl_kv *kv;
@@ -95,8 +95,8 @@ static inline void gpu_copy_pages(const struct sl_kv *kv, char *device, bool up)
 }
 
 // Heads without pages are a number of slots.
-static inline struct gpu_heads gpu_heads_up(const struct sl_kv *kv, int n) {
-    struct gpu_heads heads = {.n = n, .kv = kv};
+static inline struct gpu_copied_heads gpu_heads_up(const struct sl_kv *kv, int n) {
+    struct gpu_copied_heads heads = {.n = n, .kv = kv};
     struct gpu_head at[64];
     memset(at, 0, sizeof at);
     for (int h = 0; h < n; h++) {
@@ -126,7 +126,7 @@ static inline struct gpu_heads gpu_heads_up(const struct sl_kv *kv, int n) {
     return heads;
 }
 
-static inline void gpu_heads_free(struct gpu_heads *heads) {
+static inline void gpu_heads_free(struct gpu_copied_heads *heads) {
     for (int h = 0; h < heads->n; h++) {
         gpu_free(heads->pages[h]);
         gpu_free(heads->tables[h]);

@@ -85,14 +85,15 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
     CALL(embed, matrix_of(table), ids_there, m, out_there);
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
+static void norm(struct sl_stream *stream, const struct sl_norm *of, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
     struct sl_norm to = *of;
     to.weight = floats(of->weight, of->n, READ);
     to.bias = floats(of->bias, of->n, READ);
-    float *out_there = rows_of(out, m, out_stride, n_groups * of->n, WRITTEN);
-    const float *x_there = rows_of(x, m, x_stride, n_groups * of->n, READ);
-    CALL(norm, &to, x_there, x_stride, m, n_groups, out_there, out_stride);
+    float *out_there = rows_of(out, x.m, out_stride, x.n * of->n, WRITTEN);
+    struct sl_row_vectors x_there = x;
+    x_there.at = rows_of(x.at, x.m, x.stride, x.n * of->n, READ);
+    CALL(norm, &to, x_there, out_there, out_stride);
 }
 
 static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
@@ -104,11 +105,12 @@ static void angles(struct sl_stream *stream, const struct sl_rope *rope, const i
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
-    const float *c = floats(cosines, m * rope->rotary_dim / 2, READ),
-                *s = floats(sines, m * rope->rotary_dim / 2, READ);
-    float *x_there = rows_of(x, m, stride, (int64_t)n_heads * rope->head_dim, WRITTEN);
-    CALL(rotate, rope, c, s, x_there, stride, m, n_heads);
+                   struct sl_row_vectors x) {
+    const float *c = floats(cosines, x.m * rope->rotary_dim / 2, READ),
+                *s = floats(sines, x.m * rope->rotary_dim / 2, READ);
+    struct sl_row_vectors x_there = x;
+    x_there.at = rows_of(x.at, x.m, x.stride, (int64_t)x.n * rope->head_dim, WRITTEN);
+    CALL(rotate, rope, c, s, x_there);
 }
 
 static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,

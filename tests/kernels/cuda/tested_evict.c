@@ -40,11 +40,11 @@ static void mean_state(struct sl_stream *stream, const struct sl_kv_heads *heads
     CALL(mean_state, &there, n_tokens, mean, deviation);
 }
 
-static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
-                 int kernel, int64_t window, struct sl_vectors out) {
+static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_pooling pooling, struct sl_vectors out) {
     struct sl_kv_heads there = heads_of(heads, READ);
     struct sl_vectors from = vectors_of(x, heads, group, READ), to = vectors_of(out, heads, group, WRITTEN);
-    CALL(pool, &there, group, from, max, kernel, window, to);
+    CALL(pool, &there, group, from, pooling, to);
 }
 
 static void mean_group(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
@@ -129,38 +129,44 @@ static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, st
     CALL(gather, &there, lists, n_there);
 }
 
+static struct sl_nearest nearest_of(struct sl_nearest nearest, const struct sl_kv_heads *heads, struct sl_counts kept,
+                                    enum use use) {
+    struct sl_nearest there;
+    there.evicted = slots_of(nearest.evicted, heads, kept, true, use);
+    there.into = slots_of(nearest.into, heads, kept, true, use);
+    there.cosine = numbers_of(nearest.cosine, heads, kept, true, use);
+    return there;
+}
+
 static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
-                    struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
-                    struct sl_vectors cosine_out) {
+                    struct sl_counts kept, struct sl_nearest nearest_out) {
     struct sl_kv_heads there = heads_of(heads, READ);
     struct sl_lists lists = slots_of(keep, heads, kept, false, READ);
-    struct sl_lists evicted = slots_of(evicted_out, heads, kept, true, WRITTEN);
-    struct sl_lists into = slots_of(into_out, heads, kept, true, WRITTEN);
-    struct sl_vectors cosine = numbers_of(cosine_out, heads, kept, true, WRITTEN);
+    struct sl_nearest found = nearest_of(nearest_out, heads, kept, WRITTEN);
     struct sl_counts n_there = counts_of(kept, heads->n, READ);
-    CALL(nearest, &there, lists, n_there, evicted, into, cosine);
+    CALL(nearest, &there, lists, n_there, found);
 }
 
 static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
-                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
-                  float *threshold_inout, uint32_t *n_merged_out) {
+                  struct sl_nearest nearest, struct sl_merge_threshold threshold) {
     struct sl_kv_heads there = heads_of(heads, WRITTEN);
-    struct sl_lists from = slots_of(evicted, heads, kept, true, READ), to = slots_of(into, heads, kept, true, READ);
-    struct sl_vectors cosines = numbers_of(cosine, heads, kept, true, READ);
-    float *threshold = floats(threshold_inout, 1, WRITTEN);
-    uint32_t *n_merged = led(n_merged_out, sizeof *n_merged, WRITTEN);
+    struct sl_nearest found = nearest_of(nearest, heads, kept, READ);
+    struct sl_merge_threshold moving = threshold;
+    moving.at = floats(threshold.at, 1, WRITTEN);
+    moving.n_merged = led(threshold.n_merged, sizeof *threshold.n_merged, WRITTEN);
     struct sl_counts n_there = counts_of(kept, heads->n, READ);
-    CALL(merge, &there, n_there, from, to, cosines, beta, threshold, n_merged);
+    CALL(merge, &there, n_there, found, moving);
 }
 
-static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
-                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
+static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_mass mass, struct sl_lists keep,
+                 struct sl_counts kept, double *lost_inout) {
     struct sl_kv_heads there = heads_of(heads, READ);
-    struct sl_vectors from = vectors_of(x, heads, group, READ);
+    struct sl_mass from = mass;
+    from.x = vectors_of(mass.x, heads, mass.group, READ);
     struct sl_lists lists = slots_of(keep, heads, kept, false, READ);
     double *to = led(lost_inout, sizeof *to, WRITTEN);
     struct sl_counts n_there = counts_of(kept, heads->n, READ);
-    CALL(lost, &there, group, from, lists, n_there, n_rows, to);
+    CALL(lost, &there, from, lists, n_there, to);
 }
 
 static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,

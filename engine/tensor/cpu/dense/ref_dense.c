@@ -143,12 +143,12 @@ static void norm_vector(const struct sl_norm *norm, const float *x, float *out) 
     }
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
     (void)stream;
-    for (int64_t r = 0; r < m; r++) {
-        for (int64_t g = 0; g < n_groups; g++) {
-            norm_vector(norm, x + r * x_stride + g * norm->n, out + r * out_stride + g * norm->n);
+    for (int64_t r = 0; r < x.m; r++) {
+        for (int64_t g = 0; g < x.n; g++) {
+            norm_vector(norm, x.at + r * x.stride + g * norm->n, out + r * out_stride + g * norm->n);
         }
     }
 }
@@ -176,12 +176,12 @@ static void angles(struct sl_stream *stream, const struct sl_rope *rope, const i
 
 // (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin) for the angle i of the row's position
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
+                   struct sl_row_vectors x) {
     (void)stream;
     int half = rope->rotary_dim / 2;
-    for (int64_t r = 0; r < m; r++, cosines += half, sines += half) {
-        for (int h = 0; h < n_heads; h++) {
-            float *head = x + r * stride + (int64_t)h * rope->head_dim;
+    for (int64_t r = 0; r < x.m; r++, cosines += half, sines += half) {
+        for (int h = 0; h < x.n; h++) {
+            float *head = x.at + r * x.stride + (int64_t)h * rope->head_dim;
             for (int i = 0; i < half; i++) {
                 float a = head[i], b = head[i + half];
                 head[i] = a * cosines[i] - b * sines[i];

@@ -7,14 +7,12 @@
 struct sl_norm_rows {
     const struct sl_norm *norm;
     void (*vector)(const struct sl_norm *norm, const float *x, float *out); // normalizes norm->n floats; out may be x
-    const float *x;
-    int64_t x_stride;
-    int n_groups;
+    struct sl_row_vectors x;
     float *out;
     int64_t out_stride;
 };
 
-void sl_norm_run(struct sl_stream *stream, const struct sl_norm_rows *rows, int64_t m);
+void sl_norm_run(struct sl_stream *stream, struct sl_norm_rows rows);
 
 // Rotates (a, b) = (x[i], x[i + half]) to (a cos - b sin, b cos + a sin), half = rotary_dim / 2, in n_heads heads of a
 // row.
@@ -25,9 +23,7 @@ struct sl_rotate_rows {
     sl_rotate_row_fn *row;
     const struct sl_rope *rope;
     const float *cosines, *sines;
-    float *x;
-    int64_t stride;
-    int n_heads;
+    struct sl_row_vectors x;
 };
 
-void sl_rotate_run(struct sl_stream *stream, const struct sl_rotate_rows *rows, int64_t m);
+void sl_rotate_run(struct sl_stream *stream, struct sl_rotate_rows rows);

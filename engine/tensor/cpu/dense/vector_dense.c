@@ -76,10 +76,9 @@ static void norm_vector(const struct sl_norm *norm, const float *x, float *out) 
     }
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
-    struct sl_norm_rows rows = {norm, norm_vector, x, x_stride, n_groups, out, out_stride};
-    sl_norm_run(stream, &rows, m);
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
+    sl_norm_run(stream, (struct sl_norm_rows){norm, norm_vector, x, out, out_stride});
 }
 
 static void rotate_row(const struct sl_rope *rope, const float *cosines, const float *sines, float *x, int n_heads) {
@@ -96,10 +95,9 @@ static void rotate_row(const struct sl_rope *rope, const float *cosines, const f
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
-    struct sl_rotate_rows rows = {rotate_row, rope, cosines, sines, x, stride, n_heads};
+                   struct sl_row_vectors x) {
     assert(rope->rotary_dim % 8 == 0);
-    sl_rotate_run(stream, &rows, m);
+    sl_rotate_run(stream, (struct sl_rotate_rows){rotate_row, rope, cosines, sines, x});
 }
 
 void sl_vector_dense_fill(struct sl_ops *ops) {

@@ -12,11 +12,9 @@
 
 struct lost_call {
     const struct sl_kv_heads *heads;
-    int group;
-    struct sl_vectors x;
+    struct sl_mass mass;
     struct sl_lists keep;
     struct sl_counts kept;
-    int64_t n_rows;
     double *lost; // [heads]
 };
 
@@ -37,20 +35,22 @@ static void lose_head(const void *arg, int h) {
     const struct lost_call *c = arg;
     const uint32_t *keep = sl_list(c->keep, h);
     uint32_t n = c->heads->kv[h].n_slots, n_keep = sl_count(c->kept, h);
+    int group = c->mass.group;
+    int64_t n_rows = c->mass.n_rows;
     double sum = 0, all = 0;
-    for (int g = 0; g < c->group && n_keep < n; g++) {
-        const float *x = sl_vector(c->x, h * c->group + g);
+    for (int g = 0; g < group && n_keep < n; g++) {
+        const float *x = sl_vector(c->mass.x, h * group + g);
         sum += sum_evicted(x, keep, n_keep, n);
-        all += c->n_rows > 0 ? sum_evicted(x, NULL, 0, n) : 0;
+        all += n_rows > 0 ? sum_evicted(x, NULL, 0, n) : 0;
     }
-    c->lost[h] = c->n_rows <= 0 ? sum / c->group : all > 0 ? sum / all * (double)c->n_rows : 0;
+    c->lost[h] = n_rows <= 0 ? sum / group : all > 0 ? sum / all * (double)n_rows : 0;
 }
 
-static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
-                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
+static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_mass mass, struct sl_lists keep,
+                 struct sl_counts kept, double *lost_inout) {
     double of_heads[SL_MAX_HEADS], sum = 0;
-    const struct lost_call call = {heads, group, x, keep, kept, n_rows, of_heads};
-    sl_each_head(stream, heads->n, sl_heads_slots(heads) * (size_t)group, lose_head, &call);
+    const struct lost_call call = {heads, mass, keep, kept, of_heads};
+    sl_each_head(stream, heads->n, sl_heads_slots(heads) * (size_t)mass.group, lose_head, &call);
     for (int h = 0; h < heads->n; h++) {
         sum += of_heads[h];
     }

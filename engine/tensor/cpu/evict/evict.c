@@ -68,9 +68,11 @@ static void nearest_head(const void *arg, int h) {
         return;
     }
     const struct sl_kv *kv = &c->heads->kv[h];
-    float *cosine = sl_vector(c->out, h);
-    list_evicted(sl_list(c->keep, h), n_kept, kv->n_slots, sl_list(c->evicted, h));
-    c->by->nearest(kv, sl_list(c->evicted, h), n, sl_list(c->keep, h), n_kept, sl_list(c->into, h), cosine);
+    const uint32_t *keep = sl_list(c->keep, h);
+    uint32_t *evicted = sl_list(c->nearest.evicted, h);
+    float *cosine = sl_vector(c->nearest.cosine, h);
+    list_evicted(keep, n_kept, kv->n_slots, evicted);
+    c->by->nearest(kv, evicted, n, keep, n_kept, sl_list(c->nearest.into, h), cosine);
     for (uint32_t i = 0; i < n; i++) {
         cosine[i] = fminf(fmaxf(cosine[i], -1), 1); // rounding can exceed 1; NaN becomes -1
     }
@@ -86,7 +88,7 @@ static bool mean_similarity(const struct sl_evict_call *c, float *mean_out) {
     int64_t count = 0;
     for (int h = 0; h < c->heads->n; h++) {
         for (uint32_t i = 0; i < n_evicted(c, h); i++, count++) {
-            sum += (double)sl_vector(c->x, h)[i];
+            sum += (double)sl_vector(c->nearest.cosine, h)[i];
         }
     }
     *mean_out = count > 0 ? (float)(sum / (double)count) : 0;
@@ -95,8 +97,8 @@ static bool mean_similarity(const struct sl_evict_call *c, float *mean_out) {
 
 // Moves the slots that reach the threshold to the front of their lists, and returns how many will be merged.
 static uint32_t list_merged(const struct sl_evict_call *c, int h, float threshold) {
-    uint32_t *from = sl_list(c->evicted, h), *into = sl_list(c->into, h), n = 0;
-    float *cosine = sl_vector(c->x, h);
+    uint32_t *from = sl_list(c->nearest.evicted, h), *into = sl_list(c->nearest.into, h), n = 0;
+    float *cosine = sl_vector(c->nearest.cosine, h);
     for (uint32_t i = 0; i < n_evicted(c, h); i++) {
         if (cosine[i] >= threshold) {
             from[n] = from[i];
@@ -110,24 +112,24 @@ static uint32_t list_merged(const struct sl_evict_call *c, int h, float threshol
 static void merge_head(const void *arg, int h) {
     const struct sl_evict_call *c = arg;
     if (c->n[h] > 0) {
-        c->by->merge(&c->heads->kv[h], sl_list(c->evicted, h), sl_list(c->into, h), sl_vector(c->x, h), c->n[h]);
+        c->by->merge(&c->heads->kv[h], sl_list(c->nearest.evicted, h), sl_list(c->nearest.into, h),
+                     sl_vector(c->nearest.cosine, h), c->n[h]);
     }
 }
 
-void sl_evict_merge(struct sl_stream *stream, struct sl_evict_call *call, float beta, float *threshold_inout,
-                    uint32_t *n_merged_out) {
+void sl_evict_merge(struct sl_stream *stream, struct sl_evict_call *call, struct sl_merge_threshold threshold) {
     const struct sl_kv_heads *heads = call->heads;
     uint32_t n[SL_MAX_HEADS];
-    float mean;
-    *n_merged_out = 0;
+    float mean, beta = threshold.beta, *t = threshold.at;
+    *threshold.n_merged = 0;
     if (!mean_similarity(call, &mean)) {
         return;
     }
-    *threshold_inout = *threshold_inout == 0 ? mean : (1 - beta) * *threshold_inout + beta * mean;
+    *t = *t == 0 ? mean : (1 - beta) * *t + beta * mean;
     for (int h = 0; h < heads->n; h++) {
         assert(heads->kv[h].n_packed == 0);
-        n[h] = list_merged(call, h, *threshold_inout);
-        *n_merged_out += n[h];
+        n[h] = list_merged(call, h, *t);
+        *threshold.n_merged += n[h];
     }
     call->n = n;
     sl_each_head(stream, heads->n, n_numbers(heads), merge_head, call);

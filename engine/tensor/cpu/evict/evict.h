@@ -21,17 +21,17 @@ struct sl_evict_kernels {
 struct sl_evict_call {
     const struct sl_evict_kernels *by;
     const struct sl_kv_heads *heads;
-    struct sl_vectors x, out; // x: weights, or the cosines of merge
-    struct sl_lists keep, evicted, into;
+    struct sl_vectors x, out; // of value_change
+    struct sl_lists keep;
     struct sl_counts kept;
+    struct sl_nearest nearest;
     const uint32_t *n; // [heads] lengths of the lists to merge: sl_evict_merge() sets it
     int group;
     bool mean_center;
 };
 void sl_evict_value_change(struct sl_stream *stream, const struct sl_evict_call *call);
 void sl_evict_nearest(struct sl_stream *stream, const struct sl_evict_call *call);
-void sl_evict_merge(struct sl_stream *stream, struct sl_evict_call *call, float beta, float *threshold_inout,
-                    uint32_t *n_merged_out);
+void sl_evict_merge(struct sl_stream *stream, struct sl_evict_call *call, struct sl_merge_threshold threshold);
 
 // Defines a tier's entries of the table from its kernels; tiers differ in nothing else.
 #define SL_EVICT_OPS(kernels)                                                                                          \
@@ -42,23 +42,15 @@ void sl_evict_merge(struct sl_stream *stream, struct sl_evict_call *call, float 
         sl_evict_value_change(stream, &call);                                                                          \
     }                                                                                                                  \
     static void nearest_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,         \
-                              struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,            \
-                              struct sl_vectors cosine_out) {                                                          \
-        const struct sl_evict_call call = {.by = &(kernels),                                                           \
-                                           .heads = heads,                                                             \
-                                           .keep = keep,                                                               \
-                                           .kept = kept,                                                               \
-                                           .evicted = evicted_out,                                                     \
-                                           .into = into_out,                                                           \
-                                           .out = cosine_out};                                                         \
+                              struct sl_counts kept, struct sl_nearest nearest_out) {                                  \
+        const struct sl_evict_call call = {                                                                            \
+            .by = &(kernels), .heads = heads, .keep = keep, .kept = kept, .nearest = nearest_out};                     \
         sl_evict_nearest(stream, &call);                                                                               \
     }                                                                                                                  \
     static void merge_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,          \
-                            struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,       \
-                            float *threshold_inout, uint32_t *n_merged_out) {                                          \
-        struct sl_evict_call call = {                                                                                  \
-            .by = &(kernels), .heads = heads, .kept = kept, .evicted = evicted, .into = into, .x = cosine};            \
-        sl_evict_merge(stream, &call, beta, threshold_inout, n_merged_out);                                            \
+                            struct sl_nearest nearest, struct sl_merge_threshold threshold) {                          \
+        struct sl_evict_call call = {.by = &(kernels), .heads = heads, .kept = kept, .nearest = nearest};              \
+        sl_evict_merge(stream, &call, threshold);                                                                      \
     }                                                                                                                  \
     static void fill_evict(struct sl_ops *ops) {                                                                       \
         ops->value_change = value_change_heads;                                                                        \

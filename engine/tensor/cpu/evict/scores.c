@@ -17,10 +17,10 @@ struct call {
     struct sl_vectors x, out, deviation;
     const float *values;
     double *sums;
-    int plane, m, n, group, kernel, layer;
-    int64_t n_tokens, window, offset;
+    int plane, m, n, group, layer;
+    int64_t n_tokens, offset;
     uint64_t seed;
-    bool max;
+    struct sl_pooling pooling;
 };
 
 // --- stored scores ---------------------------------------------------------------------------------------------------
@@ -138,9 +138,10 @@ static void pool_head(const void *arg, int row) {
     const struct call *c = arg;
     const float *x = sl_vector(c->x, row);
     float *out = sl_vector(c->out, row);
-    int64_t n = c->heads->kv[row / c->group].n_slots, n_before = n > c->window ? n - c->window : 0;
+    int kernel = c->pooling.kernel;
+    int64_t n = c->heads->kv[row / c->group].n_slots, n_before = n > c->pooling.window ? n - c->pooling.window : 0;
     for (int64_t j = 0; j < n_before; j++) {
-        int64_t begin = j - c->kernel / 2, end = begin + c->kernel;
+        int64_t begin = j - kernel / 2, end = begin + kernel;
         begin = begin > 0 ? begin : 0;
         end = end < n_before ? end : n_before;
         float max = -INFINITY;
@@ -149,16 +150,16 @@ static void pool_head(const void *arg, int row) {
             max = x[i] > max ? x[i] : max;
             sum += (double)x[i];
         }
-        out[j] = c->max ? max : (float)(sum / c->kernel);
+        out[j] = c->pooling.max ? max : (float)(sum / kernel);
     }
     memcpy(out + n_before, x + n_before, (size_t)(n - n_before) * sizeof *out);
 }
 
-static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
-                 int kernel, int64_t window, struct sl_vectors out) {
-    const struct call call = {
-        .heads = heads, .group = group, .x = x, .max = max, .kernel = kernel, .window = window, .out = out};
-    sl_each_head(stream, heads->n * group, sl_heads_slots(heads) * (size_t)(group * kernel), pool_head, &call);
+static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_pooling pooling, struct sl_vectors out) {
+    const struct call call = {.heads = heads, .group = group, .x = x, .pooling = pooling, .out = out};
+    size_t work = sl_heads_slots(heads) * (size_t)(group * pooling.kernel);
+    sl_each_head(stream, heads->n * group, work, pool_head, &call);
 }
 
 static void mean_group_head(const void *arg, int h) {

@@ -33,7 +33,7 @@ static __global__ void __launch_bounds__(THREADS)
 // blockIdx: columns of y, row.
 template <uint32_t SIDES>
 static __global__ void __launch_bounds__(THREADS)
-    finish_parts(gpu_matrix w, const float *sums, uint32_t n_parts, gpu_product args, uint32_t n_columns) {
+    finish_parts(gpu_matrix w, const float *sums, uint32_t n_parts, sl_matmul args, uint32_t n_columns) {
     int64_t pitch = (int64_t)n_columns * SIDES;
     float *y = args.y + blockIdx.y * args.y_stride;
     sums += blockIdx.y * pitch;
@@ -60,35 +60,23 @@ void sl_gpu_round_rows(struct gpu_queue *queue, const float *x, int64_t x_stride
 }
 
 void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums,
-                        const struct gpu_product *args) {
+                        const struct sl_matmul *args) {
     if (args->m > 0) {
         sl_gpu_finish_parts(queue, w, sums, 1, args, w->gated ? w->n / 2 : w->n);
     }
 }
 
-template <int KIND>
-static void pair_all(struct gpu_queue *queue, const float *x, int64_t x_stride, int64_t m, int64_t k, int64_t pitch,
-                     void *out) {
-    GPU_LAUNCH(pair_rows<KIND>, gpu::grid_of((uint32_t)pitch / 8, (int)m), THREADS, 0, queue, x, x_stride, (uint32_t)k,
-               (uint32_t)pitch, (uint4 *)out);
+template <int KIND> static void pair_all(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul &args) {
+    GPU_LAUNCH(pair_rows<KIND>, gpu::grid_of((uint32_t)w.pitch / 8, (int)args.m), THREADS, 0, queue, args.x,
+               args.x_stride, (uint32_t)w.k, (uint32_t)w.pitch, (uint4 *)args.scratch);
 }
 
-void sl_gpu_pair_rows(struct gpu_queue *queue, enum gpu_weight_kind kind, const float *x, int64_t x_stride, int64_t m,
-                      int64_t k, int64_t pitch, void *out) {
-    switch (kind) {
-    case GPU_WEIGHT_INT8:
-        pair_all<GPU_WEIGHT_INT8>(queue, x, x_stride, m, k, pitch, out);
-        break;
-    case GPU_WEIGHT_INT4:
-        pair_all<GPU_WEIGHT_INT4>(queue, x, x_stride, m, k, pitch, out);
-        break;
-    default:
-        pair_all<GPU_WEIGHT_BF16>(queue, x, x_stride, m, k, pitch, out);
-    }
+void sl_gpu_pair_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args) {
+    gpu::by_kind(*w, [&](auto kind) { pair_all<decltype(kind)::value>(queue, *w, *args); });
 }
 
 void sl_gpu_finish_parts(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums, uint32_t n_parts,
-                         const struct gpu_product *args, int64_t n_columns) {
+                         const struct sl_matmul *args, int64_t n_columns) {
     dim3 grid = gpu::grid_of((uint32_t)n_columns, (int)args->m);
     if (w->gated) {
         GPU_LAUNCH(finish_parts<2>, grid, THREADS, 0, queue, *w, sums, n_parts, *args, (uint32_t)n_columns);

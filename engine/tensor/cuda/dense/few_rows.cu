@@ -22,7 +22,7 @@ struct row_of_x {
     int64_t k;       // numbers from there on to the row's end
 };
 
-GPU_DEVICE row_of_x x_at(const gpu_product &args, int64_t k, uint32_t u) {
+GPU_DEVICE row_of_x x_at(const sl_matmul &args, int64_t k, uint32_t u) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     int64_t from = gpu::UNIT * (int64_t)u + 8 * t, left = g < args.m && from < k ? k - from : 0;
     return {args.x + (g < args.m ? g : 0) * args.x_stride + from, (uint32_t)((left + gpu::UNIT - 1) / gpu::UNIT), left};
@@ -120,7 +120,7 @@ GPU_DEVICE void add_piece(sources<SIDES, KIND> &from, uint32_t n, float (&sums)[
 // blockIdx: tiles of 16 columns, WARPS / n_pieces of them.
 template <uint32_t SIDES, int KIND, bool WIDE>
 static __global__ void __launch_bounds__(THREADS, WIDE ? 2 : 1)
-    few_rows(gpu_matrix w, gpu_product args, int64_t n_columns, uint32_t n_pieces) {
+    few_rows(gpu_matrix w, sl_matmul args, int64_t n_columns, uint32_t n_pieces) {
     __shared__ float pieces[WARPS][SIDES][ROWS][16 + 1];
     uint32_t warp = threadIdx.x / 32, piece = warp % n_pieces, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     uint32_t n_units = (uint32_t)(w.pitch / gpu::UNIT), n_wide = WARPS / n_pieces * 16; // columns of the block
@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(THREADS, WIDE ? 2 : 1)
 }
 
 template <int KIND, bool WIDE>
-static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
+static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul &args, int64_t n_columns) {
     uint32_t n_pieces = GPU_PIECES(w);
     int64_t n_wide = WARPS / n_pieces * 16;
     unsigned grid = (unsigned)((n_columns + n_wide - 1) / n_wide);
@@ -172,7 +172,7 @@ static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const gpu
 }
 
 template <int KIND>
-static void launch(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
+static void launch(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul &args, int64_t n_columns) {
     if ((w.k % 8 | args.x_stride % 4) == 0 && ((uintptr_t)args.x & 15) == 0) {
         launch_sides<KIND, true>(queue, w, args, n_columns);
     } else {
@@ -180,16 +180,7 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, const gpu_produ
     }
 }
 
-void sl_gpu_matmul_few_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args,
+void sl_gpu_matmul_few_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args,
                             int64_t n_columns) {
-    switch (w->kind) {
-    case GPU_WEIGHT_INT8:
-        launch<GPU_WEIGHT_INT8>(queue, *w, *args, n_columns);
-        break;
-    case GPU_WEIGHT_INT4:
-        launch<GPU_WEIGHT_INT4>(queue, *w, *args, n_columns);
-        break;
-    default:
-        launch<GPU_WEIGHT_BF16>(queue, *w, *args, n_columns);
-    }
+    gpu::by_kind(*w, [&](auto kind) { launch<decltype(kind)::value>(queue, *w, *args, n_columns); });
 }

@@ -11,7 +11,6 @@ extern "C" {
 // --- dense (dense/rows.cu, matmul.cu, pick.cu) -----------------------------------------------------------------------
 
 enum gpu_weight_kind { GPU_WEIGHT_F32, GPU_WEIGHT_F16, GPU_WEIGHT_BF16, GPU_WEIGHT_INT8, GPU_WEIGHT_INT4 };
-enum gpu_activation { GPU_ACT_NONE, GPU_ACT_SILU, GPU_ACT_GELU, GPU_ACT_GELU_TANH }; // enum sl_activation
 
 // struct sl_matrix on the device; table/pack.h makes its bytes. Rows of W are `pitch` weights apart; weights from k on
 // are 0.
@@ -24,61 +23,23 @@ struct gpu_matrix {
     int64_t up_bias;        // for a gated matrix: the offset in it of the second half's bias
     int64_t first_id;       // for embed(): the id of the first row
     int64_t whole_n;        // n, or the n of the matrix of which this is a rank's share
-    int activation;
+    enum sl_activation activation;
     bool gated;
     size_t scales_at, bytes; // of the packed matrix
 };
 
-struct gpu_product { // struct sl_matmul
-    const float *x;
-    int64_t x_stride, m;
-    float *y;
-    int64_t y_stride, n_columns; // 0: all
-    bool accumulate;
-    bool reading; // rows of a prompt, whose bits may differ from those of the same rows elsewhere
-    void *work;   // device memory of sl_gpu_matmul_work() bytes, at a multiple of 16
-};
-
-struct gpu_norm { // struct sl_norm
-    bool layer;   // SL_NORM_LAYER
-    int64_t n;
-    float eps;
-    const float *weight, *bias;
-};
-
-struct gpu_rope { // struct sl_rope
-    int head_dim, rotary_dim;
-    const double *inv_freq;
-    double scale;
-};
-
-#define GPU_MAX_CANDIDATES 1024 // SL_MAX_CANDIDATES
-
-struct gpu_pick { // struct sl_pick
-    int32_t most;
-    float temperature;
-};
-
-struct gpu_picked { // struct sl_picked
-    double lse, rest;
-    int32_t n_finite, n;
-    struct gpu_candidate {
-        float logit;
-        int32_t id;
-    } best[GPU_MAX_CANDIDATES];
-};
-
-// The structs are host memory and are read at the call. embed, of stored weights, and rotate are exact. A product is a
+// The structs are host memory and are read at the call; what they point to is memory of the device: sl_matmul.scratch has
+// sl_gpu_matmul_work() bytes, at a multiple of 16. embed, of stored weights, and rotate are exact. A product is a
 // sum in f32 whose order does not depend on m (dense/tensor_cores.h), with x rounded to bf16 where weights are bf16 or
 // quantized. The old y, where the product adds to it, is added last there.
 void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
-void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride);
-void sl_gpu_angles(struct gpu_queue *queue, const struct gpu_rope *rope, const int64_t *positions, int64_t m,
+void sl_gpu_norm(struct gpu_queue *queue, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride);
+void sl_gpu_angles(struct gpu_queue *queue, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines);
-void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads);
-void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
+void sl_gpu_rotate(struct gpu_queue *queue, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   struct sl_row_vectors x_inout);
+void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args);
 size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m, bool reading); // for x as bf16, and sums; may be 0
 
 // The passes around a product of many rows or by a library: x[m][k] to bf16, out[m][pitch] with zeros from k on; and,
@@ -86,12 +47,12 @@ size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m, bool reading); 
 void sl_gpu_round_rows(struct gpu_queue *queue, const float *x, int64_t x_stride, int64_t m, int64_t k, int64_t pitch,
                        void *out);
 void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums,
-                        const struct gpu_product *args);
+                        const struct sl_matmul *args);
 
 // Multiplies by wgmma (dense/wgmma.cu), for bf16 weights: pitch a multiple of 64, below 2^32 of them; x as of
 // sl_gpu_round_rows, below 2^32. Does nothing on devices other than compute capability 9.0.
 void sl_gpu_matmul_wgmma(struct gpu_queue *queue, const struct gpu_matrix *w, const void *x,
-                         const struct gpu_product *args);
+                         const struct sl_matmul *args);
 
 // Writes random weights (engine/tensor/drawn.h) for w, which is stored bf16, into weights_out[w->n][w->pitch]: element
 // i of its rows is number first + i. Exact.
@@ -99,26 +60,14 @@ void sl_gpu_draw(struct gpu_queue *queue, const struct gpu_matrix *w, uint64_t f
 
 // asked: device, [m]. Candidates are exact; lse and rest are sums in f64.
 size_t sl_gpu_pick_work(int64_t m);
-void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,
-                 void *work, struct gpu_picked *picked_out);
+void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+                 void *work, struct sl_picked *picked_out);
 
 // --- exchange between ranks (dense/ranks.cu) -------------------------------------------------------------------------
 
-#define GPU_MAX_PARTS 16 // SL_MAX_RANKS
-
-struct gpu_columns { // struct sl_columns
-    float *x;
-    int64_t stride, m;
-    int n_parts;
-    uint32_t bounds[GPU_MAX_PARTS + 1];
-    bool bf16;
-    void *parts;
-    size_t part_bytes;
-};
-
 // Exact, except where bf16 rounds: it rounds as products round x.
-void sl_gpu_put_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank);
-void sl_gpu_take_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank);
+void sl_gpu_put_columns(struct gpu_queue *queue, const struct sl_columns *columns, int rank);
+void sl_gpu_take_columns(struct gpu_queue *queue, const struct sl_columns *columns, int rank);
 
 #ifdef __cplusplus
 }

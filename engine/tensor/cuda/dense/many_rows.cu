@@ -160,7 +160,7 @@ GPU_DEVICE void multiply(const stage<N> *from, float (&sums)[N / 16][N / 32][4])
 
 // Writes y of a warp's sums, 16 rows at a time, through shared memory of the warp's own.
 template <uint32_t N, uint32_t SIDES>
-GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, const tile<N, SIDES> &of,
+GPU_DEVICE void finish(const gpu_matrix &w, const sl_matmul &args, const tile<N, SIDES> &of,
                        const float (&sums)[N / 16][N / 32][4], float *piece) {
     typedef tile<N, SIDES> T;
     constexpr uint32_t PITCH = N / 2 + 8, WIDTH = N / 2 / SIDES; // of y
@@ -183,7 +183,7 @@ GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, const tile<
 // blockIdx: tiles of rows, of columns. x: [m][pitch] as bf16.
 template <uint32_t N, uint32_t SIDES, int KIND>
 static __global__ void __launch_bounds__(THREADS, 2)
-    many_rows(gpu_matrix w, const uint16_t *x, gpu_product args, int64_t n_columns) {
+    many_rows(gpu_matrix w, const uint16_t *x, sl_matmul args, int64_t n_columns) {
     constexpr bool CODES = KIND != GPU_WEIGHT_BF16;
     typedef codes<N, CODES ? KIND : GPU_WEIGHT_INT8> held;
     GPU_DYNAMIC_SHARED(char, stages);
@@ -233,17 +233,17 @@ static __global__ void __launch_bounds__(THREADS, 2)
 // --- launches --------------------------------------------------------------------------------------------------------
 
 template <uint32_t N, uint32_t SIDES, int KIND>
-static void launch_tiles(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
+static void launch_tiles(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul &args, int64_t n_columns) {
     constexpr size_t BYTES = STAGES * bytes_of_stage<N, (KIND != GPU_WEIGHT_BF16)>::VALUE;
     constexpr int64_t COLUMNS = N / SIDES;
     dim3 grid((unsigned)((args.m + N - 1) / N), (unsigned)((n_columns + COLUMNS - 1) / COLUMNS));
     GPU_ALLOW_SHARED((many_rows<N, SIDES, KIND>), BYTES);
-    GPU_LAUNCH((many_rows<N, SIDES, KIND>), grid, THREADS, BYTES, queue, w, (const uint16_t *)args.work, args,
+    GPU_LAUNCH((many_rows<N, SIDES, KIND>), grid, THREADS, BYTES, queue, w, (const uint16_t *)args.scratch, args,
                n_columns);
 }
 
 template <uint32_t SIDES, int KIND>
-static void launch(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
+static void launch(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul &args, int64_t n_columns) {
     int64_t n_large = (args.m + 127) / 128 * ((n_columns * SIDES + 127) / 128);
     if (args.m > 64 && n_large >= LARGE) {
         launch_tiles<128, SIDES, KIND>(queue, w, args, n_columns);
@@ -253,7 +253,7 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, const gpu_produ
 }
 
 template <int KIND>
-static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
+static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul &args, int64_t n_columns) {
     if (w.gated) {
         launch<2, KIND>(queue, w, args, n_columns);
     } else {
@@ -265,23 +265,14 @@ size_t sl_gpu_many_rows_work(const struct gpu_matrix *w, int64_t m) {
     return (size_t)((m < MOST_ROWS ? m : MOST_ROWS) * w->pitch) * sizeof(uint16_t);
 }
 
-void sl_gpu_matmul_many_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args,
+void sl_gpu_matmul_many_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args,
                              int64_t n_columns) {
     for (int64_t first = 0; first < args->m; first += MOST_ROWS) {
-        gpu_product some = *args;
+        sl_matmul some = *args;
         some.m = args->m - first < MOST_ROWS ? args->m - first : MOST_ROWS;
         some.x += first * args->x_stride;
         some.y += first * args->y_stride;
-        sl_gpu_round_rows(queue, some.x, some.x_stride, some.m, w->k, w->pitch, some.work);
-        switch (w->kind) {
-        case GPU_WEIGHT_INT8:
-            launch_sides<GPU_WEIGHT_INT8>(queue, *w, some, n_columns);
-            break;
-        case GPU_WEIGHT_INT4:
-            launch_sides<GPU_WEIGHT_INT4>(queue, *w, some, n_columns);
-            break;
-        default:
-            launch_sides<GPU_WEIGHT_BF16>(queue, *w, some, n_columns);
-        }
+        sl_gpu_round_rows(queue, some.x, some.x_stride, some.m, w->k, w->pitch, some.scratch);
+        gpu::by_kind(*w, [&](auto kind) { launch_sides<decltype(kind)::value>(queue, *w, some, n_columns); });
     }
 }

@@ -45,7 +45,7 @@ GPU_DEVICE void add_tile(const float (*rows)[16 * EACH + 4], const float (*colum
 
 // blockIdx: tiles of columns, of rows. The bound of one block lets ptxas take more registers instead of spilling.
 template <uint32_t EACH, bool GATED>
-static __global__ void __launch_bounds__(THREADS, 1) matmul(gpu_matrix w, gpu_product args, int64_t n_columns) {
+static __global__ void __launch_bounds__(THREADS, 1) matmul(gpu_matrix w, sl_matmul args, int64_t n_columns) {
     constexpr uint32_t ROWS = 16 * EACH;
     __shared__ __attribute__((aligned(16))) float rows[DEPTH][ROWS + 4], columns[1 + GATED][DEPTH][COLUMNS + 4];
     uint32_t x = threadIdx.x % 16, y = threadIdx.x / 16;
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(THREADS, 1) matmul(gpu_matrix w, gpu_pr
 }
 
 template <uint32_t EACH>
-static void launch(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
+static void launch(struct gpu_queue *queue, const gpu_matrix &w, const sl_matmul &args, int64_t n_columns) {
     dim3 grid((unsigned)((n_columns + COLUMNS - 1) / COLUMNS), (unsigned)((args.m + 16 * EACH - 1) / (16 * EACH)));
     if (w.gated) {
         GPU_LAUNCH((matmul<EACH, true>), grid, THREADS, 0, queue, w, args, n_columns);
@@ -109,7 +109,7 @@ size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m, bool reading) {
     return reading ? sl_gpu_many_rows_work(w, m) : sl_gpu_some_rows_work(w, m);
 }
 
-void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args) {
+void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args) {
     int64_t n_columns = args->n_columns > 0 ? args->n_columns : w->gated ? w->n / 2 : w->n;
     if (args->m <= 0 || n_columns <= 0) {
         return;

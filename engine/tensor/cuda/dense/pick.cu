@@ -11,7 +11,7 @@
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/radix.h"
 
-constexpr uint32_t THREADS = 1024, AHEAD = 8, PARTS = 32, PART_THREADS = 256, MOST = GPU_MAX_CANDIDATES;
+constexpr uint32_t THREADS = 1024, AHEAD = 8, PARTS = 32, PART_THREADS = 256, MOST = SL_MAX_CANDIDATES;
 
 struct pick_row {  // about the best logits
     uint64_t last; // place_of() the last one
@@ -82,7 +82,7 @@ GPU_DEVICE void sort(uint64_t *best, uint32_t n) {
 
 // blockIdx.x: row.
 static __global__ void __launch_bounds__(THREADS)
-    pick_best(const float *logits, uint32_t n_vocab, const gpu_pick *asked, pick_row *rows, gpu_picked *picked) {
+    pick_best(const float *logits, uint32_t n_vocab, const sl_pick *asked, pick_row *rows, sl_picked *picked) {
     __shared__ gpu::search search;
     __shared__ uint64_t best[MOST];
     __shared__ uint32_t n_listed;
@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 // blockIdx: row, part.
 static __global__ void __launch_bounds__(PART_THREADS)
-    pick_rest(const float *logits, uint32_t n_vocab, const gpu_pick *asked, const pick_row *rows, pick_part *parts) {
+    pick_rest(const float *logits, uint32_t n_vocab, const sl_pick *asked, const pick_row *rows, pick_part *parts) {
     __shared__ double scratch[32];
     uint32_t r = blockIdx.x;
     pick_row row = rows[r];
@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(PART_THREADS)
 
 // A warp for each row, a lane for each part.
 static __global__ void __launch_bounds__(PARTS)
-    pick_end(const pick_row *rows, const pick_part *parts, gpu_picked *picked) {
+    pick_end(const pick_row *rows, const pick_part *parts, sl_picked *picked) {
     __shared__ double scratch[32];
     uint32_t r = blockIdx.x;
     pick_row row = rows[r];
@@ -185,8 +185,8 @@ size_t sl_gpu_pick_work(int64_t m) {
     return rows_bytes(m) + (size_t)m * PARTS * sizeof(pick_part);
 }
 
-void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,
-                 void *work, struct gpu_picked *picked_out) {
+void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+                 void *work, struct sl_picked *picked_out) {
     pick_row *rows = (pick_row *)work;
     pick_part *parts = (pick_part *)((char *)work + rows_bytes(m));
     if (m > 0) {

@@ -22,17 +22,17 @@ static __global__ void __launch_bounds__(THREADS)
 
 // blockIdx: the n columns of all parts, row.
 template <bool BF16>
-static __global__ void __launch_bounds__(THREADS) take_columns(gpu_columns columns, uint32_t n, int rank) {
+static __global__ void __launch_bounds__(THREADS) take_columns(sl_columns columns, uint32_t n, int rank) {
     float *x = columns.x + blockIdx.y * columns.stride;
     FOR_SLOTS(j, n) {
         int r = 0;
-        uint32_t first = 0, end = columns.bounds[1];
+        uint32_t first = 0, end = (uint32_t)columns.bounds[1];
         GPU_UNROLL // otherwise indexed arrays would be in memory
-            for (int i = 1; i < GPU_MAX_PARTS; i++) {
-            if (i < columns.n_parts && j >= columns.bounds[i]) {
+            for (int i = 1; i < SL_MAX_RANKS; i++) {
+            if (i < columns.n_parts && j >= (uint32_t)columns.bounds[i]) {
                 r = i;
-                first = columns.bounds[i];
-                end = columns.bounds[i + 1];
+                first = (uint32_t)columns.bounds[i];
+                end = (uint32_t)columns.bounds[i + 1];
             }
         }
         if (r != rank) {
@@ -43,8 +43,8 @@ static __global__ void __launch_bounds__(THREADS) take_columns(gpu_columns colum
     }
 }
 
-void sl_gpu_put_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank) {
-    uint32_t first = columns->bounds[rank], width = columns->bounds[rank + 1] - first;
+void sl_gpu_put_columns(struct gpu_queue *queue, const struct sl_columns *columns, int rank) {
+    uint32_t first = (uint32_t)columns->bounds[rank], width = (uint32_t)columns->bounds[rank + 1] - first;
     char *part = (char *)columns->parts + (size_t)rank * columns->part_bytes;
     dim3 grid = gpu::grid_of(width, (int)columns->m);
     if (width == 0 || columns->m == 0) {
@@ -57,8 +57,8 @@ void sl_gpu_put_columns(struct gpu_queue *queue, const struct gpu_columns *colum
     }
 }
 
-void sl_gpu_take_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank) {
-    uint32_t n = columns->bounds[columns->n_parts];
+void sl_gpu_take_columns(struct gpu_queue *queue, const struct sl_columns *columns, int rank) {
+    uint32_t n = (uint32_t)columns->bounds[columns->n_parts];
     dim3 grid = gpu::grid_of(n, (int)columns->m);
     if (columns->m == 0) {
         return;

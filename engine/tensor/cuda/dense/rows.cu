@@ -20,13 +20,13 @@ static __global__ void __launch_bounds__(THREADS) embed(gpu_matrix table, const 
     }
 }
 
-// blockIdx: row, group.
-static __global__ void norm_rows(gpu_norm norm, const float *x, int64_t x_stride, float *out, int64_t out_stride) {
+// blockIdx: row, vector.
+static __global__ void norm_rows(sl_norm norm, sl_row_vectors rows, float *out, int64_t out_stride) {
     __shared__ double scratch[32];
     float mean = 0, squares = 0;
-    x += blockIdx.x * x_stride + blockIdx.y * norm.n;
+    const float *x = rows.at + blockIdx.x * rows.stride + blockIdx.y * norm.n;
     out += blockIdx.x * out_stride + blockIdx.y * norm.n;
-    if (norm.layer) {
+    if (norm.kind == SL_NORM_LAYER) {
         float sum = 0;
         for (int64_t i = threadIdx.x; i < norm.n; i += blockDim.x) {
             sum += x[i];
@@ -46,7 +46,7 @@ static __global__ void norm_rows(gpu_norm norm, const float *x, int64_t x_stride
 }
 
 // Computes angles in f64, rounded once. blockIdx.x: row.
-static __global__ void angles(gpu_rope rope, const int64_t *positions, float *cosines, float *sines) {
+static __global__ void angles(sl_rope rope, const int64_t *positions, float *cosines, float *sines) {
     int half = rope.rotary_dim / 2;
     for (int i = (int)threadIdx.x; i < half; i += (int)blockDim.x) {
         double angle = (double)positions[blockIdx.x] * rope.inv_freq[i];
@@ -57,12 +57,12 @@ static __global__ void angles(gpu_rope rope, const int64_t *positions, float *co
 
 // (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin). blockIdx: heads and angles of a row, row.
 static __global__ void __launch_bounds__(THREADS)
-    rotate(int head_dim, int half, const float *cosines, const float *sines, float *x, int64_t stride, int n_heads) {
+    rotate(int head_dim, int half, const float *cosines, const float *sines, sl_row_vectors x) {
     cosines += blockIdx.y * (size_t)half;
     sines += blockIdx.y * (size_t)half;
-    FOR_SLOTS(at, (uint32_t)(n_heads * half)) {
+    FOR_SLOTS(at, (uint32_t)(x.n * half)) {
         int i = (int)at % half;
-        float *head = x + blockIdx.y * stride + (int)at / half * head_dim;
+        float *head = x.at + blockIdx.y * x.stride + (int)at / half * head_dim;
         float a = head[i], b = head[i + half];
         head[i] = a * cosines[i] - b * sines[i];
         head[i + half] = b * cosines[i] + a * sines[i];
@@ -75,30 +75,31 @@ void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const
     }
 }
 
-void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
-    int64_t warps = of->n / 256;
+void sl_gpu_norm(struct gpu_queue *queue, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
+    int64_t warps = norm->n / 256;
     unsigned threads = 32 * (unsigned)(warps < 1 ? 1 : warps > 8 ? 8 : warps);
-    if (m > 0 && n_groups > 0) {
-        GPU_LAUNCH(norm_rows, dim3((unsigned)m, (unsigned)n_groups), threads, 0, queue, *of, x, x_stride, out,
-                   out_stride);
+    if (x.m > 0 && x.n > 0) {
+        GPU_LAUNCH(norm_rows, dim3((unsigned)x.m, (unsigned)x.n), threads, 0, queue, *norm, x, out, out_stride);
     }
 }
 
-void sl_gpu_angles(struct gpu_queue *queue, const struct gpu_rope *rope, const int64_t *positions, int64_t m,
+void sl_gpu_angles(struct gpu_queue *queue, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
     if (m > 0) {
         GPU_LAUNCH(angles, (unsigned)m, 64, 0, queue, *rope, positions, cosines, sines);
     }
 }
 
-void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
+void sl_gpu_rotate(struct gpu_queue *queue, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   struct sl_row_vectors x_inout) {
     constexpr int64_t MOST = 32768; // rows of a launch: a grid's y
     int half = rope->rotary_dim / 2;
-    for (int64_t first = 0; first < m && n_heads > 0; first += MOST) {
-        int64_t rows = m - first < MOST ? m - first : MOST;
-        GPU_LAUNCH(rotate, gpu::grid_of((uint32_t)(n_heads * half), (int)rows), THREADS, 0, queue, rope->head_dim, half,
-                   cosines + first * half, sines + first * half, x + first * stride, stride, n_heads);
+    for (int64_t first = 0; first < x_inout.m && x_inout.n > 0; first += MOST) {
+        sl_row_vectors some = x_inout;
+        some.at += first * some.stride;
+        some.m = some.m - first < MOST ? some.m - first : MOST;
+        GPU_LAUNCH(rotate, gpu::grid_of((uint32_t)(some.n * half), (int)some.m), THREADS, 0, queue, rope->head_dim,
+                   half, cosines + first * half, sines + first * half, some);
     }
 }

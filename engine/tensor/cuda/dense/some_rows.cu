@@ -158,8 +158,8 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, int64_t m, cons
 }
 
 // Returns true where the sums are already y, as for a step's logits.
-static bool is_plain(const gpu_matrix &w, const gpu_product &args) {
-    return GPU_PIECES(w) == 2 && !w.gated && w.bias == nullptr && w.activation == GPU_ACT_NONE && !args.accumulate;
+static bool is_plain(const gpu_matrix &w, const sl_matmul &args) {
+    return GPU_PIECES(w) == 2 && !w.gated && w.bias == nullptr && w.activation == SL_ACT_NONE && !args.accumulate;
 }
 
 static size_t bytes_of_x(const gpu_matrix &w, int64_t m) {
@@ -171,28 +171,21 @@ size_t sl_gpu_some_rows_work(const struct gpu_matrix *w, int64_t m) {
     return bytes_of_x(*w, m) + (size_t)(GPU_PIECES(*w) / 2 * m * w->n) * sizeof(float);
 }
 
-void sl_gpu_matmul_some_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args,
+void sl_gpu_matmul_some_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct sl_matmul *args,
                              int64_t n_columns) {
     int64_t n_sums = w->gated ? 2 * n_columns : n_columns;
     bool plain = is_plain(*w, *args);
     for (int64_t first = 0; first < args->m; first += MOST_ROWS) {
-        gpu_product some = *args;
+        sl_matmul some = *args;
         some.m = args->m - first < MOST_ROWS ? args->m - first : MOST_ROWS;
         some.x += first * args->x_stride;
         some.y += first * args->y_stride;
-        float *sums = plain ? some.y : (float *)((char *)some.work + bytes_of_x(*w, some.m));
+        float *sums = plain ? some.y : (float *)((char *)some.scratch + bytes_of_x(*w, some.m));
         int64_t pitch = plain ? some.y_stride : n_sums;
-        sl_gpu_pair_rows(queue, w->kind, some.x, some.x_stride, some.m, w->k, w->pitch, some.work);
-        switch (w->kind) {
-        case GPU_WEIGHT_INT8:
-            launch<GPU_WEIGHT_INT8>(queue, *w, some.m, some.work, n_sums, sums, pitch);
-            break;
-        case GPU_WEIGHT_INT4:
-            launch<GPU_WEIGHT_INT4>(queue, *w, some.m, some.work, n_sums, sums, pitch);
-            break;
-        default:
-            launch<GPU_WEIGHT_BF16>(queue, *w, some.m, some.work, n_sums, sums, pitch);
-        }
+        sl_gpu_pair_rows(queue, w, &some);
+        gpu::by_kind(*w, [&](auto kind) {
+            launch<decltype(kind)::value>(queue, *w, some.m, some.scratch, n_sums, sums, pitch);
+        });
         if (!plain) {
             sl_gpu_finish_parts(queue, w, sums, GPU_PIECES(*w) / 2, &some, n_columns);
         }

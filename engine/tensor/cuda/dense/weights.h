@@ -2,6 +2,8 @@
 // Purpose: weights as kernels read them; struct gpu_matrix describes their layout.
 #pragma once
 
+#include <type_traits>
+
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/gpu.h"
 
@@ -41,6 +43,20 @@ GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float
     for (int e = 0; e < 8; e++) {
         int code = w.kind == GPU_WEIGHT_INT8 ? (int8_t)(codes >> 8 * e) : (int)(codes >> 4 * e & 15) - 8;
         out[e] = scale * (float)code;
+    }
+}
+
+// Calls f with the kind of weights that tensor cores multiply, as a constant.
+template <class F> static void by_kind(const gpu_matrix &w, F f) {
+    switch (w.kind) {
+    case GPU_WEIGHT_INT8:
+        f(std::integral_constant<int, GPU_WEIGHT_INT8>());
+        break;
+    case GPU_WEIGHT_INT4:
+        f(std::integral_constant<int, GPU_WEIGHT_INT4>());
+        break;
+    default:
+        f(std::integral_constant<int, GPU_WEIGHT_BF16>());
     }
 }
 
@@ -87,13 +103,13 @@ GPU_DEVICE uint4 widen8_int4(uint32_t codes) {
 
 // --- bias, activation and gate ---------------------------------------------------------------------------------------
 
-GPU_DEVICE float activate(int activation, float x) {
+GPU_DEVICE float activate(sl_activation activation, float x) {
     switch (activation) {
-    case GPU_ACT_SILU:
+    case SL_ACT_SILU:
         return x / (1.0f + expf(-x));
-    case GPU_ACT_GELU:
+    case SL_ACT_GELU:
         return x * (1.0f + erff(x * 0.70710678f)) * 0.5f;
-    case GPU_ACT_GELU_TANH:
+    case SL_ACT_GELU_TANH:
         return x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x))) * 0.5f;
     default:
         return x;
@@ -113,7 +129,7 @@ template <uint32_t SIDES> GPU_DEVICE float finished(const gpu_matrix &w, int64_t
 // row; those of a gated matrix's second half follow WIDTH others. So rows are written contiguously, and the code for
 // bias, activation and gate exists once, and not for every register that holds a sum.
 template <uint32_t SIDES, uint32_t WIDTH, uint32_t PITCH>
-GPU_DEVICE void write_piece(const gpu_matrix &w, const gpu_product &args, int64_t n_columns, const float *sums,
+GPU_DEVICE void write_piece(const gpu_matrix &w, const sl_matmul &args, int64_t n_columns, const float *sums,
                             int64_t r0, int64_t j0) {
     bool in_pairs = (args.y_stride % 2 | n_columns % 2) == 0 && ((uintptr_t)args.y & 7) == 0;
     GPU_UNROLL_BY(1)

@@ -64,7 +64,7 @@ GPU_DEVICE void load(const sources &from, uint32_t k0, stage *to) {
 
 // Writes y of a warp's 16 rows, through shared memory of its own.
 template <uint32_t SIDES>
-GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, int64_t n_columns, const float (&sums)[128],
+GPU_DEVICE void finish(const gpu_matrix &w, const sl_matmul &args, int64_t n_columns, const float (&sums)[128],
                        float *piece) {
     uint32_t lane = threadIdx.x % 32;
     GPU_UNROLL
@@ -84,7 +84,7 @@ GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, int64_t n_c
 // architectures.
 template <uint32_t SIDES>
 static __global__ void __launch_bounds__(THREADS, 1)
-    wgmma(gpu_matrix w, const uint16_t *x, gpu_product args, int64_t n_columns) {
+    wgmma(gpu_matrix w, const uint16_t *x, sl_matmul args, int64_t n_columns) {
 #if defined(GPU_HAS_WGMMA)
     GPU_DYNAMIC_SHARED(char, shared);
     stage *stages = (stage *)(shared + ((1024 - gpu::shared_address(shared) % 1024) & 1023));
@@ -124,7 +124,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 template <uint32_t SIDES>
-static void launch(struct gpu_queue *queue, const gpu_matrix &w, const void *x, const gpu_product &args,
+static void launch(struct gpu_queue *queue, const gpu_matrix &w, const void *x, const sl_matmul &args,
                    int64_t n_columns) {
     constexpr int64_t EACH = COLUMNS / SIDES;
     dim3 grid((unsigned)((args.m + ROWS - 1) / ROWS), (unsigned)((n_columns + EACH - 1) / EACH));
@@ -133,7 +133,7 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, const void *x, 
 }
 
 void sl_gpu_matmul_wgmma(struct gpu_queue *queue, const struct gpu_matrix *w, const void *x,
-                         const struct gpu_product *args) {
+                         const struct sl_matmul *args) {
     if (args->m > 0 && w->gated) {
         launch<2>(queue, *w, x, *args, w->n / 2);
     } else if (args->m > 0) {

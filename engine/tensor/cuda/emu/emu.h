@@ -49,6 +49,11 @@ struct alignas(16) float4 {
 
 namespace emu {
 
+struct where { // in the source of a kernel
+    const char *file;
+    int line;
+};
+
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 [[noreturn]] void die(const char *what, const char *file, int line);
 
@@ -59,10 +64,12 @@ const place &here(); // of the running thread
 void *dynamic_shared();
 int barrier(int predicate, const char *file, int line); // returns how many threads passed a nonzero predicate
 
-enum warp_op { SYNC, XOR, DOWN, UP, FROM, BALLOT, MMA_BF16, MMA_F16, LDMATRIX, LDMATRIX_T, MOVMATRIX };
-// Executes one operation of the lanes in mask, of `bytes` from each lane's in to its out.
-void together(warp_op op, unsigned mask, const void *in, void *out, int bytes, int amount, int width, const char *file,
-              int line);
+enum warp_op { SYNC, XOR, DOWN, UP, FROM, BALLOT, MMA_BF16, MMA_F16, LDMATRIX, MOVMATRIX };
+struct shuffle { // which bytes move, by how many lanes, within groups of how many
+    int bytes, amount, width;
+};
+// Executes one operation of the lanes in mask, from each lane's in to its out.
+void together(warp_op op, unsigned mask, const void *in, void *out, where at, shuffle moves = {});
 
 // cp.async
 void copy_later(void *to, const void *from, unsigned bytes, const char *file, int line);
@@ -102,13 +109,13 @@ static inline int __syncthreads_count(int p, EMU_HERE) {
     return emu::barrier(p != 0, file, line);
 }
 static inline void __syncwarp(unsigned mask = ~0u, EMU_HERE) {
-    emu::together(emu::SYNC, mask, nullptr, nullptr, 0, 0, 32, file, line);
+    emu::together(emu::SYNC, mask, nullptr, nullptr, {file, line});
 }
 #define EMU_SHUFFLE(name, op)                                                                                          \
     template <class T> static inline T name(unsigned mask, T v, int amount, int width = 32, EMU_HERE) {                \
         static_assert(sizeof(T) <= 8, "a register or two");                                                            \
         T out;                                                                                                         \
-        emu::together(op, mask, &v, &out, sizeof(T), amount, width, file, line);                                       \
+        emu::together(op, mask, &v, &out, {file, line}, {sizeof(T), amount, width});                                   \
         return out;                                                                                                    \
     }
 EMU_SHUFFLE(__shfl_xor_sync, emu::XOR)
@@ -117,7 +124,7 @@ EMU_SHUFFLE(__shfl_up_sync, emu::UP)
 EMU_SHUFFLE(__shfl_sync, emu::FROM)
 static inline unsigned __ballot_sync(unsigned mask, int p, EMU_HERE) {
     unsigned out;
-    emu::together(emu::BALLOT, mask, &p, &out, 4, 0, 32, file, line);
+    emu::together(emu::BALLOT, mask, &p, &out, {file, line});
     return out;
 }
 

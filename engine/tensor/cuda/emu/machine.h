@@ -33,11 +33,6 @@ namespace emu {
 
 enum state { READY, AT_BARRIER, AT_WARP, AT_WGMMA, DONE };
 
-struct where {
-    const char *file;
-    int line;
-};
-
 struct async_copy {
     char *to;
     const char *from;

@@ -52,17 +52,16 @@ template <float (*value)(uint16_t)> static void mma(warp &w) {
     }
 }
 
-static void ldmatrix(warp &w, bool transposed, const char *file, int line) {
+static void ldmatrix(warp &w) {
     for (int l = 0; l < 32; l++) {
         for (int i = 0; i < 4; i++) {
             uint16_t pair[2];
             for (int e = 0; e < 2; e++) {
-                int row = transposed ? 2 * (l % 4) + e : l / 4, column = transposed ? l / 4 : 2 * (l % 4) + e;
-                const uint16_t *from = (const uint16_t *)w.lanes[8 * i + row]->in;
+                const uint16_t *from = (const uint16_t *)w.lanes[8 * i + l / 4]->in;
                 if ((uintptr_t)from % 16 != 0) {
-                    die("ldmatrix of a row that is not aligned to 16 bytes", file, line);
+                    die("ldmatrix of a row that is not aligned to 16 bytes", w.at.file, w.at.line);
                 }
-                pair[e] = from[column];
+                pair[e] = from[2 * (l % 4) + e];
             }
             ((uint32_t *)w.lanes[l]->out)[i] = pair[0] | (uint32_t)pair[1] << 16;
         }
@@ -96,7 +95,7 @@ static unsigned source(unsigned lane, warp_op op, unsigned amount, unsigned widt
     }
 }
 
-static void shuffle(warp &w, int bytes, int width, const char *file, int line) {
+static void shuffle_lanes(warp &w, int bytes, int width) {
     uint64_t values[32];
     for (unsigned l = 0; l < 32; l++) {
         if (w.mask >> l & 1) {
@@ -107,7 +106,7 @@ static void shuffle(warp &w, int bytes, int width, const char *file, int line) {
         if (w.mask >> l & 1) {
             unsigned from = source(l, w.op, (unsigned)w.lanes[l]->amount, (unsigned)width);
             if (!(w.mask >> from & 1)) {
-                die("a shuffle from a lane that takes no part", file, line);
+                die("a shuffle from a lane that takes no part", w.at.file, w.at.line);
             }
             move(w.lanes[l]->out, &values[from], (size_t)bytes);
         }
@@ -126,7 +125,7 @@ static void ballot(warp &w) {
     }
 }
 
-static void work(warp &w, int bytes, int width, const char *file, int line) {
+static void work(warp &w, shuffle moves) {
     switch (w.op) {
     case SYNC:
         break;
@@ -140,8 +139,7 @@ static void work(warp &w, int bytes, int width, const char *file, int line) {
         mma<sl_f16_to_f32>(w);
         break;
     case LDMATRIX:
-    case LDMATRIX_T:
-        ldmatrix(w, w.op == LDMATRIX_T, file, line);
+        ldmatrix(w);
         break;
     case MOVMATRIX:
         movmatrix(w);
@@ -150,33 +148,32 @@ static void work(warp &w, int bytes, int width, const char *file, int line) {
     case DOWN:
     case UP:
     case FROM:
-        shuffle(w, bytes, width, file, line);
+        shuffle_lanes(w, moves.bytes, moves.width);
         break;
     }
 }
 
-void together(warp_op op, unsigned mask, const void *in, void *out, int bytes, int amount, int width, const char *file,
-              int line) {
+void together(warp_op op, unsigned mask, const void *in, void *out, where at, shuffle moves) {
     fiber *f = m.now;
     warp &w = m.warps[f->id / 32];
     unsigned lane = f->id % 32;
     if (!(mask >> lane & 1)) {
-        die("a lane that is not in its own mask", file, line);
+        die("a lane that is not in its own mask", at.file, at.line);
     }
     if (w.arrived == 0) {
         w.mask = mask;
         w.op = op;
-        w.at = {file, line};
+        w.at = at;
     }
-    if (w.mask != mask || w.op != op || w.at.line != line) {
-        die("lanes of a warp at different operations", file, line);
+    if (w.mask != mask || w.op != op || w.at.line != at.line) {
+        die("lanes of a warp at different operations", at.file, at.line);
     }
     f->in = in;
     f->out = out;
-    f->amount = amount;
-    f->line = {file, line};
+    f->amount = moves.amount;
+    f->line = at;
     w.lanes[lane] = f;
-    if (op == LDMATRIX || op == LDMATRIX_T) {
+    if (op == LDMATRIX) {
         READS(in, 16); // the lane's own row
     }
     w.arrived |= 1u << lane;
@@ -187,7 +184,7 @@ void together(warp_op op, unsigned mask, const void *in, void *out, int bytes, i
     if (w.arrived == mask) {
         w.arrived = 0;
         w.n_done++;
-        work(w, bytes, width, file, line);
+        work(w, moves);
         for (unsigned l = 0; l < 32; l++) {
             if (mask >> l & 1) {
                 w.lanes[l]->what = READY;

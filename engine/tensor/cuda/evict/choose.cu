@@ -14,19 +14,19 @@ constexpr uint32_t INFINITE = 0xff800000u; // score_key() of +infinity
 
 // --- protection ------------------------------------------------------------------------------------------------------
 
-static __global__ void protect(const gpu_head *heads, const gpu_protection *protections, float *x, size_t stride) {
+static __global__ void protect(const gpu_head *heads, const sl_protection *protections, sl_vectors x) {
     int64_t n = heads[blockIdx.y].n_slots, first = protections[blockIdx.y].n_first;
     int64_t newest = protections[blockIdx.y].n_newest;
     FOR_SLOTS(j, (uint32_t)n) {
         if (j < first || n - j <= newest) {
-            x[blockIdx.y * stride + j] = INFINITY;
+            x.at[blockIdx.y * x.stride + j] = INFINITY;
         }
     }
 }
 
-static __global__ void spare(const uint32_t *listed, size_t listed_stride, const uint32_t *n, float *x, size_t stride) {
+static __global__ void spare(sl_lists listed, const uint32_t *n, sl_vectors x) {
     FOR_SLOTS(i, n[blockIdx.y]) {
-        x[blockIdx.y * stride + listed[blockIdx.y * listed_stride + i]] = INFINITY;
+        x.at[blockIdx.y * x.stride + listed.at[blockIdx.y * listed.stride + i]] = INFINITY;
     }
 }
 
@@ -43,8 +43,7 @@ struct budget_call {
     const gpu_head *heads;
     int n_heads;
     uint32_t budget;
-    const float *scores;
-    size_t stride;
+    sl_vectors scores;
     search *found;
     uint32_t *least, *above; // [n_heads]
     uint32_t *counts;        // [n_heads][BYTES] by the next byte
@@ -56,7 +55,7 @@ static __global__ void begin_budgets(budget_call c) {
     __shared__ uint32_t scratch[32];
     uint32_t h = blockIdx.x, n = c.heads[h].n_slots, n_infinite = 0;
     for (uint32_t j = threadIdx.x; j < n; j += blockDim.x) {
-        n_infinite += gpu::score_key(c.scores[h * c.stride + j]) == INFINITE;
+        n_infinite += gpu::score_key(c.scores.at[h * c.scores.stride + j]) == INFINITE;
     }
     n_infinite = gpu::block_sum(n_infinite, scratch);
     c.counts[h * BYTES + threadIdx.x] = 0;
@@ -77,7 +76,7 @@ static __global__ void count_bytes(budget_call c, int shift) {
     counts[threadIdx.x] = 0;
     __syncthreads();
     FOR_SLOTS(j, c.heads[h].n_slots) {
-        uint32_t k = gpu::score_key(c.scores[h * c.stride + j]);
+        uint32_t k = gpu::score_key(c.scores.at[h * c.scores.stride + j]);
         if ((k & mask) == key) {
             atomicAdd(&counts[k >> shift & 255], 1u);
         }
@@ -137,34 +136,33 @@ static __global__ void __launch_bounds__(BYTES) decide_byte(budget_call c, int s
 
 // --- launches --------------------------------------------------------------------------------------------------------
 
-void sl_gpu_protect(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
-                    const struct gpu_protection *protections, float *x_inout, size_t x_stride) {
-    GPU_LAUNCH(protect, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, heads, protections, x_inout, x_stride);
+void sl_gpu_protect(struct gpu_queue *queue, struct gpu_heads heads, const struct sl_protection *protections,
+                    struct sl_vectors x_inout) {
+    GPU_LAUNCH(protect, gpu::grid_of(heads.most_slots, heads.n), THREADS, 0, queue, heads.at, protections, x_inout);
 }
 
-void sl_gpu_spare(struct gpu_queue *queue, int n_heads, uint32_t most_slots, const uint32_t *listed,
-                  size_t listed_stride, const uint32_t *n, float *x_inout, size_t x_stride) {
-    GPU_LAUNCH(spare, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, listed, listed_stride, n, x_inout,
-               x_stride);
+void sl_gpu_spare(struct gpu_queue *queue, struct gpu_heads heads, struct sl_lists listed, const uint32_t *n,
+                  struct sl_vectors x_inout) {
+    GPU_LAUNCH(spare, gpu::grid_of(heads.most_slots, heads.n), THREADS, 0, queue, listed, n, x_inout);
 }
 
 size_t sl_gpu_budgets_work(int n_heads) {
     return sizeof(search) + (size_t)n_heads * (2 + 2 * BYTES) * sizeof(uint32_t);
 }
 
-void sl_gpu_budgets(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
-                    const float *scores, size_t scores_stride, uint32_t budget, void *work, uint32_t *kept_out) {
+void sl_gpu_budgets(struct gpu_queue *queue, struct gpu_heads heads, struct sl_vectors scores, uint32_t budget,
+                    void *work, uint32_t *kept_out) {
     budget_call c = {};
-    c.heads = heads, c.n_heads = n_heads, c.budget = budget, c.scores = scores, c.stride = scores_stride;
+    c.heads = heads.at, c.n_heads = heads.n, c.budget = budget, c.scores = scores;
     c.found = (search *)work;
     c.least = (uint32_t *)(c.found + 1);
-    c.above = c.least + n_heads;
-    c.counts = c.above + n_heads;
-    c.suffixes = c.counts + (size_t)n_heads * BYTES;
+    c.above = c.least + heads.n;
+    c.counts = c.above + heads.n;
+    c.suffixes = c.counts + (size_t)heads.n * BYTES;
     c.kept = kept_out;
-    GPU_LAUNCH(begin_budgets, (unsigned)n_heads, BYTES, 0, queue, c);
+    GPU_LAUNCH(begin_budgets, (unsigned)heads.n, BYTES, 0, queue, c);
     for (int shift = 24; shift >= 0; shift -= 8) {
-        GPU_LAUNCH(count_bytes, gpu::grid_of(most_slots, n_heads), BYTES, 0, queue, c, shift);
+        GPU_LAUNCH(count_bytes, gpu::grid_of(heads.most_slots, heads.n), BYTES, 0, queue, c, shift);
         GPU_LAUNCH(decide_byte, 1, BYTES, 0, queue, c, shift);
     }
 }

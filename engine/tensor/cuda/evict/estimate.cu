@@ -14,18 +14,17 @@ struct lost_part {
 };
 
 static __global__ void __launch_bounds__(THREADS)
-    sum_lost(const gpu_head *heads, int group, const float *x, size_t x_stride, const uint32_t *keep,
-             size_t keep_stride, const uint32_t *kept, lost_part *parts) {
+    sum_lost(const gpu_head *heads, sl_mass mass, sl_lists lists, const uint32_t *kept, lost_part *parts) {
     __shared__ double scratch[32];
     uint32_t h = blockIdx.y, n = heads[h].n_slots, n_keep = kept[h];
     double evicted = 0, all = 0;
-    keep += h * keep_stride;
-    x += h * (size_t)group * x_stride;
+    const uint32_t *keep = lists.at + h * lists.stride;
+    const float *x = mass.x.at + h * (size_t)mass.group * mass.x.stride;
     FOR_SLOTS(j, n_keep < n ? n : 0) {
         uint32_t below = gpu::kept_below(keep, n_keep, j);
         bool stays = below < n_keep && keep[below] == j;
-        for (int g = 0; g < group; g++) {
-            double value = x[(size_t)g * x_stride + j];
+        for (int g = 0; g < mass.group; g++) {
+            double value = x[(size_t)g * mass.x.stride + j];
             all += value;
             evicted += stays ? 0.0 : value;
         }
@@ -39,7 +38,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 // One block, a thread for each head.
 static __global__ void __launch_bounds__(THREADS)
-    add_lost(const lost_part *parts, int n_heads, int group, int64_t n_rows, double *lost) {
+    add_lost(const lost_part *parts, int n_heads, sl_mass mass, double *lost) {
     __shared__ double scratch[32];
     double sum = 0;
     for (int h = (int)threadIdx.x; h < n_heads; h += (int)THREADS) {
@@ -48,7 +47,7 @@ static __global__ void __launch_bounds__(THREADS)
             evicted += parts[h * (int)PARTS + (int)p].evicted;
             all += parts[h * (int)PARTS + (int)p].all;
         }
-        sum += n_rows <= 0 ? evicted / group : all > 0 ? evicted / all * (double)n_rows : 0.0;
+        sum += mass.n_rows <= 0 ? evicted / mass.group : all > 0 ? evicted / all * (double)mass.n_rows : 0.0;
     }
     sum = gpu::block_sum(sum, scratch);
     if (threadIdx.x == 0) {
@@ -60,7 +59,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 // blockIdx: page, head. errors: [heads][pages].
 static __global__ void __launch_bounds__(THREADS)
-    compare_page(const gpu_head *heads, void *const *to, gpu_page_error *errors) {
+    compare_page(const gpu_head *heads, void *const *to, sl_page_error *errors) {
     __shared__ double scratch[32];
     const gpu_head *h = &heads[blockIdx.y];
     size_t at = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
@@ -101,9 +100,9 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    add_errors(const gpu_page_error *errors, uint32_t n, gpu_page_error *error) {
+    add_errors(const sl_page_error *errors, uint32_t n, sl_page_error *error) {
     __shared__ double scratch[32];
-    gpu_page_error sum = {};
+    sl_page_error sum = {};
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
         sum.key += errors[i].key;
         sum.key_norm += errors[i].key_norm;
@@ -128,24 +127,22 @@ size_t sl_gpu_lost_work(int n_heads) {
     return (size_t)n_heads * PARTS * sizeof(lost_part);
 }
 
-void sl_gpu_lost(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, int group, const float *x,
-                 size_t x_stride, const uint32_t *keep, size_t keep_stride, const uint32_t *kept, int64_t n_rows,
-                 void *work, double *lost_inout) {
+void sl_gpu_lost(struct gpu_queue *queue, struct gpu_heads heads, struct sl_mass mass, struct sl_lists keep,
+                 const uint32_t *kept, void *work, double *lost_inout) {
     lost_part *parts = (lost_part *)work;
-    GPU_LAUNCH(sum_lost, dim3(PARTS, (unsigned)n_heads), THREADS, 0, queue, heads, group, x, x_stride, keep,
-               keep_stride, kept, parts);
-    GPU_LAUNCH(add_lost, 1, THREADS, 0, queue, parts, n_heads, group, n_rows, lost_inout);
+    GPU_LAUNCH(sum_lost, dim3(PARTS, (unsigned)heads.n), THREADS, 0, queue, heads.at, mass, keep, kept, parts);
+    GPU_LAUNCH(add_lost, 1, THREADS, 0, queue, parts, heads.n, mass, lost_inout);
 }
 
 size_t sl_gpu_page_error_work(int n_heads, uint32_t n_pages) {
-    return (size_t)n_heads * n_pages * sizeof(gpu_page_error);
+    return (size_t)n_heads * n_pages * sizeof(sl_page_error);
 }
 
-void sl_gpu_page_error(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t n_pages,
-                       void *const *to, void *work, struct gpu_page_error *error_inout) {
-    gpu_page_error *errors = (gpu_page_error *)work;
+void sl_gpu_page_error(struct gpu_queue *queue, struct gpu_heads heads, uint32_t n_pages, void *const *to, void *work,
+                       struct sl_page_error *error_inout) {
+    sl_page_error *errors = (sl_page_error *)work;
     if (n_pages > 0) {
-        GPU_LAUNCH(compare_page, dim3(n_pages, (unsigned)n_heads), THREADS, 0, queue, heads, to, errors);
-        GPU_LAUNCH(add_errors, 1, THREADS, 0, queue, errors, n_pages * (uint32_t)n_heads, error_inout);
+        GPU_LAUNCH(compare_page, dim3(n_pages, (unsigned)heads.n), THREADS, 0, queue, heads.at, to, errors);
+        GPU_LAUNCH(add_errors, 1, THREADS, 0, queue, errors, n_pages * (uint32_t)heads.n, error_inout);
     }
 }

@@ -68,14 +68,14 @@ GPU_DEVICE uint32_t first_moved(const uint32_t *keep, uint32_t n) {
 
 // blockIdx.x: columns of K, then of V, then the planes.
 static __global__ void __launch_bounds__(THREADS)
-    gather(const gpu_head *heads, uint32_t n_columns, const uint32_t *keep, size_t stride, const uint32_t *kept) {
+    gather(const gpu_head *heads, uint32_t n_columns, sl_lists lists, const uint32_t *kept) {
     const gpu_head *h = &heads[blockIdx.y];
     const sl_page_layout *layout = &h->work;
     uint32_t n = kept[blockIdx.y], which = blockIdx.x;
     if (n >= h->n_slots) {
         return;
     }
-    keep += blockIdx.y * stride;
+    const uint32_t *keep = lists.at + blockIdx.y * lists.stride;
     uint32_t begin = first_moved(keep, n);
     if (which < 2 * n_columns) {
         move<uint4, COLUMN / sizeof(uint4)>(h, keep, begin, n, which < n_columns ? layout->k : layout->v,
@@ -91,11 +91,10 @@ static __global__ void __launch_bounds__(THREADS)
                       sizeof(float), 0);
 }
 
-void sl_gpu_gather(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads,
-                   const struct sl_page_layout *layout, const uint32_t *keep, size_t keep_stride,
-                   const uint32_t *kept) {
+void sl_gpu_gather(struct gpu_queue *queue, struct gpu_heads heads, struct sl_lists keep, const uint32_t *kept) {
+    const struct sl_page_layout *layout = heads.layout;
     uint32_t bytes = (uint32_t)(layout->head_dim * sl_kv_format_bits(layout->format)) / 8;
     uint32_t n_columns = (bytes + COLUMN - 1) / COLUMN, n_planes = (uint32_t)layout->n_states + layout->has_positions;
-    GPU_LAUNCH(gather, dim3(2 * n_columns + n_planes, (unsigned)n_heads), THREADS, 0, queue, heads, n_columns, keep,
-               keep_stride, kept);
+    GPU_LAUNCH(gather, dim3(2 * n_columns + n_planes, (unsigned)heads.n), THREADS, 0, queue, heads.at, n_columns, keep,
+               kept);
 }

@@ -13,13 +13,13 @@
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, TILE = 64, DEPTH = 32;
 
-static __global__ void list_evicted(merge_call c, const uint32_t *keep, size_t keep_stride) {
+static __global__ void list_evicted(merge_call c, sl_lists lists) {
     uint32_t n_keep = c.kept[blockIdx.y];
-    keep += blockIdx.y * keep_stride;
+    const uint32_t *keep = lists.at + blockIdx.y * lists.stride;
     FOR_SLOTS(j, n_evicted(c, blockIdx.y) > 0 ? c.heads[blockIdx.y].n_slots : 0) {
         uint32_t below = gpu::kept_below(keep, n_keep, j);
         if (below == n_keep || keep[below] != j) {
-            c.evicted[blockIdx.y * c.evicted_stride + (j - below)] = j;
+            c.nearest.evicted.at[blockIdx.y * c.nearest.evicted.stride + (j - below)] = j;
         }
     }
 }
@@ -52,13 +52,13 @@ GPU_DEVICE float inverse_norm(float square) {
 }
 
 // blockIdx: tiles of evicted slots, head. Thread (x, y) has rows 4 y .. + 4 and columns x, x + 16, x + 32, x + 48.
-static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const uint32_t *keep, size_t keep_stride) {
+static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, sl_lists lists) {
     __shared__ __attribute__((aligned(16))) float rows[DEPTH][TILE + 4], columns[DEPTH][TILE + 4];
     __shared__ float row_norms[TILE], column_norms[TILE];
     uint32_t h = blockIdx.y, n = n_evicted(c, h), n_keep = c.kept[h], x = threadIdx.x % 16, y = threadIdx.x / 16;
     const gpu_head *head = &c.heads[h];
-    const uint32_t *evicted = c.evicted + h * c.evicted_stride;
-    keep += h * keep_stride;
+    const uint32_t *evicted = c.nearest.evicted.at + h * c.nearest.evicted.stride;
+    const uint32_t *keep = lists.at + h * lists.stride;
     for (uint32_t first = blockIdx.x * TILE; first < n; first += gridDim.x * TILE) {
         best best[4];
         GPU_UNROLL
@@ -115,8 +115,8 @@ static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const ui
             }
             uint32_t row = first + 4 * y + i;
             if (x == 0 && row < n) {
-                c.into[h * c.into_stride + row] = keep[best[i].at];
-                c.cosine[h * c.cosine_stride + row] = fminf(fmaxf(best[i].value, -1.0f), 1.0f);
+                c.nearest.into.at[h * c.nearest.into.stride + row] = keep[best[i].at];
+                c.nearest.cosine.at[h * c.nearest.cosine.stride + row] = fminf(fmaxf(best[i].value, -1.0f), 1.0f);
             }
         }
     }
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(1024) add_similarity(merge_call c, simi
     uint32_t n = n_evicted(c, blockIdx.x);
     double sum = 0;
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        sum += (double)c.cosine[blockIdx.x * c.cosine_stride + i];
+        sum += (double)c.nearest.cosine.at[blockIdx.x * c.nearest.cosine.stride + i];
     }
     sum = gpu::block_sum(sum, scratch);
     if (threadIdx.x == 0) {
@@ -142,8 +142,7 @@ static __global__ void __launch_bounds__(1024) add_similarity(merge_call c, simi
 }
 
 // One warp.
-static __global__ void move_threshold(const similarity *of_heads, int n_heads, float beta, float *threshold,
-                                      uint32_t *n_merged) {
+static __global__ void move_threshold(const similarity *of_heads, int n_heads, sl_merge_threshold threshold) {
     __shared__ double scratch[32];
     similarity all = {};
     for (int h = (int)threadIdx.x; h < n_heads; h += 32) {
@@ -153,10 +152,10 @@ static __global__ void move_threshold(const similarity *of_heads, int n_heads, f
     all.sum = gpu::block_sum(all.sum, scratch);
     all.count = gpu::block_sum(all.count, scratch);
     if (threadIdx.x == 0) {
-        float mean = all.count > 0 ? (float)(all.sum / all.count) : 0.0f, t = *threshold;
-        *n_merged = 0;
+        float mean = all.count > 0 ? (float)(all.sum / all.count) : 0.0f, t = *threshold.at;
+        *threshold.n_merged = 0;
         if (all.count > 0) {
-            *threshold = t == 0 ? mean : (1 - beta) * t + beta * mean;
+            *threshold.at = t == 0 ? mean : (1 - threshold.beta) * t + threshold.beta * mean;
         }
     }
 }
@@ -224,12 +223,14 @@ GPU_DEVICE void write_merged(const gpu_head *h, const merged *m, const float *su
 
 // blockIdx: groups of n_slots slots, head.
 static __global__ void __launch_bounds__(THREADS)
-    merge_slots(merge_call c, uint32_t n_slots, const float *threshold, uint32_t *n_merged) {
+    merge_slots(merge_call c, uint32_t n_slots, sl_merge_threshold threshold) {
     GPU_DYNAMIC_SHARED(merged, m);
     float *sums = (float *)(m + 1);
     const gpu_head *h = &c.heads[blockIdx.y];
     uint32_t n = n_evicted(c, blockIdx.y), all_merged = 0;
-    const uint32_t *evicted = c.evicted + blockIdx.y * c.evicted_stride;
+    const uint32_t *evicted = c.nearest.evicted.at + blockIdx.y * c.nearest.evicted.stride;
+    const uint32_t *into_of = c.nearest.into.at + blockIdx.y * c.nearest.into.stride;
+    const float *cosines = c.nearest.cosine.at + blockIdx.y * c.nearest.cosine.stride;
     int d = h->work.head_dim;
     for (uint32_t first = blockIdx.x * n_slots; first < h->n_slots && n > 0; first += gridDim.x * n_slots) {
         uint32_t n_here = h->n_slots - first < n_slots ? h->n_slots - first : n_slots;
@@ -240,9 +241,9 @@ static __global__ void __launch_bounds__(THREADS)
             m->of_slot[i] = 0.0f;
         }
         for (uint32_t i0 = 0; i0 < n; i0 += THREADS) {
-            uint32_t i = i0 + threadIdx.x, into = i < n ? c.into[blockIdx.y * c.into_stride + i] : 0, n_listed;
-            float cosine = i < n ? c.cosine[blockIdx.y * c.cosine_stride + i] : -2.0f;
-            bool goes = i < n && into >= first && into - first < n_here && cosine >= *threshold;
+            uint32_t i = i0 + threadIdx.x, into = i < n ? into_of[i] : 0, n_listed;
+            float cosine = i < n ? cosines[i] : -2.0f;
+            bool goes = i < n && into >= first && into - first < n_here && cosine >= *threshold.at;
             uint32_t at = gpu::block_before(goes, m->scratch, &n_listed);
             if (goes) {
                 m->from[at] = evicted[i];
@@ -258,50 +259,43 @@ static __global__ void __launch_bounds__(THREADS)
         __syncthreads();
     }
     if (threadIdx.x == 0 && all_merged > 0) {
-        atomicAdd(n_merged, all_merged);
+        atomicAdd(threshold.n_merged, all_merged);
     }
 }
 
 // --- launches --------------------------------------------------------------------------------------------------------
 
-void sl_gpu_nearest(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
-                    const uint32_t *keep, size_t keep_stride, const uint32_t *kept, uint32_t *evicted_out,
-                    size_t evicted_stride, uint32_t *into_out, size_t into_stride, float *cosine_out,
-                    size_t cosine_stride, const struct sl_page_layout *layout, void *work) {
-    const merge_call c = {heads, kept, evicted_out, evicted_stride, into_out, into_stride, cosine_out, cosine_stride};
-    unsigned tiles = (most_slots + TILE - 1) / TILE;
-    GPU_LAUNCH(list_evicted, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, c, keep, keep_stride);
-    if (work != nullptr &&
-        gpu_nearest_tensor(queue, c, n_heads, most_slots, layout, keep, keep_stride, (float *)work)) {
+void sl_gpu_nearest(struct gpu_queue *queue, struct gpu_heads heads, struct sl_lists keep, const uint32_t *kept,
+                    struct sl_nearest nearest_out, void *work) {
+    const merge_call c = {heads.at, kept, nearest_out};
+    unsigned tiles = (heads.most_slots + TILE - 1) / TILE;
+    GPU_LAUNCH(list_evicted, gpu::grid_of(heads.most_slots, heads.n), THREADS, 0, queue, c, keep);
+    if (work != nullptr && gpu_nearest_tensor(queue, c, heads, keep, (float *)work)) {
         return;
     }
-    GPU_LAUNCH(nearest, dim3(tiles > 0 ? tiles : 1, (unsigned)n_heads), THREADS, 0, queue, c, keep, keep_stride);
+    GPU_LAUNCH(nearest, dim3(tiles > 0 ? tiles : 1, (unsigned)heads.n), THREADS, 0, queue, c, keep);
 }
 
-size_t sl_gpu_nearest_work(int n_heads, uint32_t most_slots, const struct sl_page_layout *layout) {
-    bool halves = layout->format == SL_KV_F16 || layout->format == SL_KV_BF16;
-    return halves ? (size_t)n_heads * most_slots * sizeof(float) : 0;
+size_t sl_gpu_nearest_work(struct gpu_heads heads) {
+    bool halves = heads.layout->format == SL_KV_F16 || heads.layout->format == SL_KV_BF16;
+    return halves ? (size_t)heads.n * heads.most_slots * sizeof(float) : 0;
 }
 
 size_t sl_gpu_merge_work(int n_heads) {
     return (size_t)n_heads * sizeof(similarity);
 }
 
-void sl_gpu_merge(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, int head_dim,
-                  const uint32_t *kept, const uint32_t *evicted, size_t evicted_stride, const uint32_t *into,
-                  size_t into_stride, const float *cosine, size_t cosine_stride, float beta, void *work,
-                  float *threshold_inout, uint32_t *n_merged_out) {
+void sl_gpu_merge(struct gpu_queue *queue, struct gpu_heads heads, const uint32_t *kept, struct sl_nearest nearest,
+                  struct sl_merge_threshold threshold, void *work) {
     constexpr uint32_t SUMS = 8192; // floats, of K and V
-    const merge_call c = {
-        heads,           kept,         (uint32_t *)evicted, evicted_stride, (uint32_t *)into, into_stride,
-        (float *)cosine, cosine_stride};
+    const merge_call c = {heads.at, kept, nearest};
     similarity *of_heads = (similarity *)work;
-    uint32_t n_slots = SUMS / (2 * (uint32_t)head_dim), most = SL_PAGE_SLOTS;
+    uint32_t d = (uint32_t)heads.layout->head_dim, n_slots = SUMS / (2 * d), most = SL_PAGE_SLOTS;
     n_slots = n_slots < most ? n_slots : most;
-    unsigned blocks = (most_slots + n_slots - 1) / n_slots;
-    size_t bytes = sizeof(merged) + n_slots * 2 * (size_t)head_dim * sizeof(float);
-    GPU_LAUNCH(add_similarity, (unsigned)n_heads, 1024, 0, queue, c, of_heads);
-    GPU_LAUNCH(move_threshold, 1, 32, 0, queue, of_heads, n_heads, beta, threshold_inout, n_merged_out);
-    GPU_LAUNCH(merge_slots, dim3(blocks > 0 ? blocks : 1, (unsigned)n_heads), THREADS, bytes, queue, c, n_slots,
-               threshold_inout, n_merged_out);
+    unsigned blocks = (heads.most_slots + n_slots - 1) / n_slots;
+    size_t bytes = sizeof(merged) + n_slots * 2 * (size_t)d * sizeof(float);
+    GPU_LAUNCH(add_similarity, (unsigned)heads.n, 1024, 0, queue, c, of_heads);
+    GPU_LAUNCH(move_threshold, 1, 32, 0, queue, of_heads, heads.n, threshold);
+    GPU_LAUNCH(merge_slots, dim3(blocks > 0 ? blocks : 1, (unsigned)heads.n), THREADS, bytes, queue, c, n_slots,
+               threshold);
 }

@@ -9,12 +9,7 @@
 struct merge_call {
     const gpu_head *heads;
     const uint32_t *kept;
-    uint32_t *evicted;
-    size_t evicted_stride;
-    uint32_t *into;
-    size_t into_stride;
-    float *cosine;
-    size_t cosine_stride;
+    sl_nearest nearest;
 };
 
 // Returns how many slots may be merged: a head that keeps nothing has no target.
@@ -34,6 +29,6 @@ GPU_DEVICE float inverse_root(float square) {
 }
 
 // Computes nearest by tensor cores: keys of f16 and bf16, the head sizes of attention. Returns false for other calls.
-// norms: [n_heads][most_slots], work.
-bool gpu_nearest_tensor(struct gpu_queue *queue, const merge_call &c, int n_heads, uint32_t most_slots,
-                        const struct sl_page_layout *layout, const uint32_t *keep, size_t keep_stride, float *norms);
+// norms: [heads.n][heads.most_slots], work.
+bool gpu_nearest_tensor(struct gpu_queue *queue, const merge_call &c, struct gpu_heads heads, sl_lists keep,
+                        float *norms);

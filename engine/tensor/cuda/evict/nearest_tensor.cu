@@ -116,13 +116,13 @@ GPU_DEVICE best better(best a, best b) {
 // blockIdx: tile of evicted slots, head.
 template <int D, bool BF16>
 static __global__ void __launch_bounds__(THREADS, 2)
-    nearest_tensor(merge_call c, const uint32_t *keep, size_t keep_stride, const float *norms, size_t norms_stride) {
+    nearest_tensor(merge_call c, sl_lists lists, const float *norms, size_t norms_stride) {
     __shared__ block_memory<D> m;
     uint32_t h = blockIdx.y, n = n_evicted(c, h), n_keep = c.kept[h], first = blockIdx.x * TILE;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp % 2 * 16 * ROW_TILES, column = warp / 2 * 16;
     const gpu_head *head = &c.heads[h];
-    const uint32_t *evicted = c.evicted + h * c.evicted_stride;
-    keep += h * keep_stride;
+    const uint32_t *evicted = c.nearest.evicted.at + h * c.nearest.evicted.stride;
+    const uint32_t *keep = lists.at + h * lists.stride;
     norms += h * norms_stride;
     if (first >= n) {
         return;
@@ -177,8 +177,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
             all = better(all, m.found[g][threadIdx.x]);
         }
         float of_row = norms[evicted[first + threadIdx.x]];
-        c.into[h * c.into_stride + first + threadIdx.x] = keep[of_row > 0.0f ? all.at : 0];
-        c.cosine[h * c.cosine_stride + first + threadIdx.x] =
+        c.nearest.into.at[h * c.nearest.into.stride + first + threadIdx.x] = keep[of_row > 0.0f ? all.at : 0];
+        c.nearest.cosine.at[h * c.nearest.cosine.stride + first + threadIdx.x] =
             of_row > 0.0f ? fminf(fmaxf(all.value * of_row, -1.0f), 1.0f) : 0.0f;
     }
 }
@@ -186,32 +186,30 @@ static __global__ void __launch_bounds__(THREADS, 2)
 // --- launches --------------------------------------------------------------------------------------------------------
 
 template <int D, bool BF16>
-static bool launch(struct gpu_queue *queue, const merge_call &c, int n_heads, uint32_t most_slots, const uint32_t *keep,
-                   size_t keep_stride, float *norms) {
-    unsigned tiles = (most_slots + TILE - 1) / TILE, groups = (most_slots + THREADS / 16 - 1) / (THREADS / 16);
-    GPU_LAUNCH(invert_norms, dim3(groups > 0 ? groups : 1, (unsigned)n_heads), THREADS, 0, queue, c.heads, norms,
-               (size_t)most_slots);
-    GPU_LAUNCH((nearest_tensor<D, BF16>), dim3(tiles > 0 ? tiles : 1, (unsigned)n_heads), THREADS, 0, queue, c, keep,
-               keep_stride, norms, (size_t)most_slots);
+static bool launch(struct gpu_queue *queue, const merge_call &c, struct gpu_heads heads, sl_lists keep, float *norms) {
+    size_t most = heads.most_slots;
+    unsigned tiles = (heads.most_slots + TILE - 1) / TILE;
+    unsigned groups = (heads.most_slots + THREADS / 16 - 1) / (THREADS / 16);
+    GPU_LAUNCH(invert_norms, dim3(groups > 0 ? groups : 1, (unsigned)heads.n), THREADS, 0, queue, c.heads, norms, most);
+    GPU_LAUNCH((nearest_tensor<D, BF16>), dim3(tiles > 0 ? tiles : 1, (unsigned)heads.n), THREADS, 0, queue, c, keep,
+               norms, most);
     return true;
 }
 
-bool gpu_nearest_tensor(struct gpu_queue *queue, const merge_call &c, int n_heads, uint32_t most_slots,
-                        const struct sl_page_layout *layout, const uint32_t *keep, size_t keep_stride, float *norms) {
-    bool bf16 = layout->format == SL_KV_BF16;
-    if (!bf16 && layout->format != SL_KV_F16) {
+bool gpu_nearest_tensor(struct gpu_queue *queue, const merge_call &c, struct gpu_heads heads, sl_lists keep,
+                        float *norms) {
+    bool bf16 = heads.layout->format == SL_KV_BF16;
+    if (!bf16 && heads.layout->format != SL_KV_F16) {
         return false;
     }
-    switch (layout->head_dim) {
+    switch (heads.layout->head_dim) {
     case 64:
-        return bf16 ? launch<64, true>(queue, c, n_heads, most_slots, keep, keep_stride, norms)
-                    : launch<64, false>(queue, c, n_heads, most_slots, keep, keep_stride, norms);
+        return bf16 ? launch<64, true>(queue, c, heads, keep, norms) : launch<64, false>(queue, c, heads, keep, norms);
     case 96:
-        return bf16 ? launch<96, true>(queue, c, n_heads, most_slots, keep, keep_stride, norms)
-                    : launch<96, false>(queue, c, n_heads, most_slots, keep, keep_stride, norms);
+        return bf16 ? launch<96, true>(queue, c, heads, keep, norms) : launch<96, false>(queue, c, heads, keep, norms);
     case 128:
-        return bf16 ? launch<128, true>(queue, c, n_heads, most_slots, keep, keep_stride, norms)
-                    : launch<128, false>(queue, c, n_heads, most_slots, keep, keep_stride, norms);
+        return bf16 ? launch<128, true>(queue, c, heads, keep, norms)
+                    : launch<128, false>(queue, c, heads, keep, norms);
     default:
         return false;
     }

@@ -49,12 +49,12 @@ template <class F> GPU_DEVICE void list(F place_of, uint32_t n, bool last, uint3
 
 // The bound of one block lets ptxas take more registers instead of spilling.
 static __global__ void __launch_bounds__(THREADS, 1)
-    select_slots(const gpu_head *heads, const float *scores, size_t scores_stride, const float *ties,
-                 size_t ties_stride, bool newest, const uint32_t *kept, uint32_t *keep, size_t keep_stride) {
+    select_slots(const gpu_head *heads, sl_vectors of_heads, sl_vectors ties_of_heads, bool newest,
+                 const uint32_t *kept, sl_lists keep_out) {
     __shared__ gpu::search s;
     uint32_t h = blockIdx.x, n = heads[h].n_slots, b = kept[h];
-    scores += h * scores_stride;
-    keep += h * keep_stride;
+    const float *scores = of_heads.at + h * of_heads.stride;
+    uint32_t *keep = keep_out.at + h * keep_out.stride;
     if (b == 0 || b >= n) {
         for (uint32_t j = threadIdx.x; j < n && b > 0; j += THREADS) {
             keep[j] = j;
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             return true;
         },
         n, b, &s);
-    if (ties == nullptr) {
+    if (ties_of_heads.at == nullptr) {
         list(
             [=](uint32_t j) {
                 uint32_t key = gpu::score_key(scores[j]);
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             n, newest, found.n_equal, keep);
         return;
     }
-    ties += h * ties_stride;
+    const float *ties = ties_of_heads.at + h * ties_of_heads.stride;
     gpu::edge tie = gpu::find_key<THREADS>(
         [=](uint32_t j, uint32_t *key_out) {
             *key_out = gpu::score_key(ties[j]);
@@ -93,9 +93,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         n, false, tie.n_equal, keep);
 }
 
-void sl_gpu_select(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, const float *scores,
-                   size_t scores_stride, const float *ties, size_t ties_stride, bool newest, const uint32_t *kept,
-                   uint32_t *keep_out, size_t keep_stride) {
-    GPU_LAUNCH(select_slots, (unsigned)n_heads, THREADS, 0, queue, heads, scores, scores_stride, ties, ties_stride,
-               newest, kept, keep_out, keep_stride);
+void sl_gpu_select(struct gpu_queue *queue, struct gpu_heads heads, struct sl_vectors scores, struct sl_vectors ties,
+                   bool newest, const uint32_t *kept, struct sl_lists keep_out) {
+    GPU_LAUNCH(select_slots, (unsigned)heads.n, THREADS, 0, queue, heads.at, scores, ties, newest, kept, keep_out);
 }

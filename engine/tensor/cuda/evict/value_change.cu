@@ -18,14 +18,12 @@ constexpr int WEIGHTS = 2;
 struct change_call {
     const gpu_head *heads;
     int group, head_dim, n_splits;
-    const float *weights;
-    size_t weights_stride;
+    sl_vectors weights;
     bool mean_center;
     double *sums;    // [rows] sums of weights; a row is a query head
     double *parts;   // [rows][n_splits][d]
     double *centers; // [rows][d]
-    float *out;
-    size_t out_stride;
+    sl_vectors out;
 };
 
 static __global__ void __launch_bounds__(1024) sum_weights(change_call c) {
@@ -33,7 +31,7 @@ static __global__ void __launch_bounds__(1024) sum_weights(change_call c) {
     uint32_t row = blockIdx.x, n = c.heads[row / (uint32_t)c.group].n_slots;
     double sum = 0;
     for (uint32_t j = threadIdx.x; j < n; j += blockDim.x) {
-        sum += (double)c.weights[row * c.weights_stride + j];
+        sum += (double)c.weights.at[row * c.weights.stride + j];
     }
     sum = gpu::block_sum(sum, scratch);
     if (threadIdx.x == 0) {
@@ -44,7 +42,8 @@ static __global__ void __launch_bounds__(1024) sum_weights(change_call c) {
 // Returns the weight of slot j in the center of a row.
 GPU_DEVICE double share_of(const change_call &c, size_t row, uint32_t n, uint32_t j, bool in_center) {
     double sum = c.sums[row];
-    return sum == 0.0 || (in_center && c.mean_center) ? 1.0 / n : (double)c.weights[row * c.weights_stride + j] / sum;
+    return sum == 0.0 || (in_center && c.mean_center) ? 1.0 / n
+                                                      : (double)c.weights.at[row * c.weights.stride + j] / sum;
 }
 
 // blockIdx: split, head, channels / CHANNELS.
@@ -143,7 +142,7 @@ static __global__ void __launch_bounds__(THREADS) change_of_slots(change_call c)
             }
         }
         if (j < n && lane == 0) {
-            c.out[blockIdx.y * c.out_stride + j] = c.group > 1 ? sqrtf(squared) : change;
+            c.out.at[blockIdx.y * c.out.stride + j] = c.group > 1 ? sqrtf(squared) : change;
         }
     }
 }
@@ -153,25 +152,24 @@ static int splits_of(uint32_t most_slots) {
     return most_slots > 0 ? (int)((most_slots + SPLIT - 1) / SPLIT) : 1;
 }
 
-size_t sl_gpu_value_change_work(int n_heads, int group, int head_dim, uint32_t most_slots) {
-    size_t rows = (size_t)n_heads * (size_t)group, d = (size_t)head_dim;
-    return rows * sizeof(double) * (1 + ((size_t)splits_of(most_slots) + 1) * d);
+size_t sl_gpu_value_change_work(struct gpu_heads heads, int group) {
+    size_t rows = (size_t)heads.n * (size_t)group, d = (size_t)heads.layout->head_dim;
+    return rows * sizeof(double) * (1 + ((size_t)splits_of(heads.most_slots) + 1) * d);
 }
 
-void sl_gpu_value_change(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
-                         int head_dim, int group, const float *weights, size_t weights_stride, bool mean_center,
-                         void *work, float *out, size_t out_stride) {
-    size_t rows = (size_t)n_heads * (size_t)group;
+void sl_gpu_value_change(struct gpu_queue *queue, struct gpu_heads heads, int group, struct sl_vectors weights,
+                         bool mean_center, void *work, struct sl_vectors out) {
+    size_t rows = (size_t)heads.n * (size_t)group;
     change_call c = {};
-    c.heads = heads, c.group = group, c.head_dim = head_dim, c.n_splits = splits_of(most_slots);
-    c.weights = weights, c.weights_stride = weights_stride, c.mean_center = mean_center;
+    c.heads = heads.at, c.group = group, c.head_dim = heads.layout->head_dim, c.n_splits = splits_of(heads.most_slots);
+    c.weights = weights, c.mean_center = mean_center;
     c.sums = (double *)work;
     c.parts = c.sums + rows;
-    c.centers = c.parts + rows * (size_t)c.n_splits * (size_t)head_dim;
-    c.out = out, c.out_stride = out_stride;
-    dim3 grid((unsigned)c.n_splits, (unsigned)n_heads, ((unsigned)head_dim + CHANNELS - 1) / CHANNELS);
+    c.centers = c.parts + rows * (size_t)c.n_splits * (size_t)c.head_dim;
+    c.out = out;
+    dim3 grid((unsigned)c.n_splits, (unsigned)heads.n, ((unsigned)c.head_dim + CHANNELS - 1) / CHANNELS);
     GPU_LAUNCH(sum_weights, (unsigned)rows, 1024, 0, queue, c);
     GPU_LAUNCH(add_rows, grid, THREADS, 0, queue, c);
     GPU_LAUNCH(add_splits, (unsigned)rows, 128, 0, queue, c);
-    GPU_LAUNCH(change_of_slots, gpu::grid_of(most_slots * LANES, n_heads), THREADS, 0, queue, c);
+    GPU_LAUNCH(change_of_slots, gpu::grid_of(heads.most_slots * LANES, heads.n), THREADS, 0, queue, c);
 }

@@ -183,7 +183,7 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
 // --- products --------------------------------------------------------------------------------------------------------
 
 static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
-                               const struct gpu_product *args, struct sl_error *err) {
+                               const struct sl_matmul *args, struct sl_error *err) {
     const struct shape *shape = &lt.shapes[way];
     const int64_t m = args->m;
     float *sums = args->y;

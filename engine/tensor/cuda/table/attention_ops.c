@@ -43,7 +43,7 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
         ((int64_t *)here)[j] = j;
     }
     sl_gpu_describe_end(s, positions, n * sizeof *positions);
-    struct gpu_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
+    struct sl_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
     sl_gpu_angles(s->queue, &of, positions, n, kept->cosines.at, kept->sines.at);
     kept->rotary_dim = rope->rotary_dim;
     kept->scale = rope->scale;

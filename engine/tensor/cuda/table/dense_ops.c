@@ -137,21 +137,14 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
 }
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    struct gpu_product product = {.x = args->x,
-                                  .x_stride = args->x_stride,
-                                  .m = args->m,
-                                  .y = args->y,
-                                  .y_stride = args->y_stride,
-                                  .n_columns = args->n_columns,
-                                  .accumulate = args->accumulate,
-                                  .reading = args->reading};
+    struct sl_matmul product = *args;
     struct gpu_stream *s = sl_gpu_stream(stream);
-    if (args->reading && sl_gpu_library_matmul(s, on_device(w), &product)) {
+    if (args->reading && sl_gpu_library_matmul(s, on_device(w), args)) {
         return;
     }
     size_t bytes = sl_gpu_matmul_work(on_device(w), args->m, args->reading);
-    product.work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
-    if (bytes == 0 || product.work != NULL) {
+    product.scratch = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
+    if (bytes == 0 || product.scratch != NULL) {
         sl_gpu_matmul(s->queue, on_device(w), &product);
     }
 }
@@ -164,10 +157,9 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
     sl_gpu_embed(sl_gpu_stream(stream)->queue, on_device(table), ids, m, out);
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
-                 int n_groups, float *out, int64_t out_stride) {
-    struct gpu_norm of = {norm->kind == SL_NORM_LAYER, norm->n, norm->eps, norm->weight, norm->bias};
-    sl_gpu_norm(sl_gpu_stream(stream)->queue, &of, x, x_stride, m, n_groups, out, out_stride);
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
+    sl_gpu_norm(sl_gpu_stream(stream)->queue, norm, x, out, out_stride);
 }
 
 static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
@@ -175,56 +167,34 @@ static void angles(struct sl_stream *stream, const struct sl_rope *rope, const i
     struct gpu_stream *s = sl_gpu_stream(stream);
     const double *inv_freq = sl_gpu_describe(s, rope->inv_freq, (size_t)rope->rotary_dim / 2 * sizeof *inv_freq);
     if (inv_freq != NULL) {
-        struct gpu_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
+        struct sl_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
         sl_gpu_angles(s->queue, &of, positions, m, cosines, sines);
     }
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   float *x, int64_t stride, int64_t m, int n_heads) {
-    struct gpu_rope of = {rope->head_dim, rope->rotary_dim, NULL, rope->scale};
-    sl_gpu_rotate(sl_gpu_stream(stream)->queue, &of, cosines, sines, x, stride, m, n_heads);
+                   struct sl_row_vectors x) {
+    sl_gpu_rotate(sl_gpu_stream(stream)->queue, rope, cosines, sines, x);
 }
-
-_Static_assert(sizeof(struct gpu_pick) == sizeof(struct sl_pick), "one struct in two languages");
-_Static_assert(sizeof(struct gpu_picked) == sizeof(struct sl_picked), "one struct in two languages");
-_Static_assert(offsetof(struct gpu_picked, best) == offsetof(struct sl_picked, best), "one struct in two languages");
 
 static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
                  struct sl_picked *picked_out) {
     struct gpu_stream *s = sl_gpu_stream(stream);
-    const struct gpu_pick *of = sl_gpu_describe(s, asked, (size_t)m * sizeof *asked);
+    const struct sl_pick *there = sl_gpu_describe(s, asked, (size_t)m * sizeof *asked);
     void *work = sl_gpu_scratch(s, sl_gpu_pick_work(m));
-    if (of != NULL && work != NULL) {
-        sl_gpu_pick(s->queue, logits, n_vocab, of, m, work, (struct gpu_picked *)picked_out);
+    if (there != NULL && work != NULL) {
+        sl_gpu_pick(s->queue, logits, n_vocab, there, m, work, picked_out);
     }
 }
 
 // --- between ranks ---------------------------------------------------------------------------------------------------
 
-static struct gpu_columns columns_of(const struct sl_columns *columns) {
-    struct gpu_columns of = {.x = columns->x,
-                             .stride = columns->stride,
-                             .m = columns->m,
-                             .n_parts = columns->n_parts,
-                             .bf16 = columns->bf16,
-                             .parts = columns->parts,
-                             .part_bytes = columns->part_bytes};
-    _Static_assert(GPU_MAX_PARTS == SL_MAX_RANKS, "a part a rank");
-    for (int i = 0; i <= columns->n_parts; i++) {
-        of.bounds[i] = (uint32_t)columns->bounds[i];
-    }
-    return of;
-}
-
 static void put_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
-    struct gpu_columns of = columns_of(columns);
-    sl_gpu_put_columns(sl_gpu_stream(stream)->queue, &of, rank);
+    sl_gpu_put_columns(sl_gpu_stream(stream)->queue, columns, rank);
 }
 
 static void take_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
-    struct gpu_columns of = columns_of(columns);
-    sl_gpu_take_columns(sl_gpu_stream(stream)->queue, &of, rank);
+    sl_gpu_take_columns(sl_gpu_stream(stream)->queue, columns, rank);
 }
 
 void sl_gpu_dense_fill(struct sl_ops *ops) {

@@ -20,7 +20,7 @@ struct gpu_queue;
 struct gpu_event;
 
 struct gpu_matrix;
-struct gpu_product;
+struct sl_matmul;
 
 // Products of bf16 weights, instead of our own kernel: a library's, or those of another kernel (wgmma.h).
 struct gpu_library {
@@ -36,7 +36,7 @@ struct gpu_library {
     // Queues args->y = x W^T, x[args->m][k] of bf16 without gaps at a multiple of 16 bytes. Where `finishes` is false,
     // y has no gaps either, and is at a multiple of 16.
     enum sl_status (*multiply)(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
-                               const struct gpu_product *args, struct sl_error *err);
+                               const struct sl_matmul *args, struct sl_error *err);
 };
 
 struct gpu_driver {

@@ -4,91 +4,84 @@
 
 #include "engine/tensor/cuda/table/ops.h"
 
-static_assert(sizeof(struct gpu_protection) == sizeof(struct sl_protection), "launch.h has its own of the same");
-static_assert(sizeof(struct gpu_page_error) == sizeof(struct sl_page_error), "launch.h has its own of the same");
-
-// The variables that every entry declares first.
-#define HEADS(stream, heads)                                                                                           \
-    struct gpu_stream *s = sl_gpu_stream(stream);                                                                      \
-    const struct gpu_head *on_device = sl_gpu_heads(s, heads);                                                         \
-    uint32_t most = sl_gpu_most_slots(heads)
+static struct gpu_heads heads_of(const struct gpu_stream *s, const struct sl_kv_heads *heads) {
+    return (struct gpu_heads){sl_gpu_heads(s, heads), heads->n, sl_gpu_most_slots(heads), heads->kv[0].work};
+}
 
 // --- scores ----------------------------------------------------------------------------------------------------------
 
 static void read_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
-    HEADS(stream, heads);
-    sl_gpu_read_state(s->queue, on_device, heads->n, most, plane, out.at, out.stride);
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_read_state(s->queue, heads_of(s, heads), plane, out);
 }
 
 static void write_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, int m,
                         const float *values) {
     struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_write_state(s->queue, sl_gpu_heads(s, heads), heads->n, plane, m, values);
+    sl_gpu_write_state(s->queue, heads_of(s, heads), plane, m, values);
 }
 
 static void spread(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out) {
-    sl_gpu_spread(sl_gpu_stream(stream)->queue, values, n, m, out.at, out.stride);
+    sl_gpu_spread(sl_gpu_stream(stream)->queue, values, n, m, out);
 }
 
 static void mean_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
                        struct sl_vectors mean_out, struct sl_vectors deviation_out) {
-    HEADS(stream, heads);
-    sl_gpu_mean_state(s->queue, on_device, heads->n, most, n_tokens, mean_out.at, mean_out.stride, deviation_out.at,
-                      deviation_out.stride);
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_mean_state(s->queue, heads_of(s, heads), n_tokens, mean_out, deviation_out);
 }
 
-static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
-                 int kernel, int64_t window, struct sl_vectors out) {
-    HEADS(stream, heads);
-    sl_gpu_pool(s->queue, on_device, heads->n, most, group, x.at, x.stride, max, kernel, window, out.at, out.stride);
+static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_pooling pooling, struct sl_vectors out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_pool(s->queue, heads_of(s, heads), group, x, pooling, out);
 }
 
 static void mean_group(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                        struct sl_vectors out) {
-    HEADS(stream, heads);
-    sl_gpu_mean_group(s->queue, on_device, heads->n, most, group, x.at, x.stride, out.at, out.stride);
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_mean_group(s->queue, heads_of(s, heads), group, x, out);
 }
 
 static void recency(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors out) {
-    HEADS(stream, heads);
-    sl_gpu_recency(s->queue, on_device, heads->n, most, out.at, out.stride);
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_recency(s->queue, heads_of(s, heads), out);
 }
 
 static void chance(struct sl_stream *stream, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
                    struct sl_vectors out) {
-    HEADS(stream, heads);
-    sl_gpu_chance(s->queue, on_device, heads->n, most, seed, layer, offset, out.at, out.stride);
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_chance(s->queue, heads_of(s, heads), seed, layer, offset, out);
 }
 
 static void value_change(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
                          struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
-    HEADS(stream, heads);
-    int d = heads->kv[0].work->head_dim;
-    void *work = sl_gpu_scratch(s, sl_gpu_value_change_work(heads->n, group, d, most));
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    struct gpu_heads there = heads_of(s, heads);
+    void *work = sl_gpu_scratch(s, sl_gpu_value_change_work(there, group));
     if (work != NULL) {
-        sl_gpu_value_change(s->queue, on_device, heads->n, most, d, group, weights.at, weights.stride, mean_center,
-                            work, out.at, out.stride);
+        sl_gpu_value_change(s->queue, there, group, weights, mean_center, work, out);
     }
 }
 
 static void share(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout) {
-    HEADS(stream, heads);
-    sl_gpu_share(s->queue, on_device, heads->n, most, x_inout.at, x_inout.stride);
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_share(s->queue, heads_of(s, heads), x_inout);
 }
 
 static void variance(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out) {
     struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_variance(s->queue, sl_gpu_heads(s, heads), heads->n, plane, out);
+    sl_gpu_variance(s->queue, heads_of(s, heads), plane, out);
 }
 
 // --- selecting slots -------------------------------------------------------------------------------------------------
 
 static void protect(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
                     struct sl_vectors x_inout) {
-    HEADS(stream, heads);
+    struct gpu_stream *s = sl_gpu_stream(stream);
     const void *there = sl_gpu_describe(s, protections, (size_t)heads->n * sizeof *protections);
     if (there != NULL) {
-        sl_gpu_protect(s->queue, on_device, heads->n, most, there, x_inout.at, x_inout.stride);
+        sl_gpu_protect(s->queue, heads_of(s, heads), there, x_inout);
     }
 }
 
@@ -97,18 +90,17 @@ static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, str
     struct gpu_stream *s = sl_gpu_stream(stream);
     const uint32_t *counts = sl_gpu_counts(s, n, heads->n);
     if (counts != NULL) {
-        sl_gpu_spare(s->queue, heads->n, sl_gpu_most_slots(heads), listed.at, listed.stride, counts, x_inout.at,
-                     x_inout.stride);
+        sl_gpu_spare(s->queue, heads_of(s, heads), listed, counts, x_inout);
     }
 }
 
 static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                     uint32_t budget, struct sl_vectors work, struct sl_counts kept_out) {
-    HEADS(stream, heads);
+    struct gpu_stream *s = sl_gpu_stream(stream);
     (void)work;
     void *scratch = sl_gpu_scratch(s, sl_gpu_budgets_work(heads->n));
     if (scratch != NULL) {
-        sl_gpu_budgets(s->queue, on_device, heads->n, most, scores.at, scores.stride, budget, scratch, kept_out.device);
+        sl_gpu_budgets(s->queue, heads_of(s, heads), scores, budget, scratch, kept_out.device);
     }
 }
 
@@ -117,8 +109,7 @@ static void select_slots(struct sl_stream *stream, const struct sl_kv_heads *hea
     struct gpu_stream *s = sl_gpu_stream(stream);
     const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
     if (counts != NULL) {
-        sl_gpu_select(s->queue, sl_gpu_heads(s, heads), heads->n, scores.at, scores.stride, ties.at, ties.stride,
-                      newest, counts, keep_out.at, keep_out.stride);
+        sl_gpu_select(s->queue, heads_of(s, heads), scores, ties, newest, counts, keep_out);
     }
 }
 
@@ -127,48 +118,41 @@ static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, st
     struct gpu_stream *s = sl_gpu_stream(stream);
     const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
     if (counts != NULL) {
-        sl_gpu_gather(s->queue, sl_gpu_heads(s, heads), heads->n, heads->kv[0].work, keep.at, keep.stride, counts);
+        sl_gpu_gather(s->queue, heads_of(s, heads), keep, counts);
     }
 }
 
 static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
-                    struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
-                    struct sl_vectors cosine_out) {
-    HEADS(stream, heads);
+                    struct sl_counts kept, struct sl_nearest nearest_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    struct gpu_heads there = heads_of(s, heads);
     const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
-    const struct sl_page_layout *layout = heads->kv[0].work;
-    size_t bytes = sl_gpu_nearest_work(heads->n, most, layout);
+    size_t bytes = sl_gpu_nearest_work(there);
     void *work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
     if (counts != NULL && (bytes == 0 || work != NULL)) {
-        sl_gpu_nearest(s->queue, on_device, heads->n, most, keep.at, keep.stride, counts, evicted_out.at,
-                       evicted_out.stride, into_out.at, into_out.stride, cosine_out.at, cosine_out.stride, layout,
-                       work);
+        sl_gpu_nearest(s->queue, there, keep, counts, nearest_out, work);
     }
 }
 
 static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
-                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
-                  float *threshold_inout, uint32_t *n_merged_out) {
-    HEADS(stream, heads);
+                  struct sl_nearest nearest, struct sl_merge_threshold threshold) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
     const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
     void *work = sl_gpu_scratch(s, sl_gpu_merge_work(heads->n));
     if (counts != NULL && work != NULL) {
-        sl_gpu_merge(s->queue, on_device, heads->n, most, heads->kv[0].work->head_dim, counts, evicted.at,
-                     evicted.stride, into.at, into.stride, cosine.at, cosine.stride, beta, work, threshold_inout,
-                     n_merged_out);
+        sl_gpu_merge(s->queue, heads_of(s, heads), counts, nearest, threshold, work);
     }
 }
 
 // --- estimates of errors ---------------------------------------------------------------------------------------------
 
-static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
-                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
+static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_mass mass, struct sl_lists keep,
+                 struct sl_counts kept, double *lost_inout) {
     struct gpu_stream *s = sl_gpu_stream(stream);
     const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
     void *work = sl_gpu_scratch(s, sl_gpu_lost_work(heads->n));
     if (counts != NULL && work != NULL) {
-        sl_gpu_lost(s->queue, sl_gpu_heads(s, heads), heads->n, group, x.at, x.stride, keep.at, keep.stride, counts,
-                    n_rows, work, lost_inout);
+        sl_gpu_lost(s->queue, heads_of(s, heads), mass, keep, counts, work, lost_inout);
     }
 }
 
@@ -178,8 +162,7 @@ static void page_error(struct sl_stream *stream, const struct sl_kv_heads *heads
     void *there = sl_gpu_describe(s, to, (size_t)heads->n * n_pages * sizeof *to);
     void *work = sl_gpu_scratch(s, sl_gpu_page_error_work(heads->n, n_pages));
     if (there != NULL && work != NULL) {
-        sl_gpu_page_error(s->queue, sl_gpu_heads(s, heads), heads->n, n_pages, there, work,
-                          (struct gpu_page_error *)error_inout);
+        sl_gpu_page_error(s->queue, heads_of(s, heads), n_pages, there, work, error_inout);
     }
 }
 

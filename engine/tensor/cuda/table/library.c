@@ -64,7 +64,7 @@ static enum sl_status fill(struct trial *t, struct sl_error *err) {
 }
 
 static enum sl_status multiply(struct trial *t, int64_t first, int64_t m, float *sums, struct sl_error *err) {
-    const struct gpu_product product = {.m = m, .y = sums, .y_stride = t->n};
+    const struct sl_matmul product = {.m = m, .y = sums, .y_stride = t->n};
     return t->library->multiply(t->stream->queue, t->way, &t->w, t->x + first * t->w.pitch, &product, err);
 }
 
@@ -89,7 +89,7 @@ static enum sl_status try_sizes(struct trial *t, struct sl_error *err) {
 }
 
 static enum sl_status try_numbers(struct trial *t, struct sl_error *err) {
-    const struct gpu_product own = {
+    const struct sl_matmul own = {
         .x = t->own_x, .x_stride = t->w.pitch, .m = N_OWN, .y = t->own_sums, .y_stride = t->n};
     enum sl_status status = SL_OK;
     sl_gpu_matmul(t->stream->queue, &t->w, &own);
@@ -126,7 +126,7 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
     }
     if (!library->finishes) {
         t.w.bias = NULL;
-        t.w.activation = GPU_ACT_NONE;
+        t.w.activation = SL_ACT_NONE;
         t.w.gated = false;
     }
     t.n = t.w.gated ? w->n / 2 : w->n;
@@ -193,7 +193,7 @@ void sl_gpu_library_prepare(struct gpu_stream *s, const struct gpu_matrix *w) {
     }
 }
 
-bool sl_gpu_library_matmul(struct gpu_stream *s, const struct gpu_matrix *w, const struct gpu_product *args) {
+bool sl_gpu_library_matmul(struct gpu_stream *s, const struct gpu_matrix *w, const struct sl_matmul *args) {
     bool is_whole = args->n_columns <= 0 || args->n_columns == (w->gated ? w->n / 2 : w->n);
     const struct gpu_library *library = is_whole ? library_of(s, w) : NULL;
     int way = library != NULL ? find_way(s, library, w) : -1;
@@ -205,12 +205,12 @@ bool sl_gpu_library_matmul(struct gpu_stream *s, const struct gpu_matrix *w, con
     char *x = sl_gpu_scratch(s, x_bytes + (library->finishes ? 0 : (size_t)(most * w->n) * sizeof(float)));
     float *sums = (float *)(x + x_bytes);
     for (int64_t first = 0; first < args->m && x != NULL; first += most) {
-        struct gpu_product block = *args;
+        struct sl_matmul block = *args;
         struct sl_error err;
         block.m = args->m - first < most ? args->m - first : most;
         block.x += first * args->x_stride;
         block.y += first * args->y_stride;
-        const struct gpu_product bare = {.m = block.m, .y = sums, .y_stride = w->n};
+        const struct sl_matmul bare = {.m = block.m, .y = sums, .y_stride = w->n};
         sl_gpu_round_rows(s->queue, block.x, block.x_stride, block.m, w->k, w->pitch, x);
         enum sl_status status = library->multiply(s->queue, way, w, x, library->finishes ? &block : &bare, &err);
         if (status != SL_OK && s->status == SL_OK) { // skipped: the next wait says so

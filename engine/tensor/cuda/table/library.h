@@ -14,7 +14,7 @@
 
 // Does what sl_gpu_matmul() does, by the library. Returns false, with nothing queued, where there is none or it does
 // not cover this product. Waits where a shape is new.
-bool sl_gpu_library_matmul(struct gpu_stream *stream, const struct gpu_matrix *w, const struct gpu_product *args);
+bool sl_gpu_library_matmul(struct gpu_stream *stream, const struct gpu_matrix *w, const struct sl_matmul *args);
 
 // Tries the library with matrices like w, if they were not tried before. Waits.
 void sl_gpu_library_prepare(struct gpu_stream *stream, const struct gpu_matrix *w);

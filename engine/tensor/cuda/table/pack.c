@@ -50,7 +50,7 @@ void sl_gpu_matrix_describe(const struct sl_matrix *matrix, struct gpu_matrix *o
                                .k = matrix->k,
                                .whole_n = sl_matrix_whole_n(matrix),
                                .pitch = (matrix->k + PITCH - 1) / PITCH * PITCH,
-                               .activation = (int)matrix->activation,
+                               .activation = matrix->activation,
                                .gated = matrix->gated};
     size_t n = (size_t)(out->n * out->pitch);
     out->scales_at = n * bits_of(out->kind) / 8;

@@ -16,7 +16,7 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
 }
 
 static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
-                               const struct gpu_product *args, struct sl_error *err) {
+                               const struct sl_matmul *args, struct sl_error *err) {
     (void)way;
     (void)err;
     sl_gpu_matmul_wgmma(queue, w, x, args);

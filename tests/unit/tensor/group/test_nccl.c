@@ -282,7 +282,7 @@ static struct outcome multiply(const struct product_case *p, struct world *w) {
     if (p->exchange_bytes > 0 && sl_ranks_count(w->device) > 1) {
         sl_ranks_of(w->stream)->exchange_bytes = p->exchange_bytes;
     }
-    w->ops->norm(w->stream, &norm, x, p->k, p->m, 1, h, p->k);
+    w->ops->norm(w->stream, &norm, (struct sl_row_vectors){x, p->k, p->m, 1}, h, p->k);
     w->ops->matmul(w->stream, &matrix, &args);
     assert_int_equal(sl_stream_wait(w->stream, NULL), SL_OK);
     int n = sl_ranks_count(w->device);
