@@ -38,7 +38,7 @@ static void test_meter_rate_is_of_the_last_seconds(void **state) {
     size_t n;
     struct sl_meter meter = opened(&file, &text, &n, 0);
     assert_true(sl_meter_rate(&meter, SECOND, 0) == 0);
-    // What was there at the start is not counted.
+    // Bytes that were there at the start are not counted.
     sl_meter_show(&meter, SECOND, 50 << 20);
     assert_true(sl_meter_rate(&meter, SECOND + SECOND / 4, 51 << 20) == 0); // too soon
     assert_true(sl_meter_rate(&meter, 2 * SECOND, 51 << 20) == 1 << 20);
