@@ -23,6 +23,7 @@ struct sl_cluster_config {
     int64_t n_prefill, n_decode, n_kvstore;
     int64_t ready_ms; // longest time without progress of a starting process
     bool quiet;       // show no progress on standard error
+    bool lines;       // show it in lines even on a terminal
     int64_t ranks;    // ranks of every worker with a model; 0: one
     int64_t port;     // first coordinator's port; further ones get the next ports; 0 picks free ones
     bool has_gateway;

@@ -12,9 +12,10 @@
 
 // State of the progress display while models are loaded.
 struct sl_cluster_loading {
-    int width;            // width of the terminal; 0: standard error is not one
-    int64_t next_line_ns; // time of the next line without a terminal; 0: loading has not begun
-    int64_t drawn_bytes;
+    int width;            // width of the terminal; 0: lines, because standard error is not one
+    int64_t began_ns;     // of the first step of waiting; 0: none
+    int64_t next_line_ns; // time of the next line without a terminal; 0: none is planned
+    int64_t drawn;        // bytes or seconds that the drawn line shows
     bool is_drawn;
 };
 

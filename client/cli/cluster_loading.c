@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: shows on standard error how much of their model the workers of a starting cluster have loaded: a line that
- *          is rewritten in place on a terminal, else a line every few seconds. Also names a process that makes no
- *          progress.
+ * Purpose: shows on standard error what a starting cluster waits for: how much of their model the workers have loaded, or
+ *          the processes that are not ready and the time that this takes. A line that is rewritten in place on a
+ *          terminal, else a line every few seconds. Also names a process that makes no progress.
  */
 #include <unistd.h>
 
@@ -11,35 +11,44 @@
 #include "client/cli/progress.h"
 #include "base/options/config.h"
 
-#define FIRST_LINE_MS 1000 // a model that is loaded sooner needs no line
-#define LINE_MS       5000
+#define WAITING_S 2 // processes that are ready sooner are not named
+
+enum { PHASE_BYTES = 128 };
+_Static_assert(PHASE_BYTES >= SL_LOADING_PHASE_BYTES, "a buffer for both phases");
 
 static int percent(int64_t done, int64_t total) {
     return (int)(100 * (double)done / (double)total);
 }
 
-// Sums the loading progress of all workers, and writes "decode-0 30%, prefill-0 44%" into the note. False: no worker
-// loads.
-static bool add_up(const struct sl_cluster *cluster, struct sl_progress *progress_out) {
-    struct sl_progress sum = {.phase = "loading", .bytes = true};
+// Writes "decode-0 starting, prefill-0 44%" of the processes that are not ready, and of those that have loaded a model.
+static void describe_all(const struct sl_cluster *cluster, char *buf, size_t buf_bytes) {
     size_t used = 0;
+    buf[0] = '\0';
+    for (size_t i = cluster->n_first; i < cluster->n_children && used < buf_bytes; i++) {
+        const struct sl_child *child = &cluster->children[i];
+        const char *comma = used > 0 ? ", " : "";
+        if (child->total_bytes > 0) {
+            int share = child->ready[0] ? 100 : percent(child->done_bytes, child->total_bytes);
+            used += (size_t)snprintf(buf + used, buf_bytes - used, "%s%s %d%%", comma, child->name, share);
+        } else if (!child->ready[0]) {
+            used += (size_t)snprintf(buf + used, buf_bytes - used, "%s%s starting", comma, child->name);
+        }
+    }
+}
+
+// Sums the loading progress of all workers. False: no worker loads. phase: for its text.
+static bool add_up(const struct sl_cluster *cluster, char phase[PHASE_BYTES], struct sl_progress *progress_out) {
+    struct sl_progress sum = {.phase = sl_progress_loading_phase(cluster->config.model, phase, SL_LOADING_PHASE_BYTES),
+                              .bytes = true};
     bool loads = false;
     for (size_t i = cluster->n_first; i < cluster->n_children; i++) {
         const struct sl_child *child = &cluster->children[i];
-        if (child->total_bytes == 0) {
-            continue;
-        }
-        int64_t done =
-            // When it is ready: it may not have needed the whole file
-            child->ready[0] ? child->total_bytes : child->done_bytes;
-        loads |= !child->ready[0];
-        sum.done += done;
+        // A worker that is ready may not have needed the whole file
+        sum.done += child->ready[0] ? child->total_bytes : child->done_bytes;
         sum.total += child->total_bytes;
-        if (used < sizeof sum.note) {
-            used += (size_t)snprintf(sum.note + used, sizeof sum.note - used, "%s%s %d%%", used > 0 ? ", " : "",
-                                     child->name, percent(done, child->total_bytes));
-        }
+        loads |= !child->ready[0] && child->done_bytes < child->total_bytes;
     }
+    describe_all(cluster, sum.note, sizeof sum.note);
     *progress_out = sum;
     return loads;
 }
@@ -51,34 +60,52 @@ void sl_cluster_hide_loading(struct sl_cluster *cluster) {
     }
 }
 
-static void print_line(struct sl_cluster_loading *loading, const struct sl_progress *progress) {
-    char total[32];
-    sl_format_bytes((double)progress->total, total, sizeof total);
-    fprintf(stderr, "sluice: loading the model: %d%% of %s (%s)\n", percent(progress->done, progress->total), total,
-            progress->note);
-    loading->next_line_ns = sl_deadline_in_ms(LINE_MS);
+// Names the processes that are not ready: "waiting for decode-0, prefill-0", and the seconds as the note.
+static void name_waiting(const struct sl_cluster *cluster, int64_t seconds, char phase[PHASE_BYTES],
+                         struct sl_progress *progress_out) {
+    size_t used = 0;
+    for (size_t i = cluster->first_coordinator; i < cluster->n_children; i++) {
+        if (!cluster->children[i].ready[0] && used < PHASE_BYTES) {
+            used += (size_t)snprintf(phase + used, PHASE_BYTES - used, "%s%s", used > 0 ? ", " : "waiting for ",
+                                     cluster->children[i].name);
+        }
+    }
+    if (used == 0) {
+        snprintf(phase, PHASE_BYTES, "waiting for the coordinator to see all workers");
+    }
+    *progress_out = (struct sl_progress){.phase = phase};
+    snprintf(progress_out->note, sizeof progress_out->note, "%lld s", (long long)seconds);
 }
 
 void sl_cluster_show_loading(struct sl_cluster *cluster) {
     struct sl_cluster_loading *loading = &cluster->loading;
     struct sl_progress progress;
+    char phase[PHASE_BYTES];
+    int64_t now_ns = sl_now_ns();
     if (cluster->config.quiet) {
         return;
     }
-    if (!add_up(cluster, &progress)) {
+    if (loading->began_ns == 0) {
+        loading->began_ns = now_ns;
+        loading->width = cluster->config.lines ? 0 : sl_terminal_width(STDERR_FILENO);
+    }
+    int64_t seconds = (now_ns - loading->began_ns) / (1000 * SL_NS_PER_MS);
+    bool loads = add_up(cluster, phase, &progress);
+    if (!loads) {
+        name_waiting(cluster, seconds, phase, &progress);
+    }
+    if (!loads && seconds < WAITING_S) {
         sl_cluster_hide_loading(cluster);
         return;
     }
-    if (loading->next_line_ns == 0) {
-        loading->next_line_ns = sl_deadline_in_ms(FIRST_LINE_MS);
-        loading->width = sl_terminal_width(STDERR_FILENO);
+    if (loading->width == 0 && sl_progress_is_due(&loading->next_line_ns, now_ns)) {
+        sl_progress_print(&progress, "sluice", stderr);
     }
-    if (loading->width == 0 && sl_deadline_left_ms(loading->next_line_ns) == 0) {
-        print_line(loading, &progress);
-    } else if (loading->width > 0 && (!loading->is_drawn || progress.done != loading->drawn_bytes)) {
+    int64_t shown = loads ? progress.done : seconds;
+    if (loading->width > 0 && (!loading->is_drawn || shown != loading->drawn)) {
         sl_progress_draw(&progress, loading->width, stderr);
         loading->is_drawn = true;
-        loading->drawn_bytes = progress.done;
+        loading->drawn = shown;
     }
 }
 

@@ -18,13 +18,14 @@ struct sl_follow {
     FILE *out, *err;
     const char *coordinator; // NULL: no coordinator is used
     bool no_chat;            // the model got no chat: an empty answer is explained by that
-    int width;               // width of err's terminal; 0: not a terminal, no progress
+    int width;               // width of err's terminal; 0: not a terminal, so progress is shown of loading alone
+    const char *model;       // path or name of the model that is loaded, for its progress
     struct sl_signals *signals;
     bool (*also_stopped)(void *arg); // may be NULL
     void *also_arg;
 
     struct sl_progress progress;
-    int64_t drawn_ns;
+    int64_t drawn_ns, next_line_ns;
     bool progress_shown, answer_shown, reconnecting;
     bool output_failed; // e.g. the reader of a pipe has exited
     bool finished;
@@ -34,8 +35,8 @@ struct sl_follow {
 // Sets the callbacks of a watch.
 void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch);
 
-// Shows how much of a model is loaded (sl_loading_fn; arg: the sl_follow). The thread of the other callbacks waits
-// meanwhile.
+// Shows how much of a model is loaded (sl_loading_fn; arg: the sl_follow), in lines where err is no terminal. The thread
+// of the other callbacks waits meanwhile.
 void sl_follow_loading(void *follow, size_t done_bytes, size_t total_bytes);
 
 // Clears the progress line after the watch has returned `status`, reports an error, and returns the exit code.

@@ -4,10 +4,14 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/options/config.h"
 
 #define LONGEST_BAR  40
 #define SHORTEST_BAR 6
+
+#define FIRST_LINE_NS (1000 * SL_NS_PER_MS) // what ends sooner needs no line
+#define LINE_NS       (5000 * SL_NS_PER_MS)
 
 bool sl_progress_update(struct sl_progress *progress, const Sluice__V1__Event *event) {
     char text[32];
@@ -93,6 +97,50 @@ char *sl_progress_render(const struct sl_progress *progress, int width, char *bu
         buf[width] = '\0';
     }
     return buf;
+}
+
+char *sl_progress_loading_phase(const char *model, char *buf, size_t buf_bytes) {
+    size_t end = strlen(model);
+    while (end > 1 && model[end - 1] == '/') {
+        end--;
+    }
+    size_t begin = end;
+    while (begin > 0 && model[begin - 1] != '/') {
+        begin--;
+    }
+    snprintf(buf, buf_bytes, "loading %.*s", (int)(end - begin), model + begin);
+    for (char *c = buf; *c; c++) { // a terminal would obey it
+        *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
+    }
+    return buf;
+}
+
+void sl_progress_print(const struct sl_progress *progress, const char *command, FILE *file) {
+    char done[32], total[32];
+    const char *phase = progress->phase ? progress->phase : "", *comma = progress->note[0] ? ", " : "";
+    sl_format_bytes((double)progress->done, done, sizeof done);
+    sl_format_bytes((double)progress->total, total, sizeof total);
+    if (progress->total > 0) {
+        fprintf(file, "%s: %s: %d%% of %s%s%s\n", command, phase,
+                (int)(100 * (double)progress->done / (double)progress->total), total, comma, progress->note);
+    } else if (progress->done > 0) {
+        fprintf(file, "%s: %s: %s%s%s\n", command, phase, done, comma, progress->note);
+    } else {
+        fprintf(file, "%s: %s: %s\n", command, phase, progress->note);
+    }
+    fflush(file);
+}
+
+bool sl_progress_is_due(int64_t *next_ns_inout, int64_t now_ns) {
+    if (*next_ns_inout == 0) {
+        *next_ns_inout = now_ns + FIRST_LINE_NS;
+        return false;
+    }
+    if (now_ns < *next_ns_inout) {
+        return false;
+    }
+    *next_ns_inout = now_ns + LINE_NS;
+    return true;
 }
 
 void sl_progress_draw(const struct sl_progress *progress, int width, FILE *terminal) {

@@ -147,6 +147,13 @@ static enum sl_status hash_tokenizer(const char *model_dir, uint64_t *chain, str
     return SL_OK;
 }
 
+// Stops reading ahead in a tensor: otherwise the samples would read most of a large file that is not in memory.
+static void read_samples_alone(const struct sl_tensor *tensor) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)tensor->data / page * page, end = (uintptr_t)tensor->data + tensor->bytes;
+    (void)madvise((void *)begin, end - begin, MADV_RANDOM); // advice: failure is harmless
+}
+
 // Hashes stretches evenly spaced over the tensor, including its first and last bytes; a small tensor as a whole.
 static uint64_t hash_tensor(const struct sl_tensor *tensor, uint64_t chain) {
     chain = hash_text(tensor->name, chain);
@@ -157,6 +164,7 @@ static uint64_t hash_tensor(const struct sl_tensor *tensor, uint64_t chain) {
     if (tensor->bytes <= N_SAMPLES * SAMPLE_BYTES) {
         return sl_hash(tensor->data, tensor->bytes, chain);
     }
+    read_samples_alone(tensor);
     size_t last = tensor->bytes - SAMPLE_BYTES;
     for (size_t i = 0; i < N_SAMPLES; i++) {
         size_t offset = last / (N_SAMPLES - 1) * i + last % (N_SAMPLES - 1) * i / (N_SAMPLES - 1);

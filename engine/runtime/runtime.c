@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: opens operations, threads, device, model, tokenizer and engine, in this order. See runtime.h.
+// Purpose: opens operations, threads, device, model and tokenizer together, and engine, in this order. See runtime.h.
 #include "engine/runtime/transfer.h"
 
 #include "base/log.h"
 #include "base/processors.h"
+#include "base/thread.h"
 #include "engine/runtime/plugin.h"
 #include "engine/tensor/cpu/device.h"
 #include "engine/tensor/cpu/tiers.h"
@@ -186,15 +187,49 @@ static enum sl_status load_model(const struct sl_runtime_config *config, struct 
     return status;
 }
 
+// Loads the tokenizer in a thread of its own while the team packs weights: a large vocabulary takes one thread as long as
+// a small model takes the team.
+struct tokenizer_loading {
+    const char *model_dir;
+    pthread_t thread;
+    struct sl_tokenizer *tokenizer;
+    enum sl_status status;
+    struct sl_error err;
+};
+
+static void *load_tokenizer(void *arg) {
+    struct tokenizer_loading *loading = arg;
+    loading->status = sl_tokenizer_load(loading->model_dir, &loading->tokenizer, &loading->err);
+    return NULL;
+}
+
+// Loads the weights, and the tokenizer if it is wanted. If both fail, the error of the weights is reported.
+static enum sl_status load_both(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    struct tokenizer_loading loading = {.model_dir = config->model_dir};
+    if (!config->tokenizer) {
+        return load_model(config, r, err);
+    }
+    enum sl_status status = sl_thread_start("tokenizer", load_tokenizer, &loading, &loading.thread, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = load_model(config, r, err);
+    pthread_join(loading.thread, NULL);
+    r->tokenizer = loading.tokenizer;
+    if (status == SL_OK && loading.status != SL_OK) {
+        status = sl_fail(err, loading.status, "%s", loading.err.text);
+    }
+    return status;
+}
+
 static enum sl_status open_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
-    enum sl_status status = load_model(config, r, err);
+    enum sl_status status = load_both(config, r, err);
     for (int i = 0; status == SL_OK && sl_runtime_ranks(r) > 1 && i < sl_runtime_ranks(r); i++) {
         sl_log_info("runtime", "rank=%d of=%d weights=%zu", i, sl_runtime_ranks(r),
                     sl_ranks_weight_bytes(r->device, i));
     }
     if (status == SL_OK) {
         r->config = sl_model_get_config(r->model);
-        status = config->tokenizer ? sl_tokenizer_load(config->model_dir, &r->tokenizer, err) : SL_OK;
     }
     if (status == SL_OK && config->max_rows > 0) {
         status = sl_engine_create(r->model, r->stream, config->max_rows, &r->engine, err);

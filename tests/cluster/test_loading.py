@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,9 +31,9 @@ def place():
 class Up:
     """`sluice up` in the foreground, and what it says on standard error."""
 
-    def __init__(self, model, env, terminal=None):
-        words = [SLUICE, "up", "--model", model, "--weights", "int4", "--port", "0", "--no-gateway", "--kvstore", "0", "--arena", "32M",
-                 "--ready-timeout", f"{LIMIT}s", "--name", "loads",
+    def __init__(self, model, env, terminal=None, options=(), sluice=SLUICE):
+        words = [sluice, "up", "--model", model, "--weights", "int4", "--port", "0", "--no-gateway", "--kvstore", "0", "--arena", "32M",
+                 "--ready-timeout", f"{LIMIT}s", "--name", "loads", *options,
                  "--", "--threads", "1"]
         self.began, self.ready, self.log = time.monotonic(), 0, None
         self.popen = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE if terminal is None else terminal, text=True)
@@ -41,7 +42,7 @@ class Up:
 
     def _read(self):
         for line in self.popen.stdout:
-            if line.startswith("ready rpc="):
+            if line.startswith("ready rpc=") or line.startswith('{"coordinator"'):
                 self.ready = time.monotonic() - self.began
             if line.startswith("log "):
                 with open(line.split()[1]) as file:
@@ -101,8 +102,8 @@ def drawn(terminal, until):
 
 
 def percentages(text):
-    """Those of the bar: `loading [==>  ]  12%  1.0 GiB/...`."""
-    return [int(percent) for percent in re.findall(r"\rloading \[[=> ]+\] +(\d+)%  [0-9.]+ \w+/[0-9.]+ [MG]iB", text)]
+    """Those of the bar: `loading model [==>  ]  12%  1.0 GiB/...`."""
+    return [int(percent) for percent in re.findall(r"\rloading model \[[=> ]+\] +(\d+)%  [0-9.]+ \w+/[0-9.]+ [MG]iB", text)]
 
 
 def test_lines_without_a_terminal_and_a_slow_worker():
@@ -113,7 +114,7 @@ def test_lines_without_a_terminal_and_a_slow_worker():
             eventually(lambda: up.ready or up.popen.poll() is not None, 120, "the end of loading")
             said = up.end()
         assert up.ready > 1.5 * LIMIT, (up.ready, said)
-        lines = re.findall(r"^sluice: loading the model: (\d+)% of 1\.\d GiB \(decode-0 (\d+)%, prefill-0 (\d+)%\)$", said, re.M)
+        lines = re.findall(r"^sluice: loading model: (\d+)% of 1\.\d GiB, decode-0 (\d+)%, prefill-0 (\d+)%$", said, re.M)
         assert lines and lines == sorted(lines, key=lambda line: [int(n) for n in line]), said
         assert "\r" not in said and "\033" not in said, said
         # Workers say it themselves: in the cluster's log without the lines for `up`.
@@ -156,6 +157,44 @@ def test_a_line_on_a_terminal():
             assert seen == [] if more else len(seen) > 3 and seen[-1] > seen[0], said
         os.close(theirs)
         os.close(ours)
+
+
+def test_no_control_characters_without_a_terminal_or_for_programs():
+    with place() as (model, env):
+        ours, theirs = pty.openpty()
+        os.set_blocking(ours, False)
+        with Up(model, env, terminal=theirs, options=["--json"]) as up:
+            said = drawn(ours, lambda: up.ready or up.popen.poll() is not None)
+            up.end()
+        os.close(theirs)
+        os.close(ours)
+        assert up.ready and "\033" not in said and said.count("\r") == said.count("\r\n"), said  # of the terminal's line ends
+        assert re.search(r"^sluice: loading model: \d+% of 1\.\d GiB, decode-0 \d+%, prefill-0 \d+%\r$", said, re.M), said
+
+        words = [SLUICE, "run", "--local", "--model", model, "--weights", "int4", "--arena", "32M", "--threads", "1", "--prompt", "a b", "-n", "1"]
+        for more, n_least, n_most in ([], 1, 99), (["--quiet"], 0, 0), (["--json"], 0, 0):
+            run = subprocess.run([*words, *more], capture_output=True, text=True)
+            assert run.returncode == 0 and "\033" not in run.stdout + run.stderr and "\r" not in run.stdout + run.stderr, run
+            lines = re.findall(r"^sluice run: loading model: \d+% of 7\d\d\.\d MiB$", run.stderr, re.M)
+            assert n_least <= len(lines) <= n_most, run.stderr
+
+
+def test_processes_that_are_waited_for_are_named():
+    """A worker that takes seconds to start, beside a model that takes none."""
+    with tempfile.TemporaryDirectory(prefix="sluice-loading-") as folder:
+        programs = os.path.join(folder, "programs")
+        os.mkdir(programs)
+        shutil.copy(SLUICE, programs)  # it looks for the others in its own folder
+        for name in os.listdir(BIN):
+            if name.startswith("sluice-") and name != "sluice-decode":
+                os.symlink(os.path.join(BIN, name), os.path.join(programs, name))
+        with open(f"{programs}/sluice-decode", "w") as file:
+            file.write(f'#!/bin/sh\ncase " $* " in *" --check "*) ;; *) sleep {14 * SLOW} ;; esac\nexec {BIN}/sluice-decode "$@"\n')
+        os.chmod(f"{programs}/sluice-decode", 0o755)
+        with Up(random_folder.DEMO, {**os.environ, "XDG_RUNTIME_DIR": folder}, options=["--ready-timeout", "60s"], sluice=f"{programs}/sluice") as up:
+            eventually(lambda: up.ready or up.popen.poll() is not None, 120, "the cluster")
+            said = up.end()
+        assert up.ready and re.search(r"^sluice: waiting for decode-0: \d+ s$", said, re.M), said
 
 
 if __name__ == "__main__":

@@ -31,16 +31,33 @@ WHEEL = "tiny_model-1.0-py3-none-any.whl"
 CONTENT = b"GGUF" + os.urandom(300_000)
 
 
-def wheel_of(content):
+def wheel_of(content, name="tiny_model/Tiny.Q8_0.gguf"):
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("tiny_model/Tiny.Q8_0.gguf", content)
+        archive.writestr(name, content)
         archive.writestr("tiny_model-1.0.dist-info/LICENSE", "free")
     return made.getvalue()
 
 
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
 GOOD = wheel_of(CONTENT)
-DIGEST = hashlib.sha256(GOOD).hexdigest()
+DIGEST = sha256(GOOD)
+
+PIECES = [b"GGUF" + os.urandom(200_000), os.urandom(300_000), os.urandom(50_000)]  # of a model in three packages
+JOINED = b"".join(PIECES)
+
+
+class Part:
+    """A package with a part of a model; `data` is what the index sends."""
+
+    def __init__(self, i):
+        self.package, self.wheel, self.file = f"many-part{i}", f"many_part{i}-1.0-py3-none-any.whl", f"many_part{i}/data/part{i}.bin"
+        self.data = self.good = wheel_of(PIECES[i], self.file)
+        self.row = {"package": self.package, "wheel": self.wheel, "sha256": sha256(self.good), "file": self.file, "wheel_bytes": len(self.good),
+                    "bytes": len(PIECES[i])}
 
 
 class Index(http.server.ThreadingHTTPServer):
@@ -53,16 +70,22 @@ class Index(http.server.ThreadingHTTPServer):
         self.wheel, self.told_digest, self.told_name = GOOD, DIGEST, WHEEL
         self.cuts = []          # bytes after which the next answers break off
         self.hangs = False      # instead of breaking off
-        self.ranges = []        # that were asked for
+        self.pauses = 0         # seconds, eight times in a file
+        self.ranges = []        # that were asked for, of the wheel of "tiny"
+        self.parts = [Part(i) for i in range(len(PIECES))]
+        self.asked = []         # (index of the part, range)
         self.url = f"http://127.0.0.1:{self.server_address[1]}/simple"
 
     def page(self):
+        """Returns the page of "tiny"."""
         if self.html:
             return "text/html", (f"<!DOCTYPE html><html><body><a href='../../old/other-0.9.whl#sha256={'0' * 64}'>other</a><br/>\n"
                                  f"<a data-requires-python=\"&gt;=3.9\" href=\"../../files/{self.told_name}?a=1&amp;b=2#sha256={self.told_digest}\" >"
                                  f"{self.told_name}</a></body></html>")
-        files = [{"filename": "other-0.9.whl", "url": "x"},
-                 {"filename": self.told_name, "url": f"/files/{self.told_name}", "hashes": {"sha256": self.told_digest}}]
+        return self.page_of(self.told_name, self.told_digest)
+
+    def page_of(self, name, digest):
+        files = [{"filename": "other-0.9.whl", "url": "x"}, {"filename": name, "url": f"/files/{name}", "hashes": {"sha256": digest}}]
         return "application/vnd.pypi.simple.v1+json", json.dumps({"files": files})
 
 
@@ -71,21 +94,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        index = self.server
+        index, asked = self.server, self.headers.get("Range")
         if self.path == "/simple/tiny-model/":
-            kind, text = index.page()
-            self.answer(200, text.encode(), {"Content-Type": kind})
+            self.answer_page(index.page())
         elif self.path.split("?")[0] == f"/files/{WHEEL}":
-            asked = self.headers.get("Range")
             index.ranges.append(asked)
-            begin = int(asked[6:-1]) if asked and not index.ignores_ranges else 0
-            if begin >= len(index.wheel):
-                self.answer(416, b"nothing there")
-            else:
-                end = f"bytes {begin}-{len(index.wheel) - 1}/{len(index.wheel)}"
-                self.answer(206 if begin else 200, index.wheel[begin:], {"Content-Range": end} if begin else {}, file=True)
+            self.answer_file(index.wheel, asked)
         else:
+            for i, part in enumerate(index.parts):
+                if self.path == f"/simple/{part.package}/":
+                    return self.answer_page(index.page_of(part.wheel, part.row["sha256"]))
+                if self.path == f"/files/{part.wheel}":
+                    index.asked.append((i, asked))
+                    return self.answer_file(part.data, asked)
             self.answer(404, b"no such package")
+
+    def answer_page(self, page):
+        kind, text = page
+        self.answer(200, text.encode(), {"Content-Type": kind})
+
+    def answer_file(self, data, asked):
+        begin = int(asked[6:-1]) if asked and not self.server.ignores_ranges else 0
+        if begin >= len(data):
+            self.answer(416, b"nothing there")
+        else:
+            end = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+            self.answer(206 if begin else 200, data[begin:], {"Content-Range": end} if begin else {}, file=True)
 
     def answer(self, code, body, headers=(), file=False):
         cut = self.server.cuts.pop(0) if file and self.server.cuts else len(body)
@@ -94,7 +128,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body[:cut])
+        step = max(cut // 8, 1) if file and self.server.pauses else max(cut, 1)
+        for at in range(0, cut, step):
+            self.wfile.write(body[at:min(at + step, cut)])
+            time.sleep(self.server.pauses if file else 0)
         if cut < len(body):
             self.wfile.flush()
             while self.server.hangs:
@@ -112,10 +149,19 @@ class World:
         row = {"package": "tiny-model", "wheel": WHEEL, "sha256": DIGEST, "file": "tiny_model/Tiny.Q8_0.gguf", "license": "MIT",
                "license_file": "tiny_model-1.0.dist-info/LICENSE", "family": "llama"}
         with open(self.catalog, "w") as file:
-            json.dump({"tiny": row, "absent": {**row, "package": "no-such-package"}}, file)
+            json.dump({"tiny": row, "absent": {**row, "package": "no-such-package"}, "many": self.many()}, file)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
         self.environment |= {"XDG_CACHE_HOME": os.path.join(folder, "cache"), "PIP_CONFIG_FILE": "/dev/null", "no_proxy": "*"}
         threading.Thread(target=self.index.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def many(self, **fields):
+        """Returns the catalog's row of the model in three parts."""
+        return {"file": "Many.Q8_0.gguf", "sha256": sha256(JOINED), "license": "MIT", "license_file": "tiny_model-1.0.dist-info/LICENSE",
+                "family": "llama", "summary": "three parts", "parts": [part.row for part in self.index.parts], **fields}
+
+    def change_many(self, **fields):
+        with open(self.catalog, "w") as file:
+            json.dump({"many": self.many(**fields)}, file)
 
     def words(self, name="tiny", *options):
         return [SLUICE, "pull", "--catalog", self.catalog, *options, name]
@@ -140,13 +186,37 @@ class World:
             json.dump({**rows, "tiny": {**rows["tiny"], **fields}}, file)
 
     def parts(self):
-        return [name for name in os.listdir(self.models) if name.endswith(".part")] if os.path.exists(self.models) else []
+        """Returns the names of the files that a later pull could go on with."""
+        return [name for name in os.listdir(self.models) if name.endswith(".part") or name.endswith(".joined")] if os.path.exists(self.models) else []
+
+    def part(self):
+        """Returns the path of the wheel that is being fetched, or that a pull has left."""
+        return next((f"{self.models}/{name}" for name in self.parts() if name.endswith(".part")), None)
+
+    def joined(self):
+        return next((f"{self.models}/{name}" for name in self.parts() if name.endswith(".joined")), None)
 
     def assert_there(self, said):
         assert said["path"] == f"{self.models}/tiny/Tiny.Q8_0.gguf", said
         with open(said["path"], "rb") as file:
             assert file.read() == CONTENT
         assert sorted(os.listdir(f"{self.models}/tiny")) == ["LICENSE", "Tiny.Q8_0.gguf", "origin.json"] and not self.parts()
+
+    def assert_many_there(self, said):
+        assert said["path"] == f"{self.models}/many/Many.Q8_0.gguf" and said["sha256"] == sha256(JOINED), said
+        with open(said["path"], "rb") as file:
+            assert file.read() == JOINED
+        assert sorted(os.listdir(f"{self.models}/many")) == ["LICENSE", "Many.Q8_0.gguf", "origin.json"] and not self.parts(), self.parts()
+
+    def start(self, name, part_bytes, *options, **more):
+        """Starts a pull that hangs, and returns it when its current wheel has so many bytes."""
+        environment = {**self.environment, "PIP_INDEX_URL": self.index.url}
+        process = subprocess.Popen(self.words(name, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **more)
+        deadline = time.monotonic() + 60
+        while not (self.part() and os.path.getsize(self.part()) == part_bytes):
+            assert time.monotonic() < deadline and process.poll() is None, "nothing came"
+            time.sleep(0.02)
+        return process
 
 
 @contextlib.contextmanager
@@ -219,7 +289,7 @@ def test_another_command_goes_on_where_one_ended():
     with world() as w:
         w.index.cuts = [100_000, 0]  # nothing at all comes at the second attempt: it gives up
         said = w.pull(3)
-        assert "97.7 KiB are kept" in said and len(w.parts()) == 1, said
+        assert "97.7 KiB are kept" in said and w.parts() == [os.path.basename(w.part())], said
         said = w.pull()
         w.assert_there(said)
         assert said["resumed_bytes"] == 100_000 and said["fetched_bytes"] == len(GOOD) - 100_000, said
@@ -235,12 +305,7 @@ def test_a_server_without_ranges_begins_anew():
 def test_an_interrupted_pull_ends_at_once_and_keeps_what_came():
     with world() as w:
         w.index.cuts, w.index.hangs = [100_000], True
-        environment = {**w.environment, "PIP_INDEX_URL": w.index.url}
-        process = subprocess.Popen(w.words(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        deadline = time.monotonic() + 60
-        while not (w.parts() and os.path.getsize(f"{w.models}/{w.parts()[0]}") == 100_000):
-            assert time.monotonic() < deadline and process.poll() is None, "nothing came"
-            time.sleep(0.02)
+        process = w.start("tiny", 100_000)
         assert "another" in w.pull(1), "two write to one file"
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
@@ -350,7 +415,7 @@ def test_a_wheel_that_is_not_what_the_catalog_says():
             rows = json.load(file)
         for field, value, code, said in (("file", "tiny_model/Other.gguf", 1, "has no tiny_model/Other.gguf"), ("license_file", "nothing", 1, "has no nothing"),
                                          ("file", "tiny_model/..", 2, "no name"), ("wheel", "../x", 2, "cannot be a name"),
-                                         ("file", "tiny_model/model.safetensors", 2, "no name"), ("licence", "MIT", 2, 'nobody knows "licence"'),
+                                         ("file", "tiny_model/model.safetensors", 2, "no name"), ("licence", "MIT", 2, 'no setting "licence"'),
                                          ("family", 7, 2, '"family" is no text'), ("wheel_bytes", "7", 2, '"wheel_bytes" is no number')):
             with open(w.catalog, "w") as file:
                 json.dump({"tiny": {**rows["tiny"], field: value}}, file)
@@ -384,6 +449,148 @@ def test_a_full_disk_is_told_and_cured():
             assert ("No space left" if size == 200 else "the disk is full") in said, said
 
 
+def test_parts_are_joined():
+    with world() as w:
+        said = w.pull(0, "many")
+        w.assert_many_there(said)
+        all_bytes = sum(len(part.good) for part in w.index.parts)
+        assert said["fetched_bytes"] == all_bytes and said["resumed_bytes"] == 0 and not said["was_there"], said
+        assert w.index.asked == [(0, None), (1, None), (2, None)], w.index.asked
+        with open(f"{w.models}/many/origin.json") as file:
+            origin = json.load(file)
+        assert origin["bytes"] == len(JOINED) and origin["package"] == [part.package for part in w.index.parts], origin
+        assert w.pull(0, "many")["was_there"] and len(w.index.asked) == 3, "what is there is not fetched again"
+
+
+def test_models_that_are_available():
+    with world() as w:
+        w.pull(0, "many")
+        words = [SLUICE, "models", "--available", "--catalog", w.catalog]
+        listed = subprocess.run([*words, "--json"], capture_output=True, text=True, env=w.environment, check=True)
+        models = {m["name"]: m for m in map(json.loads, listed.stdout.splitlines())}
+        many, coder = models["many"], models["qwen2.5-coder"]
+        assert many["here"] and many["packages"] == 3 and many["download_bytes"] == sum(len(part.good) for part in w.index.parts), many
+        assert many["license"] == "MIT" and many["summary"] == "three parts" and models["tiny"]["download_bytes"] is None, models
+        assert not coder["here"] and coder["packages"] == 22 and 1.0e9 < coder["download_bytes"] < 1.2e9 and coder["license"] == "Apache-2.0", coder
+        table = subprocess.run(words, capture_output=True, text=True, env=w.environment, check=True).stdout
+        rows = {row.split()[0]: row for row in table.splitlines()}
+        assert re.search(r"1\.0 GiB +Apache-2\.0 +no +Qwen2\.5-Coder-1\.5B-Instruct: ", rows["qwen2.5-coder"]), table
+        assert "88.6 MiB" in rows["smollm2"] and re.search(r"MIT +yes +three parts", rows["many"]) and "\033" not in table, table
+
+
+def test_complete_parts_stay_and_a_cut_one_goes_on():
+    with world() as w:
+        first = len(w.index.parts[0].good)
+        w.index.cuts = [first, 100_000, 0]  # at the third answer nothing comes: it gives up
+        said = w.pull(3, "many")
+        assert f"{(first + 100_000) / 1024:.1f} KiB are kept" in said and "the same command" in said, said
+        assert os.path.getsize(w.joined()) == len(PIECES[0]) and os.path.getsize(w.part()) == 100_000
+        said = w.pull(0, "many")
+        w.assert_many_there(said)
+        assert w.index.asked[3:] == [(1, "bytes=100000-"), (2, None)], w.index.asked
+        assert said["resumed_bytes"] == first + 100_000, said
+
+
+def test_a_part_of_a_server_without_ranges_begins_anew():
+    with world() as w:
+        w.index.ignores_ranges = True
+        w.index.cuts = [len(w.index.parts[0].good), 100_000]
+        said = w.pull(0, "many")
+        w.assert_many_there(said)
+        assert [i for i, _ in w.index.asked] == [0, 1, 1, 2] and said["resumed_bytes"] == 0, (w.index.asked, said)
+
+
+def test_a_part_with_another_digest_goes_alone():
+    with world() as w:
+        part = w.index.parts[1]
+        part.data = part.good[:1000] + b"?" + part.good[1001:]
+        said = w.pull(1, "many")
+        assert part.wheel in said and "digest" in said and "thrown away" in said and "are kept" in said and not w.part(), said
+        part.data = part.good
+        w.assert_many_there(w.pull(0, "many"))
+        assert [i for i, _ in w.index.asked] == [0, 1, 1, 2], w.index.asked
+
+
+def test_joined_parts_with_another_digest_go():
+    with world() as w:
+        w.change_many(sha256="0" * 64)
+        said = w.pull(1, "many")
+        assert "the joined parts have the digest" in said and not w.parts(), (said, w.parts())
+        assert not os.path.exists(f"{w.models}/many/origin.json")
+        w.change_many()
+        w.assert_many_there(w.pull(0, "many"))
+
+
+def test_a_pull_that_is_killed_goes_on():
+    with world() as w:
+        first = len(w.index.parts[0].good)
+        w.index.cuts, w.index.hangs = [first, 100_000], True
+        process = w.start("many", 100_000)
+        process.kill()
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        w.index.hangs = False
+        with open(w.joined(), "ab") as file:  # as if it was killed while the second part was joined
+            file.write(b"half a part")
+        said = w.pull(0, "many")
+        w.assert_many_there(said)
+        assert w.index.asked[2:] == [(1, "bytes=100000-"), (2, None)] and said["resumed_bytes"] == first + 100_000, (w.index.asked, said)
+
+
+def test_a_complete_wheel_is_not_asked_for_again():
+    with world() as w:
+        w.index.cuts, w.index.hangs = [100_000], True
+        process = w.start("many", 100_000)
+        process.kill()
+        process.communicate(timeout=60)
+        w.index.hangs = False
+        part = w.index.parts[0]
+        with open(w.part(), "wb") as file:  # as if it was killed before the part was joined
+            file.write(part.good)
+        said = w.pull(0, "many")
+        w.assert_many_there(said)
+        assert [i for i, _ in w.index.asked] == [0, 1, 2] and said["resumed_bytes"] == len(part.good), (w.index.asked, said)
+
+
+def test_an_interrupted_pull_of_parts_keeps_them():
+    with world() as w:
+        w.index.cuts, w.index.hangs = [len(w.index.parts[0].good), 100_000], True
+        process = w.start("many", 100_000)
+        assert "another" in w.pull(1, "many"), "two write to one file"
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 4 and "are kept" in said and "\r" not in said and "\033" not in said, (process.returncode, said)
+        w.index.hangs = False
+        w.assert_many_there(w.pull(0, "many"))
+
+
+def test_a_disk_that_is_too_small_is_told_before():
+    with world() as w:
+        inside = f"mount -t tmpfs -o size=600k none {w.folder}/cache && exec \"$@\""
+        words = ["unshare", "-rm", "sh", "-c", inside, "sh", *w.words("many")]
+        os.makedirs(f"{w.folder}/cache", exist_ok=True)
+        if subprocess.run(["unshare", "-rm", "sh", "-c", inside, "sh", "true"], capture_output=True).returncode != 0:
+            print("skipped: a file system of a test's own cannot be mounted here")
+            return
+        said = w.pull(1, "many", words=words)
+        needed = (len(JOINED) + max(len(part.good) for part in w.index.parts)) / 1024
+        assert f"the disk is full: {needed:.1f} KiB are needed" in said and "XDG_CACHE_HOME" in said and not w.index.asked, said
+
+
+def test_parts_that_no_catalog_can_have():
+    with world() as w:
+        rows = [part.row for part in w.index.parts]
+        for fields, said in (({"parts": []}, "0 parts"), ({"parts": {}}, '"parts" is no list'), ({"parts": [rows[0], 7]}, "part 2 is no object"),
+                             ({"parts": [{**rows[0], "bytes": 0}]}, 'part 1: "bytes" is no number'), ({"wheel": "w"}, 'no setting "wheel"'),
+                             ({"parts": [{**rows[0], "package": "../x"}]}, "cannot be a name"),
+                             ({"parts": [{name: rows[0][name] for name in rows[0] if name != "bytes"}]}, 'part 1 has no "bytes"')):
+            w.change_many(**fields)
+            assert said in w.pull(2, "many"), fields
+        w.change_many(parts=[{**rows[0], "bytes": 7}, *rows[1:]])
+        said = w.pull(1, "many")
+        assert "instead of 7" in said and not w.joined(), said
+
+
 def test_settings_of_pip_count():
     with world() as w:
         settings = os.path.join(w.folder, "pip.conf")
@@ -410,6 +617,33 @@ def test_a_terminal_sees_how_far_it_is():
         os.close(ours)
         assert done.returncode == 0 and "% " in seen and "KiB" in seen, seen
         assert b"--model tiny" in done.stdout, done.stdout
+
+
+def test_rate_and_time_left():
+    """On a terminal in place, else in lines; none for programs."""
+    with world() as w:
+        w.index.pauses = 0.15
+        ours, theirs = pty.openpty()
+        environment = {**w.environment, "PIP_INDEX_URL": w.index.url}
+        done = subprocess.Popen(w.words("many"), stdout=subprocess.PIPE, stderr=theirs, env=environment)
+        os.close(theirs)
+        seen = ""
+        with contextlib.suppress(OSError):  # at the end of the other side
+            while piece := os.read(ours, 4096):
+                seen += piece.decode()
+        os.close(ours)
+        done.communicate(timeout=60)
+        assert done.returncode == 0 and re.search(r"\rmany \[=*> *\] +\d+%  \d+\.\d KiB/5\d\d\.\d KiB  \d+\.\d KiB/s, \d s left", seen), seen
+        shares = [int(share) for share in re.findall(r" (\d+)%", seen)]
+        assert shares == sorted(shares) and seen.endswith("\r\033[K"), seen  # one bar over all parts, and nothing is left of it
+        shutil.rmtree(w.models)
+        done = subprocess.run(w.words("many"), capture_output=True, text=True, env=environment, timeout=60)
+        assert re.search(r"^sluice pull: many: \d+% of 5\d\d\.\d KiB, \d+\.\d KiB/s, \d s left$", done.stderr, re.M), done
+        assert done.returncode == 0 and "\r" not in done.stderr and "\033" not in done.stderr, done
+        for option in ("--json", "--quiet"):
+            shutil.rmtree(w.models)
+            done = subprocess.run(w.words("many", option), capture_output=True, text=True, env=environment, timeout=60)
+            assert done.returncode == 0 and done.stderr == "" and "\r" not in done.stdout, done
 
 
 def test_the_demo_says_that_there_is_no_index_and_goes_on_without():

@@ -42,6 +42,7 @@ struct sl_chat_session {
     char recipe[SL_RECIPE_TEXT_BYTES]; // as requested; "": the default
     bool as_text;                      // send text: the model takes no chats, or the user wants none
 
+    int64_t next_line_ns;        // of the lines that tell how much of the model is loaded
     struct sl_local_talk *local; // either this or client is set
     struct sl_client *client;
     char id[SL_LEASE_ID_BYTES];            // id of the conversation in the cluster; "": not begun

@@ -70,12 +70,18 @@ static int progress_width(const struct sl_chat_config *config) {
 }
 
 static void show_loading(void *arg, size_t done_bytes, size_t total_bytes) {
-    const struct sl_chat_session *chat = arg;
-    struct sl_progress progress = {
-        .phase = "loading", .done = (int64_t)done_bytes, .total = (int64_t)total_bytes, .bytes = true};
-    int width = progress_width(chat->config);
+    struct sl_chat_session *chat = arg;
+    const struct sl_chat_config *config = chat->config;
+    char phase[SL_LOADING_PHASE_BYTES];
+    struct sl_progress progress = {.phase = sl_progress_loading_phase(config->model, phase, sizeof phase),
+                                   .done = (int64_t)done_bytes,
+                                   .total = (int64_t)total_bytes,
+                                   .bytes = true};
+    int width = progress_width(config);
     if (width > 0) {
         sl_progress_draw(&progress, width, stderr);
+    } else if (!config->quiet && !config->tool.json && sl_progress_is_due(&chat->next_line_ns, sl_now_ns())) {
+        sl_progress_print(&progress, "sluice chat", stderr);
     }
 }
 

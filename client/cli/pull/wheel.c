@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -16,37 +15,45 @@
 
 enum { PART_BYTES = 1 << 16 };
 
-static enum sl_status check_room(const struct sl_whole_file *whole, uint64_t bytes, struct sl_error *err) {
+static enum sl_status check_room(int fd, uint64_t bytes, struct sl_error *err) {
     struct statvfs disk;
-    if (fstatvfs(fileno(whole->file), &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < bytes) {
+    if (fstatvfs(fd, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < bytes) {
         char needed[32], there[32];
-        return sl_fail(err, SL_ERR_IO, "%s: the disk is full: %s are needed, %s are free", whole->path,
+        return sl_fail(err, SL_ERR_IO, "the disk is full: %s are needed, %s are free",
                        sl_format_bytes((double)bytes, needed, sizeof needed),
                        sl_format_bytes((double)disk.f_bavail * (double)disk.f_frsize, there, sizeof there));
     }
     return SL_OK;
 }
 
-static enum sl_status copy(zip_file_t *from, struct sl_whole_file *whole, uint64_t bytes, const char *name,
-                           struct sl_error *err) {
-    static const char damaged[] = "the archive is damaged: %s";
+static enum sl_status write_all(int fd, const char *data, size_t bytes, struct sl_error *err) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t written = write(fd, data + done, bytes - done);
+        if (written < 0 && errno != EINTR) {
+            return sl_fail(err, SL_ERR_IO, "cannot be written: %s", strerror(errno));
+        }
+        done += written > 0 ? (size_t)written : 0;
+    }
+    return SL_OK;
+}
+
+static enum sl_status copy(zip_file_t *from, int fd, uint64_t bytes, const char *name, struct sl_error *err) {
     char part[PART_BYTES];
     uint64_t done = 0;
     zip_int64_t n;
-    while ((n = zip_fread(from, part, sizeof part)) > 0) {
+    while ((n = zip_fread(from, part, sizeof part)) > 0 && done + (uint64_t)n <= bytes) {
+        enum sl_status status = write_all(fd, part, (size_t)n, err);
+        if (status != SL_OK) {
+            return status;
+        }
         done += (uint64_t)n;
-        if (done > bytes) { // more data than its header says: stop here
-            return sl_fail(err, SL_ERR_PEER_CORRUPT, damaged, name);
-        }
-        if (fwrite(part, 1, (size_t)n, whole->file) != (size_t)n) {
-            return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", whole->path, strerror(errno));
-        }
     }
-    return n == 0 && done == bytes ? SL_OK : sl_fail(err, SL_ERR_PEER_CORRUPT, damaged, name);
+    // The rest: a read that failed, or more data than its header says
+    return n == 0 && done == bytes ? SL_OK : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive is damaged: %s", name);
 }
 
-enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, int64_t *bytes_out,
-                                struct sl_error *err) {
+// Opens the archive. Another descriptor of it stays with the caller.
+static enum sl_status open_archive(int wheel, zip_t **archive_out, struct sl_error *err) {
     int code = 0;
     int own = fcntl(wheel, F_DUPFD_CLOEXEC, 0); // the archive closes this duplicate
     if (own < 0 || lseek(own, 0, SEEK_SET) != 0) {
@@ -56,8 +63,8 @@ enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, i
         }
         return status;
     }
-    zip_t *archive = zip_fdopen(own, 0, &code);
-    if (!archive) {
+    *archive_out = zip_fdopen(own, 0, &code);
+    if (!*archive_out) {
         close(own);
         zip_error_t why;
         zip_error_init_with_code(&why, code);
@@ -66,22 +73,23 @@ enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, i
         zip_error_fini(&why);
         return status;
     }
-    struct sl_whole_file whole = {0};
+    return SL_OK;
+}
+
+enum sl_status sl_wheel_copy(int wheel, const char *name, int fd, int64_t *bytes_out, struct sl_error *err) {
+    zip_t *archive;
     zip_stat_t entry;
+    enum sl_status status = open_archive(wheel, &archive, err);
+    if (status != SL_OK) {
+        return status;
+    }
     zip_file_t *from = zip_stat(archive, name, 0, &entry) == 0 && entry.valid & ZIP_STAT_SIZE && entry.size < INT64_MAX
                            ? zip_fopen(archive, name, 0)
                            : NULL;
-    enum sl_status status =
-        from ? sl_whole_file_open(&whole, path, err)
-             : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive has no %s: %s", name, zip_strerror(archive));
+    status = from ? check_room(fd, entry.size, err)
+                  : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive has no %s: %s", name, zip_strerror(archive));
     if (status == SL_OK) {
-        status = check_room(&whole, entry.size, err);
-        status = status == SL_OK ? copy(from, &whole, entry.size, name, err) : status;
-        if (status == SL_OK) {
-            status = sl_whole_file_finish(&whole, err);
-        } else {
-            sl_whole_file_abandon(&whole);
-        }
+        status = copy(from, fd, entry.size, name, err);
     }
     if (from) {
         zip_fclose(from);
@@ -90,5 +98,23 @@ enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, i
     if (status == SL_OK) {
         *bytes_out = (int64_t)entry.size;
     }
+    return status;
+}
+
+enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, struct sl_error *err) {
+    struct sl_whole_file whole;
+    int64_t ignored;
+    enum sl_status status = sl_whole_file_open(&whole, path, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_wheel_copy(wheel, name, fileno(whole.file), &ignored, err);
+    if (status == SL_OK) {
+        return sl_whole_file_finish(&whole, err);
+    }
+    if (status == SL_ERR_IO) {
+        sl_error_prefix(err, path);
+    }
+    sl_whole_file_abandon(&whole);
     return status;
 }

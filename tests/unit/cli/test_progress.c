@@ -47,6 +47,55 @@ static void test_progress_without_total_has_no_bar(void **state) {
     assert_string_equal(render(&p, 79), "");
 }
 
+static void test_progress_of_loading_names_the_model(void **state) {
+    (void)state;
+    char phase[SL_LOADING_PHASE_BYTES];
+    static const char *const models[][2] = {{"smollm2", "loading smollm2"},
+                                            {"/a/b/x.gguf", "loading x.gguf"},
+                                            {"/a/b//", "loading b"},
+                                            {"/", "loading "},
+                                            {"a\033[2Jb\x7f", "loading a?[2Jb?"}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        assert_string_equal(sl_progress_loading_phase(models[i][0], phase, sizeof phase), models[i][1]);
+    }
+    char name[200] = "";
+    memset(name, 'x', sizeof name - 1);
+    assert_int_equal(strlen(sl_progress_loading_phase(name, phase, sizeof phase)), sizeof phase - 1);
+}
+
+static const char *printed(const struct sl_progress *progress) {
+    static char buf[256];
+    FILE *file = fmemopen(buf, sizeof buf, "w");
+    assert_non_null(file);
+    sl_progress_print(progress, "sluice up", file);
+    fclose(file);
+    return buf;
+}
+
+static void test_progress_as_a_line(void **state) {
+    (void)state;
+    struct sl_progress p = {.phase = "loading x", .done = 43 << 20, .total = 100 << 20, .bytes = true};
+    assert_string_equal(printed(&p), "sluice up: loading x: 43% of 100.0 MiB\n");
+    strcpy(p.note, "decode-0 43%");
+    assert_string_equal(printed(&p), "sluice up: loading x: 43% of 100.0 MiB, decode-0 43%\n");
+    p.total = 0;
+    assert_string_equal(printed(&p), "sluice up: loading x: 43.0 MiB, decode-0 43%\n");
+    p = (struct sl_progress){.phase = "waiting for decode-0", .note = "12 s"};
+    assert_string_equal(printed(&p), "sluice up: waiting for decode-0: 12 s\n");
+}
+
+static void test_progress_lines_are_seconds_apart(void **state) {
+    (void)state;
+    int64_t second = 1000000000, next_ns = 0;
+    assert_false(sl_progress_is_due(&next_ns, 7 * second));
+    assert_false(sl_progress_is_due(&next_ns, 8 * second - 1));
+    assert_true(sl_progress_is_due(&next_ns, 8 * second));
+    assert_false(sl_progress_is_due(&next_ns, 8 * second));
+    assert_false(sl_progress_is_due(&next_ns, 13 * second - 1));
+    assert_true(sl_progress_is_due(&next_ns, 20 * second)); // late
+    assert_false(sl_progress_is_due(&next_ns, 24 * second));
+}
+
 static void test_progress_never_exceeds_the_width(void **state) {
     (void)state;
     struct sl_progress p = {.phase = "prefill", .total = 131072, .note = "resident 6.0 MiB, 65536 reused"};
@@ -110,6 +159,9 @@ static void test_progress_follows_events(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_progress_of_loading_names_the_model),
+        cmocka_unit_test(test_progress_as_a_line),
+        cmocka_unit_test(test_progress_lines_are_seconds_apart),
         cmocka_unit_test(test_progress_bar_has_share_amount_and_note),
         cmocka_unit_test(test_progress_bar_is_empty_and_full_at_its_ends),
         cmocka_unit_test(test_progress_without_total_has_no_bar),

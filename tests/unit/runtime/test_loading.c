@@ -6,10 +6,13 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "engine/runtime/loading.h"
 #include "engine/runtime/runtime.h"
+#include "tests/unit/temp_folder.h"
 
 struct heard {
     _Atomic int n;
@@ -84,8 +87,43 @@ static void test_model_counts_all_of_its_bytes(void **state) {
     sl_runtime_close(&runtime);
 }
 
+// The tokenizer is loaded in a thread of its own: its error arrives, and that of the weights comes first.
+static void test_errors_of_the_tokenizer_and_of_the_weights(void **state) {
+    (void)state;
+    struct temp_folder folder = temp_folder_create();
+    struct sl_runtime runtime;
+    struct sl_error err = {0};
+    struct sl_runtime_config config = {.tier = "auto", .threads = 1, .model_dir = folder.path, .tokenizer = true};
+    temp_folder_copy(&folder, "models/demo", "config.json");
+    temp_folder_copy(&folder, "models/demo", "model.safetensors");
+    assert_int_equal(sl_runtime_open(&config, &runtime, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "tokenizer.json"));
+    temp_folder_write_text(&folder, "tokenizer.json", "{\"model\": 7}");
+    assert_int_equal(sl_runtime_open(&config, &runtime, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, folder.path));
+    assert_non_null(strstr(err.text, "model"));
+    config.tokenizer = false;
+    assert_int_equal(sl_runtime_open(&config, &runtime, &err), SL_OK);
+    assert_null(runtime.tokenizer);
+    sl_runtime_close(&runtime);
+    config.tokenizer = true;
+    temp_folder_destroy(&folder);
+    folder = temp_folder_create();
+    temp_folder_copy(&folder, "models/demo", "config.json");
+    assert_int_equal(sl_runtime_open(&config, &runtime, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "safetensors"));
+    temp_folder_copy(&folder, "models/demo", "model.safetensors");
+    temp_folder_copy(&folder, "models/demo", "tokenizer.json");
+    assert_int_equal(sl_runtime_open(&config, &runtime, &err), SL_OK);
+    assert_non_null(runtime.tokenizer);
+    assert_int_equal(sl_tokenizer_vocab_size(runtime.tokenizer), sl_model_get_config(runtime.model)->n_vocab);
+    sl_runtime_close(&runtime);
+    temp_folder_destroy(&folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loading_reports_what_moves),
-                                       cmocka_unit_test(test_model_counts_all_of_its_bytes)};
+                                       cmocka_unit_test(test_model_counts_all_of_its_bytes),
+                                       cmocka_unit_test(test_errors_of_the_tokenizer_and_of_the_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
