@@ -212,4 +212,5 @@ void sl_avx2_kv_fill(struct sl_ops *ops) {
     ops->append = sl_avx2_append;
     ops->attend = attend;
     ops->attend_before = attend_before;
+    sl_avx2_quantize_fill(ops);
 }
