@@ -49,13 +49,14 @@ static bool needs_attention(const struct sl_reading *reading, const struct sl_re
 // Attends to resident layers. The results of a failed reader are not used, but its rows must hold numbers.
 static void attend_resident(struct sl_reading *reading) {
     struct sl_attend resident[SL_READING_MAX_PROMPTS];
-    int n = 0;
+    int n = 0, layer = reading->pass.layer;
     for (int i = 0; i < reading->n; i++) {
         const struct sl_reader *r = reading->readers[i];
-        bool elsewhere =
-            r->status == SL_OK && r->attends_elsewhere && sl_plan_is_offloaded(r->plan, reading->pass.layer);
-        if (!elsewhere && needs_attention(reading, r, i)) {
-            resident[n++] = reading->pass.attends[i];
+        const struct sl_attend *attend = &reading->pass.attends[i];
+        bool elsewhere = r->status == SL_OK && r->attends_elsewhere && sl_plan_is_offloaded(r->plan, layer);
+        if (!elsewhere && needs_attention(reading, r, i) &&
+            (r->status != SL_OK || !sl_compressor_attend(r->compressor, layer, attend))) {
+            resident[n++] = *attend;
         }
     }
     if (n > 0) {
