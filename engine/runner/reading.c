@@ -49,11 +49,12 @@ static bool needs_attention(const struct sl_reading *reading, const struct sl_re
 // Attends to resident layers. The results of a failed reader are not used, but its rows must hold numbers.
 static void attend_resident(struct sl_reading *reading) {
     bool is_wanted[SL_READING_MAX_PROMPTS];
+    int layer = reading->pass.layer;
     for (int i = 0; i < reading->n; i++) {
         const struct sl_reader *r = reading->readers[i];
-        bool elsewhere =
-            r->status == SL_OK && r->attends_elsewhere && sl_plan_is_offloaded(r->plan, reading->pass.layer);
-        is_wanted[i] = !elsewhere && needs_attention(reading, r, i);
+        bool elsewhere = r->status == SL_OK && r->attends_elsewhere && sl_plan_is_offloaded(r->plan, layer);
+        is_wanted[i] = !elsewhere && needs_attention(reading, r, i) &&
+                       (r->status != SL_OK || !sl_compressor_attend(r->compressor, layer, &reading->pass.attends[i]));
     }
     sl_pass_attend_some(&reading->pass, is_wanted);
 }

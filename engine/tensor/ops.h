@@ -441,9 +441,11 @@ struct sl_ops {
     // attend() with args->before give the bits of one attend() over all slots. Not with window or rope.
     void (*attend_before)(struct sl_stream *stream, const struct sl_attend *args,
                           const struct sl_softmax *before_inout);
-    // Adds column statistics of attention to the score state of every slot, for rows [first_row, m). It reads the keys
-    // a second time with the saved lse and stores no m-by-n matrix. See struct sl_fold. `out` is not used.
+    // Adds column statistics of attention to the score state of every slot, for rows [first_row, m): see struct
+    // sl_fold. It reads the keys a second time with the saved lse. `out` is not used.
     void (*fold)(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+    // Does attend() of a call and then fold() of all its rows, with the same bits. NULL: nothing is faster than the two.
+    void (*attend_fold)(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what);
     // sums_out[h][j] = sum over rows r >= first_row of softmax_j(scale * q[r][h] . K_j), for query head h < H and the
     // n_slots of its KV head. A row does not see later slots: adds 0 there.
     void (*window_sums)(struct sl_stream *stream, const struct sl_attend *args, int first_row,
@@ -507,10 +509,8 @@ struct sl_ops {
     void (*spare)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
                   struct sl_vectors x_inout);
     // AdaKV: computes how many slots each head keeps when the scores of all compete for n * budget slots. A head keeps
-    //        at least
-    // floor(0.2 * budget), and at least the slots whose score is +inf. Total order: the order of select(), equals by
-    // head and then by slot. kept_out.device[h] <= n_slots; their sum is min(n * budget, sum of n_slots). `work` is
-    // overwritten.
+    // at least floor(0.2 * budget), and the slots whose score is +inf. Total order: that of select(), equals by head
+    // and then by slot. kept_out.device[h] <= n_slots; their sum is min(n * budget, sum of n_slots). Overwrites `work`.
     void (*budgets)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                     uint32_t budget, struct sl_vectors work, struct sl_counts kept_out);
     // Selects the kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j]

@@ -6,6 +6,7 @@
  * Design: a fixture is one head set of random pages in ordinary memory. Every operation has a result that can be computed
  *         exactly (what was appended, qsort, a copy, a group's extremes).
  */
+#include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"
 
@@ -224,6 +225,40 @@ static void test_quantize_packs_codes_lsb_first(void **state) {
     }
 }
 
+// The bytes of the reference, whatever the values: zeros of both signs, infinities, NaNs, equal values, far ones.
+static void test_quantize_gives_the_bytes_of_the_reference(void **state) {
+    (void)state;
+    PROCESSORS_ONLY();
+    static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 65504.0f, -65504.0f, 1e-7f, 1.0f, 1.0f};
+    static const int dims[] = {8, 64, 96, 128};
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        uint64_t seed = 9;
+        for (int trial = 0; trial < 240; trial++) {
+            struct sl_page_layout work, packed;
+            int d = dims[trial / 3 % 4], n_odd = trial % 2 ? 0 : 1 + (int)(next_random(&seed) % 10);
+            enum sl_kv_format format = (enum sl_kv_format)(SL_KV_INT8 + trial % 4);
+            assert_int_equal(sl_page_layout_init(&work, (enum sl_kv_format)(trial % 3), d, 2, true), SL_OK);
+            assert_int_equal(sl_page_layout_init(&packed, format, d, trial % 3, trial % 5 > 0), SL_OK);
+            char *page = take(work.bytes), *want = take(packed.bytes), *got = take(packed.bytes);
+            memset(page, 1, work.bytes);
+            for (size_t e = 0; e < (size_t)(64 * d); e++) { // as many odd values as leave some groups without
+                bool is_odd = n_odd > 0 && next_random(&seed) % (trial % 4 ? 300 : 3) == 0;
+                sl_ref_write_float(work.format, page + work.k, e,
+                                   is_odd ? odd[next_random(&seed) % (uint64_t)n_odd] : random_float(&seed));
+                is_odd = n_odd > 0 && next_random(&seed) % (trial % 4 ? 300 : 3) == 0;
+                sl_ref_write_float(work.format, page + work.v, e,
+                                   is_odd ? odd[next_random(&seed) % (uint64_t)n_odd] : fabsf(random_float(&seed)));
+            }
+            quantize_page(tier("reference"), &work, page, &packed, want);
+            quantize_page(tier(*name), &work, page, &packed, got);
+            assert_memory_equal(got, want, packed.bytes);
+            free(page);
+            free(want);
+            free(got);
+        }
+    }
+}
+
 // --- gather ----------------------------------------------------------------------------------------------------------
 
 static void test_gather_equals_a_copy(void **state) {
@@ -341,6 +376,7 @@ int main(void) {
         cmocka_unit_test(test_append_of_many_calls_equals_head_by_head),
         cmocka_unit_test(test_quantize_stays_within_half_a_step),
         cmocka_unit_test(test_quantize_packs_codes_lsb_first),
+        cmocka_unit_test(test_quantize_gives_the_bytes_of_the_reference),
         cmocka_unit_test(test_gather_equals_a_copy),
         cmocka_unit_test(test_gather_of_heads_equals_each_on_its_own),
         cmocka_unit_test(test_collect_puts_pieces_side_by_side),

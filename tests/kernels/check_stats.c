@@ -359,9 +359,84 @@ static void test_statistics_do_not_depend_on_the_team(void **state) {
     free(got);
 }
 
+// --- attention and statistics at once --------------------------------------------------------------------------------
+
+static void clear_results(const struct setup *s, size_t n_out, size_t n_lse) {
+    memset(s->args.out, 0xff, n_out * sizeof(float));
+    memset(s->args.lse, 0xff, n_lse * sizeof(float));
+    set_states(s, 3.0f);
+}
+
+static void assert_attend_fold_equals_the_two(const struct sl_ops *ops, const struct shape *a,
+                                              const struct sl_fold *what) {
+    struct setup s;
+    setup_open(&s, ops, a);
+    size_t n_lse = (size_t)a->m * (size_t)s.args.n_heads, n_out = n_lse * (size_t)a->d, n_states = 0;
+    for (int h = 0; h < a->n_kv_heads; h++) {
+        n_states += a->n_slots[h] * (size_t)SL_MAX_STATES;
+    }
+    float *out = take(n_out * sizeof *out), *lse = take(n_lse * sizeof *lse);
+    float *want = take(n_states * sizeof *want), *got = take(n_states * sizeof *got);
+    clear_results(&s, n_out, n_lse);
+    ops->attend(NULL, &s.args, 1);
+    ops->fold(NULL, &s.args, 0, what);
+    memcpy(out, s.args.out, n_out * sizeof *out);
+    memcpy(lse, s.args.lse, n_lse * sizeof *lse);
+    copy_states(&s, want);
+    for (int size = 1; size <= 4; size++) {
+        struct sl_stream *stream;
+        stream = test_stream_open(size);
+        for (int repeat = 0; repeat < 3; repeat++) {
+            clear_results(&s, n_out, n_lse);
+            ops->attend_fold(stream, &s.args, what);
+            assert_memory_equal(s.args.out, out, n_out * sizeof *out);
+            assert_memory_equal(s.args.lse, lse, n_lse * sizeof *lse);
+            copy_states(&s, got);
+            assert_memory_equal(got, want, n_states * sizeof *want);
+        }
+        test_stream_close(&stream);
+    }
+    free(out);
+    free(lse);
+    free(want);
+    free(got);
+    setup_close(&s);
+}
+
+// The same bits as the two operations, whatever the team and the shape of blocks.
+static void test_attend_fold_equals_attend_and_then_fold(void **state) {
+    (void)state;
+    PROCESSORS_ONLY();
+    static const struct sl_fold folds[] = {{0, -1, -1}, {0, 1, -1}, {-1, -1, 0}, {2, 0, 1}};
+    static const struct shape large[] = {
+        // more than one split of slots; then so many slots that few vectors fit, or none
+        {SL_KV_F16, SL_KV_F16, 3, 3, 64, 130, 3, 3, false, {4500, 4400, 200}, {0}, 0},
+        {SL_KV_F16, SL_KV_F16, 5, 1, 64, 70, 3, 3, false, {14000}, {0}, 0},
+        {SL_KV_F16, SL_KV_F16, 7, 1, 64, 70, 3, 3, false, {16000}, {0}, 3000},
+        {SL_KV_F16, SL_KV_F16, 97, 1, 64, 70, 3, 3, false, {300}, {0}, 0},
+    };
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        if (tier(*name)->attend_fold == NULL) {
+            continue;
+        }
+        uint64_t seed = 8;
+        for (int trial = 0; trial < 16; trial++) {
+            struct shape a = random_shape(&seed);
+            a.m = a.m < 30 ? a.m + 100 : a.m; // so that there are blocks of enough vectors
+            for (int h = 0; h < a.n_kv_heads; h++) {
+                a.n_slots[h] += 100;
+            }
+            assert_attend_fold_equals_the_two(tier(*name), &a, &folds[trial % 4]);
+        }
+        for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+            assert_attend_fold_equals_the_two(tier(*name), &large[i], &folds[i % 4]);
+        }
+    }
+}
+
 // --- time ------------------------------------------------------------------------------------------------------------
 
-enum op { ATTEND, FOLD_SUM, FOLD_ALL, WINDOW_LAST, WINDOW_64, N_OPS };
+enum op { ATTEND, FOLD_SUM, FOLD_ALL, BOTH_SUM, BOTH_ALL, WINDOW_LAST, WINDOW_64, N_OPS };
 
 static void call_op(enum op op, const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *args,
                     float *sums) {
@@ -375,6 +450,12 @@ static void call_op(enum op op, const struct sl_ops *ops, struct sl_stream *stre
         break;
     case FOLD_ALL:
         ops->fold(stream, args, 0, &everything);
+        break;
+    case BOTH_SUM:
+    case BOTH_ALL:
+        if (ops->attend_fold != NULL) {
+            ops->attend_fold(stream, args, op == BOTH_SUM ? &sums_only : &everything);
+        }
         break;
     default:
         ops->window_sums(stream, args,
@@ -394,7 +475,8 @@ static int by_time(const void *a, const void *b) {
 // One line an operation: median and best of several runs, and the median beside attend's. The runs take turns.
 static void time_shape(struct sl_stream *stream, const char *name, const struct shape *a) {
     enum { RUNS = 7 };
-    static const char *const names[N_OPS] = {"attend", "fold sum", "fold all", "window 1", "window 64"};
+    static const char *const names[N_OPS] = {"attend",   "fold sum", "fold all", "both sum",
+                                             "both all", "window 1", "window 64"};
     struct setup s;
     setup_open(&s, tier(name), a);
     float *sums = take((size_t)s.args.n_heads * a->n_slots[0] * sizeof *sums);
@@ -453,6 +535,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_window_sums_of_the_last_row_are_its_softmax),
         cmocka_unit_test(test_tiers_agree_with_the_reference),
         cmocka_unit_test(test_statistics_do_not_depend_on_the_team),
+        cmocka_unit_test(test_attend_fold_equals_attend_and_then_fold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

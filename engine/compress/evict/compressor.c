@@ -2,7 +2,8 @@
 /*
  * Purpose: applies a recipe to one layer of a session.
  *
- *     accumulate   every chunk   adds the chunk's attention to the score state of the slots that it attended to
+ *     accumulate   every chunk   adds the chunk's attention to the score state of the slots that it attended to; with
+ *                                the attention itself, where the device can
  *     evict        when=chunk    after every chunk of the prompt's body
  *                  when=end      after the body's last chunk; layers=d2o: when all layers have read the prompt
  *     thin         every chunk   evicts from offloaded layers with a budget (thin.c)
@@ -57,6 +58,7 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
     c->plan = *plan;
     c->score = sl_score_get_traits(plan->recipe.score);
     c->method = sl_score_method(plan->recipe.score);
+    c->folded_layer = -1;
     c->ops = ops;
     c->stream = stream;
     enum sl_status status = check_recipe(c, err);
@@ -137,9 +139,10 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     }
     bool at_end = sl_budgets_at_end(c);
     // Accumulates in the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
-    if (c->method->accumulate != NULL) {
-        c->method->accumulate(c->ops, c->stream, attend);
+    if (c->folded_layer != layer) {
+        sl_score_accumulate(c->method, c->ops, c->stream, attend);
     }
+    c->folded_layer = -1;
     bool final = !in_tail && (end == body || last); // of the body
     if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {
         return SL_OK;
@@ -153,6 +156,15 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
         .stabilizers = final ? 0 : recipe->stabilizers,
     };
     return sl_evict_layer(c, &eviction, err);
+}
+
+bool sl_compressor_attend(struct sl_compressor *c, int layer, const struct sl_attend *attend) {
+    if (!sl_layer_evicts(c, layer) || c->method->fold == NULL || c->ops->attend_fold == NULL) {
+        return false;
+    }
+    c->ops->attend_fold(c->stream, attend, c->method->fold);
+    c->folded_layer = layer;
+    return true;
 }
 
 enum sl_status sl_compressor_layer(struct sl_compressor *c, struct sl_session *session, int layer,

@@ -35,6 +35,11 @@ struct sl_compressor_wants {
 };
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping);
 
+// Attends over a chunk and adds its attention to the scores of `layer` at once, where the recipe and the device allow
+// it; sl_compressor_layer() follows and does not add it again. Returns false, and does nothing, where the caller must
+// attend.
+bool sl_compressor_attend(struct sl_compressor *compressor, int layer, const struct sl_attend *attend);
+
 /*
  * Compresses layer `layer` of `session` after it has attended over a chunk, which begins at session->n_tokens.
  * `last`: the chunk is the prompt's last. *final_out: the layer is final and may be shipped. If layers are not final

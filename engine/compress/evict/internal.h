@@ -69,6 +69,7 @@ struct sl_compressor {
     struct sl_plan plan;
     const struct sl_score_traits *score;
     const struct sl_score_method *method;
+    int folded_layer; // whose attention over the current chunk is in the scores already; -1: none
     const struct sl_ops *ops;
     struct sl_stream *stream;
     struct sl_compress_stats stats;

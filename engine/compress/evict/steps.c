@@ -88,9 +88,7 @@ static enum sl_status step_layer(struct sl_compressor *c, struct sl_session *ses
             return status;
         }
     }
-    if (c->method->accumulate != NULL) {
-        c->method->accumulate(c->ops, c->stream, attend);
-    }
+    sl_score_accumulate(c->method, c->ops, c->stream, attend);
     struct sl_eviction eviction = {
         .session = session,
         .layer = layer,

@@ -304,6 +304,7 @@ void sl_ranks_fill_attention(struct sl_ops *ops) {
     ops->attend = attend;
     ops->attend_before = attend_before;
     ops->fold = fold;
+    ops->attend_fold = NULL;
     ops->window_sums = window_sums;
     ops->attend_slots = attend_slots;
 }

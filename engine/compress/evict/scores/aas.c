@@ -6,8 +6,6 @@
  */
 #include "engine/compress/evict/scores/score.h"
 
-static void accumulate(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
-    ops->fold(stream, attend, 0, &(struct sl_fold){.sum = 0, .square = -1, .above = -1});
-}
+static const struct sl_fold sums = {.sum = 0, .square = -1, .above = -1};
 
-const struct sl_score_method sl_score_aas = {.accumulate = accumulate, .read = sl_score_of_state};
+const struct sl_score_method sl_score_aas = {.fold = &sums, .read = sl_score_of_state};

@@ -8,8 +8,6 @@
  */
 #include "engine/compress/evict/scores/score.h"
 
-static void accumulate(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
-    ops->fold(stream, attend, 0, &(struct sl_fold){.sum = -1, .square = -1, .above = 0});
-}
+static const struct sl_fold counts = {.sum = -1, .square = -1, .above = 0};
 
-const struct sl_score_method sl_score_aqas = {.accumulate = accumulate, .read = sl_score_of_state};
+const struct sl_score_method sl_score_aqas = {.fold = &counts, .read = sl_score_of_state};

@@ -6,8 +6,8 @@
  */
 #include "engine/compress/evict/scores/score.h"
 
-static void accumulate(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
+static void write_scores(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
     ops->write_state(stream, &attend->heads, 0, attend->m, attend->importance);
 }
 
-const struct sl_score_method sl_score_cis = {.accumulate = accumulate, .read = sl_score_of_state};
+const struct sl_score_method sl_score_cis = {.write = write_scores, .read = sl_score_of_state};

@@ -10,9 +10,7 @@
  */
 #include "engine/compress/evict/scores/score.h"
 
-static void accumulate(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
-    ops->fold(stream, attend, 0, &(struct sl_fold){.sum = 0, .square = 1, .above = -1});
-}
+static const struct sl_fold sums_and_squares = {.sum = 0, .square = 1, .above = -1};
 
 static void read_scores(const struct sl_score_input *in, struct sl_vectors scores) {
     in->ops->mean_state(in->stream, in->heads, in->n_tokens, scores, (struct sl_vectors){0});
@@ -22,4 +20,4 @@ void sl_score_deviation(const struct sl_score_input *in, struct sl_vectors devia
     in->ops->mean_state(in->stream, in->heads, in->n_tokens, (struct sl_vectors){0}, deviations);
 }
 
-const struct sl_score_method sl_score_mas = {.accumulate = accumulate, .read = read_scores};
+const struct sl_score_method sl_score_mas = {.fold = &sums_and_squares, .read = read_scores};

@@ -12,6 +12,16 @@ static const struct sl_score_method *const methods[] = {
 #undef X
 };
 
+void sl_score_accumulate(const struct sl_score_method *method, const struct sl_ops *ops, struct sl_stream *stream,
+                         const struct sl_attend *attend) {
+    if (method->fold != NULL) {
+        ops->fold(stream, attend, 0, method->fold);
+    }
+    if (method->write != NULL) {
+        method->write(ops, stream, attend);
+    }
+}
+
 const struct sl_score_method *sl_score_method(enum sl_score score) {
     assert((int)score >= 0 && score < SL_N_SCORES);
     return methods[score];

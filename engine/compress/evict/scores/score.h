@@ -27,9 +27,10 @@ struct sl_score_input {
 };
 
 struct sl_score_method {
-    // Adds the rows at hand to the state of the slots; NULL if the score has no state. Called for all rows that are
-    // read.
-    void (*accumulate)(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend);
+    // The state of the slots is attention of all rows that are read, in these planes; NULL: it is not.
+    const struct sl_fold *fold;
+    // Writes the state of the slots of the rows at hand; NULL: nothing is written. Called for all rows that are read.
+    void (*write)(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend);
     // Writes the scores of all slots; slots with larger scores stay longer. NULL: the score cannot evict.
     void (*read)(const struct sl_score_input *in, struct sl_vectors scores);
 };
@@ -37,6 +38,10 @@ struct sl_score_method {
 #define X(NAME, word, ...) extern const struct sl_score_method sl_score_##word;
 SL_SCORE_MAP(X)
 #undef X
+
+// Adds the rows at hand to the state of the slots, or writes it, where the score has one.
+void sl_score_accumulate(const struct sl_score_method *method, const struct sl_ops *ops, struct sl_stream *stream,
+                         const struct sl_attend *attend);
 
 // Returns the methods of a score; never NULL for a value of the enum.
 const struct sl_score_method *sl_score_method(enum sl_score score);

@@ -431,8 +431,8 @@ static void attend_block_in_two(const struct sl_kv_block *b, uint32_t page_begin
 // Chooses large blocks, which suit the tiles, where the tile kernel covers all calls.
 static const struct sl_kv_kernel *kernel_for(const struct sl_attend *calls, int n_calls, bool two_terms) {
     static const struct sl_kv_kernel kernels[2][2] = {
-        {{attend_block, SL_ATTEND_BLOCK}, {attend_block, SL_BLOCK_VECTORS}},
-        {{attend_block_in_two, SL_ATTEND_BLOCK}, {attend_block_in_two, SL_BLOCK_VECTORS}},
+        {{attend_block, SL_ATTEND_BLOCK, NULL}, {attend_block, SL_BLOCK_VECTORS, NULL}},
+        {{attend_block_in_two, SL_ATTEND_BLOCK, NULL}, {attend_block_in_two, SL_BLOCK_VECTORS, NULL}},
     };
     bool covered = true;
     for (int i = 0; i < n_calls; i++) {
@@ -460,6 +460,7 @@ static void attend_before_in_two(struct sl_stream *stream, const struct sl_atten
 }
 
 void sl_amx_kv_fill(struct sl_ops *ops) {
+    ops->attend_fold = NULL; // tiles make scores again faster than memory keeps them
     ops->attend = attend;
     ops->attend_before = attend_before;
     ops->fold = sl_amx_fold;
@@ -468,6 +469,7 @@ void sl_amx_kv_fill(struct sl_ops *ops) {
 
 // Statistics use tier avx512's scores, which are as precise as the scores that lse was made of.
 void sl_amx2_kv_fill(struct sl_ops *ops) {
+    ops->attend_fold = NULL;
     ops->attend = attend_in_two;
     ops->attend_before = attend_before_in_two;
     ops->fold = sl_avx512_fold;

@@ -148,12 +148,13 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
         sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->k);
     }
     sl_avx2_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], n_page, s->v);
-    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
+    float *scores = b->kept != NULL ? sl_kv_kept(b, page) : s->scores;
+    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, scores, SL_PAGE_SLOTS, NULL};
     sl_avx2_multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
     for (int v = begin; v < end; v++) {
-        float *scores = s->scores + (size_t)v * SL_PAGE_SLOTS;
-        sl_avx2_mask(scores, sl_slots_in_page(b->first[v], b->end[v], page));
-        s->factors[v] = sl_avx2_softmax_add(&s->states[v], scores);
+        size_t at = (size_t)v * SL_PAGE_SLOTS;
+        sl_avx2_mask(scores + at, sl_slots_in_page(b->first[v], b->end[v], page));
+        s->factors[v] = sl_avx2_softmax_add(&s->states[v], scores + at, s->scores + at);
     }
     const struct sl_avx2_product pv = {
         s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP, s->factors};
@@ -197,7 +198,7 @@ void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, 
     }
 }
 
-static const struct sl_kv_kernel attention = {attend_block, SL_ATTEND_BLOCK};
+static const struct sl_kv_kernel attention = {attend_block, SL_ATTEND_BLOCK, sl_avx2_fold_kept};
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     sl_kv_attend(stream, calls, n_calls, &attention);
@@ -208,8 +209,17 @@ static void attend_before(struct sl_stream *stream, const struct sl_attend *args
     sl_kv_attend_before(stream, args, before_inout, &attention);
 }
 
+static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
+    if (!sl_kv_attend_fold(stream, args, what, &attention)) {
+        attend(stream, args, 1);
+        sl_avx2_fold(stream, args, 0, what);
+    }
+}
+
 void sl_avx2_kv_fill(struct sl_ops *ops) {
+    ops->attend_fold = attend_fold;
     ops->append = sl_avx2_append;
     ops->attend = attend;
     ops->attend_before = attend_before;
+    sl_avx2_quantize_fill(ops);
 }

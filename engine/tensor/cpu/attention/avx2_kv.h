@@ -94,7 +94,7 @@ struct sl_attend_scratch {
     _Alignas(64) float q[SL_ATTEND_BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
     float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                // K^T tile
     float v[SL_PAGE_SLOTS * SL_ATTEND_WIDE];                 // V tile
-    float scores[SL_ATTEND_BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float scores[SL_ATTEND_BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS] unless kept, then the weights
     float out[SL_ATTEND_BLOCK * SL_ATTEND_WIDE];             // [n_vectors][d in whole strips]
     float factors[SL_ATTEND_BLOCK];                          // c of sl_avx2_softmax_add()
     struct sl_page_angles of_page;
@@ -133,6 +133,9 @@ void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, 
                      int first_row, const struct sl_fold *what);
 void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
                             int first_row, struct sl_vectors sums_out);
+void sl_avx2_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+// Statistics of kept scores: sl_kv_kernel.fold
+void sl_avx2_fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats);
 
 // --- small things ----------------------------------------------------------------------------------------------------
 
@@ -174,9 +177,9 @@ static inline float sl_avx2_max(__m256 x) {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-// Replaces the scores of a tile (unseen ones masked) by weights exp(s - max'). Returns c, by which the caller must
-// scale the earlier sums.
-static inline float sl_avx2_softmax_add(struct sl_avx2_softmax *s, float *scores) {
+// Makes weights exp(s - max') of the scores of a tile (unseen ones masked), in the same memory or elsewhere. Returns c,
+// by which the caller must scale the earlier sums.
+static inline float sl_avx2_softmax_add(struct sl_avx2_softmax *s, const float *scores, float *weights_out) {
     __m256 most = _mm256_set1_ps(s->max);
     SL_UNROLL
     for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
@@ -187,7 +190,7 @@ static inline float sl_avx2_softmax_add(struct sl_avx2_softmax *s, float *scores
     SL_UNROLL
     for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
         __m256 p = sl_avx2_exp_weight(_mm256_sub_ps(_mm256_load_ps(scores + j), shift));
-        _mm256_store_ps(scores + j, p);
+        _mm256_store_ps(weights_out + j, p);
         sum = _mm256_add_ps(sum, p);
     }
     float c = s->max == max ? 1.0f : _mm256_cvtss_f32(sl_avx2_exp_weight(_mm256_set1_ps(s->max - max)));

@@ -113,32 +113,11 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
     }
 }
 
-// Transposes eight rows of 8, `stride` floats apart, into columns SL_STRIP floats apart.
-static void transpose_8x8(const float *from, size_t stride, float *to) {
-    __m256 x[8], y[8];
-    SL_UNROLL
-    for (size_t t = 0; t < 4; t++) { // halves first: channels 0-3 of rows t and t + 4, then channels 4-7
-        __m256 a = _mm256_load_ps(from + t * stride), b = _mm256_load_ps(from + (t + 4) * stride);
-        x[t] = _mm256_permute2f128_ps(a, b, 0x20);
-        x[t + 4] = _mm256_permute2f128_ps(a, b, 0x31);
-    }
-    SL_UNROLL
-    for (size_t t = 0; t < 8; t += 4) { // then 4 by 4 within each half
-        y[t] = _mm256_unpacklo_ps(x[t], x[t + 2]);
-        y[t + 1] = _mm256_unpackhi_ps(x[t], x[t + 2]);
-        y[t + 2] = _mm256_unpacklo_ps(x[t + 1], x[t + 3]);
-        y[t + 3] = _mm256_unpackhi_ps(x[t + 1], x[t + 3]);
-        _mm256_store_ps(to + t * SL_STRIP, _mm256_unpacklo_ps(y[t], y[t + 2]));
-        _mm256_store_ps(to + (t + 1) * SL_STRIP, _mm256_unpackhi_ps(y[t], y[t + 2]));
-        _mm256_store_ps(to + (t + 2) * SL_STRIP, _mm256_unpacklo_ps(y[t + 1], y[t + 3]));
-        _mm256_store_ps(to + (t + 3) * SL_STRIP, _mm256_unpackhi_ps(y[t + 1], y[t + 3]));
-    }
-}
-
 static void keys_from_f32(const float *k, size_t d, float *tile) {
     for (size_t j = 0; j < SL_PAGE_SLOTS; j += 8) {
         for (size_t i = 0; i < d; i += 8) {
-            transpose_8x8(k + j * d + i, d, tile + ((j / SL_STRIP) * d + i) * SL_STRIP + j % SL_STRIP);
+            float *to = tile + ((j / SL_STRIP) * d + i) * SL_STRIP + j % SL_STRIP;
+            sl_avx2_transpose_8x8(k + j * d + i, d, to, SL_STRIP);
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: single K and V rows as f32 with AVX2, for operations that select slots, and eight sums across registers at
- *          once. Include only from files compiled for AVX2, FMA and F16C.
+ * Purpose: single K and V rows as f32 with AVX2, for operations that select slots; eight sums across registers, and
+ *          eight rows as columns, at once. Include only from files compiled for AVX2, FMA and F16C.
  *
  * The values are those of the tiles (avx2_kv.h): a packed element is one fused multiply-add here, too.
  */
@@ -103,4 +103,27 @@ static inline __m256 sl_avx2_sum8(const __m256 *x) {
     __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
     __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+// Transposes eight rows of 8 floats, `stride` floats apart, into columns `to_stride` floats apart.
+static inline __attribute__((always_inline)) void sl_avx2_transpose_8x8(const float *from, size_t stride, float *to,
+                                                                        size_t to_stride) {
+    __m256 x[8], y[8];
+    SL_UNROLL
+    for (size_t t = 0; t < 4; t++) { // halves first: channels 0-3 of rows t and t + 4, then channels 4-7
+        __m256 a = _mm256_load_ps(from + t * stride), b = _mm256_load_ps(from + (t + 4) * stride);
+        x[t] = _mm256_permute2f128_ps(a, b, 0x20);
+        x[t + 4] = _mm256_permute2f128_ps(a, b, 0x31);
+    }
+    SL_UNROLL
+    for (size_t t = 0; t < 8; t += 4) { // then 4 by 4 within each half
+        y[t] = _mm256_unpacklo_ps(x[t], x[t + 2]);
+        y[t + 1] = _mm256_unpackhi_ps(x[t], x[t + 2]);
+        y[t + 2] = _mm256_unpacklo_ps(x[t + 1], x[t + 3]);
+        y[t + 3] = _mm256_unpackhi_ps(x[t + 1], x[t + 3]);
+        _mm256_store_ps(to + t * to_stride, _mm256_unpacklo_ps(y[t], y[t + 2]));
+        _mm256_store_ps(to + (t + 1) * to_stride, _mm256_unpackhi_ps(y[t], y[t + 2]));
+        _mm256_store_ps(to + (t + 2) * to_stride, _mm256_unpacklo_ps(y[t + 1], y[t + 3]));
+        _mm256_store_ps(to + (t + 3) * to_stride, _mm256_unpackhi_ps(y[t + 1], y[t + 3]));
+    }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: column statistics of attention with AVX2: fold, window_sums. The formulas are those of ref_stats.c.
+ * Purpose: column statistics of attention with AVX2: fold, window_sums, and those that attention makes of the scores
+ *          that it kept. The formulas are those of ref_stats.c.
  *
  * Design: a task takes a run of pages of one KV head. It makes their K^T tiles once and keeps them for all rows. It
  *         takes the rows in order, a block of whole rows (all query heads of the KV head) at a time: the kernel of
@@ -34,23 +35,22 @@ struct stats_call {
     struct sl_vectors sums_out; // of window_sums
 };
 
-enum { SUM, SQUARE, ABOVE, N_STATS };
+// Rows [begin, begin + n_rows) of the call, and what their statistics need.
+struct block {
+    int begin, n_rows, group;
+    float lse[BLOCK];                  // of the vectors
+    float even[BLOCK];                 // of the rows: G / v_r, infinity where v_r is 1
+    uint32_t first[BLOCK], end[BLOCK]; // slots that the rows see
+};
 
 // The working memory of one task.
 struct scratch {
     _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM];  // [n_vectors][d]
     float k[RUN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM]; // the tiles of the pages, in order
     float scores[BLOCK * SL_PAGE_SLOTS];            // [n_vectors][SL_PAGE_SLOTS]
-    float lse[BLOCK];                               // of the vectors
-    float even[BLOCK];                              // of the rows: G / v_r, infinity where v_r is 1
-    uint32_t first[BLOCK], end[BLOCK];              // slots that the rows see
-    float stats[RUN][N_STATS][SL_PAGE_SLOTS];       // of fold
+    sl_kv_page_stats stats[RUN];                    // of fold
+    struct block block;
     struct sl_page_angles of_keys, of_queries;
-};
-
-// Rows [begin, begin + n_rows) of the call.
-struct block {
-    int begin, n_rows;
 };
 
 // --- a block of rows -------------------------------------------------------------------------------------------------
@@ -67,47 +67,66 @@ static bool is_before_windows(const struct stats_call *stats, const struct sl_kv
     return stats->first_row >= args->m || page * SL_PAGE_SLOTS <= sl_attend_first(args, kv, stats->first_row);
 }
 
-static void load_block(const struct stats_call *stats, int head, struct block block, struct scratch *s) {
-    const struct sl_avx2_call *call = &stats->call;
-    const struct sl_attend *args = &call->args;
-    int group = call->group;
-    stats->scorer->load_queries(call, head, (int64_t)block.begin * group, block.n_rows * group, &s->of_queries, s->q);
-    for (int r = 0; r < block.n_rows; r++) {
-        size_t row = (size_t)block.begin + (size_t)r;
-        s->first[r] = sl_attend_first(args, &args->heads.kv[head], (int)row);
-        s->end[r] = args->heads.kv[head].n_slots - (uint32_t)args->m + (uint32_t)row + 1;
-        uint32_t visible = s->end[r] - s->first[r];
+// Describes rows [begin, begin + n_rows) of a KV head.
+static void describe_block(const struct sl_attend *args, int head, int begin, int n_rows, struct block *b) {
+    int group = args->n_heads / args->heads.n;
+    b->begin = begin;
+    b->n_rows = n_rows;
+    b->group = group;
+    for (int r = 0; r < n_rows; r++) {
+        size_t row = (size_t)begin + (size_t)r;
+        b->first[r] = sl_attend_first(args, &args->heads.kv[head], (int)row);
+        b->end[r] = args->heads.kv[head].n_slots - (uint32_t)args->m + (uint32_t)row + 1;
+        uint32_t visible = b->end[r] - b->first[r];
         // a row that sees one slot never exceeds the mean, not even by rounding
-        s->even[r] = visible > 1 ? (float)group / (float)visible : INFINITY;
+        b->even[r] = visible > 1 ? (float)group / (float)visible : INFINITY;
         for (int g = 0; g < group; g++) {
-            s->lse[r * group + g] = args->lse[(size_t)(head * group + g) * (size_t)args->m + row];
+            b->lse[r * group + g] = args->lse[(size_t)(head * group + g) * (size_t)args->m + row];
         }
     }
 }
 
-// Computes the scores of a block and the tile's page, minus infinity where a row does not see the slot. Returns the
-// rows that see any slot; the scores of the other rows are not written.
-static struct sl_range score_block(const struct stats_call *stats, struct block block, uint32_t page, const float *tile,
-                                   struct scratch *s) {
-    struct sl_range rows = {0, block.n_rows};
-    int group = stats->call.group;
-    while (rows.begin < rows.end && s->end[rows.begin] <= page * SL_PAGE_SLOTS) {
+// Loads the block that begins at a row.
+static void load_block(const struct stats_call *stats, int head, int row, struct scratch *s) {
+    const struct sl_avx2_call *call = &stats->call;
+    int most = BLOCK / call->group, left = call->args.m - row, n_rows = left < most ? left : most;
+    stats->scorer->load_queries(call, head, (int64_t)row * call->group, n_rows * call->group, &s->of_queries, s->q);
+    describe_block(&call->args, head, row, n_rows, &s->block);
+}
+
+// Returns the block's rows that see any slot of the page.
+static struct sl_range rows_that_see(const struct block *b, uint32_t page) {
+    struct sl_range rows = {0, b->n_rows};
+    while (rows.begin < rows.end && b->end[rows.begin] <= page * SL_PAGE_SLOTS) {
         rows.begin++;
     }
-    while (rows.begin < rows.end && s->first[rows.end - 1] >= (page + 1) * SL_PAGE_SLOTS) {
+    while (rows.begin < rows.end && b->first[rows.end - 1] >= (page + 1) * SL_PAGE_SLOTS) {
         rows.end--;
     }
-    if (rows.begin == rows.end) {
-        return rows;
-    }
-    int n_page = sl_slots_in_page(0, s->end[rows.end - 1], page).end; // the last row sees the most slots
-    stats->scorer->score(s->q, tile, (size_t)stats->call.args.head_dim, rows.begin * group, rows.end * group, n_page,
-                         s->scores);
+    return rows;
+}
+
+// Writes minus infinity where a row does not see the slot.
+static void mask_rows(const struct block *b, struct sl_range rows, uint32_t page, float *scores) {
     for (int r = rows.begin; r < rows.end; r++) {
-        struct sl_range seen = sl_slots_in_page(s->first[r], s->end[r], page);
-        for (int g = 0; seen.end - seen.begin < SL_PAGE_SLOTS && g < group; g++) {
-            sl_avx2_mask(s->scores + (size_t)(r * group + g) * SL_PAGE_SLOTS, seen);
+        struct sl_range seen = sl_slots_in_page(b->first[r], b->end[r], page);
+        for (int g = 0; seen.end - seen.begin < SL_PAGE_SLOTS && g < b->group; g++) {
+            sl_avx2_mask(scores + (size_t)(r * b->group + g) * SL_PAGE_SLOTS, seen);
         }
+    }
+}
+
+// Computes the scores of the block and the tile's page, masked. Returns the rows that see any slot; the scores of the
+// other rows are not written.
+static struct sl_range score_block(const struct stats_call *stats, uint32_t page, const float *tile,
+                                   struct scratch *s) {
+    const struct block *b = &s->block;
+    struct sl_range rows = rows_that_see(b, page);
+    if (rows.begin < rows.end) {
+        int n_page = sl_slots_in_page(0, b->end[rows.end - 1], page).end; // the last row sees the most slots
+        stats->scorer->score(s->q, tile, (size_t)stats->call.args.head_dim, rows.begin * b->group, rows.end * b->group,
+                             n_page, s->scores);
+        mask_rows(b, rows, page, s->scores);
     }
     return rows;
 }
@@ -119,25 +138,29 @@ static inline __m256 weight(const float *scores, const float *lse) {
 // --- fold ------------------------------------------------------------------------------------------------------------
 
 // Adds rows of a block to the statistics of the page's slots. square and above are constants in every call.
-static inline __attribute__((always_inline)) void add_rows(const struct scratch *s, struct sl_range rows, int group,
-                                                           bool square, bool above,
-                                                           float stats[N_STATS][SL_PAGE_SLOTS]) {
+static inline __attribute__((always_inline)) void add_rows(const struct block *b, struct sl_range rows,
+                                                           const float *of_page, bool square, bool above,
+                                                           sl_kv_page_stats stats) {
+    int group = b->group;
+    size_t next = (size_t)b->n_rows * (size_t)group * SL_PAGE_SLOTS; // to the scores of the next page, if they are kept
     for (int x = 0; x < SL_PAGE_SLOTS; x += SL_STRIP) {
         __m256 sums[2], squares[2], counts[2];
         SL_UNROLL
         for (int i = 0; i < 2; i++) {
-            sums[i] = _mm256_load_ps(stats[SUM] + x + 8 * i);
-            squares[i] = _mm256_load_ps(stats[SQUARE] + x + 8 * i);
-            counts[i] = _mm256_load_ps(stats[ABOVE] + x + 8 * i);
+            sums[i] = _mm256_load_ps(stats[SL_KV_SUM] + x + 8 * i);
+            squares[i] = _mm256_load_ps(stats[SL_KV_SQUARE] + x + 8 * i);
+            counts[i] = _mm256_load_ps(stats[SL_KV_ABOVE] + x + 8 * i);
         }
-        const float *lse = s->lse + (size_t)rows.begin * (size_t)group;
-        const float *scores = s->scores + (size_t)rows.begin * (size_t)group * SL_PAGE_SLOTS + x;
+        const float *lse = b->lse + (size_t)rows.begin * (size_t)group;
+        const float *scores = of_page + (size_t)rows.begin * (size_t)group * SL_PAGE_SLOTS + x;
         for (int r = rows.begin; r < rows.end; r++) {
             __m256 a[2] = {weight(scores, lse), weight(scores + 8, lse)};
+            _mm_prefetch((const char *)(scores + next), _MM_HINT_T1);
             lse++;
             scores += SL_PAGE_SLOTS;
             for (int g = 1; g < group; g++, lse++, scores += SL_PAGE_SLOTS) {
                 a[0] = _mm256_add_ps(a[0], weight(scores, lse));
+                _mm_prefetch((const char *)(scores + next), _MM_HINT_T1);
                 a[1] = _mm256_add_ps(a[1], weight(scores + 8, lse));
             }
             SL_UNROLL
@@ -147,50 +170,53 @@ static inline __attribute__((always_inline)) void add_rows(const struct scratch 
                     squares[i] = _mm256_fmadd_ps(a[i], a[i], squares[i]);
                 }
                 if (above) {
-                    __m256 is_above = _mm256_cmp_ps(a[i], _mm256_broadcast_ss(s->even + r), _CMP_GT_OQ);
+                    __m256 is_above = _mm256_cmp_ps(a[i], _mm256_broadcast_ss(b->even + r), _CMP_GT_OQ);
                     counts[i] = _mm256_add_ps(counts[i], _mm256_and_ps(is_above, _mm256_set1_ps(1.0f)));
                 }
             }
         }
         SL_UNROLL
         for (int i = 0; i < 2; i++) {
-            _mm256_store_ps(stats[SUM] + x + 8 * i, sums[i]);
-            _mm256_store_ps(stats[SQUARE] + x + 8 * i, squares[i]);
-            _mm256_store_ps(stats[ABOVE] + x + 8 * i, counts[i]);
+            _mm256_store_ps(stats[SL_KV_SUM] + x + 8 * i, sums[i]);
+            _mm256_store_ps(stats[SL_KV_SQUARE] + x + 8 * i, squares[i]);
+            _mm256_store_ps(stats[SL_KV_ABOVE] + x + 8 * i, counts[i]);
         }
     }
 }
 
-static void fold_block(const struct scratch *s, struct sl_range rows, int group, const struct sl_fold *what,
-                       float stats[N_STATS][SL_PAGE_SLOTS]) {
+static void fold_rows(const struct block *b, struct sl_range rows, const float *scores, const struct sl_fold *what,
+                      sl_kv_page_stats stats) {
     switch ((what->square >= 0) * 2 + (what->above >= 0)) {
     case 0:
-        add_rows(s, rows, group, false, false, stats);
+        add_rows(b, rows, scores, false, false, stats);
         break;
     case 1:
-        add_rows(s, rows, group, false, true, stats);
+        add_rows(b, rows, scores, false, true, stats);
         break;
     case 2:
-        add_rows(s, rows, group, true, false, stats);
+        add_rows(b, rows, scores, true, false, stats);
         break;
     default:
-        add_rows(s, rows, group, true, true, stats);
+        add_rows(b, rows, scores, true, true, stats);
         break;
     }
 }
 
-static bool has_plane(const struct sl_page_layout *layout, int plane) {
-    return plane >= 0 && plane < layout->n_states; // packed pages may have dropped their state
-}
-
 static bool is_folded(const struct sl_page_layout *layout, const struct sl_fold *what) {
-    return has_plane(layout, what->sum) || has_plane(layout, what->square) || has_plane(layout, what->above);
+    return sl_kv_has_plane(layout, what->sum) || sl_kv_has_plane(layout, what->square) ||
+           sl_kv_has_plane(layout, what->above);
 }
 
-static void add_to_plane(const struct sl_page_layout *layout, void *page, int plane, const float *values, float factor,
-                         int n) {
-    for (int j = 0; has_plane(layout, plane) && j < n; j++) {
-        sl_page_state(layout, page, plane)[j] += values[j] * factor;
+void sl_avx2_fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats) {
+    const struct sl_kv *kv = &b->args->heads.kv[b->head];
+    struct block block;
+    describe_block(b->args, b->head, (int)(b->begin / b->group), b->n / b->group, &block);
+    for (uint32_t page = b->first[0] / SL_PAGE_SLOTS; page < sl_pages_for(b->end[b->n - 1]); page++) {
+        if (is_folded(sl_kv_page_layout(kv, page), what)) {
+            struct sl_range rows = rows_that_see(&block, page);
+            mask_rows(&block, rows, page, sl_kv_kept(b, page));
+            fold_rows(&block, rows, sl_kv_kept(b, page), what, stats[page]);
+        }
     }
 }
 
@@ -215,43 +241,37 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
     if (n_folded == 0) {
         return;
     }
-    int block_rows = BLOCK / call->group, row = first_to_see(args, kv, page_begin);
-    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += block_rows) {
-        struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
-        load_block(stats, head, block, &s);
-        if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
+    int row = first_to_see(args, kv, page_begin);
+    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += s.block.n_rows) {
+        load_block(stats, head, row, &s);
+        if (s.block.first[0] >= page_end * SL_PAGE_SLOTS) {
             break; // the windows of this row and of all later ones begin after the run
         }
         for (uint32_t page = page_begin; page < page_end; page++) {
             if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
                 uint32_t i = page - page_begin;
-                struct sl_range rows = score_block(stats, block, page, s.k + i * tile, &s);
-                fold_block(&s, rows, call->group, &stats->what, s.stats[i]);
+                struct sl_range rows = score_block(stats, page, s.k + i * tile, &s);
+                fold_rows(&s.block, rows, s.scores, &stats->what, s.stats[i]);
             }
         }
     }
-    float mean = 1.0f / (float)call->group;
     for (uint32_t page = page_begin; page < page_end; page++) {
-        const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-        const float(*of_page)[SL_PAGE_SLOTS] = (const float(*)[SL_PAGE_SLOTS])s.stats[page - page_begin];
-        int n = sl_attend_visible(args, kv, args->m - 1, page).end;
-        add_to_plane(layout, kv->pages[page], stats->what.sum, of_page[SUM], mean, n);
-        add_to_plane(layout, kv->pages[page], stats->what.square, of_page[SQUARE], mean * mean, n);
-        add_to_plane(layout, kv->pages[page], stats->what.above, of_page[ABOVE], 1.0f, n);
+        sl_kv_add_stats(args, head, page, &stats->what, s.stats[page - page_begin]);
     }
 }
 
 // --- window sums -----------------------------------------------------------------------------------------------------
 
 // Adds to out[j] the sum over rows of query head g's weights, j < n.
-static void add_head(const struct scratch *s, struct sl_range rows, int group, int g, int n, float *out) {
+static void add_head(const struct scratch *s, struct sl_range rows, int g, int n, float *out) {
+    int group = s->block.group;
     _Alignas(32) float sums[SL_PAGE_SLOTS] = {0};
     memcpy(sums, out, (size_t)n * sizeof *out);
     for (int x = 0; x < SL_PAGE_SLOTS; x += SL_STRIP) {
         __m256 low = _mm256_load_ps(sums + x), high = _mm256_load_ps(sums + x + 8);
         for (int r = rows.begin; r < rows.end; r++) {
             const float *scores = s->scores + (size_t)(r * group + g) * SL_PAGE_SLOTS + x;
-            const float *lse = s->lse + r * group + g;
+            const float *lse = s->block.lse + r * group + g;
             low = _mm256_add_ps(low, weight(scores, lse));
             high = _mm256_add_ps(high, weight(scores + 8, lse));
         }
@@ -266,7 +286,7 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
     const struct sl_attend *args = &call->args;
     const struct sl_kv *kv = &args->heads.kv[head];
     size_t tile = (size_t)args->head_dim * SL_PAGE_SLOTS;
-    int group = call->group, block_rows = BLOCK / group;
+    int group = call->group;
     struct scratch s;
     s.of_keys.page = s.of_queries.page = -1;
     struct sl_vectors sums = {sl_vector(stats->sums_out, head * group), stats->sums_out.stride}; // of the KV head
@@ -282,17 +302,16 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
         stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
     }
     int row = first_to_see(args, kv, page_begin);
-    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += block_rows) {
-        struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
-        load_block(stats, head, block, &s);
-        if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
+    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += s.block.n_rows) {
+        load_block(stats, head, row, &s);
+        if (s.block.first[0] >= page_end * SL_PAGE_SLOTS) {
             break; // the windows of this row and of all later ones begin after the run
         }
         for (uint32_t page = page_begin; page < page_end; page++) {
-            struct sl_range rows = score_block(stats, block, page, s.k + (page - page_begin) * tile, &s);
+            struct sl_range rows = score_block(stats, page, s.k + (page - page_begin) * tile, &s);
             int n = sl_attend_visible(args, kv, args->m - 1, page).end;
             for (int g = 0; g < group; g++) {
-                add_head(&s, rows, group, g, n, sl_vector(sums, g) + (size_t)page * SL_PAGE_SLOTS);
+                add_head(&s, rows, g, n, sl_vector(sums, g) + (size_t)page * SL_PAGE_SLOTS);
             }
         }
     }
@@ -354,7 +373,7 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 
 static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score};
 
-static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+void sl_avx2_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     sl_avx2_fold_by(&scorer, stream, args, first_row, what);
 }
 
@@ -364,6 +383,6 @@ static void window_sums(struct sl_stream *stream, const struct sl_attend *args, 
 }
 
 void sl_avx2_stats_fill(struct sl_ops *ops) {
-    ops->fold = fold;
+    ops->fold = sl_avx2_fold;
     ops->window_sums = window_sums;
 }

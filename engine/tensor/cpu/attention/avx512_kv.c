@@ -96,7 +96,8 @@ static __mmask64 slots_mask(struct sl_range seen) {
 }
 
 // Does what sl_avx2_softmax_add() does, where `seen` are the slots that count; `seen` is not empty.
-static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen, float *scores) {
+static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen, const float *scores,
+                                float *weights_out) {
     __m512 x[SL_PAGE_STRIPS], most, sum;
     __mmask64 mask = slots_mask(seen);
     SL_UNROLL
@@ -108,7 +109,7 @@ static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen,
     SL_UNROLL
     for (int i = 0; i < SL_PAGE_STRIPS; i++) {
         x[i] = sl_avx512_exp_weight(_mm512_sub_ps(x[i], _mm512_set1_ps(max)));
-        _mm512_store_ps(scores + 16 * i, x[i]);
+        _mm512_store_ps(weights_out + 16 * i, x[i]);
     }
     sum = _mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3]));
     float c = s->max == max ? 1.0f : _mm512_cvtss_f32(sl_avx512_exp_weight(_mm512_set1_ps(s->max - max)));
@@ -132,11 +133,13 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
     if (b->angles != NULL) {
         sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->k);
     }
-    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
+    float *scores = b->kept != NULL ? sl_kv_kept(b, page) : s->scores;
+    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, scores, SL_PAGE_SLOTS, NULL};
     multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
     for (int v = begin; v < end; v++) {
-        s->factors[v] = softmax_add(&s->states[v], sl_slots_in_page(b->first[v], b->end[v], page),
-                                    s->scores + (size_t)v * SL_PAGE_SLOTS);
+        size_t at = (size_t)v * SL_PAGE_SLOTS;
+        s->factors[v] =
+            softmax_add(&s->states[v], sl_slots_in_page(b->first[v], b->end[v], page), scores + at, s->scores + at);
     }
     sl_avx512_fill_values(layout, kv->pages[page], next, n_page, s->v);
     const struct sl_avx2_product pv = {
@@ -149,7 +152,7 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
     sl_avx2_attend_pages(attend_page, b, page_begin, page_end, partial);
 }
 
-static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_ATTEND_BLOCK};
+static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_ATTEND_BLOCK, sl_avx2_fold_kept};
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     sl_kv_attend(stream, calls, n_calls, &attention);
@@ -187,7 +190,15 @@ void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *arg
     sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
 }
 
+static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
+    if (!sl_kv_attend_fold(stream, args, what, &attention)) {
+        attend(stream, args, 1);
+        sl_avx512_fold(stream, args, 0, what);
+    }
+}
+
 void sl_avx512_kv_fill(struct sl_ops *ops) {
+    ops->attend_fold = attend_fold;
     ops->attend = attend;
     ops->attend_before = attend_before;
     ops->fold = sl_avx512_fold;

@@ -12,13 +12,21 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ITEMS        128         // calls of one loop
-#define WAITING_FLOATS   (96 * 1024) // of results of tasks that are one split each
-#define TASKS_A_MEMBER   4           // a loop of fewer tasks may leave members without work
-#define LEAST_OF_A_BLOCK 16          // vectors; smaller blocks would read the pages too often
+#include "base/futex.h"
+#include "base/spin_budget.h"
+
+#define MAX_ITEMS        128          // calls of one loop
+#define WAITING_FLOATS   (96 * 1024)  // of results of tasks that are one split each
+#define TASKS_A_MEMBER   4            // a loop of fewer tasks may leave members without work
+#define LEAST_OF_A_BLOCK 16           // vectors; smaller blocks would read the pages too often
+#define KEPT_FLOATS      (512 * 1024) // scores that a task keeps: they are read again soon, from a cache
+#define LEAST_KEPT       24           // vectors of a block whose scores are kept
+#define STATS_FLOATS     (256 * 1024) // statistics of a call
+#define MAX_FOLD_HEADS   256          // KV heads of a call
 
 struct item {
     const struct sl_attend *args;
@@ -94,6 +102,7 @@ static void find_block(const struct step *step, int64_t index, struct sl_kv_bloc
     b->angles = args->rope != NULL ? step->angles : NULL;
     b->head = (int)(of_call % args->heads.n);
     b->group = item->group;
+    b->kept = NULL;
     b->begin = nth * step->block_vectors;
     int64_t left = item->n_vectors - b->begin;
     b->n = left < step->block_vectors ? (int)left : step->block_vectors;
@@ -209,25 +218,30 @@ static void write_block(const struct step *step, const struct sl_kv_block *b, co
 
 // --- tasks -----------------------------------------------------------------------------------------------------------
 
-// A task is a block, which it computes split by split.
+// Computes a block split by split.
+static void attend_block(const struct step *step, const struct sl_kv_block *b) {
+    _Alignas(64) float out[2][SL_BLOCK_FLOATS], max[2][SL_BLOCK_VECTORS], sum[2][SL_BLOCK_VECTORS];
+    const struct sl_kv_partial all = {out[0], max[0], sum[0]}, one = {out[1], max[1], sum[1]};
+    uint32_t split = b->first[0] / SL_PAGE_SLOTS / SL_SPLIT_PAGES;
+    if (b->args->before != NULL) {
+        load_softmax(b, b->args->before, &all);
+    } else {
+        attend_split(step, b, split++, &all); // the same as merging the split into an empty result
+    }
+    while (attend_split(step, b, split++, &one)) {
+        merge(&all, &one, b->n, (size_t)b->args->head_dim);
+    }
+    write_block(step, b, &all);
+}
+
+// A task is a block.
 static void block_tasks(void *arg, int64_t task_begin, int64_t task_end, int member) {
     (void)member;
     const struct step *step = arg;
-    _Alignas(64) float out[2][SL_BLOCK_FLOATS], max[2][SL_BLOCK_VECTORS], sum[2][SL_BLOCK_VECTORS];
-    const struct sl_kv_partial all = {out[0], max[0], sum[0]}, one = {out[1], max[1], sum[1]};
     struct sl_kv_block b;
     for (int64_t task = task_begin; task < task_end; task++) {
         find_block(step, task, &b);
-        uint32_t split = b.first[0] / SL_PAGE_SLOTS / SL_SPLIT_PAGES;
-        if (b.args->before != NULL) {
-            load_softmax(&b, b.args->before, &all);
-        } else {
-            attend_split(step, &b, split++, &all); // the same as merging the split into an empty result
-        }
-        while (attend_split(step, &b, split++, &one)) {
-            merge(&all, &one, b.n, (size_t)b.args->head_dim);
-        }
-        write_block(step, &b, &all);
+        attend_block(step, &b);
     }
 }
 
@@ -375,4 +389,121 @@ void sl_kv_attend_before(struct sl_stream *stream, const struct sl_attend *args,
     struct step step = {.kernel = kernel, .unfinished = before_inout};
     add_call(&step, &call, kernel->block_vectors);
     run_step(stream, &step);
+}
+
+// --- statistics ------------------------------------------------------------------------------------------------------
+
+void sl_kv_add_stats(const struct sl_attend *args, int head, uint32_t page, const struct sl_fold *what,
+                     sl_kv_page_stats stats) {
+    const struct sl_kv *kv = &args->heads.kv[head];
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+    float mean = (float)args->heads.n / (float)args->n_heads;
+    const int planes[SL_KV_STATS] = {what->sum, what->square, what->above};
+    const float factors[SL_KV_STATS] = {mean, mean * mean, 1.0f};
+    int n = sl_attend_visible(args, kv, args->m - 1, page).end;
+    for (int i = 0; i < SL_KV_STATS; i++) {
+        if (sl_kv_has_plane(layout, planes[i])) {
+            float *state = sl_page_state(layout, kv->pages[page], planes[i]);
+            for (int j = 0; j < n; j++) {
+                state[j] += stats[i][j] * factors[i];
+            }
+        }
+    }
+}
+
+struct fold_step {
+    struct step step;
+    const struct sl_fold *what;
+    sl_kv_page_stats *stats; // [KV heads][n_pages]
+    uint32_t n_pages;        // of the longest head
+    _Atomic int64_t next;    // the next block that a task takes
+    _Atomic int n_asleep;    // tasks that sleep until it is their turn
+    // Of each KV head: the block that may add its statistics. So the sums are one chain over the rows in order.
+    _Atomic uint32_t turns[MAX_FOLD_HEADS];
+};
+
+struct turn {
+    _Atomic uint32_t *word;
+    uint32_t mine;
+};
+
+static bool is_my_turn(void *arg) {
+    const struct turn *turn = arg;
+    return atomic_load(turn->word) == turn->mine;
+}
+
+static void wait_for_turn(struct fold_step *f, struct turn *turn, struct sl_spin_budget *budget) {
+    if (sl_spin_budget_poll(budget, is_my_turn, turn)) {
+        return;
+    }
+    atomic_fetch_add(&f->n_asleep, 1);
+    for (uint32_t seen; (seen = atomic_load(turn->word)) != turn->mine;) {
+        sl_futex_sleep(turn->word, seen, -1);
+    }
+    atomic_fetch_sub(&f->n_asleep, 1);
+}
+
+// A task takes the next block, whichever range of tasks it was given: a block waits only for earlier ones of its KV
+// head, and those have been taken by tasks that run.
+static void fold_tasks(void *arg, int64_t task_begin, int64_t task_end, int member) {
+    (void)member;
+    struct fold_step *f = arg;
+    const struct item *item = f->step.items;
+    _Alignas(64) float kept[KEPT_FLOATS];
+    struct sl_spin_budget budget = {0};
+    struct sl_kv_block b;
+    for (int64_t i = task_begin; i < task_end; i++) {
+        int64_t taken = atomic_fetch_add(&f->next, 1), nth = taken / item->args->heads.n;
+        int head = (int)(taken % item->args->heads.n);
+        find_block(&f->step, (item->n_blocks - 1 - nth) * item->args->heads.n + head, &b); // it counts from the end
+        b.kept = kept;
+        attend_block(&f->step, &b);
+        struct turn turn = {&f->turns[head], (uint32_t)nth};
+        wait_for_turn(f, &turn, &budget);
+        f->step.kernel->fold(&b, f->what, f->stats + (size_t)head * f->n_pages);
+        atomic_store(turn.word, turn.mine + 1);
+        if (atomic_load(&f->n_asleep) > 0) {
+            sl_futex_wake(turn.word);
+        }
+    }
+}
+
+// Returns the vectors of a block of whole rows whose scores fit, and of which there are enough; 0: none.
+static int kept_vectors(const struct step *step, uint32_t n_pages, int64_t enough) {
+    const struct item *item = step->items;
+    int64_t n = KEPT_FLOATS / ((int64_t)n_pages * SL_PAGE_SLOTS), all = item->n_vectors * item->args->heads.n;
+    n = n < step->kernel->block_vectors ? n : step->kernel->block_vectors;
+    n = n < all / enough ? n : all / enough;
+    n -= n % item->group;
+    return n >= LEAST_KEPT ? (int)n : 0;
+}
+
+bool sl_kv_attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what,
+                       const struct sl_kv_kernel *kernel) {
+    struct sl_slot_angles angles;
+    struct fold_step f = {.step = {.kernel = kernel, .angles = &angles}, .what = what};
+    _Alignas(64) float stats[STATS_FLOATS];
+    add_call(&f.step, args, kernel->block_vectors);
+    for (int h = 0; h < args->heads.n; h++) {
+        uint32_t n = sl_pages_for(args->heads.kv[h].n_slots);
+        f.n_pages = n > f.n_pages ? n : f.n_pages;
+    }
+    size_t n_stats = (size_t)args->heads.n * f.n_pages * SL_KV_STATS * SL_PAGE_SLOTS;
+    int block_vectors = kept_vectors(&f.step, f.n_pages, sl_stream_threads(stream));
+    if (args->before != NULL || block_vectors == 0 || n_stats > STATS_FLOATS || args->heads.n > MAX_FOLD_HEADS) {
+        return false;
+    }
+    if (args->rope != NULL) {
+        sl_slot_angles_init(&angles, args->rope);
+    }
+    list_blocks(&f.step, block_vectors);
+    memset(stats, 0, n_stats * sizeof *stats);
+    f.stats = (sl_kv_page_stats *)stats;
+    sl_stream_run(stream, f.step.n_blocks, 1, fold_tasks, &f);
+    for (int h = 0; h < args->heads.n; h++) {
+        for (uint32_t page = 0; page < sl_pages_for(args->heads.kv[h].n_slots); page++) {
+            sl_kv_add_stats(args, h, page, what, f.stats[(size_t)h * f.n_pages + page]);
+        }
+    }
+    return true;
 }

@@ -15,6 +15,10 @@
  *         The splits cover fixed slots and are merged in one order. So the bits are the same whether one task computes
  *         all of them or many share them: with many blocks a task is a block, with few (a decode step on many cores) it
  *         is one split of a block. All calls of a step are one loop of the team.
+ *
+ *         sl_kv_attend_fold() also adds up attention's statistics. The weights need lse, which is known only after the
+ *         block's last page. So the kernel leaves its scores in memory that the caches hold, and the block's statistics
+ *         are made of them at once: no score is computed twice.
  */
 #pragma once
 
@@ -49,7 +53,15 @@ struct sl_kv_block {
     int n;                               // the number of vectors
     // A vector sees slots [first, end); both ascend. A vector's own slot is end - 1.
     _Alignas(64) uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS];
+    // [pages][n][SL_PAGE_SLOTS], from the page of slot first[0] on: where a kernel leaves its scores, of those vectors
+    // that see a slot of the page, and of those slots that any vector sees. NULL: they are not needed
+    float *kept;
 };
+
+// Returns the kept scores of a page.
+static inline float *sl_kv_kept(const struct sl_kv_block *b, uint32_t page) {
+    return b->kept + (size_t)(page - b->first[0] / SL_PAGE_SLOTS) * (size_t)b->n * SL_PAGE_SLOTS;
+}
 
 // Returns the page to prefetch while `page` is worked on, because hardware prefetchers stop at the end of a memory
 // page. The last page returns itself, which costs nothing.
@@ -69,10 +81,17 @@ struct sl_kv_partial {
 typedef void (*sl_kv_block_fn)(const struct sl_kv_block *block, uint32_t page_begin, uint32_t page_end,
                                const struct sl_kv_partial *partial);
 
+// The statistics of a page's slots that struct sl_fold asks for, as sums over rows of sums over the query heads.
+enum { SL_KV_SUM, SL_KV_SQUARE, SL_KV_ABOVE, SL_KV_STATS };
+typedef float sl_kv_page_stats[SL_KV_STATS][SL_PAGE_SLOTS];
+
 struct sl_kv_kernel {
     sl_kv_block_fn attend;
     // vectors of a block, where there are many and none has too many floats; at most SL_BLOCK_VECTORS
     int block_vectors;
+    // For sl_kv_attend_fold(), else NULL. Adds the statistics of a block of whole rows, whose scores are kept and whose
+    // lse is known, to stats[page].
+    void (*fold)(const struct sl_kv_block *block, const struct sl_fold *what, sl_kv_page_stats *stats);
 };
 
 // Implements ops->attend with a kernel.
@@ -82,6 +101,20 @@ void sl_kv_attend(struct sl_stream *stream, const struct sl_attend *calls, int n
 // Implements ops->attend_before with a kernel: the merge starts with the result of the earlier calls.
 void sl_kv_attend_before(struct sl_stream *stream, const struct sl_attend *args, const struct sl_softmax *before_inout,
                          const struct sl_kv_kernel *kernel);
+
+// Implements ops->attend_fold with a kernel. Returns false, and does nothing, where the scores of a block are too many
+// to keep, or where blocks are too few to divide the work.
+bool sl_kv_attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what,
+                       const struct sl_kv_kernel *kernel);
+
+// Adds the statistics of all rows to the score state of a page of a KV head, as means over the group.
+void sl_kv_add_stats(const struct sl_attend *args, int head, uint32_t page, const struct sl_fold *what,
+                     sl_kv_page_stats stats);
+
+// Returns true where the page keeps the plane; -1 is no plane. Packed pages may have dropped their state.
+static inline bool sl_kv_has_plane(const struct sl_page_layout *layout, int plane) {
+    return plane >= 0 && plane < layout->n_states;
+}
 
 // Sets [*v_begin, *v_end) to the block's vectors that see a slot of the page, and returns how many of its slots to
 // read.

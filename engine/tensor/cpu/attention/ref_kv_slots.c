@@ -170,13 +170,24 @@ struct group {
     float scale, zero;
 };
 
-// Computes s = (max - min) / (2^b - 1), z = min, both rounded to f16 before any code is computed.
-static struct group group_of(const float *x, int n, int stride, int bits, uint16_t *pair) {
+static void range_of(const float *x, int n, int stride, float *min_out, float *max_out) {
     float min = x[0], max = x[0];
     for (int e = 1; e < n; e++) {
         min = fminf(min, x[(size_t)e * (size_t)stride]);
         max = fmaxf(max, x[(size_t)e * (size_t)stride]);
     }
+    *min_out = min;
+    *max_out = max;
+}
+
+void sl_ref_range_of(const float *x, int n, float *min_out, float *max_out) {
+    range_of(x, n, 1, min_out, max_out);
+}
+
+// Computes s = (max - min) / (2^b - 1), z = min, both rounded to f16 before any code is computed.
+static struct group group_of(const float *x, int n, int stride, int bits, uint16_t *pair) {
+    float min, max;
+    range_of(x, n, stride, &min, &max);
     pair[0] = sl_f32_to_f16_saturated((max - min) / (float)((1 << bits) - 1));
     pair[1] = sl_f32_to_f16_saturated(min);
     return (struct group){sl_f16_to_f32(pair[0]), sl_f16_to_f32(pair[1])};
@@ -189,7 +200,17 @@ static unsigned encode(float x, struct group g, int bits) {
     return !(t > 0.0f) ? 0u : t >= top ? (unsigned)top : (unsigned)nearbyintf(t);
 }
 
-static void quantize_page(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+void sl_ref_copy_slots_data(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                            void *packed_page) {
+    char *out = packed_page;
+    if (packed->has_positions) {
+        memcpy(out + packed->positions, (const char *)page + work->positions, SL_PAGE_SLOTS * sizeof(int32_t));
+    }
+    memcpy(out + packed->states, (const char *)page + work->states,
+           (size_t)packed->n_states * SL_PAGE_SLOTS * sizeof(float));
+}
+
+void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
                           void *packed_page) {
     float x[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     int d = work->head_dim, bits = sl_kv_format_bits(packed->format), channels = sl_v_group(d);
@@ -215,17 +236,14 @@ static void quantize_page(const struct sl_page_layout *work, const void *page, c
             }
         }
     }
-    if (packed->has_positions) {
-        memcpy(out + packed->positions, (const char *)page + work->positions, SL_PAGE_SLOTS * sizeof(int32_t));
-    }
-    memcpy(out + packed->states, (const char *)page + work->states,
-           (size_t)packed->n_states * SL_PAGE_SLOTS * sizeof(float));
+    sl_ref_copy_slots_data(work, page, packed, packed_page);
 }
 
 struct quantize_call {
     const struct sl_kv_heads *heads;
     uint32_t n_pages;
     void *const *to;
+    sl_quantize_page_fn quantize_page;
 };
 
 // A task is a page; the pages are ordered head by head.
@@ -236,14 +254,19 @@ static void quantize_tasks(void *arg, int64_t begin, int64_t end, int member) {
         const struct sl_kv *kv = &call->heads->kv[task / call->n_pages];
         if (call->to[task] != NULL) {
             uint32_t page = kv->n_packed + (uint32_t)(task % call->n_pages);
-            quantize_page(kv->work, kv->pages[page], kv->packed, call->to[task]);
+            call->quantize_page(kv->work, kv->pages[page], kv->packed, call->to[task]);
         }
     }
 }
 
-static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
-    struct quantize_call call = {heads, n_pages, to};
+void sl_quantize_pages(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
+                       sl_quantize_page_fn quantize_page) {
+    struct quantize_call call = {heads, n_pages, to, quantize_page};
     sl_stream_run(stream, (int64_t)heads->n * n_pages, 1, quantize_tasks, &call);
+}
+
+static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
+    sl_quantize_pages(stream, heads, n_pages, to, sl_ref_quantize_page);
 }
 
 static void collect(struct sl_stream *stream, const struct sl_byte_range *pieces, uint32_t n, void *to) {
@@ -283,6 +306,6 @@ void sl_ref_kv_slots_fill(struct sl_ops *ops) {
     ops->quantize = quantize;
     ops->collect = collect;
     ops->digest = digest;
-    ops->host.quantize = quantize_page;
+    ops->host.quantize = sl_ref_quantize_page;
     ops->read_rows = read_rows;
 }

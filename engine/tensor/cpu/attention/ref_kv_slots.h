@@ -17,3 +17,22 @@ void sl_ref_write_float(enum sl_kv_format format, char *part, size_t e, float x)
 
 // Writes a row into slot `slot` of the K or V part of a working page: rounded to the format, f16 saturated.
 void sl_ref_write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row);
+
+// --- quantization ----------------------------------------------------------------------------------------------------
+
+// Quantizes one page, as ops->host.quantize.
+typedef void (*sl_quantize_page_fn)(const struct sl_page_layout *work, const void *page,
+                                    const struct sl_page_layout *packed, void *packed_page);
+void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                          void *packed_page);
+
+// Implements ops->quantize with a tier's function for one page.
+void sl_quantize_pages(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
+                       sl_quantize_page_fn quantize_page);
+
+// Finds the least and the largest of x[n], n > 0, as fminf() and fmaxf() do one after the other.
+void sl_ref_range_of(const float *x, int n, float *min_out, float *max_out);
+
+// Copies the positions and the score state of a page, if the packed layout has them.
+void sl_ref_copy_slots_data(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                            void *packed_page);

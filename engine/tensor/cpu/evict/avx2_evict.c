@@ -2,10 +2,10 @@
 /*
  * Purpose: value_change, nearest and the rows of merge with AVX2; the formulas are those of ref_evict.c.
  *
- * Design: value_change reads the V tiles twice: for the center, then for the distances from it. nearest keeps a block
- *         of evicted keys and a tile of retained ones in f32, row by row, and multiplies eight pairs of rows at a time.
- *         All products are eight sums over every eighth channel, added up in one order, so that no cosine depends on
- *         which rows are multiplied together. All scratch is on the stack and bounded.
+ * Design: value_change reads the V tiles twice: for the center, then for the distances from it. nearest multiplies a
+ *         block of evicted keys by tiles of retained ones, transposed, as attention does with queries and keys. A
+ *         product is eight sums over every eighth channel, added up in one order, so that no cosine depends on which
+ *         rows are multiplied together. All scratch is on the stack and bounded.
  */
 #include <assert.h>
 #include <math.h>
@@ -107,15 +107,19 @@ static void value_change(const struct sl_kv *kv, const float *weights, bool mean
 
 // --- D2O -------------------------------------------------------------------------------------------------------------
 
-#define EVICTED 128 // keys of a block
-#define KEPT    64  // keys of a tile: a multiple of 8
+#define EVICTED_FLOATS (128 * SL_MAX_HEAD_DIM) // keys of a block
+#define KEPT           64                      // keys of a tile
+#define ROWS           6                       // evicted keys of one kernel: 6 by 16 sums take 12 of 16 registers
 
 struct search {
-    _Alignas(64) float evicted[EVICTED * SL_MAX_HEAD_DIM], kept[KEPT * SL_MAX_HEAD_DIM]; // [][d]
-    float inverse[KEPT];    // 1 / |K| of kept, 0 for zero keys
-    float best[EVICTED][2]; // the largest K_e . K / |K| so far, twice
-    uint32_t at[EVICTED];   // the slot it belongs to
-    const uint32_t *slots;  // of the tile's keys
+    // Channel 8 i + l of a key is number l * d / 8 + i: each eighth of a row is a chain of one sum.
+    _Alignas(64) float evicted[EVICTED_FLOATS]; // [][d]
+    float kept[KEPT * SL_MAX_HEAD_DIM];         // [KEPT / SL_STRIP][d][SL_STRIP]
+    float inverse[KEPT];                        // 1 / |K| of kept, 0 for zero keys
+    float best[SL_NEAREST_BLOCK];               // the largest K_e . K / |K| so far
+    float inverse_evicted[SL_NEAREST_BLOCK];    // 1 / |K_e|
+    uint32_t at[SL_NEAREST_BLOCK];              // the slot it belongs to
+    const uint32_t *slots;                      // of the tile's keys
     uint32_t n_slots;
 };
 
@@ -130,91 +134,151 @@ static float inverse_norm(const float *row, size_t d) {
     return sum > 0.0f ? 1.0f / sqrtf(sum) : 0.0f;
 }
 
-// Returns a . b of n_a by n_b rows, eight products, in lane e * n_b + c = a[e] . b[c]; both are constants in every
-// call.
-static inline __attribute__((always_inline)) __m256 products(const float *a, int n_a, const float *b, int n_b,
-                                                             size_t d) {
-    __m256 sum[8];
+// Adds to `sum` chain l of the products of n_rows evicted keys and a strip; n_rows is a constant in every call.
+static inline __attribute__((always_inline)) void add_chain(const float *a, const float *b, int n_rows, size_t d,
+                                                            size_t l, __m256 sum[ROWS][2]) {
     SL_UNROLL
-    for (int t = 0; t < 8; t++) {
-        sum[t] = _mm256_setzero_ps();
+    for (int r = 0; r < n_rows; r++) {
+        sum[r][0] = sum[r][1] = _mm256_setzero_ps();
     }
-    for (size_t i = 0; i < d; i += 8) {
+    for (size_t e = l * (d / 8); e < (l + 1) * (d / 8); e++) {
+        __m256 b0 = _mm256_load_ps(b + e * SL_STRIP), b1 = _mm256_load_ps(b + e * SL_STRIP + 8);
         SL_UNROLL
-        for (int t = 0; t < 8; t++) {
-            sum[t] = _mm256_fmadd_ps(_mm256_load_ps(a + (size_t)(t / n_b) * d + i),
-                                     _mm256_load_ps(b + (size_t)(t % n_b) * d + i), sum[t]);
+        for (int r = 0; r < n_rows; r++) {
+            __m256 w = _mm256_broadcast_ss(a + (size_t)r * d + e);
+            sum[r][0] = _mm256_fmadd_ps(w, b0, sum[r][0]);
+            sum[r][1] = _mm256_fmadd_ps(w, b1, sum[r][1]);
         }
     }
-    (void)n_a; // 8 / n_b
-    return sl_avx2_sum8(sum);
 }
 
-// Updates the best of evicted keys [e, e + 8 / n_columns) with retained ones [c, c + n_columns): strictly larger scores
-// replace it, in order.
-static void keep_best(struct search *s, uint32_t e, uint32_t c, uint32_t n_columns, __m256 scores, __m256 best) {
-    if (_mm256_movemask_ps(_mm256_cmp_ps(scores, best, _CMP_GT_OQ)) == 0) {
+// Writes products_out[r] = K_r . K of a strip's keys, ((0+1)+(2+3)) + ((4+5)+(6+7)) of the eight chains.
+static inline __attribute__((always_inline)) void multiply(const float *a, const float *b, int n_rows, size_t d,
+                                                           __m256 products_out[ROWS][2]) {
+    __m256 chains[8][ROWS][2];
+    for (size_t l = 0; l < 8; l++) {
+        __m256 sum[ROWS][2];
+        add_chain(a, b, n_rows, d, l, sum);
+        SL_UNROLL
+        for (int r = 0; r < n_rows; r++) {
+            chains[l][r][0] = sum[r][0];
+            chains[l][r][1] = sum[r][1];
+        }
+    }
+    SL_UNROLL
+    for (int r = 0; r < n_rows; r++) {
+        SL_UNROLL
+        for (int x = 0; x < 2; x++) {
+            __m256 low = _mm256_add_ps(_mm256_add_ps(chains[0][r][x], chains[1][r][x]),
+                                       _mm256_add_ps(chains[2][r][x], chains[3][r][x]));
+            __m256 high = _mm256_add_ps(_mm256_add_ps(chains[4][r][x], chains[5][r][x]),
+                                        _mm256_add_ps(chains[6][r][x], chains[7][r][x]));
+            products_out[r][x] = _mm256_add_ps(low, high);
+        }
+    }
+}
+
+// Updates the best of evicted key e with the retained keys of a strip: strictly larger scores replace it, in order.
+static void keep_best(struct search *s, uint32_t e, uint32_t column, const __m256 *products) {
+    __m256 best = _mm256_broadcast_ss(&s->best[e]);
+    __m256 low = _mm256_mul_ps(products[0], _mm256_load_ps(s->inverse + column));
+    __m256 high = _mm256_mul_ps(products[1], _mm256_load_ps(s->inverse + column + 8));
+    __m256 above = _mm256_or_ps(_mm256_cmp_ps(low, best, _CMP_GT_OQ), _mm256_cmp_ps(high, best, _CMP_GT_OQ));
+    if (_mm256_movemask_ps(above) == 0) {
         return;
     }
-    _Alignas(32) float score[8];
-    _mm256_store_ps(score, scores);
-    for (uint32_t t = 0; t < 8; t++) {
-        uint32_t row = e + t / n_columns, column = c + t % n_columns;
-        if (column < s->n_slots && score[t] > s->best[row][0]) {
-            s->best[row][0] = s->best[row][1] = score[t];
-            s->at[row] = s->slots[column];
+    _Alignas(32) float scores[SL_STRIP];
+    _mm256_store_ps(scores, low);
+    _mm256_store_ps(scores + 8, high);
+    for (uint32_t t = 0; t < SL_STRIP && column + t < s->n_slots; t++) {
+        if (scores[t] > s->best[e]) {
+            s->best[e] = scores[t];
+            s->at[e] = s->slots[column + t];
         }
+    }
+}
+
+// Compares n_rows evicted keys, a constant in every call, with the strip that begins at a column.
+static inline __attribute__((always_inline)) void search_rows(struct search *s, uint32_t e, int n_rows, uint32_t column,
+                                                              size_t d) {
+    __m256 products[ROWS][2];
+    multiply(s->evicted + e * d, s->kept + column * d, n_rows, d, products);
+    for (int r = 0; r < n_rows; r++) {
+        keep_best(s, e + (uint32_t)r, column, products[r]);
     }
 }
 
 // Compares a tile of retained keys with n evicted ones.
 static void search_tile(struct search *s, uint32_t n, size_t d) {
-    uint32_t e = 0;
-    for (; e + 4 <= n; e += 4) {
-        for (uint32_t c = 0; c < s->n_slots; c += 2) {
-            __m256 inverse = _mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)(s->inverse + c)));
-            __m256 scores = _mm256_mul_ps(products(s->evicted + e * d, 4, s->kept + c * d, 2, d), inverse);
-            keep_best(s, e, c, 2, scores, _mm256_loadu_ps(s->best[e]));
+    for (uint32_t column = 0; column < s->n_slots; column += SL_STRIP) {
+        uint32_t e = 0;
+        for (; e + ROWS <= n; e += ROWS) {
+            search_rows(s, e, ROWS, column, d);
+        }
+        for (; e < n; e++) {
+            search_rows(s, e, 1, column, d);
         }
     }
-    for (; e < n; e++) {
-        for (uint32_t c = 0; c < s->n_slots; c += 8) {
-            __m256 inverse = _mm256_load_ps(s->inverse + c);
-            __m256 scores = _mm256_mul_ps(products(s->evicted + e * d, 1, s->kept + c * d, 8, d), inverse);
-            keep_best(s, e, c, 8, scores, _mm256_set1_ps(s->best[e][0]));
+}
+
+// Reads the key of a slot in the order of the chains. Returns 1 / |K|.
+static float load_evicted(const struct sl_kv *kv, uint32_t slot, float *out) {
+    _Alignas(64) float row[SL_MAX_HEAD_DIM];
+    size_t d = (size_t)kv->work->head_dim;
+    sl_avx2_read_k_row(kv, slot, row);
+    for (size_t i = 0; i < d; i++) {
+        out[i % 8 * (d / 8) + i / 8] = row[i];
+    }
+    return inverse_norm(row, d);
+}
+
+// Reads eight keys, the first n of slots[] and zeros, into half a strip. Writes 1 / |K| of each.
+static void load_kept(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, float *out, float *inverse_out) {
+    _Alignas(64) float rows[8 * SL_MAX_HEAD_DIM];
+    size_t d = (size_t)kv->work->head_dim;
+    memset(rows + (n < 8 ? n : 8) * d, 0, (n < 8 ? 8 - n : 0) * d * sizeof *rows);
+    for (uint32_t c = 0; c < 8; c++) {
+        if (c < n) {
+            sl_avx2_read_k_row(kv, slots[c], rows + c * d);
         }
+        inverse_out[c] = inverse_norm(rows + c * d, d);
+    }
+    for (size_t i = 0; i < d / 8; i++) { // channel 8 i + l becomes number l * d / 8 + i
+        sl_avx2_transpose_8x8(rows + 8 * i, d, out + i * SL_STRIP, d / 8 * SL_STRIP);
+    }
+}
+
+// Reads a tile of n keys; whole strips are filled with zeros, whose scores are not read.
+static void load_tile(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, struct search *s) {
+    size_t d = (size_t)kv->work->head_dim;
+    s->slots = slots;
+    s->n_slots = n;
+    for (uint32_t c = 0; c < (n + SL_STRIP - 1) / SL_STRIP * SL_STRIP; c += 8) {
+        load_kept(kv, slots + c, c < n ? n - c : 0, s->kept + c / SL_STRIP * SL_STRIP * d + c % SL_STRIP,
+                  s->inverse + c);
     }
 }
 
 static void nearest(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_evicted, const uint32_t *kept,
                     uint32_t n_kept, uint32_t *nearest_out, float *cosine_out) {
     size_t d = (size_t)kv->work->head_dim;
+    uint32_t block = EVICTED_FLOATS / (uint32_t)d < SL_NEAREST_BLOCK ? EVICTED_FLOATS / (uint32_t)d : SL_NEAREST_BLOCK;
     struct search s;
     assert(n_kept > 0 || n_evicted == 0);
-    for (uint32_t first = 0; first < n_evicted; first += EVICTED) {
-        uint32_t n = n_evicted - first < EVICTED ? n_evicted - first : EVICTED;
+    for (uint32_t first = 0; first < n_evicted; first += block) {
+        uint32_t n = n_evicted - first < block ? n_evicted - first : block;
         for (uint32_t e = 0; e < n; e++) {
-            sl_avx2_read_k_row(kv, evicted[first + e], s.evicted + e * d);
-            s.best[e][0] = s.best[e][1] = -INFINITY;
+            s.inverse_evicted[e] = load_evicted(kv, evicted[first + e], s.evicted + e * d);
+            s.best[e] = -INFINITY;
             s.at[e] = kept[0];
         }
         for (uint32_t tile = 0; tile < n_kept; tile += KEPT) {
-            uint32_t n_tile = n_kept - tile < KEPT ? n_kept - tile : KEPT;
-            for (uint32_t c = 0; c < n_tile; c++) {
-                sl_avx2_read_k_row(kv, kept[tile + c], s.kept + c * d);
-                s.inverse[c] = inverse_norm(s.kept + c * d, d);
-            }
-            for (uint32_t c = n_tile; c % 8 != 0; c++) { // fill up to whole eights; their scores are not read
-                memset(s.kept + c * d, 0, d * sizeof *s.kept);
-                s.inverse[c] = 0.0f;
-            }
-            s.slots = kept + tile;
-            s.n_slots = n_tile;
+            load_tile(kv, kept + tile, n_kept - tile < KEPT ? n_kept - tile : KEPT, &s);
             search_tile(&s, n, d);
         }
         for (uint32_t e = 0; e < n; e++) {
             nearest_out[first + e] = s.at[e];
-            cosine_out[first + e] = s.best[e][0] * inverse_norm(s.evicted + e * d, d);
+            cosine_out[first + e] = s.best[e] * s.inverse_evicted[e];
         }
     }
 }

@@ -61,25 +61,37 @@ static void list_evicted(const uint32_t *keep, uint32_t n_keep, uint32_t n, uint
     }
 }
 
-static void nearest_head(const void *arg, int h) {
+// task: a block of a head's evicted slots, because heads are too few to divide the work. Heads differ in how many
+// blocks they have, so it may be past the end of its head.
+static void nearest_block(const void *arg, int task) {
     const struct sl_evict_call *c = arg;
-    uint32_t n = n_evicted(c, h), n_kept = sl_count(c->kept, h);
-    if (n == 0) {
+    int h = task % c->heads->n;
+    uint32_t first = (uint32_t)(task / c->heads->n) * SL_NEAREST_BLOCK, all = n_evicted(c, h);
+    if (first >= all) {
         return;
     }
-    const struct sl_kv *kv = &c->heads->kv[h];
-    const uint32_t *keep = sl_list(c->keep, h);
-    uint32_t *evicted = sl_list(c->nearest.evicted, h);
-    float *cosine = sl_vector(c->nearest.cosine, h);
-    list_evicted(keep, n_kept, kv->n_slots, evicted);
-    c->by->nearest(kv, evicted, n, keep, n_kept, sl_list(c->nearest.into, h), cosine);
+    uint32_t n = all - first < SL_NEAREST_BLOCK ? all - first : SL_NEAREST_BLOCK;
+    float *cosine = sl_vector(c->nearest.cosine, h) + first;
+    c->by->nearest(&c->heads->kv[h], sl_list(c->nearest.evicted, h) + first, n, sl_list(c->keep, h),
+                   sl_count(c->kept, h), sl_list(c->nearest.into, h) + first, cosine);
     for (uint32_t i = 0; i < n; i++) {
         cosine[i] = fminf(fmaxf(cosine[i], -1), 1); // rounding can exceed 1; NaN becomes -1
     }
 }
 
 void sl_evict_nearest(struct sl_stream *stream, const struct sl_evict_call *call) {
-    sl_each_head(stream, call->heads->n, n_numbers(call->heads), nearest_head, call);
+    const struct sl_kv_heads *heads = call->heads;
+    uint32_t most = 0;
+    for (int h = 0; h < heads->n; h++) {
+        uint32_t n = n_evicted(call, h);
+        most = n > most ? n : most;
+        if (n > 0) {
+            list_evicted(sl_list(call->keep, h), sl_count(call->kept, h), heads->kv[h].n_slots,
+                         sl_list(call->nearest.evicted, h));
+        }
+    }
+    int n_blocks = (int)((most + SL_NEAREST_BLOCK - 1) / SL_NEAREST_BLOCK);
+    sl_each_head(stream, n_blocks * heads->n, n_numbers(heads), nearest_block, call);
 }
 
 // Computes the mean; returns false where no slot may be merged.

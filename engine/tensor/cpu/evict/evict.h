@@ -4,6 +4,8 @@
 
 #include "engine/tensor/ops.h"
 
+#define SL_NEAREST_BLOCK 512 // evicted slots that a call of nearest compares at once, at most
+
 struct sl_evict_kernels {
     // writes change[j] of ops->value_change, or change_inout[j] += its square
     void (*value_change)(const struct sl_kv *kv, const float *weights, bool mean_center, bool add_square,

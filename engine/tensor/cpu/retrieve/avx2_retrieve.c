@@ -110,7 +110,7 @@ static void attend_block(const struct call *call, int head, int begin, int n_vec
         sl_avx2_multiply(&qk, 0, n_vectors, (n + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
         for (int v = 0; v < n_vectors; v++) {
             sl_avx2_mask(s.scores + v * SL_PAGE_SLOTS, (struct sl_range){0, n});
-            s.factors[v] = sl_avx2_softmax_add(&states[v], s.scores + v * SL_PAGE_SLOTS);
+            s.factors[v] = sl_avx2_softmax_add(&states[v], s.scores + v * SL_PAGE_SLOTS, s.scores + v * SL_PAGE_SLOTS);
         }
         sl_avx2_multiply(&pv, 0, n_vectors, n_strips, 0, (size_t)n);
     }

@@ -119,8 +119,8 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         .importance = wants.importance ? importance : NULL,
     };
     drive->ops->append(drive->stream, &attend, 1);
-    if (attend.lse != NULL) { // attention itself matters only to tests that read it
-        drive->ops->attend(drive->stream, &attend, 1);
+    if (attend.lse != NULL && (drive->stepping || !sl_compressor_attend(drive->compressor, layer, &attend))) {
+        drive->ops->attend(drive->stream, &attend, 1); // attention itself matters only to tests that read it
     }
     bool final = false;
     enum sl_status status =

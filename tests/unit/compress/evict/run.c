@@ -135,7 +135,7 @@ static void layer_pass(struct run *run, int layer, int m, enum run_pass kind) {
     attend.m = m, attend.lse = lse, attend.importance = scores, attend.next_q = next_q;
     if (retrieves) {
         must(sl_retriever_attend(run->offloaded.retriever, layer, &attend, &err), &err, "attend", layer);
-    } else {
+    } else if (kind == RUN_STEP || !sl_compressor_attend(run->compressor, layer, &attend)) { // as readers do
         run->ops->attend(NULL, &attend, 1);
     }
     bool final = false;
