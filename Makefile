@@ -93,7 +93,7 @@ bench: build     ## the engine, the fabric and whole jobs, each beside what it i
 	@build/bin/sluice bench ttft
 	@build/bin/sluice bench mixed
 
-quality: build   ## what recipes cost in answers: docs/quality.md, in an hour and a half; answers are kept
+quality: build   ## what recipes cost in answers: docs/quality/*.csv, in an hour and a half; answers are kept
 	@/usr/bin/python3 tools/quality.py
 
 lint: deps       ## who may include whom, and the other rules of docs/STYLE.md

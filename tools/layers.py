@@ -7,8 +7,8 @@ Every folder with sources has a row, at every depth, and may always include itse
     proto/*           that folder and everything below it
     engine/tensor/ops.h      one header
 
-To add a folder: a row here and in docs/DESIGN.md's table, and a CMakeLists.txt with one sl_library() of the folder's name. To allow
-more, change both tables in the same commit, and say why.
+To add a folder: a row here, a word in docs/DESIGN.md's table, and a CMakeLists.txt with one sl_library() of the folder's name. To
+allow more, change the row and say why.
 """
 
 # Groups of folders, and how high each stands. A folder includes its own group and lower ones only: the engine reads and writes

@@ -1,10 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds docs/FAILURE_TESTS.md to docs/FAILURES.md, docs/FAILOVER.md and the tests: each failure has a row, and each test named there exists.
+"""Holds docs/FAILURES.md and tests/failures.csv to the tests: each failure has one row, each row names a test, and each test named exists.
+
+A row of tests/failures.csv that does not say what happens has further tests of a failure on the page.
 
     lint_failures.py ROOT         check
     lint_failures.py --self-test  show that every check finds something
 """
+import csv
 import os
 import re
 import sys
@@ -12,10 +15,9 @@ import tempfile
 
 import script
 
-PAGES = ["docs/FAILURES.md", "docs/FAILOVER.md"]
-APPENDIX = "docs/FAILURE_TESTS.md"
+PAGE, INTERNAL = "docs/FAILURES.md", "tests/failures.csv"
 BREAKS = "| what breaks |"
-FILE = re.compile(r"^(?:tests/)?[\w/]+\.(?:c|py|h)$")
+FILE = re.compile(r"^(?:tests/)?[\w/]+\.(?:c|py|h|txt)$")
 
 
 def read(root, name):
@@ -23,8 +25,8 @@ def read(root, name):
         return file.read()
 
 
-def rows(text):
-    """Returns the first cells of the tables of what breaks."""
+def rows_of_page(text):
+    """Returns (what breaks, tests, False) of each row of the tables of what breaks."""
     found, inside = [], False
     for line in text.split("\n"):
         if line.startswith(BREAKS):
@@ -32,23 +34,24 @@ def rows(text):
         elif not line.startswith("|"):
             inside = False
         elif inside and not line.startswith("|-"):
-            found.append(line.split("|")[1].strip())
+            cells = [cell.strip() for cell in line.rstrip().rstrip("|").split("|")[1:]]
+            found.append((cells[0], re.findall(r"`([^`]+)`", cells[-1]), False))
     return found
 
 
-def names(text):
-    """Returns the tests that the tables' last cells name."""
-    cells = [line.rstrip().rstrip("|").split("|")[-1] for line in text.split("\n") if line.startswith("| ")]
-    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+def rows_of_table(text):
+    """Returns (what breaks, tests, whether it adds to a row of the page) of each row."""
+    return [(row["what breaks"], row["tests"].split(), row["what happens"] == "") for row in csv.DictReader(text.splitlines())]
+
+
+def known(name, words, files):
+    """Returns whether tests/ has this test: a file, or a function, whose name may end in *."""
+    if FILE.match(name):
+        return any(path == name or path.endswith("/" + name) for path in files)
+    return any(w.startswith(name[:-1]) for w in words) if name.endswith("*") else name in words
 
 
 def check(root):
-    complaints = []
-    failures = [row for page in PAGES for row in rows(read(root, page))]
-    tested = rows(read(root, APPENDIX))
-    complaints += [f"{APPENDIX}: no row of tests for \"{row}\"" for row in failures if row not in tested]
-    complaints += [f"{APPENDIX}: \"{row}\" is in neither {' nor '.join(PAGES)}" for row in tested if row not in failures]
-    complaints += [f"{APPENDIX}: two rows for \"{row}\"" for row in set(tested) if tested.count(row) > 1]
     words, files = set(), set()
     for folder, folders, entries in os.walk(os.path.join(root, "tests")):
         folders[:] = [f for f in folders if f not in ("corpus", "golden", "__pycache__")]
@@ -57,35 +60,37 @@ def check(root):
                 path = os.path.join(folder, entry)
                 files.add(os.path.relpath(path, root))
                 words |= set(re.findall(r"\btest_\w+", read(root, os.path.relpath(path, root))))
-    for name in names(read(root, APPENDIX)):
-        if FILE.match(name):
-            known = any(path == name or path.endswith("/" + name) for path in files)
-        elif name.startswith("test_"):
-            known = any(w.startswith(name[:-1]) for w in words) if name.endswith("*") else name in words
-        else:
-            continue  # a program, a function or an option
-        complaints += [] if known else [f"{APPENDIX}: {name} is not in tests/"]
+    complaints, failures = [], []
+    for name, rows in ((PAGE, rows_of_page(read(root, PAGE))), (INTERNAL, rows_of_table(read(root, INTERNAL)))):
+        for failure, tests, adds in rows:
+            complaints += [f"{name}: no test of \"{failure}\""] if not tests else []
+            complaints += [f"{name}: two rows for \"{failure}\""] if failure in failures and not adds else []
+            complaints += [f"{name}: {PAGE} has no row for \"{failure}\""] if failure not in failures and adds else []
+            complaints += [f"{name}: {test} is not in tests/" for test in tests if not known(test, words, files)]
+            failures += [] if adds else [failure]
     return complaints, len(failures)
 
 
 def self_test():
-    def complaints(failures, tests):
+    def complaints(page, table=""):
         with tempfile.TemporaryDirectory() as root:
-            head = "| what breaks | x |\n|---|---|\n"
-            for name, text in ((PAGES[0], head + failures), (PAGES[1], ""), (APPENDIX, head + tests), ("tests/a/test_b.c", "void test_one(void)\n")):
+            for name, text in ((PAGE, "| what breaks | what happens | tests |\n|---|---|---|\n" + page),
+                               (INTERNAL, "what breaks,what happens,tests\n" + table), ("tests/a/test_b.c", "void test_one(void)\n")):
                 os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
                 with open(os.path.join(root, name), "w", encoding="utf-8") as file:
                     file.write(text)
             return check(root)[0]
 
-    assert not complaints("| a | b |\n", "| a | cluster `test_one`, `test_o*`, `tests/a/test_b.c` |\n")
-    for failures, tests, wanted in (("| a | b |\n| c | d |\n", "| a | `test_one` |\n", "no row of tests for \"c\""),
-                                    ("| a | b |\n", "| a | `test_one` |\n| c | `test_one` |\n", "is in neither"),
-                                    ("| a | b |\n", "| a | x |\n| a | y |\n", "two rows"),
-                                    ("| a | b |\n", "| a | `test_two` |\n", "test_two is not"),
-                                    ("| a | b |\n", "| a | `test_p*` |\n", "test_p* is not"),
-                                    ("| a | b |\n", "| a | `fuzz_c.c` |\n", "fuzz_c.c is not")):
-        found = complaints(failures, tests)
+    assert not complaints("| a | b | `test_one`, `test_o*`, `tests/a/test_b.c` |\n", "c,d,test_one test_b.c\na,,test_one\n")
+    for page, table, wanted in (("| a | b `test_one` | |\n", "", "no test of \"a\""),
+                                ("", "a,b,\n", "no test of \"a\""),
+                                ("", "a,,test_one\n", "has no row for \"a\""),
+                                ("| a | b | `test_one` |\n| a | c | `test_one` |\n", "", "two rows"),
+                                ("| a | b | `test_one` |\n", "a,b,test_one\n", "two rows"),
+                                ("| a | b | `test_two` |\n", "", "test_two is not"),
+                                ("| a | b | `test_p*` |\n", "", "test_p* is not"),
+                                ("", "a,b,fuzz_c.c\n", "fuzz_c.c is not")):
+        found = complaints(page, table)
         assert len(found) == 1 and wanted in found[0], (wanted, found)
     print("lint_failures: every check finds what it is for")
     return 0

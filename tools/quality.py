@@ -1,25 +1,30 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/quality.md and docs/quality-tables.md: the score of models/demo under every recipe, with pictures in docs/quality/.
+"""Measures the score of models/demo under every recipe, and writes the tables as docs/quality/*.csv, with pictures beside them.
 
     make quality                     takes an hour and a half on two cores; a second run asks only the questions without an answer
-    tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality/look.md
-    tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality-tables.md
+    tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality
+    tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality/suites.csv
+    tools/quality.py --check         holds the figures in docs/quality.md to the tables; runs nothing
 
-`python3 -m sluice_eval` and `sluice` measure everything. This script runs them on all processors and collects its tables in docs/quality-tables.md.
+`python3 -m sluice_eval` and `sluice` measure everything. This script runs them on all processors and collects their figures.
 The script keeps the answers in build/quality, in one file for each process. It measures attention errors and running text
-again each time, which takes minutes. docs/quality.md explains the tables: people write the text between the marks WRITTEN
-and END, and the script copies that text unchanged.
+again each time, which takes minutes. docs/quality.md, which people write, explains the tables.
 
---rows puts new rows next to older ones. The script does so only if the full cache, which it measures again, scores as the
-page says, and if no claim or summary on the page uses the rows. It measures all of the running text again. It does not
-draw the pictures again, and the page says so.
+--rows puts new rows next to older ones, marked in the last column. The script does so only if the full cache, which it measures
+again, scores as the table says, and if no claim or summary uses the rows. It measures all of the running text again. It does not
+draw the pictures again.
+
+--check compares two kinds of tables in docs/quality.md with suites.csv: one whose first column is "ships at most" has the name and
+the budget of a row in its last column, and the row's mean in "points"; one whose first column is "mean" has a mean for each budget.
 """
 import argparse
 import collections
+import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -27,11 +32,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/bin")) / "sluice"
-MODEL, PLAN, WORK, PAGE, TABLES, PICTURES = (pathlib.Path(p) for p in (
-    "models/demo", "lab/sluice_eval/sluice_eval/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality-tables.md", "docs/quality"))
+MODEL, PLAN, WORK, PAGE, TABLES = (pathlib.Path(p) for p in (
+    "models/demo", "lab/sluice_eval/sluice_eval/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality"))
 TEXTS = ["GPL-3", "Apache-2.0", "MPL-1.1", "GFDL-1.3"]  # in /usr/share/common-licenses
-WRITTEN, END = "<!-- WRITTEN: by hand, kept -->", "<!-- END -->"
-NOTE = "Rows measured alone, after the others:"
+INTERVAL = ["to_full", "low", "high"]
 
 
 PACKAGE = ["python3", "-m", "sluice_eval"]
@@ -45,10 +49,6 @@ def run(*arguments, program=(str(SLUICE),)):
     if done.returncode != 0:
         sys.exit(f"quality: `{' '.join(command)}` failed with exit code {done.returncode}")
     return done.stdout
-
-
-def shown(*arguments, program=("sluice",)):
-    return "`" + " ".join(program) + " " + " ".join(f"'{a}'" if ";" in str(a) else str(a) for a in arguments) + "`"
 
 
 def ask(name, parts, *arguments):
@@ -76,15 +76,18 @@ def ask(name, parts, *arguments):
     return whole
 
 
-def section(path, level=2):
-    """Returns a page that the package wrote, without its title and with headings one level deeper."""
-    lines = (ROOT / path).read_text().split("\n")
-    return "\n".join("#" * (level - 1) + line if line.startswith("#") else line for line in lines[1:]).strip()
+def write(folder, name, rows):
+    """Writes a table, whose first row has the names of the columns."""
+    path = folder / f"{name}.csv"
+    with open(ROOT / path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    print(f"wrote {path}")
 
 
-def table(head, rows):
-    align = "|" + "|".join("-" if i == 0 else "-:" for i in range(len(head))) + "|"
-    return "\n".join(["| " + " | ".join(head) + " |", align, *("| " + " | ".join(row) + " |" for row in rows)])
+def read(name):
+    """Returns the rows of a table as dictionaries."""
+    with open(ROOT / TABLES / f"{name}.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def running_text(name):
@@ -95,16 +98,52 @@ def running_text(name):
     return path
 
 
-def suites(arguments):
+def points(share):
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def interval(difference):
+    return ["" if value is None else f"{100 * value:+.1f}" for value in (difference["mean"], difference["low"], difference["high"])]
+
+
+def bytes_of(row):
+    return [points(row["shipped"]), points(row["offloaded"]) if row["offloaded"] else ""]
+
+
+def suite_row(row, later=False):
+    """Returns a row of suites.csv from a report's row."""
+    lengths = [[cell["score"] for cell in row["cells"] if cell["tokens"] == n and cell["score"] is not None] for n in (4096, 8192)]
+    means = [sum(scores) / len(scores) if scores else None for scores in lengths]
+    difference = ["", "", ""] if row["name"] == "full" else interval(row["to_full"])
+    return [row["name"], row["budget"], *map(points, [*row["tasks"].values(), *means, row["mean"]]), *bytes_of(row), *difference,
+            "yes" if later else ""]
+
+
+def suite_head(row):
+    return ["recipe", "budget", *row["tasks"], "at_4096", "at_8192", "mean", "shipped_percent", "to_stores_percent", *INTERVAL,
+            "newer_than_pictures"]
+
+
+def claim_row(claim):
+    return [claim["paper"], claim["text"], claim["budget"], points(claim["better_score"]), points(claim["worse_score"]),
+            *interval(claim["difference"]), f"{100 * claim['by']:+.1f}", claim["verdict"]]
+
+
+def choice_row(choice, rows):
+    row = next(row for row in rows if (row["name"], row["budget"]) == (choice["name"], choice["budget"]))
+    return [f"{100 * choice['most']:.0f}", "yes" if choice["offloads"] else "no", row["name"], row["budget"], points(row["mean"]), *bytes_of(row),
+            *interval(row["to_full"]), row["recipe"]]
+
+
+def suites(arguments, folder):
     answers = ask("suites", arguments.parts, "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples)
-    page = WORK / "suites.md"
-    pictures = PICTURES if not arguments.samples else WORK
-    run("run", "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples, "--out", answers, "--markdown", page,
-        "--png", pictures / "suites", program=PACKAGE)
-    return "\n\n".join([
-        "## Every preset, the papers' own settings, and combinations",
-        shown("run", "--model", MODEL, "--plan", "demo", program=PACKAGE),
-        section(page)])
+    lines = [json.loads(line) for line in run("run", "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples, "--out", answers, "--json",
+                                              "--png", folder / "suites", program=PACKAGE).splitlines()]
+    rows, claims, choices = ([line[kind] for line in lines if kind in line] for kind in ("row", "claim", "choice"))
+    write(folder, "suites", [suite_head(rows[0]), *map(suite_row, rows)])
+    write(folder, "claims", [["paper", "claim", "budget", "better", "worse", "difference", "low", "high", "at_least", "verdict"], *map(claim_row, claims)])
+    write(folder, "best", [["ships_percent", "offloads", "name", "budget", "mean", "shipped_percent", "to_stores_percent", *INTERVAL, "recipe"],
+                           *(choice_row(choice, rows) for choice in choices)])
 
 
 # Tests Locret's claim about numbers with the paper's settings scaled down: a tenth of the slots, prompts read in chunks.
@@ -116,36 +155,30 @@ HEADS = [("locret, trained heads", MODEL, f"locret,{BUDGET},scope=stabilizers:12
          ("chance", MODEL, f"score=random,when=chunk,positions=slot,{BUDGET},scope=stabilizers:128+tail:32")]
 
 
-def heads(arguments):
+def heads(arguments, folder):
     untrained = WORK / "untrained"
     shutil.rmtree(ROOT / untrained, ignore_errors=True)
     shutil.copytree(ROOT / MODEL, ROOT / untrained, ignore=shutil.ignore_patterns("retaining_heads.safetensors"))
-    train = ("train-heads", "--model", MODEL, "--hidden", 256, "--steps", 0, "--out", untrained / "retaining_heads.safetensors")
-    run(*train)
-    rows, commands = [], []
+    run("train-heads", "--model", MODEL, "--hidden", 256, "--steps", 0, "--out", untrained / "retaining_heads.safetensors")
+    rows = []
     for model in (MODEL, untrained):
         recipes = {recipe: name for name, of, recipe in HEADS if of == model}
         what = ("run", "--model", model, "--tasks", "number", "--lengths", "4096,8192", "--samples",
                 arguments.samples or 20, "--recipe", ";".join(recipes))
-        commands.append(shown(*what, program=PACKAGE))
         answers = ask(f"heads-{model.name}", arguments.parts, *what[1:])
         lines = run(*what, "--out", answers, "--json", program=PACKAGE).splitlines()
         for row in (json.loads(line).get("row") for line in lines):
             if row and (row["recipe"] in recipes or model == MODEL):
-                rows.append([recipes.get(row["recipe"], row["name"]), *(f"{100 * c['score']:.1f}" for c in row["cells"]),
-                             f"{100 * row['shipped']:.1f}%"])
-    return "\n\n".join([
-        "## Retaining heads: the task `number`, a tenth of the slots, prompts read in chunks",
-        f"{commands[0]}. The last row uses untrained heads, which this command writes: {shown(*train)}.",
-        table(["recipe", "4096 tokens", "8192 tokens", "shipped"], rows)])
+                rows.append([recipes.get(row["recipe"], row["name"]), *(points(c["score"]) for c in row["cells"]), points(row["shipped"])])
+    write(folder, "heads", [["recipe", "at_4096", "at_8192", "shipped_percent"], *rows])
 
 
 PAIRS = {"H2O": "score=aas", "TOVA": "score=ltas", "SnapKV": "score=snapkv,scope=recent:32"}
 VALUES = {"": "", "+CAOTE": ",value=caote", "+FastCAOTE": ",value=fastcaote"}
 
 
-def caote(arguments):
-    """Returns a table of the attention output's error after the prompt, for X and X+CAOTE: means over texts and layers."""
+def caote(arguments, folder):
+    """Writes the attention output's error after the prompt, for X and X+CAOTE: means over texts and layers."""
     del arguments
     errors, budgets = collections.defaultdict(list), ("0.1", "0.2", "0.5")
     recipes = {f"{base}{value},budget={b},when=chunk,chunk=128": (x + v, b)
@@ -158,22 +191,13 @@ def caote(arguments):
             if kind == "attention error" and recipe in recipes:
                 errors[recipes[recipe]].append(measured["value"])
     mean = {key: sum(values) / len(values) for key, values in errors.items()}
-    rows = []
-    for x in PAIRS:
-        for v in VALUES:
-            rows.append([x + v, *(f"{mean[x + v, b]:.4f}" + ("" if not v else " (less)" if mean[x + v, b] < mean[x, b] else
-                                  " (more)") for b in budgets)])
-    return "\n\n".join([
-        "## CAOTE: error of the attention output",
-        "`sluice eval fidelity` prints the relative error of the attention output for the 128 tokens after a prompt of 2,048. "
-        f"The table has means over layers and over {len(TEXTS)} texts ({', '.join(TEXTS)} as running text). "
-        "Settings are those of CAOTE's paper: no slot is protected, and the recipe evicts after every 128 tokens. "
-        "\"Less\" and \"more\" compare with the same method without CAOTE.",
-        table(["recipe", *(f"budget={b}" for b in budgets)], rows)])
+    write(folder, "attention-error", [["recipe", *(f"budget_{b}" for b in budgets)],
+                                      *([x + v, *(f"{mean[x + v, b]:.4f}" for b in budgets)] for x in PAIRS for v in VALUES)])
 
 
 def above_full(name, m):
-    return f"{m['perplexity']:.2f}" if name == "full" else f"{m['above_full']:+.3f} [{m['low']:+.3f}, {m['high']:+.3f}]"
+    """Returns nats per token above the full cache, with the interval's ends; of the row full the perplexity."""
+    return [f"{m['perplexity']:.2f}", "", ""] if name == "full" else [f"{m[key]:+.3f}" for key in ("above_full", "low", "high")]
 
 
 def stream(*arguments):
@@ -182,23 +206,18 @@ def stream(*arguments):
     return {m["case"]: m for m in map(json.loads, lines) if "perplexity" in m}
 
 
-def one_by_one(arguments):
-    """Returns a table of evictions of one slot after each token, where CAOTE's formula is exact."""
+def one_by_one(arguments, folder):
+    """Writes what evictions of one slot after each token cost, where CAOTE's formula is exact."""
     del arguments
     recipes = {f"{base}{value},budget=256,when=chunk": x + v for x, base in PAIRS.items() if x != "SnapKV"
                for v, value in VALUES.items()}
     what = ("--tokens", 2048, "--chunk", 1, "--recipe", ";".join(["full", *recipes]))
     texts = [part for text in TEXTS[:2] for part in ("--text", running_text(text))]
     measured = stream(*texts, *what)
-    return "\n\n".join([
-        "## CAOTE: one slot at a time",
-        "`sluice eval perplexity --chunk 1` prints nats per token above the full cache (row full: perplexity). "
-        f"It reads 2,048 tokens each of {' and '.join(TEXTS[:2])} with 256 slots and evicts one slot after each token. "
-        "CAOTE's formula is exact for this case.",
-        table(["recipe", "256 slots"], [[recipes.get(c, c), above_full(c, m)] for c, m in measured.items()])])
+    write(folder, "one-slot", [["recipe", "slots_256", "low", "high"], *([recipes.get(c, c), *above_full(c, m)] for c, m in measured.items())])
 
 
-def perplexity(arguments):
+def perplexity(arguments, folder):
     del arguments
     budgets, rows = (256, 512, 1024), {}
     texts = [part for text in TEXTS for part in ("--text", running_text(text))]
@@ -208,41 +227,31 @@ def perplexity(arguments):
         measured = stream(*texts, "--budget", budget) | stream(*texts, "--recipe", ";".join(["full", *bare]))
         for case, m in measured.items():
             name = bare.get(case, case.replace(f",budget={budget}", ""))
-            rows.setdefault(name, [""] * len(budgets))[i] = above_full(name, m)
-    return "\n\n".join([
-        "## Running text that streams through the cache",
-        "`sluice eval perplexity` prints nats per token above the full cache, with the 95% interval of a paired bootstrap (row full: "
-        f"perplexity). It reads up to 4,096 tokens of each of {len(TEXTS)} texts and predicts each token from the kept slots and "
-        "the token's own chunk of 32. "
-        "Presets that cannot stream are absent. \"As in CAOTE's paper\": no slot is protected, and each head chooses its own slots.",
-        table(["recipe", *(f"{b} slots" for b in budgets)], [[name, *cells] for name, cells in rows.items()])])
+            rows.setdefault(name, [["", "", ""]] * len(budgets))[i] = above_full(name, m)
+    write(folder, "running-text", [["recipe", *(f"slots_{b}{column}" for b in budgets for column in ("", "_low", "_high"))],
+                                   *([name, *(value for cell in cells for value in cell)] for name, cells in rows.items())])
 
 
-# ---- replacing rows of an existing page -------------------------------------------------------------------------------
+# ---- replacing rows of an existing table ------------------------------------------------------------------------------
 
-def cells_of(line):
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def exchange(text, lines, n_keys):
-    """Replaces the rows of `text` that have the same first cells as `lines`. Exits if the row "full" differs from the page."""
-    rows = text.split("\n")
-    places = {}
-    for i, row in enumerate(rows):
-        if row.startswith("| "):
-            places.setdefault(tuple(cells_of(row)[:n_keys]), i)  # keep the first match: the table of claims comes later
+def exchange(table, lines):
+    """Replaces the rows of `table` that have the same recipe and budget as `lines`. Exits if the row "full" differs."""
+    places = {(row["recipe"], row["budget"]): i for i, row in enumerate(table)}
     for line in lines:
-        key = tuple(cells_of(line)[:n_keys])
-        if key not in places:
-            sys.exit(f"quality: {TABLES} has no row {' '.join(key)}")
-        if key[0] == "full" and rows[places[key]] != line:
-            sys.exit(f"quality: the full cache scores differently than {TABLES} says; run `make quality` to measure every row\n"
-                     f"  page  {rows[places[key]]}\n  now   {line}")
-        rows[places[key]] = line
-    return "\n".join(rows)
+        row = dict(zip(table[0], line))
+        place = places.get((row["recipe"], row["budget"]))
+        if place is None:
+            sys.exit(f"quality: {TABLES}/suites.csv has no row {row['recipe']} {row['budget']}")
+        if row["recipe"] != "full":
+            table[place] = row
+        elif row != table[place]:
+            sys.exit(f"quality: the full cache scores differently than {TABLES}/suites.csv says; run `make quality` to measure every row\n"
+                     f"  table  {table[place]}\n  now    {row}")
+    return table
 
 
-def suites_rows(text, names, arguments):
+def some_rows(arguments):
+    names = set(arguments.rows.split(","))
     plan = json.loads((ROOT / PLAN).read_text())
     plan["recipes"] = [recipe for recipe in plan["recipes"] if recipe["name"] in names]
     claimed = {side for claim in plan.pop("claims") for side in (claim["better"], claim["worse"])} & names
@@ -251,59 +260,51 @@ def suites_rows(text, names, arguments):
     unknown = names - {recipe["name"] for recipe in plan["recipes"]}
     if unknown:
         sys.exit(f"quality: {PLAN} has no recipe {', '.join(sorted(unknown))}")
-    filtered, page = WORK / "rows.json", WORK / "rows.md"
+    filtered = WORK / "rows.json"
     (ROOT / filtered).write_text(json.dumps(plan, indent=1))
     what = ("--model", MODEL, "--plan", filtered)
-    run("run", *what, "--out", ask("rows", arguments.parts, *what), "--markdown", page, program=PACKAGE)
-    lines = [row for row in (ROOT / page).read_text().split("\n") if cells_of(row)[0] in names | {"full"}]
-    best = [float(cells_of(row)[3]) for row in text[text.index("### The best recipe"):].split("\n") if row.count("%") > 1]
-    mean = max(float(cells_of(line)[-3]) for line in lines if not line.startswith("| full "))
-    if mean >= min(best):
-        sys.exit(f"quality: a row with {mean} points may be among the best for its bytes; run `make quality` to measure every row")
-    return exchange(text, lines, 2)
+    lines = run("run", *what, "--out", ask("rows", arguments.parts, *what), "--json", program=PACKAGE).splitlines()
+    rows = [row for row in (json.loads(line).get("row") for line in lines) if row and row["name"] in names | {"full"}]
+    mean = 100 * max(row["mean"] for row in rows if row["name"] != "full")
+    if mean >= min(float(row["mean"]) for row in read("best")):
+        sys.exit(f"quality: a row with {mean:.1f} points may be among the best for its bytes; run `make quality` to measure every row")
+    table = exchange(read("suites"), [suite_row(row, row["name"] in names) for row in rows])
+    write(TABLES, "suites", [list(table[0]), *(row.values() for row in table)])
+    perplexity(arguments, TABLES)  # takes minutes, so measure all rows
 
 
-def some_rows(arguments):
-    names = set(arguments.rows.split(","))
-    sections = (ROOT / TABLES).read_text().split("\n## ")
-    for i, text in enumerate(sections):
-        if text.startswith("Every preset"):
-            title, command, others = suites_rows(text, names, arguments).split("\n\n", 2)
-            note = f"{NOTE} {', '.join(sorted(names))}. The pictures show the scores before that."
-            if others.startswith(NOTE):
-                others = others.split("\n\n", 1)[1]
-            sections[i] = "\n\n".join([title, command, note, others])
-        elif text.startswith("Running text"):
-            sections[i] = perplexity(arguments).removeprefix("## ")  # takes minutes, so measure all rows
-    (ROOT / TABLES).write_text("\n## ".join(sections).rstrip("\n") + "\n")
-    print(f"wrote {TABLES}")
+# ---- holding the page to the tables -----------------------------------------------------------------------------------
+
+def check(page, suites_csv):
+    """Returns (complaints, number of figures compared)."""
+    means = {(row["recipe"], row["budget"]): row["mean"] for row in suites_csv}
+    complaints, n, head = [], 0, []
+    for number, line in enumerate(page.split("\n"), 1):
+        cells = [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if not cells or not head:
+            head = cells
+        elif re.match(r"^\|[-:|]+$", line) or head[0] not in ("ships at most", "mean"):
+            continue
+        else:
+            if head[0] == "mean":
+                wanted = [((cells[0], budget if budget.endswith("%") else ""), cell) for budget, cell in zip(head[1:], cells[1:]) if cell]
+            else:
+                name, _, budget = cells[-1].partition(" ")
+                wanted = [((name, budget), cells[head.index("points")])]
+            n += len(wanted)
+            complaints += [f"{PAGE}:{number}: {' '.join(key)} has {said}; suites.csv says {means.get(key)}" for key, said in wanted
+                           if means.get(key) != said]
+    return complaints, n
 
 
-def prose():
-    """Returns docs/quality.md: an opening, the pictures, and the text that is between the marks now."""
-    page = ROOT / PAGE
-    text = page.read_text() if page.exists() else ""
-    kept = text[text.index(WRITTEN):text.index(END) + len(END)] if WRITTEN in text else f"{WRITTEN}\n{END}"
-    return "\n\n".join([
-        "# What recipes cost in answers",
-        "For operators who choose a recipe, and for developers who compare eviction methods. After this page you can choose a "
-        "recipe for a given number of shipped bytes, and you know what its answers lose.",
-        "models/demo answers questions with known answers under every recipe. `make quality` asks them and writes this page and "
-        "[quality-tables.md](quality-tables.md), which names the command that prints each table. docs/EVALUATION.md describes the "
-        "questions and the scoring, docs/RECIPES.md the recipes.",
-        "![score by bytes shipped](quality/suites-pareto.png)",
-        "Two more pictures: scores by [recipe](quality/suites-bars.png) and by [recipe and task](quality/suites-tasks.png). "
-        "The pictures show the last full run; quality-tables.md lists rows that are newer.",
-        kept]) + "\n"
-
-
-def tables(sections):
-    """Returns docs/quality-tables.md."""
-    return "\n\n".join([
-        "# What recipes cost in answers: the tables",
-        "Appendix to [quality.md](quality.md), for readers who want the score of one recipe, task and length. "
-        "`make quality` writes this page. Each section names the command that prints its figures.",
-        *sections]) + "\n"
+def self_test():
+    rows = [{"recipe": "h2o", "budget": "20%", "mean": "7.8"}, {"recipe": "int8", "budget": "", "mean": "95.7"}]
+    choose = "| ships at most | recipe | points | row |\n|-|-|-|-|\n| 55% | x | {} | `{}` |\n"
+    means = "| mean | 20% | whole |\n|-|-:|-:|\n| `h2o` | {} | |\n| `int8` | | {} |\n"
+    assert check(choose.format("95.7", "int8") + "\n" + means.format("7.8", "95.7"), rows) == ([], 3)
+    for page in (choose.format("95.8", "int8"), choose.format("95.7", "int9"), means.format("7.9", "95.7"), means.format("7.8", "9.57")):
+        assert len(check(page, rows)[0]) == 1, page
+    print("quality: the check finds figures that differ from the table")
 
 
 def main():
@@ -311,21 +312,25 @@ def main():
     parser.add_argument("--samples", type=int, default=0, help="questions per task and length; 0: as in the plan")
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--rows", metavar="NAME,...", help="measure only these recipes of the plan")
+    parser.add_argument("--check", action="store_true", help="compare docs/quality.md with the tables")
+    parser.add_argument("--self-test", action="store_true", help="show that --check finds something")
     arguments = parser.parse_args()
+    if arguments.self_test:
+        return self_test()
+    if arguments.check:
+        complaints, n = check((ROOT / PAGE).read_text(encoding="utf-8"), read("suites"))
+        print("\n".join([*complaints, f"quality: {n} figures, {len(complaints)} complaints"]))
+        return 1 if complaints or n == 0 else 0
     if not os.access(SLUICE, os.X_OK):
         sys.exit(f"quality: {SLUICE} does not exist; run `make build`, or set SLUICE_BIN to its folder")
-    for folder in (WORK, PICTURES):
+    for folder in (WORK, TABLES):
         (ROOT / folder).mkdir(parents=True, exist_ok=True)
     if arguments.rows:
         return some_rows(arguments)
-    sections = [make(arguments) for make in (heads, caote, one_by_one, perplexity, suites)]
-    pages = [(WORK / "look.md", tables([sections[-1], *sections[:-1]]))]
-    if not arguments.samples:
-        pages = [(TABLES, pages[0][1]), (PAGE, prose())]
-    for where, page in pages:
-        (ROOT / where).write_text(page)
-        print(f"wrote {where}")
+    for measure in (heads, caote, one_by_one, perplexity, suites):
+        measure(arguments, WORK if arguments.samples else TABLES)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -36,8 +36,8 @@ static const struct sl_task_kind passkey = {.write = sl_write_passkey, .haystack
 static const struct sl_task_kind number = {.write = sl_write_number, .haystack = SL_HAYSTACK_NOISE};
 static const struct sl_task_kind kv = {.write = sl_write_kv, .min_size = 4};
 
-// To add a task: add a row here, a kind above, a writer if no existing one fits, and its form in
-// docs/EVALUATION_TASKS.md, and in lab/sluice_eval. The tests run every row.
+// To add a task: add a row here, a kind above, a writer if no existing one fits, and a line in
+// docs/EVALUATION.md, and add it to lab/sluice_eval. The tests run every row.
 static const struct sl_task tasks[] = {
     {"niah-noise", "the number of one key, in four sentences repeated", 24, 1, true, 40, &niah_noise},
     {"niah-essay", "the number of one key, in running text", 24, 1, true, 40, &niah_essay},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: generates synthetic tasks of any length, for any tokenizer, from a seed, as training prompts. RULER and
- *          InfiniteBench define the tasks; the wording is ours (docs/EVALUATION_TASKS.md has the forms).
+ *          InfiniteBench define the tasks; the wording is ours (docs/EVALUATION.md has their list).
  *          lab/sluice_eval asks the same prompts: its tests compare both.
  *
  * Design: a task is a row of a table and a function that writes the parts of a prompt. One search that counts tokens

@@ -5,7 +5,7 @@
  * Text form: comma-separated words, each a preset's name or axis=value; later words override earlier ones:
  *     full | h2o,budget=1024 | streamingllm,budget=0.25,format=int4 |
  *     score=aas,scope=sinks:4+recent:0.5,budget=512,when=chunk
- * axes.c has a row for every axis; `sluice recipes --grammar` and docs/RECIPES.md show them.
+ * axes.c has a row for every axis; `sluice recipes --grammar` shows them, docs/RECIPES.md groups them.
  *
  * A preset sets every axis except format, bits, seed and chunk, also axes that its text does not name. locret also
  * sets chunk, and tailorkv sets format.

@@ -2,7 +2,14 @@
 """Scores answers from 0 to 1, by the published definitions of the benchmarks.
 
 A metric compares a text with each answer and takes the best, the mean or the first. White space, digits and letters are
-those of Python's str: the benchmarks are Python.
+those of Python's str: the benchmarks are Python. Oddities of the published code that are kept, or not:
+
+- rouge-l follows the package `rouge`: words are sets, and only a period ends a sentence. The package fails on sentences of about a
+  thousand words, which LongBench counts as 0; we score them.
+- edit-similarity is fuzz.ratio with python-Levenshtein: insertions and deletions, rounded to a percent. Without it, fuzzywuzzy silently
+  uses difflib's matching blocks, which differ.
+- classification skips the class after a removed one. trec, triviaqa, samsum and lsht score only the first line (`first_line`).
+- f1-zh and rouge-l-zh compare characters, as InfiniteBench does. LongBench uses jieba's words; its Chinese scores are lower.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Help and docs are generated from the rows of axes and scores: docs/RECIPES.md has each of them literally.
+// Help is generated from the rows of axes and scores; docs/RECIPES.md groups the axes by question, and names each of them.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,44 +25,26 @@ static int read_page(void **state) {
     return 0;
 }
 
-// A row of a table, in which '|' ends a cell.
-static void assert_in_page(const char *cells[], int n) {
-    char row[1024] = "|";
-    for (int i = 0; i < n; i++) {
-        size_t length = strlen(row);
-        row[length++] = ' ';
-        for (const char *c = cells[i]; *c != '\0'; c++) {
-            if (*c == '|') {
-                row[length++] = '\\';
-            }
-            row[length++] = *c;
-        }
-        strcpy(row + length, *cells[i] != '\0' ? " |" : "|");
-        assert_true(length < sizeof row - 100);
-    }
-    if (strstr(page, row) == NULL) {
-        fail_msg("docs/RECIPES.md lacks\n%s", row);
-    }
-}
-
-static void test_help_of_every_axis_is_in_the_docs(void **state) {
+static void test_every_axis_is_named_in_the_docs(void **state) {
     (void)state;
     struct sl_axis_help axis;
     int n = 0;
     for (; sl_recipe_axis_help(n, &axis); n++) {
         char name[32];
         snprintf(name, sizeof name, "`%s`", axis.name);
-        assert_in_page((const char *[]){name, axis.values, axis.usual, axis.help}, 4);
+        if (strstr(page, name) == NULL) {
+            fail_msg("docs/RECIPES.md lacks %s", name);
+        }
+        assert_true(*axis.values != '\0' && *axis.help != '\0');
     }
     assert_true(n > 20);
 }
 
-static void test_help_of_every_score_is_in_the_docs(void **state) {
+static void test_every_score_says_what_it_ranks_by(void **state) {
     (void)state;
     for (int i = 0; i < SL_N_SCORES; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "`%s`", sl_score_get_traits((enum sl_score)i)->name);
-        assert_in_page((const char *[]){name, sl_score_get_traits((enum sl_score)i)->help}, 2);
+        const struct sl_score_traits *traits = sl_score_get_traits((enum sl_score)i);
+        assert_true(*traits->name != '\0' && *traits->help != '\0');
     }
 }
 
@@ -85,8 +67,8 @@ static void test_help_shows_the_defaults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help_of_every_axis_is_in_the_docs),
-        cmocka_unit_test(test_help_of_every_score_is_in_the_docs),
+        cmocka_unit_test(test_every_axis_is_named_in_the_docs),
+        cmocka_unit_test(test_every_score_says_what_it_ranks_by),
         cmocka_unit_test(test_help_shows_the_defaults),
     };
     return cmocka_run_group_tests(tests, read_page, NULL);

@@ -103,7 +103,7 @@ static inline int count_text(const char *text, const char *part) {
     return n;
 }
 
-// Returns a correct model's answer to the prompt (docs/EVALUATION_TASKS.md), allocated with malloc.
+// Returns a correct model's answer to the prompt (lab/sluice_eval's writers.py), allocated with malloc.
 static inline char *answer_text(const struct sl_task *task, const struct sl_sample *sample) {
     char *text = NULL;
     size_t n_bytes = 0;

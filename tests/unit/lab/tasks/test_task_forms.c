@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tests that prompts are exactly as docs/EVALUATION_TASKS.md describes: the question is at the end, each fact
+ * Purpose: tests that prompts are as docs/EVALUATION.md describes: the question is at the end, each fact
  *          appears the right number of times, and the answers follow from the context.
  */
 #include <setjmp.h>
