@@ -358,7 +358,7 @@ void sl_tensors_release(struct sl_tensors *t, const struct sl_tensor_source *sou
 }
 
 // Returns true where rounding weights of this type to bf16 loses little beside what the file has lost.
-static bool is_near_bf16(const struct sl_gguf_type *type) {
+static bool is_near_bf16(const struct sl_block_type *type) {
     enum sl_dtype dtype;
     const struct sl_tensor_source source = {.type = type};
     bool codes = sl_source_codes(&source, &dtype);
