@@ -356,6 +356,14 @@ void sl_tensors_release(struct sl_tensors *t, const struct sl_tensor_source *sou
     sl_tensor_drop_pages(&tensor);
 }
 
+// Returns true where rounding weights of this type to bf16 loses little beside what the file has lost.
+static bool is_near_bf16(const struct sl_block_type *type) {
+    enum sl_dtype dtype;
+    const struct sl_tensor_source source = {.type = type};
+    bool codes = sl_source_codes(&source, &dtype);
+    return strcmp(type->name, "BF16") == 0 || (codes && sl_code_type(dtype)->bits <= 6);
+}
+
 bool sl_model_exceeds_bf16(const char *model) {
     struct sl_gguf *gguf;
     size_t n = 0;
@@ -365,7 +373,7 @@ bool sl_model_exceeds_bf16(const char *model) {
     }
     const struct sl_gguf_tensor *tensors = sl_gguf_tensors(gguf, &n);
     for (size_t i = 0; i < n && !exceeds; i++) {
-        exceeds = tensors[i].n_dims > 1 && strcmp(tensors[i].type->name, "BF16") != 0;
+        exceeds = tensors[i].n_dims > 1 && !is_near_bf16(tensors[i].type);
     }
     sl_gguf_close(&gguf);
     return exceeds;

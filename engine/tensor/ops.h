@@ -17,12 +17,13 @@
  *         chunk size, and one process gives the same bits as the cluster (on processors of the same tier).
  *
  * Precision: sums are f32 everywhere. Weights and keys are used as they are stored. A tier may round the other side of
- *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
- *         keys have 16 bits or fewer: tier "amx" does, and "avx512bf16" does for weights. Products with SL_WEIGHT_CODES
- *         round activations to 16 bits, relative to the largest of 32 of them; tier "avx512bf16" multiplies prompts by
- *         some types in bf16 (engine/tensor/cpu/dense/avx512bf16_dense.c). "amx2" keeps 16 bits of both
- *         sides, except for attention weights and values, and for keys that are rotated or quantized. With f32 weights
- *         and f32 pages no tier rounds anything.
+ *         a product (activations, queries, attention weights) to bf16 where the weights are bf16, or the keys have 16
+ *         bits or fewer: tier "amx" does, and "avx512bf16" does for weights. Devices round both for quantized weights.
+ *         Products with codes round activations to 16 bits, relative to the largest of 32 of them, and give the same
+ *         bits on all tiers; but "amx", and "avx512bf16" for some types, multiply prompts by codes in bf16
+ *         (engine/tensor/cpu/dense/avx512bf16_dense.c). "amx2" keeps 16 bits of both sides, except for attention
+ *         weights and values, and for keys that are rotated or quantized. With f32 weights and f32 pages no tier rounds
+ *         anything.
  *
  * Order: an operation is queued in a stream (engine/tensor/device.h) and may finish after the call returns. The tensors
  *         that it names (vectors, lists, rows, pages, scratch, what counts.device points to) are memory of the device,

@@ -155,15 +155,15 @@ static void test_logits_of_families_are_those_of_their_folders(void **state) {
     }
 }
 
-// That other tiers make the same of the same codes, tests/kernels show.
+// Products with codes round activations to 16 bits; offsets of random blocks are as large as what they are taken from. That other tiers make the same of the same codes, tests/kernels show.
 static void test_logits_of_types_are_those_of_their_numbers(void **state) {
     char file[256], folder[256];
     (void)state;
     for (size_t i = 0; i < N_TYPES; i++) {
         check_logits(path_of(file, "types", types[i].name, ".gguf"),
-                     path_of(folder, "types", types[i].name, ".rounded"), 0, 0.0f);
+                     path_of(folder, "types", types[i].name, ".rounded"), 0, 1e-2f);
     }
-    check_logits(path_of(file, "types", "mixed", ".gguf"), path_of(folder, "types", "mixed", ".rounded"), 0, 0.0f);
+    check_logits(path_of(file, "types", "mixed", ".gguf"), path_of(folder, "types", "mixed", ".rounded"), 0, 1e-2f);
 }
 
 static double weight_error(const char *model, enum sl_weight_format format) {
@@ -202,7 +202,8 @@ static struct sl_model *load_reference(const char *path, enum sl_weight_format f
     return model;
 }
 
-// A head that is the embedding has the codes of one that is a tensor of its own, and rows that were made are counted, once.
+// A head that is the embedding has the codes of one that is a tensor of its own. Rows that were made for lookup are counted; a file's codes
+// are read where it is mapped.
 static void test_tied_heads_are_rounded_once(void **state) {
     const size_t rows_bytes = 32 * 256 * sizeof(uint16_t), head_bytes = 32 * 144;
     (void)state;
@@ -210,13 +211,13 @@ static void test_tied_heads_are_rounded_once(void **state) {
         char path[256];
         struct sl_model *tied = load_reference(path_of(path, "types", "tied", ".gguf"), format);
         struct sl_model *untied = load_reference(path_of(path, "types", "untied", ".gguf"), format);
-        bool is_stored = format == SL_WEIGHT_STORED;
-        const void *is = is_stored ? tied->head.parts[0].data : tied->head.packed;
-        const void *should = is_stored ? untied->head.parts[0].data : untied->head.packed;
-        assert_memory_equal(is, should, is_stored ? rows_bytes : 32 * 256); // the codes come first
-        assert_int_equal(sl_model_embedding_bytes(untied), rows_bytes);
-        assert_int_equal(sl_model_embedding_bytes(tied), is_stored ? 0 : rows_bytes); // of the head
-        assert_int_equal(sl_model_memory_bytes(untied) - sl_model_memory_bytes(tied), is_stored ? rows_bytes : 0);
+        size_t rows_made = format == SL_WEIGHT_STORED ? 0 : rows_bytes;
+        assert_int_equal(tied->head.packed_bytes, untied->head.packed_bytes);
+        assert_true(tied->head.packed_bytes >= 32 * 256 / 2);
+        assert_memory_equal(tied->head.packed, untied->head.packed, tied->head.packed_bytes);
+        assert_int_equal(sl_model_embedding_bytes(untied), rows_made);
+        assert_int_equal(sl_model_embedding_bytes(tied), rows_made);
+        assert_int_equal(sl_model_memory_bytes(untied), sl_model_memory_bytes(tied));
         assert_int_equal(sl_model_weight_bytes(untied) - sl_model_weight_bytes(tied), head_bytes);
         sl_model_destroy(&tied);
         sl_model_destroy(&untied);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: matmul with the tile unit, for bf16 and quantized weights; on tier amx2 for f16 weights, too.
+ * Purpose: matmul with the tile unit, for bf16 weights, and for rows of prompts with codes; on tier amx2 for f16
+ *          weights, too.
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
@@ -33,12 +34,14 @@
 #include "engine/tensor/cpu/dense/amx_pack.h"
 #include "engine/tensor/cpu/dense/avx512_dense.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
+#include "engine/tensor/cpu/dense/avx512vnni_codes.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/simd/amx_tile.h"
 
 #define TOKENS        16         // of a tile
 #define STREAM_ROWS   32         // up to this many rows are computed while the weights stream from memory
 #define STREAM_STEPS  1          // steps made into tiles at once in this case, while the previous step is multiplied
+#define BLOCK_STEPS   8          // of the longest block of codes, which is made into tiles as a whole
 #define STRETCH_BYTES (40 << 10) // for two panels, of L1's 48 KiB
 #define ROW_BLOCK     512        // rows of a task: a stretch of their x is 320 KiB in L2, or with two terms twice that
 #define PANEL_GROUP   8          // panels of a task: their sums are 512 KiB, on the stack
@@ -228,9 +231,13 @@ static int64_t tile_tokens(int64_t m) {
     return sl_min(m, TOKENS);
 }
 
-// Returns true for weights that this tier multiplies. Tier avx512 multiplies the others.
+// Returns true for products by tiles. Tier avx512vnni multiplies other rows by codes, and tier avx512 other weights.
+static bool by_tiles(const struct sl_matrix *w, bool reading) {
+    return sl_code_is(w) ? reading : w->dtype == SL_BF16 || (w->dtype == SL_F16 && w->in_two_terms);
+}
+
 static bool arranges(const struct sl_matrix *w) {
-    return w->format != SL_WEIGHT_STORED || w->dtype == SL_BF16 || (w->dtype == SL_F16 && w->in_two_terms);
+    return by_tiles(w, true);
 }
 
 // Returns the number of terms of x.
@@ -245,13 +252,19 @@ static int64_t x_step_bytes(const struct sl_matrix *w, int64_t tokens) {
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     if (!arranges(w)) {
-        return sl_avx512_matmul_scratch(w, m);
+        return 0;
     }
-    return (size_t)(sl_div_up(m, TOKENS) * sl_amx_steps(w) * x_step_bytes(w, tile_tokens(m)));
+    size_t bytes = (size_t)(sl_div_up(m, TOKENS) * sl_amx_steps(w) * x_step_bytes(w, tile_tokens(m)));
+    size_t of_codes = sl_code_is(w) ? sl_code_scratch(w, m) : 0;
+    return bytes > of_codes ? bytes : of_codes;
 }
 
-// Returns the steps of a stretch. All stretches have equal length, but the last one may be shorter.
+// Returns the steps of a stretch. All stretches have equal length, but the last one may be shorter. Those of codes are
+// whole blocks.
 static int64_t stretch_steps(const struct sl_matrix *w) {
+    if (sl_code_is(w)) {
+        return BLOCK_STEPS;
+    }
     int64_t steps = sl_amx_steps(w), most = STRETCH_BYTES / (2 * sl_amx_terms(w) * SL_AMX_STEP_BYTES);
     return sl_div_up(steps, sl_div_up(steps, most));
 }
@@ -312,19 +325,19 @@ static void pack_x(void *arg, int64_t begin, int64_t end, int member) {
 
 struct stream {
     float sums[SUMS_FLOATS];
-    char tiles[2][STREAM_STEPS * 2 * SL_AMX_STEP_BYTES];
+    char tiles[2][BLOCK_STEPS * 2 * SL_AMX_STEP_BYTES];
 } __attribute__((aligned(64)));
 
-// Multiplies `count` steps from s on of one or two panels, at packed and packed_1 (NULL: one).
-INLINE void stream_some(const struct sl_product *a, struct stream *stream, const char *packed, const char *packed_1,
-                        int x_terms, int w_terms, int64_t s, int64_t count) {
+// Multiplies `count` steps from s on of panel p, and of the next one.
+INLINE void stream_some(const struct sl_product *a, struct stream *stream, int64_t p, bool pair, int x_terms,
+                        int w_terms, int64_t s, int64_t count) {
     const struct sl_matrix *w = a->w;
     bool streams = sl_amx_keeps_tiles(w);
-    const char *x = x_tile(a, 0, s), *w0 = sl_amx_tiles(w, packed, count, stream->tiles[0]);
+    const char *x = x_tile(a, 0, s), *w0 = sl_amx_tiles(w, p, s, count, stream->tiles[0]);
     if (a->m > TOKENS) {
         steps_2x2(w0, x, x_tile(a, 1, s), x_terms, w_terms, count);
-    } else if (packed_1 != NULL) {
-        const char *w1 = sl_amx_tiles(w, packed_1, count, stream->tiles[1]);
+    } else if (pair) {
+        const char *w1 = sl_amx_tiles(w, p + 1, s, count, stream->tiles[1]);
         steps_nx1(w0, w1, x, a->m, x_terms, w_terms, count, streams);
     } else {
         steps_nx1(w0, NULL, x, a->m, x_terms, w_terms, count, streams);
@@ -334,19 +347,15 @@ INLINE void stream_some(const struct sl_product *a, struct stream *stream, const
 // Multiplies all of k for one or two panels from p on.
 static void stream_steps(const struct sl_product *a, struct stream *stream, int64_t p, bool pair) {
     const struct sl_matrix *w = a->w;
-    int64_t steps = sl_amx_steps(w), length = stretch_steps(w);
-    size_t step_bytes = sl_amx_packed_step_bytes(w);
-    const char *panel = (const char *)w->packed + (size_t)(p * steps) * step_bytes;
+    int64_t steps = sl_amx_steps(w), length = stretch_steps(w), most = sl_code_is(w) ? length : STREAM_STEPS;
     for (int64_t s = 0, count; s < steps; s += count) {
-        count = sl_min(STREAM_STEPS, sl_min((s / length + 1) * length, steps) - s);
-        const char *packed = panel + (size_t)s * step_bytes;
-        const char *packed_1 = pair ? packed + (size_t)steps * step_bytes : NULL;
+        count = sl_min(most, sl_min((s / length + 1) * length, steps) - s);
         if (!w->in_two_terms) {
-            stream_some(a, stream, packed, packed_1, 1, 1, s, count);
+            stream_some(a, stream, p, pair, 1, 1, s, count);
         } else if (sl_amx_terms(w) == 1) {
-            stream_some(a, stream, packed, packed_1, 2, 1, s, count);
+            stream_some(a, stream, p, pair, 2, 1, s, count);
         } else {
-            stream_some(a, stream, packed, packed_1, 2, 2, s, count);
+            stream_some(a, stream, p, pair, 2, 2, s, count);
         }
     }
 }
@@ -375,7 +384,7 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
 
 struct block {
     float sums[PANEL_GROUP / 2][ROW_BLOCK / TOKENS][SUMS_FLOATS]; // of two panels each
-    char tiles[2][STRETCH_BYTES / 2];
+    char tiles[2][BLOCK_STEPS * 2 * SL_AMX_STEP_BYTES];
 } __attribute__((aligned(64)));
 
 // Multiplies a stretch of one or two panels, with tiles w0 and w1 (NULL: one), by all rows of a task.
@@ -399,23 +408,31 @@ INLINE void multiply_stretch(const struct sl_product *a, const struct sl_panel_t
     }
 }
 
+// Returns what is read after a stretch of panels p and p + 1: nothing of codes, which the conversion prefetches.
+static struct next next_of(const struct sl_product *a, const struct sl_panel_task *task, int64_t p, int64_t begin,
+                           int64_t count) {
+    int64_t panel_bytes = sl_amx_steps(a->w) * SL_AMX_STEP_BYTES;
+    bool turn = p + 2 >= task->last; // continue with the next stretch of the first panels
+    const char *packed = (const char *)a->w->packed + begin * SL_AMX_STEP_BYTES;
+    if (sl_code_is(a->w)) {
+        return (struct next){packed, 0, 0};
+    }
+    return (struct next){
+        .at = turn ? packed + task->first * panel_bytes + count * SL_AMX_STEP_BYTES : packed + (p + 2) * panel_bytes,
+        .stride = panel_bytes,
+        .lines = sl_div_up(SL_AMX_STEP_BYTES, 64 * sl_div_up(task->rows, TOKENS)), // for every step
+    };
+}
+
 // Multiplies panel p and, if it belongs to this task, panel p + 1, in steps [begin, begin + count).
 static void multiply_pair(const struct sl_product *a, const struct sl_panel_task *task, struct block *block, int64_t p,
                           int64_t begin, int64_t count) {
     const struct sl_matrix *w = a->w;
-    size_t step_bytes = sl_amx_packed_step_bytes(w), panel_bytes = (size_t)sl_amx_steps(w) * step_bytes;
-    const char *packed = (const char *)w->packed + (size_t)p * panel_bytes + (size_t)begin * step_bytes;
-    const char *w0 = sl_amx_tiles(w, packed, count, block->tiles[0]), *w1 = NULL;
+    const char *w0 = sl_amx_tiles(w, p, begin, count, block->tiles[0]), *w1 = NULL;
     if (p + 1 < task->last) {
-        w1 = sl_amx_tiles(w, packed + panel_bytes, count, block->tiles[1]);
+        w1 = sl_amx_tiles(w, p + 1, begin, count, block->tiles[1]);
     }
-    bool turn = p + 2 >= task->last; // continue with the next stretch of the first panels
-    struct next next = {
-        .at = turn ? packed - (size_t)(p - task->first) * panel_bytes + (size_t)count * step_bytes
-                   : packed + 2 * panel_bytes,
-        .stride = (int64_t)panel_bytes,
-        .lines = sl_div_up((int64_t)step_bytes, 64 * sl_div_up(task->rows, TOKENS)), // for every step
-    };
+    struct next next = next_of(a, task, p, begin, count);
     float(*sums)[SUMS_FLOATS] = block->sums[(p - task->first) / 2];
     if (!w->in_two_terms) {
         multiply_stretch(a, task, sums, w0, w1, 1, 1, begin, count, next);
@@ -459,6 +476,10 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
 
 static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
                     int n_parts) {
+    if (!by_tiles(w, args->reading)) {
+        sl_code_arrange(&sl_vnni_code_kernels, stream, w, args, part, n_parts);
+        return;
+    }
     struct sl_product a = sl_product_of(w, args);
     int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(sl_amx_steps(w), PACK_STEPS);
     a.first_task = n_chunks * part / n_parts;
@@ -467,8 +488,12 @@ static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const s
 }
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    if (!arranges(w)) {
-        sl_avx512_matmul(stream, w, args);
+    if (!by_tiles(w, args->reading)) {
+        if (sl_code_is(w)) {
+            sl_code_matmul(&sl_vnni_code_kernels, stream, w, args);
+        } else {
+            sl_avx512_matmul(stream, w, args);
+        }
         return;
     }
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
@@ -482,7 +507,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     }
     struct sl_stream *used = a.n_panels * steps < 256 ? NULL : stream; // half a million weights for each row
     if (a.m <= STREAM_ROWS) {
-        size_t panel_bytes = (size_t)steps * sl_amx_packed_step_bytes(w);
+        size_t panel_bytes = (size_t)(steps * SL_AMX_STEP_BYTES);
         a.tasks = sl_panel_stream(stream, a.m, a.n_panels, panel_bytes, 2);
         sl_stream_run(used, a.tasks.n, 1, matmul_stream, &a);
     } else {
@@ -491,19 +516,22 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     }
 }
 
+static enum sl_status pack_terms(struct sl_stream *stream, struct sl_matrix *matrix, bool two, struct sl_error *err) {
+    matrix->in_two_terms = two;
+    bool tiles = !sl_code_is(matrix) && by_tiles(matrix, true);
+    return tiles ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+}
+
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    matrix->in_two_terms = false;
-    return arranges(matrix) ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+    return pack_terms(stream, matrix, false, err);
 }
 
 static enum sl_status pack_in_two_terms(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    matrix->in_two_terms = true;
-    return arranges(matrix) ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+    return pack_terms(stream, matrix, true, err);
 }
 
 void sl_amx_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs
     ops->widened = SL_BF16;
-    ops->keeps_codes = false;
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = arranges;

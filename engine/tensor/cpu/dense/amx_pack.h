@@ -5,14 +5,9 @@
  *
  * Design: a step is SL_WEIGHT_GROUP = 32 of k; the last one is padded with zeros. A step of a panel is two tiles, each
  *         32 of k by 16 rows of W. W is the right operand of a tile product, so a tile is 16 rows of pairs, and row i
- *         has k = 2 i and 2 i + 1 of each of W's rows. A step is stored as
- *           bf16   the two tiles
- *           f16    the same in f16 (amx2 alone)
- *           INT8   32 scales, then for each pair of k the codes, plus 128, of a row of both tiles
- *           INT4   32 scales, then the codes of two pairs of k at a time: half row i of the eight in nibble i of
- *                  32-bit words
- *         All but bf16 are converted to two tiles, rounded, or on amx2 to four: the second two hold the remainders of
- *         the first.
+ *         has k = 2 i and 2 i + 1 of each of W's rows. Weights of bf16 are stored as tiles, those of f16 (amx2 alone)
+ *         the same in f16, and codes as half panels (code_panels.h). The latter two are converted to two tiles,
+ *         rounded, or on amx2 to four: the second two hold the remainders of the first.
  */
 #pragma once
 
@@ -36,12 +31,10 @@ static inline int sl_amx_terms(const struct sl_matrix *w) {
     return w->in_two_terms && !sl_amx_keeps_tiles(w) ? 2 : 1;
 }
 
-// Returns the bytes of a step of a panel as it is stored.
-size_t sl_amx_packed_step_bytes(const struct sl_matrix *w);
-
-// Implements ops->pack for bf16 and quantized weights.
+// Implements ops->pack for bf16, and on amx2 for f16 weights.
 enum sl_status sl_amx_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
-// Returns the tiles of `count` adjacent steps that begin at `packed`: `packed` itself, or tiles made in
-// buffer[count * sl_amx_terms(w) * SL_AMX_STEP_BYTES]. A step's first terms come before its second ones.
-const char *sl_amx_tiles(const struct sl_matrix *w, const char *packed, int64_t count, char *buffer);
+// Returns the tiles of `count` adjacent steps of panel p from step `first` on, for codes the first of a block: the
+// packed ones, or tiles made in buffer[count * sl_amx_terms(w) * SL_AMX_STEP_BYTES]. A step's first terms come before
+// its second ones.
+const char *sl_amx_tiles(const struct sl_matrix *w, int64_t p, int64_t first, int64_t count, char *buffer);

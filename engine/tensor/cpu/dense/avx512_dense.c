@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/tensor/cpu/dense/avx2_codes.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/dense/panels.h"
@@ -115,11 +116,25 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
     sl_rotate_run(stream, (struct sl_rotate_rows){rotate_row, rope, cosines, sines, x});
 }
 
-void sl_avx512_dense_fill(struct sl_ops *ops) { // angles are the reference's: f64 from libm, once for each row
+// --- products --------------------------------------------------------------------------------------------------------
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    return sl_code_is(w) ? sl_code_scratch(w, m) : 0;
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    if (sl_code_is(w)) {
+        sl_code_matmul(&sl_avx2_code_kernels, stream, w, args);
+    } else {
+        sl_avx512_matmul(stream, w, args);
+    }
+}
+
+// Tier avx2 fills in how x becomes integers. Angles are the reference's: f64 from libm, once for each row.
+void sl_avx512_dense_fill(struct sl_ops *ops) {
     ops->pack = sl_avx512_pack;
-    ops->unpack = sl_panels_free;
-    ops->matmul_scratch = sl_avx512_matmul_scratch;
-    ops->matmul = sl_avx512_matmul;
+    ops->matmul_scratch = matmul_scratch;
+    ops->matmul = matmul;
     ops->embed = embed;
     ops->norm = norm;
     ops->rotate = rotate;

@@ -6,5 +6,5 @@
 #include "engine/tensor/ops.h"
 
 enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
-size_t sl_avx512_matmul_scratch(const struct sl_matrix *w, int64_t m);
+// For stored matrices. It needs no scratch.
 void sl_avx512_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);

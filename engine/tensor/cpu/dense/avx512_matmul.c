@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: matmul with AVX-512 in f32, for weights of every type and format.
+ * Purpose: matmul with AVX-512 in f32, for stored weights of every type.
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
- * Design: W is packed once into panels (panels.h), each k steps of 32 weights in the type of the file or quantized; see
- *         `forms`. A tile is some rows by one or more panels of sums in registers; a step multiplies 32 weights by one
+ * Design: W is packed once into panels (panels.h), each k steps of 32 weights in the type of the file; see `forms`. A
+ *         tile is some rows by one or more panels of sums in registers; a step multiplies 32 weights by one
  *         x of every row. Few rows are bound by memory: weights are widened in registers as they are read, and one or
  *         two rows take several panels at once so that enough sums are in flight. Many rows are bound by arithmetic:
  *         K_BLOCK steps of a few panels are widened once, stay in L2, and serve all rows of a block; the x's of a tile
  *         are copied together so that they stay in L1.
  *
  * Invariants: every sum starts from 0 (or y) and takes i in ascending order with one fused multiply-add a step. So
- *             neither m, nor the tile, nor the number of threads changes a bit. All types widen exactly, and so do
- *             quantized weights: a code of 8 bits times an f16 fits an f32.
+ *             neither m, nor the tile, nor the number of threads changes a bit. All types widen exactly.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -21,6 +20,7 @@
 
 #include "engine/tensor/cpu/dense/avx512_dense.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
+#include "engine/tensor/cpu/dense/code_panels.h"
 #include "engine/tensor/weights.h"
 
 #define STREAM_ROWS 8  // up to this many rows are computed while the weights stream from memory
@@ -37,44 +37,27 @@
  * The layout of the 32 weights w[c] of a step in a panel:
  *   F32, F16  in order
  *   BF16      c and c + 16 in the lower and upper half of 32-bit word c: a shift and a mask widen them
- *   INT8      in order; their 32 scales precede every SL_WEIGHT_GROUP steps
- *   INT4      four steps together, step s of weight c in nibble 2 s of 32-bit word c, and of c + 16 in nibble 2 s + 1;
- *             their 32 scales precede every SL_WEIGHT_GROUP steps
  */
-enum form { FORM_F32, FORM_F16, FORM_BF16, FORM_INT8, FORM_INT4 };
-
-#define SCALES_BYTES (SL_PANEL * sizeof(uint16_t))
-
-static const struct {
-    size_t group_bytes; // of SL_WEIGHT_GROUP steps, with their scales
-} forms[] = {
-    [FORM_F32] = {SL_WEIGHT_GROUP * SL_PANEL * 4},
-    [FORM_F16] = {SL_WEIGHT_GROUP * SL_PANEL * 2},
-    [FORM_BF16] = {SL_WEIGHT_GROUP * SL_PANEL * 2},
-    [FORM_INT8] = {SL_WEIGHT_GROUP * SL_PANEL + SCALES_BYTES},
-    [FORM_INT4] = {SL_WEIGHT_GROUP * SL_PANEL / 2 + SCALES_BYTES},
-};
+enum form { FORM_F32, FORM_F16, FORM_BF16 };
 
 static enum form form_of(const struct sl_matrix *w) {
-    if (w->format == SL_WEIGHT_STORED) {
-        return w->dtype == SL_F32 ? FORM_F32 : w->dtype == SL_F16 ? FORM_F16 : FORM_BF16;
-    }
-    return w->format == SL_WEIGHT_INT8 ? FORM_INT8 : FORM_INT4;
+    return w->dtype == SL_F32 ? FORM_F32 : w->dtype == SL_F16 ? FORM_F16 : FORM_BF16;
 }
 
-// Returns the bytes of a panel: stored ones end with the k-th step, quantized ones with the group.
+static inline size_t step_bytes(enum form form) {
+    return SL_PANEL * (form == FORM_F32 ? 4 : 2);
+}
+
 static size_t panel_bytes(const struct sl_matrix *w) {
-    size_t group_bytes = forms[form_of(w)].group_bytes;
-    return w->format == SL_WEIGHT_STORED ? (size_t)w->k * (group_bytes / SL_WEIGHT_GROUP)
-                                         : (size_t)sl_weight_groups(w->k) * group_bytes;
+    return (size_t)w->k * step_bytes(form_of(w));
 }
 
-static void pack_stored_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
-    size_t size = sl_dtype_bytes(w->dtype), step_bytes = SL_PANEL * size;
+static void pack_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
+    size_t size = sl_dtype_bytes(w->dtype);
     int64_t j = sl_panel_row(w, p, c);
     char *to = panel + (size_t)(w->dtype == SL_BF16 ? 2 * (c % 16) + c / 16 : c) * size;
     const unsigned char *from = j >= 0 ? sl_weight_row(w, j) : NULL;
-    for (int64_t i = 0; i < w->k; i++, to += step_bytes) {
+    for (int64_t i = 0; i < w->k; i++, to += SL_PANEL * size) {
         if (from == NULL) {
             memset(to, 0, size);
         } else if (size == 2) {
@@ -85,102 +68,58 @@ static void pack_stored_row(const struct sl_matrix *w, int64_t p, int c, char *p
     }
 }
 
-// Writes a row's codes into every step; an INT4 code goes into its nibble of zeroed memory.
-static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
-    enum form form = form_of(w);
-    for (int64_t g = 0; g < sl_weight_groups(w->k); g++, panel += forms[form].group_bytes) {
-        int8_t codes[SL_WEIGHT_GROUP];
-        uint8_t *to = (uint8_t *)panel + SCALES_BYTES;
-        ((uint16_t *)panel)[c] = sl_panel_quantize(w, p, c, g, codes);
-        for (int s = 0; s < SL_WEIGHT_GROUP; s++) {
-            if (form == FORM_INT8) {
-                to[s * SL_PANEL + c] = (uint8_t)codes[s];
-            } else { // byte s % 4 of a word has the nibbles of step s
-                to[(s / 4 * 16 + c % 16) * 4 + s % 4] |= (uint8_t)((codes[s] & 15) << (c / 16 * 4));
-            }
-        }
-    }
-}
-
 enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    return sl_panels_pack(stream, matrix, panel_bytes(matrix),
-                          matrix->format == SL_WEIGHT_STORED ? pack_stored_row : pack_quantized_row, err);
+    return sl_code_is(matrix) ? sl_code_pack(stream, matrix, err)
+                              : sl_panels_pack(stream, matrix, panel_bytes(matrix), pack_row, err);
 }
 
 // --- tiles ---------------------------------------------------------------------------------------------------------
 
 #define INLINE static inline __attribute__((always_inline))
 
-// Loads the scales of a group of steps.
-INLINE void load_scales(enum form form, const char *group, __m512 scales[2]) {
-    if (form == FORM_INT8 || form == FORM_INT4) {
-        scales[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group));
-        scales[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group + 1));
-    }
-}
-
-// Loads the 32 weights of step s of a group, widened.
-INLINE void load_step(enum form form, const char *group, int64_t s, const __m512 scales[2], __m512 step[2]) {
-    const __m512 nibbles = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+// Loads the 32 weights of a step, widened.
+INLINE void load_step(enum form form, const char *weights, __m512 step[2]) {
     if (form == FORM_F32) {
-        step[0] = _mm512_loadu_ps((const float *)group + s * SL_PANEL);
-        step[1] = _mm512_loadu_ps((const float *)group + s * SL_PANEL + 16);
+        step[0] = _mm512_loadu_ps((const float *)weights);
+        step[1] = _mm512_loadu_ps((const float *)weights + 16);
     } else if (form == FORM_F16) {
-        step[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group + 2 * s));
-        step[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group + 2 * s + 1));
-    } else if (form == FORM_BF16) {
-        __m512i pairs = _mm512_loadu_si512((const __m512i *)group + s);
+        step[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)weights));
+        step[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)weights + 1));
+    } else {
+        __m512i pairs = _mm512_loadu_si512(weights);
         step[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
         step[1] = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
-    } else if (form == FORM_INT8) {
-        const __m128i *codes = (const __m128i *)(group + SCALES_BYTES) + 2 * s;
-        for (int c = 0; c < 2; c++) {
-            step[c] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes + c))), scales[c]);
-        }
-    } else {
-        __m512i words = _mm512_loadu_si512((const __m512i *)(group + SCALES_BYTES) + s / 4);
-        for (int c = 0; c < 2; c++) { // the permutation reads only the lowest nibble
-            __m512i index = _mm512_srli_epi32(words, (unsigned)(s % 4 * 8 + c * 4));
-            step[c] = _mm512_mul_ps(_mm512_permutexvar_ps(index, nibbles), scales[c]);
-        }
     }
 }
 
 /*
- * sums[panels][rows][32] += x[rows][k] W. weights: the first panel, at the beginning of a group. The next panel is
+ * sums[panels][rows][32] += x[rows][k] W. weights: the first panel. The next panel is
  * `stride` bytes later, and its sums are `sums_stride` floats later. Called with constants only, so that acc stays in
  * registers.
  */
 INLINE void tile(int rows, int panels, enum form form, const char *weights, size_t stride, const float *x, int64_t ldx,
                  int64_t k, float *sums, int64_t sums_stride) {
-    __m512 acc[WIDE_PANELS * TILE_ROWS][2], scales[WIDE_PANELS][2];
+    __m512 acc[WIDE_PANELS * TILE_ROWS][2];
     SL_UNROLL
     for (int t = 0; t < panels * rows; t++) {
         acc[t][0] = _mm512_load_ps(sums + t / rows * sums_stride + t % rows * SL_PANEL);
         acc[t][1] = _mm512_load_ps(sums + t / rows * sums_stride + t % rows * SL_PANEL + 16);
     }
-    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, weights += forms[form].group_bytes, x += SL_WEIGHT_GROUP) {
-        int64_t steps = sl_min(SL_WEIGHT_GROUP, k - g);
+    for (int64_t i = 0; i < k; i += 4) {
         SL_UNROLL
-        for (int p = 0; p < panels; p++) {
-            load_scales(form, weights + (size_t)p * stride, scales[p]);
-        }
-        for (int64_t s = 0; s < steps; s += 4) {
+        for (int j = 0; j < 4; j++, weights += step_bytes(form)) {
+            if (i + j >= k) {
+                break;
+            }
             SL_UNROLL
-            for (int j = 0; j < 4; j++) {
-                if (s + j >= steps) {
-                    break;
-                }
+            for (int p = 0; p < panels; p++) {
+                __m512 step[2];
+                load_step(form, weights + (size_t)p * stride, step);
                 SL_UNROLL
-                for (int p = 0; p < panels; p++) {
-                    __m512 step[2];
-                    load_step(form, weights + (size_t)p * stride, s + j, scales[p], step);
-                    SL_UNROLL
-                    for (int r = 0; r < rows; r++) {
-                        __m512 xi = _mm512_set1_ps(x[r * ldx + s + j]);
-                        acc[p * rows + r][0] = _mm512_fmadd_ps(xi, step[0], acc[p * rows + r][0]);
-                        acc[p * rows + r][1] = _mm512_fmadd_ps(xi, step[1], acc[p * rows + r][1]);
-                    }
+                for (int r = 0; r < rows; r++) {
+                    __m512 xi = _mm512_set1_ps(x[r * ldx + i + j]);
+                    acc[p * rows + r][0] = _mm512_fmadd_ps(xi, step[0], acc[p * rows + r][0]);
+                    acc[p * rows + r][1] = _mm512_fmadd_ps(xi, step[1], acc[p * rows + r][1]);
                 }
             }
         }
@@ -214,8 +153,6 @@ typedef void (*tile_fn)(const char *weights, size_t stride, const float *x, int6
 TILES(f32, FORM_F32)
 TILES(f16, FORM_F16)
 TILES(bf16, FORM_BF16)
-TILES(int8, FORM_INT8)
-TILES(int4, FORM_INT4)
 
 // Multiplies widened weights by the x's of struct block. Their stride is a constant; otherwise addresses would need
 // more registers than exist.
@@ -250,8 +187,7 @@ static const struct {
             {tile_5x1_##suffix, tile_5x1_##suffix, 1}, {tile_6x1_##suffix, tile_6x1_##suffix, 1},                      \
             {tile_7x1_##suffix, tile_7x1_##suffix, 1}, {tile_8x1_##suffix, tile_8x1_##suffix, 1},                      \
     }
-    [FORM_F32] = STREAMS(f32),   [FORM_F16] = STREAMS(f16),   [FORM_BF16] = STREAMS(bf16),
-    [FORM_INT8] = STREAMS(int8), [FORM_INT4] = STREAMS(int4),
+    [FORM_F32] = STREAMS(f32), [FORM_F16] = STREAMS(f16), [FORM_BF16] = STREAMS(bf16)
 };
 
 typedef void (*block_tile_fn)(const float *weights, const float *x, int64_t k, float *sums);
@@ -261,12 +197,6 @@ static const block_tile_fn block_tiles[TILE_ROWS] = { // by rows - 1
     block_tile_8, block_tile_9, block_tile_10, block_tile_11, block_tile_12, block_tile_13, block_tile_14};
 
 // --- matmul --------------------------------------------------------------------------------------------------------
-
-size_t sl_avx512_matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    (void)w;
-    (void)m;
-    return 0;
-}
 
 // Few rows: a task is a panel group. Every weight is read once and widened in registers.
 static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
@@ -299,35 +229,25 @@ struct block {
     float x[TILE_ROWS * X_STRIDE];
 } __attribute__((aligned(64)));
 
-INLINE void widen_as(enum form form, const char *group, int64_t k, float *out) {
-    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, group += forms[form].group_bytes) {
-        __m512 scales[2];
-        load_scales(form, group, scales);
-        for (int64_t s = 0; s < sl_min(SL_WEIGHT_GROUP, k - g); s++, out += SL_PANEL) {
-            __m512 step[2];
-            load_step(form, group, s, scales, step);
-            _mm512_store_ps(out, step[0]);
-            _mm512_store_ps(out + 16, step[1]);
-        }
+INLINE void widen_as(enum form form, const char *weights, int64_t k, float *out) {
+    for (int64_t i = 0; i < k; i++, weights += step_bytes(form), out += SL_PANEL) {
+        __m512 step[2];
+        load_step(form, weights, step);
+        _mm512_store_ps(out, step[0]);
+        _mm512_store_ps(out + 16, step[1]);
     }
 }
 
-// Returns k steps as f32, from the beginning of a group on; f32 weights are returned in place.
-static const float *widen(enum form form, const char *group, int64_t k, float *out) {
+// Returns k steps as f32; f32 weights are returned in place.
+static const float *widen(enum form form, const char *weights, int64_t k, float *out) {
     switch (form) {
     case FORM_F32:
-        return (const float *)group;
+        return (const float *)weights;
     case FORM_F16:
-        widen_as(FORM_F16, group, k, out);
+        widen_as(FORM_F16, weights, k, out);
         break;
     case FORM_BF16:
-        widen_as(FORM_BF16, group, k, out);
-        break;
-    case FORM_INT8:
-        widen_as(FORM_INT8, group, k, out);
-        break;
-    case FORM_INT4:
-        widen_as(FORM_INT4, group, k, out);
+        widen_as(FORM_BF16, weights, k, out);
         break;
     }
     return out;
@@ -347,8 +267,7 @@ static void multiply_block(const struct sl_product *a, const struct sl_panel_tas
         int64_t count = sl_min(K_BLOCK, a->w->k - i);
         for (int64_t p = first; p < last; p++) {
             const char *panel = (const char *)a->w->packed + (size_t)p * stride;
-            weights[p - first] = widen(form, panel + (size_t)(i / SL_WEIGHT_GROUP) * forms[form].group_bytes, count,
-                                       block->weights[p - first]);
+            weights[p - first] = widen(form, panel + (size_t)i * step_bytes(form), count, block->weights[p - first]);
         }
         for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
             tile_rows = sl_min(even_rows, rows - r);

@@ -11,35 +11,6 @@
 #include "engine/tensor/cpu/dense/panels.h"
 #include "engine/tensor/cpu/simd/avx512_math.h"
 
-// One product; its tasks compute (rows, panels) blocks.
-struct sl_product {
-    const struct sl_matrix *w;
-    const float *x;
-    int64_t x_stride, m;
-    float *y;
-    int64_t y_stride;
-    int64_t outputs; // columns of y
-    bool accumulate;
-    int64_t n_panels;
-    struct sl_panel_tasks tasks;
-    void *scratch;
-    int64_t first_task; // the first task of a part of x
-};
-
-static inline struct sl_product sl_product_of(const struct sl_matrix *w, const struct sl_matmul *args) {
-    int64_t outputs = args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w);
-    return (struct sl_product){.w = w,
-                               .x = args->x,
-                               .x_stride = args->x_stride,
-                               .m = args->m,
-                               .y = args->y,
-                               .y_stride = args->y_stride,
-                               .outputs = outputs,
-                               .accumulate = args->accumulate,
-                               .n_panels = sl_panel_count(w, outputs),
-                               .scratch = args->scratch};
-}
-
 // Returns a mask of the first `count` lanes; none if it is negative.
 static inline __mmask16 sl_avx512_lanes(int64_t count) {
     return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);

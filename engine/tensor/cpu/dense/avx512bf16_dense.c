@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: matmul with VDPBF16PS, for bf16 and quantized weights, and for rows of prompts with the codes of a file.
+ * Purpose: matmul with VDPBF16PS, for bf16 weights, and for rows of prompts with codes that cost integers more.
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
@@ -11,18 +11,16 @@
  *
  *         A task is a block of rows by a few panels, one stretch of k after the other. A stretch of x for a tile stays
  *         in L1 and is multiplied by every panel; the panels' stretches stay in L2 and serve all tiles. With few rows
- *         there is one tile, and W streams from memory once. Quantized weights are converted to pairs one stretch at a
- *         time. The stretch is shorter where only one tile uses them, so that the pairs are still in L1.
+ *         there is one tile, and W streams from memory once. Codes are converted to pairs one stretch at a time.
  *
  * Invariants: an element's sum is one chain of VDPBF16PS over the pairs in ascending order, from 0 or y, for any m:
- *             between stretches it passes through memory as the f32 that it is. With quantized weights each group is a
- *             chain of its own, from 0, and groups are added in ascending order with one fused multiply-add each:
- *             weights are not rounded. VDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ *             between stretches it passes through memory as the f32 that it is. VDPBF16PS rounds to nearest even and
+ *             takes subnormals as zeros.
  *
  * Processors: AMD from Zen 4 on issues VDPBF16PS as often as multiply-adds. From 128 rows on, bf16 products run at 2.2
- *        times avx512's rate and quantized ones at 1.6 times; one row runs at the rate of memory, but int8 weights at
- *        half of avx512's rate (`kernels_matmul --time TIER 1`). Sapphire Rapids issues it a quarter as often, so
- *        "auto" does not choose this tier there, even where the system refuses the tiles.
+ *        times avx512's rate; one row runs at the rate of memory (`kernels_matmul --time TIER 1`). Sapphire Rapids
+ *        issues it a quarter as often, so "auto" does not choose this tier there, even where the system refuses the
+ *        tiles.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -38,8 +36,7 @@
 
 #define TILE_ROWS      14 // two registers each, and three more for weights and x
 #define STRETCH_GROUPS 16 // 32 KiB for each panel
-#define STREAM_GROUPS  2  // 4 KiB for each panel, for quantized weights and one tile
-#define PANEL_GROUP    4  // panels of a task: their stretches are 128 KiB in L2, and on the stack where quantized
+#define PANEL_GROUP    4  // panels of a task: their stretches are 128 KiB in L2, and on the stack where made from codes
 #define ROW_BLOCK      (TILE_ROWS * 16)
 // Pairs of a row of x in a stretch. Not a power of two: rows of a tile must not compete for the same cache lines.
 #define X_STRIDE (STRETCH_GROUPS * SL_PAIR_STEPS + 16)
@@ -50,21 +47,19 @@
 
 /*
  * sums[panels][rows][32] += x[rows] W over `groups` groups. weights: pairs of the first panel. The next panel is
- * `stride` bytes later, and its sums are ROW_BLOCK rows later. scaled: weights are codes, with scales. Called with
- * constants only, so that acc stays in registers.
+ * `stride` bytes later, and its sums are ROW_BLOCK rows later. Called with constants only, so that acc
+ * stays in registers.
  */
-INLINE void tile(int rows, int panels, bool scaled, const char *weights, size_t stride, const int32_t *x,
+INLINE void tile(int rows, int panels, const char *weights, size_t stride, const int32_t *x,
                  int64_t groups, float *sums) {
     __m512 acc[TILE_ROWS][2];
     SL_UNROLL
     for (int t = 0; t < panels * rows; t++) {
         const float *from = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
-        acc[t][0] = scaled ? _mm512_setzero_ps() : _mm512_load_ps(from);
-        acc[t][1] = scaled ? _mm512_setzero_ps() : _mm512_load_ps(from + 16);
+        acc[t][0] = _mm512_load_ps(from);
+        acc[t][1] = _mm512_load_ps(from + 16);
     }
     for (int64_t g = 0; g < groups; g++) {
-        const char *scales = weights;
-        weights += scaled ? SL_PAIR_SCALES_BYTES : 0;
         for (int s = 0; s < SL_PAIR_STEPS; s += 4, weights += 4 * SL_PAIR_STEP_BYTES, x += 4) {
             SL_UNROLL
             for (int j = 0; j < 4; j++) {
@@ -81,69 +76,47 @@ INLINE void tile(int rows, int panels, bool scaled, const char *weights, size_t 
                 }
             }
         }
-        if (scaled) {
-            SL_UNROLL
-            for (int t = 0; t < panels * rows; t++) {
-                const float *scale = (const float *)(scales + (size_t)(t / rows) * stride);
-                float *to = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
-                _mm512_store_ps(to, _mm512_fmadd_ps(acc[t][0], _mm512_load_ps(scale), _mm512_load_ps(to)));
-                _mm512_store_ps(to + 16,
-                                _mm512_fmadd_ps(acc[t][1], _mm512_load_ps(scale + 16), _mm512_load_ps(to + 16)));
-                acc[t][0] = acc[t][1] = _mm512_setzero_ps();
-            }
-        }
     }
-    if (!scaled) {
-        SL_UNROLL
-        for (int t = 0; t < panels * rows; t++) {
-            float *to = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
-            _mm512_store_ps(to, acc[t][0]);
-            _mm512_store_ps(to + 16, acc[t][1]);
-        }
+    SL_UNROLL
+    for (int t = 0; t < panels * rows; t++) {
+        float *to = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
+        _mm512_store_ps(to, acc[t][0]);
+        _mm512_store_ps(to + 16, acc[t][1]);
     }
 }
 
 typedef void (*tile_fn)(const char *weights, size_t stride, const int32_t *x, int64_t groups, float *sums);
 
-#define TILE(name, rows, panels, scaled)                                                                               \
-    static void name(const char *weights, size_t stride, const int32_t *x, int64_t groups, float *sums) {              \
-        tile(rows, panels, scaled, weights, stride, x, groups, sums);                                                  \
+#define TILE(rows, panels)                                                                                             \
+    static void tile_##rows##x##panels(const char *weights, size_t stride, const int32_t *x, int64_t groups,           \
+                                       float *sums) {                                                                  \
+        tile(rows, panels, weights, stride, x, groups, sums);                                                          \
     }
-#define TILES(kind, scaled)                                                                                            \
-    TILE(kind##_1x1, 1, 1, scaled)                                                                                     \
-    TILE(kind##_1x4, 1, 4, scaled)                                                                                     \
-    TILE(kind##_2x1, 2, 1, scaled)                                                                                     \
-    TILE(kind##_2x2, 2, 2, scaled)                                                                                     \
-    TILE(kind##_3x1, 3, 1, scaled)                                                                                     \
-    TILE(kind##_4x1, 4, 1, scaled)                                                                                     \
-    TILE(kind##_5x1, 5, 1, scaled)                                                                                     \
-    TILE(kind##_6x1, 6, 1, scaled)                                                                                     \
-    TILE(kind##_7x1, 7, 1, scaled)                                                                                     \
-    TILE(kind##_8x1, 8, 1, scaled)                                                                                     \
-    TILE(kind##_9x1, 9, 1, scaled)                                                                                     \
-    TILE(kind##_10x1, 10, 1, scaled)                                                                                   \
-    TILE(kind##_11x1, 11, 1, scaled)                                                                                   \
-    TILE(kind##_12x1, 12, 1, scaled)                                                                                   \
-    TILE(kind##_13x1, 13, 1, scaled)                                                                                   \
-    TILE(kind##_14x1, 14, 1, scaled)
-TILES(pairs, false)
-TILES(codes, true)
+TILE(1, 1)
+TILE(1, 4)
+TILE(2, 1)
+TILE(2, 2)
+TILE(3, 1)
+TILE(4, 1)
+TILE(5, 1)
+TILE(6, 1)
+TILE(7, 1)
+TILE(8, 1)
+TILE(9, 1)
+TILE(10, 1)
+TILE(11, 1)
+TILE(12, 1)
+TILE(13, 1)
+TILE(14, 1)
 
-// By quantized or not, and rows - 1: one panel, and the most panels that the registers hold.
+// By rows - 1: one panel, and the most panels that the registers hold.
 static const struct row_tiles {
     tile_fn one, wide;
     int wide_panels;
-} tiles[2][TILE_ROWS] = {
-#define ROWS(kind)                                                                                                     \
-    {                                                                                                                  \
-        {kind##_1x1, kind##_1x4, 4}, {kind##_2x1, kind##_2x2, 2}, {kind##_3x1, kind##_3x1, 1},                         \
-            {kind##_4x1, kind##_4x1, 1}, {kind##_5x1, kind##_5x1, 1}, {kind##_6x1, kind##_6x1, 1},                     \
-            {kind##_7x1, kind##_7x1, 1}, {kind##_8x1, kind##_8x1, 1}, {kind##_9x1, kind##_9x1, 1},                     \
-            {kind##_10x1, kind##_10x1, 1}, {kind##_11x1, kind##_11x1, 1}, {kind##_12x1, kind##_12x1, 1},               \
-            {kind##_13x1, kind##_13x1, 1}, {kind##_14x1, kind##_14x1, 1},                                              \
-    }
-    [false] = ROWS(pairs),
-    [true] = ROWS(codes),
+} tiles[TILE_ROWS] = {
+#define ONE(rows) {tile_##rows##x1, tile_##rows##x1, 1}
+    {tile_1x1, tile_1x4, 4}, {tile_2x1, tile_2x2, 2}, ONE(3), ONE(4),  ONE(5),  ONE(6),  ONE(7),
+    ONE(8),                  ONE(9),                  ONE(10), ONE(11), ONE(12), ONE(13), ONE(14),
 };
 
 // --- x into pairs --------------------------------------------------------------------------------------------------
@@ -158,23 +131,13 @@ static int64_t stretch_groups(const struct sl_matrix *w) {
     return sl_div_up(groups, sl_div_up(groups, STRETCH_GROUPS));
 }
 
-static bool is_quantized(const struct sl_matrix *w) {
-    return w->format == SL_WEIGHT_INT8 || w->format == SL_WEIGHT_INT4;
-}
-
 /*
  * Returns true where codes are multiplied as they are (avx512vnni_codes.c): for all rows that are not a prompt's, and
  * for types whose one scale for 32 weights costs little beside their products. Rows of prompts are otherwise multiplied
  * by the bf16 of the weights, at 1.2 to 1.5 times that rate.
  */
 static bool is_vnnis(const struct sl_matrix *w, bool reading) {
-    for (int i = 0; i < SL_MAX_PARTS && reading && w->format == SL_WEIGHT_CODES; i++) {
-        const struct sl_code_type *type = w->parts[i].n > 0 ? sl_code_type(w->parts[i].dtype) : NULL;
-        if (type != NULL && (type->has_offset || type->shared < SL_CODE_GROUP)) {
-            return false;
-        }
-    }
-    return w->format == SL_WEIGHT_CODES;
+    return sl_code_is(w) && (!reading || !sl_pairs_pay(w));
 }
 
 // Returns true for weights that this file does not multiply.
@@ -184,10 +147,10 @@ static bool is_avx512s(const struct sl_matrix *w) {
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     if (is_avx512s(w)) {
-        return sl_avx512_matmul_scratch(w, m);
+        return 0;
     }
     size_t bytes = (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
-    size_t of_codes = w->format == SL_WEIGHT_CODES ? sl_vnni_matmul_scratch(w, m) : 0;
+    size_t of_codes = sl_code_is(w) ? sl_code_scratch(w, m) : 0;
     return bytes > of_codes ? bytes : of_codes;
 }
 
@@ -213,32 +176,24 @@ static void round_x(void *arg, int64_t begin, int64_t end, int member) {
 // --- matmul --------------------------------------------------------------------------------------------------------
 
 struct block {
-    char pairs[PANEL_GROUP * STRETCH_GROUPS * SL_PAIR_GROUP_BYTES]; // made from quantized weights
+    char pairs[PANEL_GROUP * STRETCH_GROUPS * SL_PAIR_GROUP_BYTES]; // made from codes
     float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL];
 } __attribute__((aligned(64)));
 
 // Returns `count` groups, from group g on, of n panels as pairs. The next panel is *stride_out bytes later.
 static const char *panel_pairs(const struct sl_matrix *w, int64_t first, int64_t n, int64_t g, int64_t count,
                                struct block *block, size_t *stride_out) {
-    if (w->format == SL_WEIGHT_CODES) {
-        *stride_out = (size_t)(count * SL_PAIR_STEPS * SL_PAIR_STEP_BYTES);
-        for (int64_t h = 0; h < 2 * n; h++) {
-            struct sl_code_half half = sl_code_half_at(w, first + h / 2, (int)(h % 2));
-            if (half.type != NULL) {
-                sl_pairs_of_half(&half, g, count, block->pairs + (size_t)(h / 2) * *stride_out + h % 2 * 64);
-            }
+    if (!sl_code_is(w)) {
+        *stride_out = (size_t)sl_weight_groups(w->k) * SL_PAIR_GROUP_BYTES;
+        return (const char *)w->packed + (size_t)first * *stride_out + (size_t)g * SL_PAIR_GROUP_BYTES;
+    }
+    const struct sl_pair_layout layout = {1, SL_PAIR_STEP_BYTES, SL_PAIR_GROUP_BYTES, 0};
+    *stride_out = (size_t)count * SL_PAIR_GROUP_BYTES;
+    for (int64_t h = 0; h < 2 * n; h++) {
+        struct sl_code_half half = sl_code_half_at(w, first + h / 2, (int)(h % 2));
+        if (half.type != NULL) {
+            sl_pairs_of_half(&half, g, count, &layout, block->pairs + (size_t)(h / 2) * *stride_out + h % 2 * 64);
         }
-        return block->pairs;
-    }
-    size_t stride = (size_t)sl_weight_groups(w->k) * sl_pairs_packed_bytes(w);
-    const char *packed = (const char *)w->packed + (size_t)first * stride + (size_t)g * sl_pairs_packed_bytes(w);
-    if (!is_quantized(w)) {
-        *stride_out = stride;
-        return packed;
-    }
-    *stride_out = (size_t)(count * SL_PAIR_GROUP_BYTES);
-    for (int64_t p = 0; p < n; p++) {
-        sl_pairs_of_codes(w, packed + (size_t)p * stride, count, block->pairs + (size_t)p * *stride_out);
     }
     return block->pairs;
 }
@@ -248,22 +203,20 @@ static void multiply(const struct sl_product *a, const struct sl_panel_task *tas
     // rows of a tile, balanced so that no tile has only a few
     int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS));
     int64_t groups = sl_weight_groups(a->w->k), stretch = stretch_groups(a->w);
-    int64_t length = is_quantized(a->w) && rows <= TILE_ROWS ? STREAM_GROUPS : stretch;
-    const struct row_tiles *of_rows = tiles[is_quantized(a->w)];
     for (int64_t p = 0; p < n; p++) {
         sl_sums_start(a, first + p, row, rows, block->sums[p]);
     }
     for (int64_t g = 0, count; g < groups; g += count) {
         size_t stride;
-        count = sl_min(length, sl_min((g / stretch + 1) * stretch, groups) - g);
+        count = sl_min(stretch, groups - g);
         const char *weights = panel_pairs(a->w, first, n, g, count, block, &stride);
         for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
             tile_rows = sl_min(even_rows, rows - r);
             const int32_t *x = x_pairs(a, row + r, g);
-            int wide = of_rows[tile_rows - 1].wide_panels;
+            int wide = tiles[tile_rows - 1].wide_panels;
             for (int64_t p = 0, panels; p < n; p += panels) {
                 panels = p + wide <= n ? wide : 1;
-                tile_fn fn = panels == wide ? of_rows[tile_rows - 1].wide : of_rows[tile_rows - 1].one;
+                tile_fn fn = panels == wide ? tiles[tile_rows - 1].wide : tiles[tile_rows - 1].one;
                 fn(weights + (size_t)p * stride, stride, x, count, block->sums[p] + r * SL_PANEL);
             }
         }
@@ -291,7 +244,7 @@ static bool arranges(const struct sl_matrix *w) {
 static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
                     int n_parts) {
     if (is_vnnis(w, args->reading)) {
-        sl_vnni_arrange(stream, w, args, part, n_parts);
+        sl_code_arrange(&sl_vnni_code_kernels, stream, w, args, part, n_parts);
         return;
     }
     struct sl_product a = sl_product_of(w, args);
@@ -302,7 +255,7 @@ static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const s
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     if (is_vnnis(w, args->reading)) {
-        sl_vnni_matmul(stream, w, args);
+        sl_code_matmul(&sl_vnni_code_kernels, stream, w, args);
         return;
     }
     if (is_avx512s(w)) {
@@ -323,15 +276,12 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
 }
 
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    if (matrix->format == SL_WEIGHT_CODES) {
-        return sl_code_pack(stream, matrix, err);
-    }
-    return is_avx512s(matrix) ? sl_avx512_pack(stream, matrix, err) : sl_pairs_pack(stream, matrix, err);
+    bool pairs = !is_avx512s(matrix) && !sl_code_is(matrix);
+    return pairs ? sl_pairs_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
 }
 
 void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs
     ops->widened = SL_BF16;
-    ops->keeps_codes = true;
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = arranges;

@@ -15,7 +15,25 @@ static size_t part_bytes(const struct sl_matrix *w, const struct sl_rows *part) 
     return part->n > 0 ? (size_t)part_halves(part) * sl_code_half_bytes(sl_code_type(part->dtype), w->k) : 0;
 }
 
+// Returns the type of the blocks that pack() quantizes.
+static enum sl_dtype quantized_dtype(const struct sl_matrix *w) {
+    return w->format == SL_WEIGHT_INT8 ? SL_Q8_0 : SL_Q4_0;
+}
+
+static struct sl_code_half quantized_half_at(const struct sl_matrix *w, int64_t p, int half) {
+    enum sl_dtype dtype = quantized_dtype(w);
+    const struct sl_code_type *type = sl_code_type(dtype);
+    if (sl_panel_row(w, p, half * SL_PANEL_HALF) < 0) {
+        return (struct sl_code_half){SL_F32, NULL, NULL};
+    }
+    const char *data = w->packed;
+    return (struct sl_code_half){dtype, type, data + (size_t)(2 * p + half) * sl_code_half_bytes(type, w->k)};
+}
+
 struct sl_code_half sl_code_half_at(const struct sl_matrix *w, int64_t p, int half) {
+    if (w->format != SL_WEIGHT_CODES) {
+        return quantized_half_at(w, p, half);
+    }
     int64_t row = w->gated ? p * SL_PANEL_HALF + half * (w->n / 2) : p * SL_PANEL + half * SL_PANEL_HALF;
     const char *data = w->packed;
     for (int i = 0; i < SL_MAX_PARTS; i++) {
@@ -113,7 +131,43 @@ static void pack_halves(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
+// Quantizes the 16 rows of half panels: number 2 p + half.
+static void quantize_halves(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_matrix *w = arg;
+    const struct sl_code_type *type = sl_code_type(quantized_dtype(w));
+    size_t half_bytes = sl_code_half_bytes(type, w->k), block_bytes = sl_code_block_bytes(type);
+    struct sl_code_block rows[SL_HALF];
+    int8_t codes[SL_WEIGHT_GROUP];
+    (void)member;
+    for (int64_t half = begin; half < end; half++) {
+        unsigned char *out = (unsigned char *)w->packed + (size_t)half * half_bytes;
+        memset(out, 0, half_bytes);
+        for (int64_t g = 0; g < sl_weight_groups(w->k); g++, out += block_bytes) {
+            for (int c = 0; c < SL_HALF; c++) {
+                rows[c].scale = sl_panel_quantize(w, half / 2, (int)(half % 2) * SL_HALF + c, g, codes);
+                for (int i = 0; i < SL_WEIGHT_GROUP; i++) {
+                    rows[c].codes[i] = (uint8_t)(codes[i] + type->zero);
+                }
+            }
+            put_block(type, rows, out);
+        }
+    }
+}
+
+static enum sl_status quantize(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    int64_t halves = 2 * sl_panel_count(matrix, sl_matrix_outputs(matrix));
+    size_t bytes = (size_t)halves * sl_code_half_bytes(sl_code_type(quantized_dtype(matrix)), matrix->k);
+    enum sl_status status = sl_panels_allocate(matrix, bytes, err);
+    if (status == SL_OK) {
+        sl_stream_run(stream, halves, 2, quantize_halves, matrix);
+    }
+    return status;
+}
+
 enum sl_status sl_code_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    if (matrix->format != SL_WEIGHT_CODES) {
+        return quantize(stream, matrix, err);
+    }
     size_t bytes = 0;
     for (int i = 0; i < SL_MAX_PARTS; i++) {
         bytes += part_bytes(matrix, &matrix->parts[i]);

@@ -15,7 +15,8 @@
  *         Steps of 8 bits are 64 bytes each. Otherwise the low four bits of steps 2 j and 2 j + 1 share 64 bytes; a
  *         fifth bit is bit 4 c + i of the 64-bit word of the step; bits 5 and 6 of steps 4 j .. 4 j + 3 share 64 bytes.
  *
- *         The parts of a matrix may have different types. Each part starts a half panel.
+ *         The parts of a matrix of SL_WEIGHT_CODES may have different types. Each part starts a half panel. INT8 and
+ *         INT4 become blocks of Q8_0 and Q4_0, all halves of the first panel, then those of the second.
  */
 #pragma once
 
@@ -38,9 +39,14 @@ static inline size_t sl_code_block_bytes(const struct sl_code_type *type) {
            (size_t)(type->n_weights / SL_CODE_GROUP) * sl_code_group_bytes(type->bits);
 }
 
-// Returns the bytes of 16 rows of k weights.
+// Returns the bytes of 16 rows of k weights. The last block of quantized rows may be padded.
 static inline size_t sl_code_half_bytes(const struct sl_code_type *type, int64_t k) {
-    return (size_t)(k / type->n_weights) * sl_code_block_bytes(type);
+    return (size_t)sl_div_up(k, type->n_weights) * sl_code_block_bytes(type);
+}
+
+// Returns true for matrices that are codes here: those of a file, and those that pack() quantizes.
+static inline bool sl_code_is(const struct sl_matrix *w) {
+    return w->format != SL_WEIGHT_STORED;
 }
 
 struct sl_code_half {
@@ -52,5 +58,5 @@ struct sl_code_half {
 // Returns half `half` (0 or 1) of panel p (panels.h).
 struct sl_code_half sl_code_half_at(const struct sl_matrix *w, int64_t p, int half);
 
-// Entries of struct sl_ops for SL_WEIGHT_CODES; sl_panels_free() is the inverse.
+// Implements ops->pack for matrices whose sl_code_is() is true; sl_panels_free() is the inverse.
 enum sl_status sl_code_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);

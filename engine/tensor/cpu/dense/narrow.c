@@ -13,23 +13,17 @@
 #define PANEL_GROUP 8 // panels of a task: SL_NARROW_BLOCK steps of them, widened, are 128 KiB on the stack and in L2
 
 static enum sl_narrow_form form_of(const struct sl_matrix *w) {
-    if (w->format == SL_WEIGHT_STORED) {
-        return w->dtype == SL_F32 ? SL_NARROW_F32 : w->dtype == SL_F16 ? SL_NARROW_F16 : SL_NARROW_BF16;
-    }
-    return w->format == SL_WEIGHT_INT8 ? SL_NARROW_INT8 : SL_NARROW_INT4;
+    return w->dtype == SL_F32 ? SL_NARROW_F32 : w->dtype == SL_F16 ? SL_NARROW_F16 : SL_NARROW_BF16;
 }
 
-// Returns the bytes of a panel: stored ones end with the k-th step, quantized ones with the group.
 static size_t panel_bytes(const struct sl_matrix *w) {
-    size_t group_bytes = sl_narrow_group_bytes(form_of(w));
-    return w->format == SL_WEIGHT_STORED ? (size_t)w->k * (group_bytes / SL_WEIGHT_GROUP)
-                                         : (size_t)sl_weight_groups(w->k) * group_bytes;
+    return (size_t)w->k * sl_narrow_step_bytes(form_of(w));
 }
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
 // Writes row c of a panel; memory for rows past the matrix stays zero.
-static void pack_stored_row(const struct sl_matrix *w, int64_t j, int c, char *panel) {
+static void pack_row(const struct sl_matrix *w, int64_t j, int c, char *panel) {
     size_t size = sl_dtype_bytes(w->dtype), step_bytes = SL_NARROW * size;
     char *to = panel + (size_t)(w->dtype == SL_BF16 ? 2 * (c % 8) + c / 8 : c) * size;
     const unsigned char *from = sl_weight_row(w, j);
@@ -42,23 +36,6 @@ static void pack_stored_row(const struct sl_matrix *w, int64_t j, int c, char *p
     }
 }
 
-// Writes a row's codes into every step; an INT4 code goes into its nibble of zeroed memory.
-static void pack_quantized_row(const struct sl_matrix *w, int64_t j, int c, char *panel) {
-    enum sl_narrow_form form = form_of(w);
-    for (int64_t g = 0; g < sl_weight_groups(w->k); g++, panel += sl_narrow_group_bytes(form)) {
-        int8_t codes[SL_WEIGHT_GROUP];
-        uint8_t *to = (uint8_t *)panel + SL_NARROW_SCALES;
-        int n = sl_weight_quantize_group(w, j, g, codes, (uint16_t *)panel + c);
-        for (int s = 0; s < n; s++) {
-            if (form == SL_NARROW_INT8) {
-                to[s * SL_NARROW + c] = (uint8_t)codes[s];
-            } else { // byte s % 4 of a word has the nibbles of step s
-                to[(s / 4 * 8 + c % 8) * 4 + s % 4] |= (uint8_t)((codes[s] & 15) << (c / 8 * 4));
-            }
-        }
-    }
-}
-
 static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_matrix *w = arg;
     size_t bytes = panel_bytes(w);
@@ -67,11 +44,7 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
         char *panel = (char *)w->packed + (size_t)p * bytes;
         memset(panel, 0, bytes);
         for (int c = 0; c < SL_NARROW && p * SL_NARROW + c < w->n; c++) {
-            if (w->format == SL_WEIGHT_STORED) {
-                pack_stored_row(w, p * SL_NARROW + c, c, panel);
-            } else {
-                pack_quantized_row(w, p * SL_NARROW + c, c, panel);
-            }
+            pack_row(w, p * SL_NARROW + c, c, panel);
         }
     }
 }
@@ -168,7 +141,7 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     const struct product *a = arg;
     const struct sl_matrix *w = a->w;
     enum sl_narrow_form form = form_of(w);
-    size_t stride = panel_bytes(w), group_bytes = sl_narrow_group_bytes(form);
+    size_t stride = panel_bytes(w), step_bytes = sl_narrow_step_bytes(form);
     struct block block;
     (void)member;
     for (int64_t t = begin; t < end; t++) {
@@ -178,7 +151,7 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
             int64_t count = sl_min(SL_NARROW_BLOCK, w->k - i);
             for (int64_t p = first; p < last; p++) {
                 const char *panel = (const char *)w->packed + (size_t)p * stride;
-                a->kernels->widen(form, panel + (size_t)(i / SL_WEIGHT_GROUP) * group_bytes, count,
+                a->kernels->widen(form, panel + (size_t)i * step_bytes, count,
                                   block.weights[p - first]);
             }
             for (int64_t row = task.row; row < row_end; row += SL_NARROW_ROWS) {

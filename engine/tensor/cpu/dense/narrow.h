@@ -5,8 +5,8 @@
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
- * Design: W is packed once into panels of 16 outputs, k steps of 16 weights each, in the type of the file or quantized;
- *         see enum sl_narrow_form. The last panel is padded with zeros. A tile is up to 6 rows by 16 outputs of y in
+ * Design: W is packed once into panels of 16 outputs, k steps of 16 weights each, in the type of the file; see enum
+ *         sl_narrow_form. Matrices of codes are in code_matmul.h. The last panel is padded with zeros. A tile is up to 6 rows by 16 outputs of y in
  *         registers; each step multiplies 16 weights by one x of every row. Few rows are bound by memory: weights are
  *         widened in registers as they are read, and narrow tiles take several panels at once so that enough sums are
  *         in flight. Many rows are bound by arithmetic: SL_NARROW_BLOCK steps of a few panels are widened once, stay in
@@ -14,8 +14,7 @@
  *
  * Invariants: every sum starts from 0 (or y) and takes i in ascending order with one fused multiply-add a step; between
  *             stretches of k it passes through y unchanged. So neither m, nor the tile, nor the number of threads
- *             changes a bit. All types widen exactly, and so do quantized weights: a code of 8 bits times an f16 fits
- *             an f32.
+ *             changes a bit. All types widen exactly.
  */
 #pragma once
 
@@ -30,29 +29,15 @@
  * The layout of the 16 weights w[c] of a step in a panel:
  *   F32, F16  in order
  *   BF16      c and c + 8 in the lower and upper half of 32-bit word c: a shift and a mask widen them
- *   INT8      in order; their 16 scales precede every SL_WEIGHT_GROUP steps
- *   INT4      four steps together, step s of weight c in nibble 2 s of 32-bit word c, and of c + 8 in nibble 2 s + 1;
- *             their 16 scales precede every SL_WEIGHT_GROUP steps
  */
-enum sl_narrow_form { SL_NARROW_F32, SL_NARROW_F16, SL_NARROW_BF16, SL_NARROW_INT8, SL_NARROW_INT4, SL_NARROW_FORMS };
+enum sl_narrow_form { SL_NARROW_F32, SL_NARROW_F16, SL_NARROW_BF16, SL_NARROW_FORMS };
 
-#define SL_NARROW_SCALES (SL_NARROW * sizeof(uint16_t))
-
-// Returns the bytes of SL_WEIGHT_GROUP steps, with their scales.
-static inline size_t sl_narrow_group_bytes(enum sl_narrow_form form) {
-    static const size_t bytes[] = {
-        [SL_NARROW_F32] = SL_WEIGHT_GROUP * SL_NARROW * 4,
-        [SL_NARROW_F16] = SL_WEIGHT_GROUP * SL_NARROW * 2,
-        [SL_NARROW_BF16] = SL_WEIGHT_GROUP * SL_NARROW * 2,
-        [SL_NARROW_INT8] = SL_WEIGHT_GROUP * SL_NARROW + SL_NARROW_SCALES,
-        [SL_NARROW_INT4] = SL_WEIGHT_GROUP * SL_NARROW / 2 + SL_NARROW_SCALES,
-    };
-    return bytes[form];
+static inline size_t sl_narrow_step_bytes(enum sl_narrow_form form) {
+    return SL_NARROW * (form == SL_NARROW_F32 ? 4 : 2);
 }
 
 /*
- * y[rows][16 panels] += x[rows][k] W: the sums start from y, or from 0 when `fresh`. weights: the first panel at the
- * beginning of a group; the next panel is `stride` bytes later. ldx, ldy: floats from row to row.
+ * y[rows][16 panels] += x[rows][k] W: the sums start from y, or from 0 when `fresh`. weights: the first panel; the next panel is `stride` bytes later. ldx, ldy: floats from row to row.
  */
 typedef void (*sl_narrow_tile_fn)(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *y,
                                   int64_t ldy, bool fresh);
@@ -63,13 +48,13 @@ struct sl_narrow_kernels {
         sl_narrow_tile_fn one, wide;
         int wide_panels;
     } tiles[SL_NARROW_FORMS][SL_NARROW_ROWS];
-    // Widens k steps to f32 [k][16], from the beginning of a group on.
-    void (*widen)(enum sl_narrow_form form, const char *group, int64_t k, float *out);
+    // Widens k steps to f32 [k][16].
+    void (*widen)(enum sl_narrow_form form, const char *weights, int64_t k, float *out);
     // Writes y[n] = act(sums[n] + bias) or, for a gated matrix, act(sums[0 .. n) + bias) * (sums[n .. 2n) + bias).
     void (*finish)(const struct sl_matrix *w, const float *sums, int64_t n, float *y);
 };
 
-// Entries of struct sl_ops; sl_panels_free() is the inverse of sl_narrow_pack().
+// Entries of struct sl_ops for stored matrices; sl_panels_free() is the inverse of sl_narrow_pack().
 enum sl_status sl_narrow_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 size_t sl_narrow_scratch(const struct sl_matrix *w, int64_t m);
 void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_stream *stream, const struct sl_matrix *w,

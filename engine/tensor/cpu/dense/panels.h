@@ -89,3 +89,32 @@ static inline struct sl_panel_task sl_panel_task(const struct sl_panel_tasks *ta
  * padded. Returns the scale (f16).
  */
 uint16_t sl_panel_quantize(const struct sl_matrix *w, int64_t p, int c, int64_t g, int8_t *codes_out);
+
+// One product; its tasks compute (rows, panels) blocks.
+struct sl_product {
+    const struct sl_matrix *w;
+    const float *x;
+    int64_t x_stride, m;
+    float *y;
+    int64_t y_stride;
+    int64_t outputs; // columns of y
+    bool accumulate;
+    int64_t n_panels;
+    struct sl_panel_tasks tasks;
+    void *scratch;
+    int64_t first_task; // the first task of a part of x
+};
+
+static inline struct sl_product sl_product_of(const struct sl_matrix *w, const struct sl_matmul *args) {
+    int64_t outputs = args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w);
+    return (struct sl_product){.w = w,
+                               .x = args->x,
+                               .x_stride = args->x_stride,
+                               .m = args->m,
+                               .y = args->y,
+                               .y_stride = args->y_stride,
+                               .outputs = outputs,
+                               .accumulate = args->accumulate,
+                               .n_panels = sl_panel_count(w, outputs),
+                               .scratch = args->scratch};
+}

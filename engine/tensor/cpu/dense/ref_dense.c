@@ -3,52 +3,25 @@
  * Purpose: the dense operations as plain C that reads like the formulas of engine/tensor/ops.h. Tests compare every
  *          other tier with it.
  *
- * Design: stored weights are not packed: rows are read where the model file is mapped, at any alignment. Quantized
- *         weights are [n][k] codes and then [n][groups] scales. Sums are f32, in ascending order of k, and start from y
+ * Design: stored weights are not packed: rows are read where the model file is mapped, at any alignment. Products with
+ *         codes are in plain_codes.c. Sums are f32, in ascending order of k, and start from y
  *         where matmul accumulates: every tier keeps this order.
  */
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
 
 #include "engine/tensor/cpu/dense/fills.h"
+#include "engine/tensor/cpu/dense/plain_codes.h"
 #include "engine/tensor/rope_angles.h"
 #include "engine/tensor/weights.h"
 
 // --- weights -------------------------------------------------------------------------------------------------------
 
-static int8_t *packed_codes(const struct sl_matrix *w, int64_t j) {
-    return (int8_t *)w->packed + j * w->k;
-}
-
-static uint16_t *packed_scales(const struct sl_matrix *w, int64_t j) {
-    size_t codes = ((size_t)(w->n * w->k) + 1) / 2 * 2;
-    return (uint16_t *)((char *)w->packed + codes) + j * sl_weight_groups(w->k);
-}
-
-static void quantize_rows(void *arg, int64_t begin, int64_t end, int member) {
-    const struct sl_matrix *w = arg;
-    (void)member;
-    for (int64_t j = begin; j < end; j++) {
-        sl_weight_quantize_row(w, j, packed_codes(w, j), packed_scales(w, j));
-    }
-}
-
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     matrix->packed = NULL;
     matrix->packed_bytes = 0;
-    if (matrix->format == SL_WEIGHT_STORED) {
-        return SL_OK;
-    }
-    size_t bytes = (size_t)(matrix->n * matrix->k) + 1 + (size_t)(matrix->n * sl_weight_groups(matrix->k)) * 2;
-    matrix->packed = malloc(bytes);
-    if (matrix->packed == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
-    }
-    matrix->packed_bytes = bytes;
-    sl_stream_run(stream, matrix->n, 16, quantize_rows, matrix);
-    return SL_OK;
+    return sl_code_is(matrix) ? sl_code_pack(stream, matrix, err) : SL_OK;
 }
 
 static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
@@ -58,34 +31,23 @@ static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matr
     return SL_OK;
 }
 
-static void unpack(struct sl_matrix *matrix) {
-    free(matrix->packed);
-    matrix->packed = NULL;
-    matrix->packed_bytes = 0;
-}
-
 // --- matmul --------------------------------------------------------------------------------------------------------
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    (void)w;
-    (void)m;
-    return 0;
+    return sl_code_is(w) ? sl_code_scratch(w, m) : 0;
+}
+
+static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts) {
+    sl_code_arrange(&sl_plain_code_kernels, stream, w, args, part, n_parts);
 }
 
 // Returns start + sum_i x[i] W[j][i] + bias[j].
 static float product(const struct sl_matrix *w, int64_t j, const float *x, float start) {
     float sum = start;
-    if (w->format == SL_WEIGHT_STORED) {
-        const unsigned char *row = sl_weight_row(w, j);
-        for (int64_t i = 0; i < w->k; i++) {
-            sum += x[i] * sl_weight_element(row, w->dtype, i);
-        }
-    } else {
-        const int8_t *codes = packed_codes(w, j);
-        const uint16_t *scales = packed_scales(w, j);
-        for (int64_t i = 0; i < w->k; i++) {
-            sum += x[i] * (sl_f16_to_f32(scales[i / SL_WEIGHT_GROUP]) * (float)codes[i]);
-        }
+    const unsigned char *row = sl_weight_row(w, j);
+    for (int64_t i = 0; i < w->k; i++) {
+        sum += x[i] * sl_weight_element(row, w->dtype, i);
     }
     return w->bias != NULL ? sum + w->bias[j] : sum;
 }
@@ -110,6 +72,10 @@ static void matmul_columns(void *arg, int64_t begin, int64_t end, int member) {
 }
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    if (sl_code_is(w)) {
+        sl_code_matmul(&sl_plain_code_kernels, stream, w, args);
+        return;
+    }
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
     struct matmul_task task = {w, *args};
     sl_stream_run(stream, args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w), 16, matmul_columns, &task);
@@ -121,10 +87,7 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
     (void)stream;
     for (int64_t r = 0; r < m; r++) {
         assert(ids[r] >= 0 && ids[r] < table->n);
-        const unsigned char *row = sl_weight_row(table, ids[r]);
-        for (int64_t i = 0; i < table->k; i++) {
-            out[r * table->k + i] = sl_weight_element(row, table->dtype, i);
-        }
+        sl_weight_widen_row(table, ids[r], out + r * table->k);
     }
 }
 
@@ -193,10 +156,13 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
 
 void sl_ref_dense_fill(struct sl_ops *ops) {
     ops->widened = SL_F16;
+    ops->keeps_codes = true;
     ops->pack = pack;
-    ops->unpack = unpack;
+    ops->unpack = sl_panels_free;
     ops->pack_rows = pack_rows;
     ops->matmul_scratch = matmul_scratch;
+    ops->arranges = sl_code_is;
+    ops->arrange = arrange;
     ops->matmul = matmul;
     ops->embed = embed;
     ops->norm = norm;

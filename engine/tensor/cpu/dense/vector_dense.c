@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the dense operations of tiers avx2 and neon, except matmul (avx2_matmul.c, neon_matmul.c). The reference
-//          fills the others.
+// Purpose: the dense operations of tiers avx2 and neon. Products with numbers are in avx2_matmul.c and neon_matmul.c,
+//          those with codes in code_matmul.c. The reference fills the others.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "engine/tensor/cpu/dense/avx2_codes.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/dense/narrow.h"
 #include "engine/tensor/cpu/dense/panels.h"
+#include "engine/tensor/cpu/dense/plain_codes.h"
 #include "engine/tensor/cpu/dense/rows.h"
 #include "engine/tensor/cpu/simd/vector.h"
 #include "engine/tensor/weights.h"
@@ -100,11 +102,42 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
     sl_rotate_run(stream, (struct sl_rotate_rows){rotate_row, rope, cosines, sines, x});
 }
 
+// --- products --------------------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+#define CODE_KERNELS (&sl_avx2_code_kernels)
+#else
+#define CODE_KERNELS (&sl_plain_code_kernels)
+#endif
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return sl_code_is(matrix) ? sl_code_pack(stream, matrix, err) : sl_narrow_pack(stream, matrix, err);
+}
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    return sl_code_is(w) ? sl_code_scratch(w, m) : sl_narrow_scratch(w, m);
+}
+
+static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts) {
+    sl_code_arrange(CODE_KERNELS, stream, w, args, part, n_parts);
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    if (sl_code_is(w)) {
+        sl_code_matmul(CODE_KERNELS, stream, w, args);
+    } else {
+        sl_vector_matmul(stream, w, args);
+    }
+}
+
 void sl_vector_dense_fill(struct sl_ops *ops) {
-    ops->pack = sl_narrow_pack;
+    ops->pack = pack;
     ops->unpack = sl_panels_free;
-    ops->matmul_scratch = sl_narrow_scratch;
-    ops->matmul = sl_vector_matmul;
+    ops->matmul_scratch = matmul_scratch;
+    ops->arranges = sl_code_is;
+    ops->arrange = arrange;
+    ops->matmul = matmul;
     ops->embed = embed;
     ops->norm = norm;
     ops->rotate = rotate;

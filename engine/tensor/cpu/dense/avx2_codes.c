@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the inner loops of products with codes (code_matmul.h) with AVX2, which multiplies pairs of 16-bit integers.
+ *
+ * Design: a register has a step of 8 rows of W, byte 4 c + i. As 16-bit integers, its even bytes are the weights 0 and
+ *         2 of each row, its odd ones 1 and 3; `turns` has x in this order. Sums are integers of half a group at a
+ *         time, in registers for all rows of x; y is in L1.
+ */
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/tensor/cpu/dense/avx2_codes.h"
+#include "engine/tensor/cpu/dense/vector_finish.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+#define AHEAD  4096 // bytes that a tile asks for before it reads them
+
+static int32_t sum_of(__m256i v) {
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(1, 0, 3, 2)));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(2, 3, 0, 1))));
+}
+
+// Returns the largest |x|, or NaN: magnitudes compare as integers.
+static float largest(const float *x) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i most = _mm256_setzero_si256();
+    for (int i = 0; i < SL_CODE_GROUP; i += 8) {
+        __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        most = _mm256_max_epi32(most, _mm256_and_si256(bits, magnitude));
+    }
+    __m128i half = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, _MM_SHUFFLE(1, 0, 3, 2)));
+    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, _MM_SHUFFLE(2, 3, 0, 1)));
+    return _mm_cvtss_f32(_mm_castsi128_ps(half));
+}
+
+static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
+    const __m256i by_turns = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2, 3, 6,
+                                              7, 8, 9, 12, 13, 10, 11, 14, 15);
+    float most = largest(x);
+    __m256 inverse = _mm256_set1_ps(most < SL_CODE_LEAST ? 0.0f : SL_CODE_LARGEST / most);
+    out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
+    for (int half = 0; half < 2; half++) {
+        __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * half), inverse));
+        __m256i second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * half + 8), inverse));
+        __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), _MM_SHUFFLE(3, 1, 2, 0));
+        _mm256_storeu_si256((__m256i *)(void *)(out->turns + 16 * half), _mm256_shuffle_epi8(packed, by_turns));
+        out->sums[half] = sum_of(_mm256_add_epi32(first, second));
+    }
+    out->sums[2] = out->sums[0] + out->sums[1];
+    for (int i = 0; i < 3; i++) {
+        out->scaled[i] = out->scale * (float)out->sums[i];
+    }
+    out->unused = 0;
+}
+
+// --- a group ---------------------------------------------------------------------------------------------------------
+
+INLINE __m256i bytes_at(const char *at) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)at);
+}
+
+// Returns 16 in the bytes whose bit of the 32 at `at` is set.
+INLINE __m256i fifth_bits(const char *at) {
+    const __m256i byte_of = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
+                                             3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit_of = _mm256_set1_epi64x((long long)0x8040201008040201ull);
+    int32_t word;
+    memcpy(&word, at, sizeof word);
+    __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), byte_of), bit_of);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit_of), _mm256_set1_epi8(16));
+}
+
+// Loads step `step` of a group for rows 8 * eight and on: 16-bit integers of weights 0 and 2, and of 1 and 3.
+INLINE void load_turns(struct sl_code_form form, const char *codes, int step, int eight, __m256i turns[2]) {
+    const char *high = codes + 4 * 64;
+    __m256i bytes;
+    if (form.bits == 8) {
+        bytes = bytes_at(codes + step * 64 + eight * 32);
+    } else {
+        __m256i pair = bytes_at(codes + step / 2 * 64 + eight * 32);
+        if (form.bits == 4) {
+            const __m256i nibble = _mm256_set1_epi16(15);
+            turns[0] = _mm256_and_si256(step % 2 == 0 ? pair : _mm256_srli_epi16(pair, 4), nibble);
+            turns[1] = step % 2 == 0 ? _mm256_and_si256(_mm256_srli_epi16(pair, 8), nibble) : _mm256_srli_epi16(pair, 12);
+            return;
+        }
+        bytes = _mm256_and_si256(step % 2 == 0 ? pair : _mm256_srli_epi16(pair, 4), _mm256_set1_epi8(15));
+    }
+    if (form.bits == 5) {
+        bytes = _mm256_or_si256(bytes, fifth_bits(high + step * 8 + eight * 4));
+    } else if (form.bits == 6) {
+        __m256i planes = bytes_at(high + step / 4 * 64 + eight * 32);
+        const int at = step % 4 * 2; // bits at, at + 1 of a byte become bits 4 and 5
+        planes = at <= 4 ? _mm256_slli_epi16(planes, 4 - at) : _mm256_srli_epi16(planes, 2);
+        bytes = _mm256_or_si256(bytes, _mm256_and_si256(planes, _mm256_set1_epi8(0x30)));
+    }
+    turns[0] = _mm256_and_si256(bytes, _mm256_set1_epi16(255));
+    turns[1] = _mm256_srli_epi16(bytes, 8);
+}
+
+INLINE __m256i two_turns(const int16_t *at) {
+    int32_t word;
+    memcpy(&word, at, sizeof word);
+    return _mm256_set1_epi32(word);
+}
+
+// The scales and offsets of 8 rows of W.
+struct scales {
+    __m256 scale, offset;
+};
+
+// Adds the products of 8 rows' weights of a group that share `scales` to sums[rows][8].
+INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int share, int eight, struct scales scales,
+                      const struct sl_code_x *x, int64_t ldx, float *sums) {
+    const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : share;
+    __m256i products[SL_CODE_TILE_ROWS];
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        products[r] = _mm256_setzero_si256();
+    }
+    UNROLL
+    for (int s = 0; s < steps; s++) {
+        const int step = share * steps + s;
+        __m256i c[2];
+        load_turns(form, codes, step, eight, c);
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            const int16_t *turns = x[r * ldx].turns + 4 * step;
+            products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[0], two_turns(turns)));
+            products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[1], two_turns(turns + 2)));
+        }
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++, sums += SL_PANEL) {
+        const struct sl_code_x *group = &x[r * ldx];
+        __m256i sum = products[r];
+        if (form.zero_shift >= 0) {
+            sum = _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(group->sums[which]), form.zero_shift));
+        }
+        __m256 scaled = _mm256_mul_ps(scales.scale, _mm256_set1_ps(group->scale));
+        __m256 y = _mm256_fmadd_ps(scaled, _mm256_cvtepi32_ps(sum), _mm256_loadu_ps(sums));
+        if (form.has_offset) {
+            y = _mm256_fmadd_ps(scales.offset, _mm256_set1_ps(group->scaled[which]), y);
+        }
+        _mm256_storeu_ps(sums, y);
+    }
+}
+
+// --- tiles -----------------------------------------------------------------------------------------------------------
+
+INLINE __m256 from_f16(const char *at) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
+}
+
+INLINE struct scales load_block_scales(struct sl_code_form form, const char *block, int eight) {
+    struct scales scales = {from_f16(block + 16 * eight), _mm256_setzero_ps()};
+    if (form.has_offset) {
+        scales.offset = from_f16(block + 2 * SL_HALF + 16 * eight);
+    }
+    return scales;
+}
+
+// Returns the scales that a group has at `group`, for the weights of one share.
+INLINE struct scales load_scales(struct sl_code_form form, struct scales block, const char *group, int share,
+                                 int eight) {
+    if (form.block == 1) {
+        return block;
+    }
+    group += SL_HALF * (form.has_offset ? 2 : 1) * share + 8 * eight;
+    __m256i s = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)group));
+    struct scales scales = {_mm256_mul_ps(block.scale, _mm256_cvtepi32_ps(s)), _mm256_setzero_ps()};
+    if (form.has_offset) {
+        __m256i o = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(group + SL_HALF)));
+        scales.offset = _mm256_mul_ps(block.offset, _mm256_cvtepi32_ps(o));
+    }
+    return scales;
+}
+
+INLINE void tile(struct sl_code_form form, int rows, const char *half, const struct sl_code_x *x, int64_t ldx,
+                 int64_t n_groups, float *sums) {
+    const int shares = SL_CODE_GROUP / form.shared, values = form.has_offset ? 2 : 1;
+    const size_t code_bytes = sl_code_group_bytes(form.bits);
+    for (int64_t g = 0; g < n_groups; g += form.block) {
+        const struct scales block[2] = {load_block_scales(form, half, 0), load_block_scales(form, half, 1)};
+        half += 2 * SL_HALF * values;
+        for (int i = 0; i < form.block; i++, x++) {
+            const char *codes = half + (form.block == 1 ? 0 : SL_HALF * values * shares);
+            for (size_t line = 0; line < code_bytes; line += 64) {
+                _mm_prefetch(codes + AHEAD + line, _MM_HINT_T0);
+            }
+            UNROLL
+            for (int eight = 0; eight < 2; eight++) {
+                UNROLL
+                for (int share = 0; share < shares; share++) {
+                    add_share(form, rows, codes, share, eight, load_scales(form, block[eight], half, share, eight), x,
+                              ldx, sums + 8 * eight);
+                }
+            }
+            half = codes + code_bytes;
+        }
+    }
+}
+
+#include "engine/tensor/cpu/dense/code_tiles.h"
+
+// --- sums ------------------------------------------------------------------------------------------------------------
+
+static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums) {
+    int64_t first = p * sl_panel_outputs(a->w), columns = sl_min(sl_panel_outputs(a->w), a->outputs - first);
+    for (int64_t r = row; r < row + rows; r++, sums += SL_PANEL) {
+        sl_vector_finish(a->w, first, columns, sums, sums + SL_PANEL_HALF, a->y + r * a->y_stride + first);
+    }
+}
+
+const struct sl_code_kernels sl_avx2_code_kernels = {tiles, split, sl_code_start, finish};

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: matmul with codes (code_panels.h): dot products of integers, without making floats of weights.
+ *
+ * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
+ *
+ * Design: 32 weights of a row of x share a scale t and become 16-bit integers X, x = t X. For the 32 (or 16) weights of
+ *         W that share a scale, with x^ = (D s) (c - zero) + (O o):
+ *
+ *             y += (D s) t (sum X c - zero sum X) + (O o) (t sum X)
+ *
+ *         The sums are exact in 32 bits. |x - t X| is at most 2^-16 of the largest |x| of the 32, which is less than
+ *         the rounding of x to bf16 that other products allow themselves. A tier has the inner loops: VNNI multiplies
+ *         bytes, so X = 256 h + l (avx512vnni_codes.c); AVX2 and NEON multiply 16-bit integers (vector_codes.c).
+ *
+ *         Codes become integers in registers as they are read, which costs little beside the products of eight rows.
+ *         Few rows are bound by memory. More rows are tiles: STRETCH groups of their x stay in L1, and those of a few
+ *         panels of W in L2.
+ *
+ * Invariants: an element starts from 0 (or y), and takes its groups in ascending order with one fused multiply-add for
+ *             the scale and one for the offset. Neither m, nor the tile, nor the number of threads, nor the tier
+ *             changes a bit of the sums.
+ */
+#pragma once
+
+#include "engine/tensor/cpu/dense/code_panels.h"
+
+// A type as constants of a kernel: struct sl_code_type has the same.
+struct sl_code_form {
+    int bits, shared;
+    bool has_offset;
+    int zero_shift; // zero is 1 << zero_shift; -1: it is 0
+    int block;      // groups of a block
+};
+
+// Defines a kernel for every type: KERNEL(type, bits, shared, has_offset, zero_shift, block).
+#define SL_CODE_FORMS(KERNEL)                                                                                          \
+    KERNEL(Q4_0, 4, 32, false, 3, 1)                                                                                   \
+    KERNEL(Q4_1, 4, 32, true, -1, 1)                                                                                   \
+    KERNEL(Q5_0, 5, 32, false, 4, 1)                                                                                   \
+    KERNEL(Q5_1, 5, 32, true, -1, 1)                                                                                   \
+    KERNEL(Q8_0, 8, 32, false, 7, 1)                                                                                   \
+    KERNEL(Q2_K, 4, 16, true, -1, 8)                                                                                   \
+    KERNEL(Q3_K, 4, 16, false, 2, 8)                                                                                   \
+    KERNEL(Q4_K, 4, 32, true, -1, 8)                                                                                   \
+    KERNEL(Q5_K, 5, 32, true, -1, 8)                                                                                   \
+    KERNEL(Q6_K, 6, 16, false, 5, 8)
+
+// A group of a row of x. The third sum is that of all 32 X, the first two are of their halves.
+struct sl_code_x {
+    union {
+        struct {
+            int8_t high[SL_CODE_GROUP], low[SL_CODE_GROUP]; // X = 256 high + low
+        };
+        int16_t turns[SL_CODE_GROUP]; // X of the four weights of a step: 0, 2, 1, 3
+    };
+    float scale;
+    float scaled[3]; // scale * sums
+    int32_t sums[3];
+    int32_t unused;
+};
+
+#define SL_CODE_LARGEST (127.0f * 256.0f) // of |X|, so that `high` fits a byte
+#define SL_CODE_LEAST   0x1p-100f         // groups without a larger |x| are zeros: 1 / x would not be finite
+
+#define SL_CODE_TILE_ROWS 8
+
+// sums[rows][16] += x[rows][n_groups] W, for half a panel. ldx: groups from row to row; sums are SL_PANEL floats apart.
+typedef void (*sl_code_tile_fn)(const char *half, const struct sl_code_x *x, int64_t ldx, int64_t n_groups,
+                                float *sums);
+
+// The inner loops of a tier.
+struct sl_code_kernels {
+    const sl_code_tile_fn *const *tiles; // by type, and rows - 1
+    void (*split)(const float x[SL_CODE_GROUP], struct sl_code_x *out);
+    // Start the sums of `rows` rows of a panel, [rows][SL_PANEL], and write y from them.
+    void (*start)(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums);
+    void (*finish)(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums);
+};
+
+// Starts the sums of a panel at 0, or at y where the product adds to it.
+void sl_code_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums);
+
+// Entries of struct sl_ops for matrices whose sl_code_is() is true. Every row's bits are its own, for any m.
+size_t sl_code_scratch(const struct sl_matrix *w, int64_t m);
+void sl_code_arrange(const struct sl_code_kernels *kernels, struct sl_stream *stream, const struct sl_matrix *w,
+                     const struct sl_matmul *args, int part, int n_parts);
+void sl_code_matmul(const struct sl_code_kernels *kernels, struct sl_stream *stream, const struct sl_matrix *w,
+                    const struct sl_matmul *args);
