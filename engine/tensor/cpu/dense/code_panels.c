@@ -2,6 +2,7 @@
 // Purpose: arranges the codes of a file as half panels. See code_panels.h.
 #include "engine/tensor/cpu/dense/code_panels.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "engine/tensor/weights.h"
@@ -49,6 +50,10 @@ struct sl_code_half sl_code_half_at(const struct sl_matrix *w, int64_t p, int ha
     return (struct sl_code_half){SL_F32, NULL, NULL};
 }
 
+// --- one row of 16 ---------------------------------------------------------------------------------------------------
+
+#define INLINE static inline __attribute__((always_inline)) // dtype and bits are constants
+
 static void or_word(unsigned char *at, uint32_t word) {
     uint32_t old;
     memcpy(&old, at, sizeof old);
@@ -56,53 +61,55 @@ static void or_word(unsigned char *at, uint32_t word) {
     memcpy(at, &word, sizeof word);
 }
 
-// Writes the codes of a group, whose first code is codes[first] of each row. A word has the four codes of a step.
-static void put_codes(const struct sl_code_block rows[SL_HALF], int first, int bits, unsigned char *out) {
+// Writes the 32 codes of a group from code `first` of the block on, as those of row c. Eight codes are two steps, whose
+// low four bits share a word.
+INLINE void put_codes(enum sl_dtype dtype, int bits, const unsigned char *block, int first, int c, unsigned char *out) {
     unsigned char *high = out + sl_code_group_bytes(4);
-    for (int step = 0; step < SL_CODE_STEPS; step++) {
-        for (int c = 0; c < SL_HALF; c++) {
-            uint32_t codes, fifth;
-            memcpy(&codes, &rows[c].codes[first + 4 * step], sizeof codes);
-            if (bits == 8) {
-                memcpy(out + step * 64 + 4 * c, &codes, sizeof codes);
-                continue;
-            }
-            or_word(out + step / 2 * 64 + 4 * c, (codes & 0x0f0f0f0fu) << (step % 2 * 4));
-            if (bits == 5) {
-                fifth = codes >> 4 & 0x01010101u;
-                fifth = (fifth | fifth >> 7 | fifth >> 14 | fifth >> 21) & 15;
-                high[step * 8 + c / 2] |= (unsigned char)(fifth << (c % 2 * 4));
-            } else if (bits == 6) {
-                or_word(high + step / 4 * 64 + 4 * c, (codes >> 4 & 0x03030303u) << (step % 4 * 2));
-            }
+    for (int pair = 0; pair < SL_CODE_STEPS / 2; pair++) {
+        uint64_t codes = sl_code_eight(dtype, block, first + 8 * pair), low = codes & SL_BITS_OF_EIGHT(4);
+        uint32_t words[] = {(uint32_t)codes, (uint32_t)(codes >> 32)}, word = (uint32_t)(low | low >> 28);
+        if (bits == 8) {
+            memcpy(out + 2 * pair * 64 + 4 * c, &words[0], 4);
+            memcpy(out + (2 * pair + 1) * 64 + 4 * c, &words[1], 4);
+            continue;
+        }
+        memcpy(out + pair * 64 + 4 * c, &word, sizeof word);
+        if (bits == 5) { // gathers the fifth bits of eight bytes in one
+            unsigned fifth = (unsigned)((codes >> 4 & SL_BITS_OF_EIGHT(1)) * 0x0102040810204080u >> 56);
+            high[2 * pair * 8 + c / 2] |= (unsigned char)((fifth & 15) << (c % 2 * 4));
+            high[(2 * pair + 1) * 8 + c / 2] |= (unsigned char)(fifth >> 4 << (c % 2 * 4));
+        } else if (bits == 6) {
+            uint64_t two = codes >> 4 & SL_BITS_OF_EIGHT(2);
+            or_word(high + pair / 2 * 64 + 4 * c, (uint32_t)(two | two >> 30) << (pair % 2 * 4));
         }
     }
 }
 
-// Writes one block of 16 rows into zeroed memory.
-static void put_block(const struct sl_code_type *type, const struct sl_code_block rows[SL_HALF], unsigned char *out) {
-    for (int c = 0; c < SL_HALF; c++) {
-        memcpy(out + 2 * c, &rows[c].scale, 2);
-        if (type->has_offset) {
-            memcpy(out + 2 * SL_HALF + 2 * c, &rows[c].offset, 2);
-        }
+// Writes a block as that of row c into zeroed memory.
+INLINE void put_block(enum sl_dtype dtype, int bits, const unsigned char *block, int c, unsigned char *out) {
+    const struct sl_code_type *type = sl_code_type(dtype);
+    struct sl_code_block scales;
+    type->read_scales(block, &scales);
+    memcpy(out + 2 * c, &scales.scale, 2);
+    if (type->has_offset) {
+        memcpy(out + 2 * SL_HALF + 2 * c, &scales.offset, 2);
     }
     out += 2 * SL_HALF * (type->has_offset ? 2 : 1);
     int shares = type->n_weights > SL_CODE_GROUP ? SL_CODE_GROUP / type->shared : 0; // of a group
     for (int g = 0; g < type->n_weights / SL_CODE_GROUP; g++) {
         for (int share = g * shares; share < (g + 1) * shares; share++) {
-            for (int c = 0; c < SL_HALF; c++) {
-                out[c] = (unsigned char)rows[c].scales[share];
-                if (type->has_offset) {
-                    out[SL_HALF + c] = rows[c].offsets[share];
-                }
+            out[c] = (unsigned char)scales.scales[share];
+            if (type->has_offset) {
+                out[SL_HALF + c] = scales.offsets[share];
             }
             out += SL_HALF * (type->has_offset ? 2 : 1);
         }
-        put_codes(rows, g * SL_CODE_GROUP, type->bits, out);
-        out += sl_code_group_bytes(type->bits);
+        put_codes(dtype, bits, block, g * SL_CODE_GROUP, c, out);
+        out += sl_code_group_bytes(bits);
     }
 }
+
+// --- a part ----------------------------------------------------------------------------------------------------------
 
 struct packing {
     const struct sl_matrix *w;
@@ -110,47 +117,82 @@ struct packing {
     char *data;
 };
 
-static void pack_halves(void *arg, int64_t begin, int64_t end, int member) {
-    const struct packing *packing = arg;
-    const struct sl_code_type *type = sl_code_type(packing->part->dtype);
+INLINE void pack(const struct packing *packing, enum sl_dtype dtype, int bits, int64_t begin, int64_t end) {
+    const struct sl_code_type *type = sl_code_type(dtype);
     size_t half_bytes = sl_code_half_bytes(type, packing->w->k), block_bytes = sl_code_block_bytes(type);
     int64_t n_blocks = packing->w->k / type->n_weights;
-    struct sl_code_block rows[SL_HALF];
-    (void)member;
+    const unsigned char *block =
+        (const unsigned char *)packing->part->data + (size_t)(begin * SL_HALF * n_blocks) * type->bytes;
     for (int64_t half = begin; half < end; half++) {
         unsigned char *out = (unsigned char *)packing->data + (size_t)half * half_bytes;
-        memset(out, 0, half_bytes);
-        for (int64_t b = 0; b < n_blocks; b++, out += block_bytes) {
-            memset(rows, 0, sizeof rows); // rows that there are not have a scale of 0
-            for (int64_t c = 0; c < SL_HALF && half * SL_HALF + c < packing->part->n; c++) {
-                size_t block = (size_t)((half * SL_HALF + c) * n_blocks + b);
-                type->read((const unsigned char *)packing->part->data + block * type->bytes, &rows[c]);
+        memset(out, 0, half_bytes); // rows that there are not have a scale of 0
+        for (int c = 0; c < SL_HALF && half * SL_HALF + c < packing->part->n; c++) {
+            for (int64_t b = 0; b < n_blocks; b++, block += type->bytes) {
+                put_block(dtype, bits, block, c, out + (size_t)b * block_bytes);
             }
-            put_block(type, rows, out);
         }
     }
 }
 
-// Quantizes the 16 rows of half panels: number 2 p + half.
-static void quantize_halves(void *arg, int64_t begin, int64_t end, int member) {
-    const struct sl_matrix *w = arg;
-    const struct sl_code_type *type = sl_code_type(quantized_dtype(w));
-    size_t half_bytes = sl_code_half_bytes(type, w->k), block_bytes = sl_code_block_bytes(type);
-    struct sl_code_block rows[SL_HALF];
-    int8_t codes[SL_WEIGHT_GROUP];
+static void pack_halves(void *arg, int64_t begin, int64_t end, int member) {
+    const struct packing *packing = arg;
     (void)member;
+    switch (packing->part->dtype) {
+#define PACK(dtype, bits)                                                                                              \
+    case dtype:                                                                                                        \
+        pack(packing, dtype, bits, begin, end);                                                                        \
+        break
+        PACK(SL_Q8_0, 8);
+        PACK(SL_Q4_0, 4);
+        PACK(SL_Q4_1, 4);
+        PACK(SL_Q5_0, 5);
+        PACK(SL_Q5_1, 5);
+        PACK(SL_Q2_K, 4);
+        PACK(SL_Q3_K, 4);
+        PACK(SL_Q4_K, 4);
+        PACK(SL_Q5_K, 5);
+        PACK(SL_Q6_K, 6);
+#undef PACK
+    default:
+        assert(false); // numbers have no codes
+    }
+}
+
+// Writes a group as a block of the file's type, which put_block() reads.
+INLINE void make_block(enum sl_dtype dtype, uint16_t scale, const int8_t codes[SL_WEIGHT_GROUP], unsigned char *block) {
+    memcpy(block, &scale, sizeof scale);
+    for (int i = 0; i < (dtype == SL_Q8_0 ? 32 : 16); i++) {
+        int nibbles = (codes[i] + 8) | (codes[i % 16 + 16] + 8) << 4;
+        block[2 + i] = (unsigned char)(dtype == SL_Q8_0 ? codes[i] : nibbles);
+    }
+}
+
+// Quantizes the 16 rows of half panels: number 2 p + half.
+INLINE void quantize_as(const struct sl_matrix *w, enum sl_dtype dtype, int bits, int64_t begin, int64_t end) {
+    const struct sl_code_type *type = sl_code_type(dtype);
+    size_t half_bytes = sl_code_half_bytes(type, w->k), block_bytes = sl_code_block_bytes(type);
+    int8_t codes[SL_WEIGHT_GROUP];
+    unsigned char block[2 + SL_WEIGHT_GROUP];
     for (int64_t half = begin; half < end; half++) {
         unsigned char *out = (unsigned char *)w->packed + (size_t)half * half_bytes;
         memset(out, 0, half_bytes);
         for (int64_t g = 0; g < sl_weight_groups(w->k); g++, out += block_bytes) {
             for (int c = 0; c < SL_HALF; c++) {
-                rows[c].scale = sl_panel_quantize(w, half / 2, (int)(half % 2) * SL_HALF + c, g, codes);
-                for (int i = 0; i < SL_WEIGHT_GROUP; i++) {
-                    rows[c].codes[i] = (uint8_t)(codes[i] + type->zero);
-                }
+                uint16_t scale = sl_panel_quantize(w, half / 2, (int)(half % 2) * SL_HALF + c, g, codes);
+                make_block(dtype, scale, codes, block);
+                put_block(dtype, bits, block, c, out);
             }
-            put_block(type, rows, out);
         }
+    }
+}
+
+static void quantize_halves(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_matrix *w = arg;
+    (void)member;
+    if (quantized_dtype(w) == SL_Q8_0) {
+        quantize_as(w, SL_Q8_0, 8, begin, end);
+    } else {
+        quantize_as(w, SL_Q4_0, 4, begin, end);
     }
 }
 
