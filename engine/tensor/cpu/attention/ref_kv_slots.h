@@ -11,9 +11,5 @@ void sl_ref_kv_slots_fill(struct sl_ops *ops);
 void sl_ref_read_k_row(const struct sl_kv *kv, uint32_t slot, float *out);
 void sl_ref_read_v_row(const struct sl_kv *kv, uint32_t slot, float *out);
 
-// Read or write element e of a part in a float format. A written element is rounded to the format, f16 saturated.
-float sl_ref_read_float(enum sl_kv_format format, const char *part, size_t e);
-void sl_ref_write_float(enum sl_kv_format format, char *part, size_t e, float x);
-
 // Writes a row into slot `slot` of the K or V part of a working page: rounded to the format, f16 saturated.
 void sl_ref_write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row);
