@@ -11,3 +11,10 @@ struct gpu_head {
     uint32_t n_packed, n_slots;
     struct sl_page_layout work, packed;
 };
+
+// Slots of each head: struct sl_lists and their lengths [n].
+struct gpu_lists {
+    const uint32_t *slots;
+    size_t stride;
+    const uint32_t *n;
+};
