@@ -17,11 +17,6 @@
 
 #include "base/status.h"
 
-enum sl_kv_kind {
-    SL_KV_FLOATS, // every element is a number by itself; tokens are appended in such formats
-    SL_KV_CODES,  // x^ = number(code) * scale + zero by groups (page.h); full pages are packed into such formats
-};
-
 enum sl_kv_index { // how a key index in the format keeps keys (engine/kvcache/key_index.h)
     SL_KV_INDEX_NONE,
     SL_KV_INDEX_FLOATS, // as pages do
@@ -29,7 +24,9 @@ enum sl_kv_index { // how a key index in the format keeps keys (engine/kvcache/k
     SL_KV_INDEX_SIGNS,
 };
 
-// name, word, number on the wire (proto/sluice/v1/capsule.proto: append only), bits an element without scales, index
+// name, word, number on the wire (proto/sluice/v1/capsule.proto: append only), bits an element without scales, index.
+// Floats are numbers by themselves; tokens are appended in such formats. Full pages are packed into codes, by groups
+// (engine/kvcache/page.h): x^ = number(code) * scale + zero.
 #define SL_KV_FLOAT_LIST(X, ...)                                                                                       \
     X(F32, f32, 0, 32, FLOATS, __VA_ARGS__)                                                                            \
     X(F16, f16, 1, 16, FLOATS, __VA_ARGS__)                                                                            \
@@ -70,19 +67,16 @@ static inline int sl_kv_format_bits(enum sl_kv_format format) {
     return 0;
 }
 
-static inline enum sl_kv_kind sl_kv_format_kind(enum sl_kv_format format) {
+// Returns true for codes.
+static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
     switch (format) {
 #define X(name, ...) case SL_KV_##name:
         SL_KV_CODE_FORMATS(X)
 #undef X
-        return SL_KV_CODES;
+        return true;
     default:
-        return SL_KV_FLOATS;
+        return false;
     }
-}
-
-static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
-    return sl_kv_format_kind(format) == SL_KV_CODES;
 }
 
 static inline enum sl_kv_index sl_kv_format_index(enum sl_kv_format format) {
