@@ -6,6 +6,7 @@
 
 #include "client/cli/message_json.h"
 #include "engine/compress/recipe/recipe.h"
+#include "engine/kvcache/format.h"
 #include "proto/kept.h"
 #include "net/rpc/rpc.h"
 
@@ -235,8 +236,11 @@ static void print_formats(const Sluice__V1__KvBytes *bytes, FILE *file) {
     const struct {
         const char *name;
         int64_t bytes;
-    } formats[] = {{"f32", bytes->f32},   {"f16", bytes->f16},   {"bf16", bytes->bf16}, {"int8", bytes->int8},
-                   {"int4", bytes->int4}, {"int2", bytes->int2}, {"int1", bytes->int1}};
+    } formats[] = {
+#define X(name, word, ...) {#word, bytes->word},
+        SL_KV_FORMATS(X)
+#undef X
+    };
     const char *separator = ": ";
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         if (formats[i].bytes > 0) {

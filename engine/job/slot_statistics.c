@@ -28,7 +28,7 @@ void sl_slot_statistics_measure(const struct sl_session *session, struct sl_slot
     sl_session_get_stats(session, &stats);
     Sluice__V1__KvBytes *bytes = &statistics_out->bytes;
     sluice__v1__kv_bytes__init(bytes);
-#define X(name, word, wire, bits, kind) bytes->word = (int64_t)stats.bytes_by_format[SL_KV_##name];
+#define X(name, word, ...) bytes->word = (int64_t)stats.bytes_by_format[SL_KV_##name];
     SL_KV_FORMATS(X)
 #undef X
 }
@@ -80,12 +80,8 @@ void sl_slot_statistics_copy(const Sluice__V1__Statistics *message, struct sl_sl
     const Sluice__V1__KvBytes *from = message->kv_bytes;
     Sluice__V1__KvBytes *to = &statistics_out->bytes;
     sluice__v1__kv_bytes__init(to);
-    to->f32 = from->f32;
-    to->f16 = from->f16;
-    to->bf16 = from->bf16;
-    to->int8 = from->int8;
-    to->int4 = from->int4;
-    to->int2 = from->int2;
-    to->int1 = from->int1;
+#define X(name, word, ...) to->word = from->word;
+    SL_KV_FORMATS(X)
+#undef X
     statistics_out->n_layers = (int)n;
 }

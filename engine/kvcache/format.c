@@ -6,7 +6,7 @@
 
 const char *sl_kv_format_name(enum sl_kv_format format) {
     switch (format) {
-#define X(name, word, wire, bits, kind)                                                                                \
+#define X(name, word, ...)                                                                                             \
     case SL_KV_##name:                                                                                                 \
         return #word;
         SL_KV_FORMATS(X)

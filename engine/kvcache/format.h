@@ -2,11 +2,14 @@
 /*
  * Purpose: the formats of keys and values, one line each.
  *
- * Design: code that distinguishes formats uses a switch without a default, so that the compiler names every place
- *         that a new format needs. Code that treats all formats of a kind alike tests the kind.
+ * Design: a format describes one half of a page, K or V; both halves of a page have the same format today. Code that
+ *         reads or writes elements gets the format of the half that it works on. In the tiers of the CPU only the codecs
+ *         tell formats apart. All other code asks for a property, or is inlined once for each format by
+ *         SL_KV_WITH_FORMAT().
  *
- * To add a format: a line here; a field of KvBytes (proto/sluice/v1/inference.proto); then what -Wswitch asks for:
- * how each tier reads it, and writes it if tokens are appended in it.
+ * To add a format: a line here; a field of the same name in KvBytes (proto/sluice/v1/inference.proto); and its elements
+ * in engine/tensor/cpu/attention/ref_codec.h. avx2_codec.h and avx512_codec.h read a format that they do not know by
+ * way of the reference. For speed, add it there. A GPU reads it in engine/tensor/cuda/pages.h, fast in codes.h.
  */
 #pragma once
 
@@ -14,28 +17,36 @@
 
 #include "base/status.h"
 
-enum sl_kv_kind {
-    SL_KV_FLOATS, // every element is a number by itself; tokens are appended in such formats
-    SL_KV_CODES,  // x^ = code * scale + zero by groups (engine/kvcache/page.h); full pages are packed into such formats
+enum sl_kv_index { // how a key index in the format keeps keys (engine/kvcache/key_index.h)
+    SL_KV_INDEX_NONE,
+    SL_KV_INDEX_FLOATS, // as pages do
+    SL_KV_INDEX_BYTES,  // as signed codes with a scale
+    SL_KV_INDEX_SIGNS,
 };
 
-// name, word, number on the wire (proto/sluice/v1/capsule.proto: append only), bits an element without scales, kind
-#define SL_KV_FORMATS(X)                                                                                               \
-    X(F32, f32, 0, 32, FLOATS)                                                                                         \
-    X(F16, f16, 1, 16, FLOATS)                                                                                         \
-    X(BF16, bf16, 2, 16, FLOATS)                                                                                       \
-    X(INT8, int8, 3, 8, CODES)                                                                                         \
-    X(INT4, int4, 4, 4, CODES)                                                                                         \
-    X(INT2, int2, 5, 2, CODES)                                                                                         \
-    X(INT1, int1, 6, 1, CODES)
+// name, word, number on the wire (proto/sluice/v1/capsule.proto: append only), bits an element without scales, index.
+// Floats are numbers by themselves; tokens are appended in such formats. Full pages are packed into codes, by groups
+// (engine/kvcache/page.h): x^ = number(code) * scale + zero.
+#define SL_KV_FLOAT_LIST(X, ...)                                                                                       \
+    X(F32, f32, 0, 32, FLOATS, __VA_ARGS__)                                                                            \
+    X(F16, f16, 1, 16, FLOATS, __VA_ARGS__)                                                                            \
+    X(BF16, bf16, 2, 16, FLOATS, __VA_ARGS__)
+#define SL_KV_CODE_LIST(X, ...)                                                                                        \
+    X(INT8, int8, 3, 8, BYTES, __VA_ARGS__)                                                                            \
+    X(INT4, int4, 4, 4, NONE, __VA_ARGS__)                                                                             \
+    X(INT2, int2, 5, 2, NONE, __VA_ARGS__)                                                                             \
+    X(INT1, int1, 6, 1, SIGNS, __VA_ARGS__)
+#define SL_KV_FLOAT_FORMATS(X) SL_KV_FLOAT_LIST(X, )
+#define SL_KV_CODE_FORMATS(X)  SL_KV_CODE_LIST(X, )
+#define SL_KV_FORMATS(X)       SL_KV_FLOAT_LIST(X, ) SL_KV_CODE_LIST(X, )
 
 enum sl_kv_format {
-#define X(name, word, wire, bits, kind) SL_KV_##name = wire,
+#define X(name, word, wire, ...) SL_KV_##name = wire,
     SL_KV_FORMATS(X)
 #undef X
 };
 
-#define SL_KV_ONE(...) +1
+#define SL_KV_ONE(...)  +1
 #define SL_KV_N_FORMATS (0 SL_KV_FORMATS(SL_KV_ONE))
 
 const char *sl_kv_format_name(enum sl_kv_format format);                            // "f16"
@@ -47,7 +58,7 @@ static inline bool sl_kv_format_is_known(enum sl_kv_format format) {
 
 static inline int sl_kv_format_bits(enum sl_kv_format format) {
     switch (format) {
-#define X(name, word, wire, bits, kind)                                                                                \
+#define X(name, word, wire, bits, index, ...)                                                                          \
     case SL_KV_##name:                                                                                                 \
         return bits;
         SL_KV_FORMATS(X)
@@ -56,17 +67,42 @@ static inline int sl_kv_format_bits(enum sl_kv_format format) {
     return 0;
 }
 
-static inline enum sl_kv_kind sl_kv_format_kind(enum sl_kv_format format) {
+// Returns true for codes.
+static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
     switch (format) {
-#define X(name, word, wire, bits, kind)                                                                                \
+#define X(name, ...) case SL_KV_##name:
+        SL_KV_CODE_FORMATS(X)
+#undef X
+        return true;
+    default:
+        return false;
+    }
+}
+
+static inline enum sl_kv_index sl_kv_format_index(enum sl_kv_format format) {
+    switch (format) {
+#define X(name, word, wire, bits, index, ...)                                                                          \
     case SL_KV_##name:                                                                                                 \
-        return SL_KV_##kind;
+        return SL_KV_INDEX_##index;
         SL_KV_FORMATS(X)
 #undef X
     }
-    return SL_KV_FLOATS;
+    return SL_KV_INDEX_NONE;
 }
 
-static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
-    return sl_kv_format_kind(format) == SL_KV_CODES;
-}
+// Runs a statement in which FORMAT is a constant that equals `format`, so that functions that are inlined there become
+// the code of one format. The second macro is for formats of floats.
+#define SL_KV_CASE(name, word, wire, bits, index, ...)                                                                 \
+    case SL_KV_##name: {                                                                                               \
+        const enum sl_kv_format FORMAT = SL_KV_##name;                                                                 \
+        __VA_ARGS__;                                                                                                   \
+        break;                                                                                                         \
+    }
+#define SL_KV_WITH_FORMAT(format, ...)                                                                                 \
+    switch (format) { SL_KV_FLOAT_LIST(SL_KV_CASE, __VA_ARGS__) SL_KV_CODE_LIST(SL_KV_CASE, __VA_ARGS__) }
+#define SL_KV_WITH_FLOATS(format, ...)                                                                                 \
+    switch (format) {                                                                                                  \
+        SL_KV_FLOAT_LIST(SL_KV_CASE, __VA_ARGS__)                                                                      \
+    default:                                                                                                           \
+        __builtin_unreachable();                                                                                       \
+    }

@@ -10,27 +10,11 @@ static size_t whole_parts(size_t bytes) {
     return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
 }
 
-// Returns whether keys can be searched in a format.
-static bool has_index(enum sl_kv_format format) {
-    switch (format) {
-    case SL_KV_F32:
-    case SL_KV_F16:
-    case SL_KV_BF16:
-    case SL_KV_INT8:
-    case SL_KV_INT1:
-        return true;
-    case SL_KV_INT4:
-    case SL_KV_INT2:
-        return false;
-    }
-    return false;
-}
-
 enum sl_status sl_key_index_layout_init(struct sl_key_index_layout *layout, enum sl_kv_format format, int head_dim,
                                         uint32_t n_slots) {
     struct sl_page_layout page; // validates the head size
     bool quantized = sl_kv_format_is_quantized(format);
-    if (!sl_kv_format_is_known(format) || !has_index(format) ||
+    if (sl_kv_format_index(format) == SL_KV_INDEX_NONE ||
         sl_page_layout_init(&page, SL_KV_F32, head_dim, 0, false) != SL_OK || n_slots < 1 ||
         n_slots > UINT32_MAX - SL_PAGE_SLOTS) {
         return SL_ERR_INVALID;

@@ -21,7 +21,7 @@
 #include "engine/kvcache/page.h"
 
 struct sl_key_index_layout {
-    enum sl_kv_format format; // f32, f16, bf16, int8 or int1
+    enum sl_kv_format format; // one that has an index: sl_kv_format_index()
     int head_dim;
     uint32_t capacity; // slots, a multiple of SL_PAGE_SLOTS
     uint32_t absmax, scale, codes;

@@ -356,10 +356,10 @@ struct sl_host_ops {
     // bytes.
     void (*index_keys)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
                        void *index_out);
-    // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end) of a key index, in f32,
-    // in ascending i. The bits are the same however the slots are divided into calls.
-    void (*scan)(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels,
-                 int n_channels, uint32_t begin, uint32_t end, float *scores_out);
+    // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for the slots of the piece, in f32, in
+    // ascending i; piece->at is not read. The bits are the same however the slots are divided into calls.
+    void (*scan)(const struct sl_scan_piece *piece, const float *q, const int *channels, int n_channels,
+                 float *scores_out);
     // Copies K and V rows of the listed slots, [n][2][d] in the format of kv->work, for ops->put_rows. Rows of
     // quantized pages are the values that the codes stand for, rounded to that format.
     void (*copy_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, void *rows_out);

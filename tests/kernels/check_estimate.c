@@ -70,18 +70,19 @@ static void test_quantize_of_heads_and_its_error(void **state) {
     stream = test_stream_open(3);
     for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
-        for (int i_case = 0; i_case < 4 * N_DIMS; i_case++) {
-            int f = SL_KV_INT8 + i_case % 4, d = dims[i_case / 4];
+        for (int i_case = 0; i_case < (int)N_CODE_FORMATS * N_DIMS; i_case++) {
+            enum sl_kv_format f = code_formats[i_case % (int)N_CODE_FORMATS];
+            int d = dims[i_case / (int)N_CODE_FORMATS];
             struct cache c;
             struct sl_page_error want = {1, 2, 3, 4}, got = want;
             void *to[HEADS * N_PAGES];
-            cache_fill(&c, ops, SL_KV_F16, (enum sl_kv_format)f, HEADS, d, 2, n_slots, packed_before);
+            cache_fill(&c, ops, SL_KV_F16, f, HEADS, d, 2, n_slots, packed_before);
             if (i_case % 3 > 0) { // state travels where the packed layout has it; the page that is packed has none
                 c.kv[0].n_packed = 0;
                 free(c.pages[0][0]);
                 c.pages[0][0] = take(c.work.bytes);
                 memcpy(c.pages[0][0], c.pages[1][0], c.work.bytes);
-                assert_int_equal(sl_page_layout_init(&c.packed, (enum sl_kv_format)f, d, i_case % 3, true), SL_OK);
+                assert_int_equal(sl_page_layout_init(&c.packed, f, d, i_case % 3, true), SL_OK);
             }
             for (int plane = 0; plane < 2; plane++) {
                 for (uint32_t j = 0; j < 64; j++) {

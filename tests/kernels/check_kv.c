@@ -126,12 +126,12 @@ static void test_quantize_stays_within_half_a_step(void **state) {
         const struct sl_ops *ops = tier(*name);
         static const int dims[] = {8, 40, 64, 96, 128};
         for (size_t s = 0; s < sizeof dims / sizeof dims[0]; s++) {
-            for (int f = SL_KV_INT8; f <= SL_KV_INT1; f++) {
-                int d = dims[s], bits = sl_kv_format_bits((enum sl_kv_format)f), group = d == 96 ? 32 : d < 64 ? d : 64;
+            for (size_t f = 0; f < N_CODE_FORMATS; f++) {
+                int d = dims[s], bits = sl_kv_format_bits(code_formats[f]), group = d == 96 ? 32 : d < 64 ? d : 64;
                 struct cache plain, packed;
                 uint32_t n[1] = {64}, none[1] = {0};
-                cache_fill(&plain, ops, SL_KV_F16, (enum sl_kv_format)f, 1, d, 1, n, none);
-                cache_fill(&packed, ops, SL_KV_F16, (enum sl_kv_format)f, 1, d, 1, n, none);
+                cache_fill(&plain, ops, SL_KV_F16, code_formats[f], 1, d, 1, n, none);
+                cache_fill(&packed, ops, SL_KV_F16, code_formats[f], 1, d, 1, n, none);
                 void *page = take(packed.packed.bytes);
                 quantize_page(ops, &packed.work, packed.pages[0][0], &packed.packed, page);
                 free(packed.pages[0][0]);
@@ -181,17 +181,26 @@ static void test_quantize_stays_within_half_a_step(void **state) {
     }
 }
 
+// Returns eight codes as they are packed, on a little-endian machine.
+static uint64_t packed_codes(const unsigned *codes, int bits) {
+    uint64_t word = 0;
+    for (int e = 0; e < 8; e++) {
+        word |= (uint64_t)codes[e] << e * bits;
+    }
+    return word;
+}
+
 // Codes are packed least significant bits first, ties go to even, equal values give scale 0 and code 0.
 static void test_quantize_packs_codes_lsb_first(void **state) {
     (void)state;
     enum { D = 8 };
     for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
-        for (int f = SL_KV_INT8; f <= SL_KV_INT1; f++) {
+        for (size_t f = 0; f < N_CODE_FORMATS; f++) {
             struct sl_page_layout work, packed;
-            int bits = sl_kv_format_bits((enum sl_kv_format)f);
+            int bits = sl_kv_format_bits(code_formats[f]);
             assert_int_equal(sl_page_layout_init(&work, SL_KV_F32, D, 0, false), SL_OK);
-            assert_int_equal(sl_page_layout_init(&packed, (enum sl_kv_format)f, D, 0, false), SL_OK);
+            assert_int_equal(sl_page_layout_init(&packed, code_formats[f], D, 0, false), SL_OK);
             char *page = take(work.bytes), *out = take(packed.bytes);
             float *k = (float *)(page + work.k), *v = (float *)(page + work.v);
             int top = (1 << bits) - 1;
@@ -206,12 +215,13 @@ static void test_quantize_packs_codes_lsb_first(void **state) {
             quantize_page(ops, &work, page, &packed, out);
             const uint8_t *k_codes = (const uint8_t *)out + packed.k, *v_codes = (const uint8_t *)out + packed.v;
             // channel 0 holds the codes 1, top, 0, top, ... of its 64 slots; channel 1 the same but for slot 0
-            static const uint8_t mixed[] = {[8] = 1, [4] = 0xf1, [2] = 0xcd, [1] = 0xab};
-            assert_int_equal(k_codes[0], mixed[bits]);
-            assert_int_equal(k_codes[8 * bits], mixed[bits] - 1);
-            static const uint8_t tied[] = {[8] = 1, [4] = 0x01, [2] = 0x21, [1] = 0x81};
-            assert_int_equal(v_codes[0], tied[bits]);
-            assert_int_equal(v_codes[bits - 1] >> (8 - bits), top);
+            unsigned u = (unsigned)top;
+            uint64_t mixed = packed_codes((const unsigned[]){1, u, 0, u, 0, u, 0, u}, bits);
+            assert_memory_equal(k_codes, &mixed, (size_t)bits);
+            mixed--;
+            assert_memory_equal(k_codes + 8 * bits, &mixed, (size_t)bits);
+            uint64_t tied = packed_codes((const unsigned[]){1, 0, top > 2 ? 2 : 0, 0, 0, 0, 0, u}, bits);
+            assert_memory_equal(v_codes, &tied, (size_t)bits);
             struct sl_kv kv = {(void *const[]){out}, 1, 64, &work, &packed};
             float back[64 * D];
             ops->read_rows(&kv, 0, 64, back, NULL);

@@ -207,7 +207,11 @@ static void test_packed_pages(void **state) {
     static const struct {
         const char *name;
         enum sl_kv_format format;
-    } formats[] = {{"int8", SL_KV_INT8}, {"int4", SL_KV_INT4}, {"int2", SL_KV_INT2}, {"int1", SL_KV_INT1}};
+    } formats[] = {
+#define X(name, word, ...) {#word, SL_KV_##name},
+        SL_KV_CODE_FORMATS(X)
+#undef X
+    };
     (void)state;
     for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
         struct world w;

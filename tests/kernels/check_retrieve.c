@@ -29,6 +29,10 @@ static const struct attend_case {
     {SL_KV_F32, SL_KV_INT2, 5, 1, 40, false, {66}, {1}},
     {SL_KV_F16, SL_KV_INT1, 28, 4, 32, true, {64, 65, 127, 200}, {1, 1, 1, 3}},
     {SL_KV_F16, SL_KV_F16, 1, 1, 512, true, {90}, {0}},
+// every format, also one that no case above names
+#define X(name, ...) {SL_KV_F16, SL_KV_##name, 4, 2, 96, false, {200, 130}, {2, 1}},
+    SL_KV_CODE_FORMATS(X)
+#undef X
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 

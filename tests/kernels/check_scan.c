@@ -18,6 +18,10 @@ static const struct page_case {
     {SL_KV_F32, SL_KV_F32, 128, 700, 0},  {SL_KV_F16, SL_KV_INT8, 64, 200, 2},  {SL_KV_F16, SL_KV_INT4, 128, 256, 4},
     {SL_KV_BF16, SL_KV_INT2, 32, 90, 1},  {SL_KV_F32, SL_KV_INT1, 24, 129, 1},  {SL_KV_F16, SL_KV_F16, 512, 100, 0},
     {SL_KV_F16, SL_KV_F16, 128, 2048, 0}, {SL_KV_BF16, SL_KV_BF16, 8, 1000, 0},
+// every format, also one that no case above names
+#define X(name, ...) {SL_KV_F16, SL_KV_##name, 96, 140, 2},
+    SL_KV_CODE_FORMATS(X)
+#undef X
 };
 #define N_PAGE_CASES (sizeof page_cases / sizeof page_cases[0])
 
@@ -193,7 +197,8 @@ static void test_scan_is_the_sum_over_the_channels_in_order(void **state) {
             for (size_t r = 0; r < N_RANGES; r++) {
                 uint32_t begin = ranges[r][0], end = ranges[r][1];
                 got[end - begin] = 123.0f;
-                tier(*name)->host.scan(&layout, index, q, channels, n_channels, begin, end, got);
+                tier(*name)->host.scan(&(struct sl_scan_piece){layout, index, begin, end, 0}, q, channels, n_channels,
+                                       got);
                 for (uint32_t j = begin; j < end; j++) {
                     bool fused = strcmp(*name, "reference") != 0 && strcmp(*name, "neon") != 0;
                     float want = expected_score(&layout, index, q, channels, n_channels, j,
@@ -243,7 +248,7 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
             }
             struct sl_key_index_layout layout = layout_of(scan_formats[f], D, N);
             char *index = make_index(tier(*name), c.kv, N, &layout);
-            tier(*name)->host.scan(&layout, index, q, channels, D, 0, N, got);
+            tier(*name)->host.scan(&(struct sl_scan_piece){layout, index, 0, N, 0}, q, channels, D, got);
             tier(*name)->host.select(got, N, TOP, best);
             uint32_t common = 0;
             for (uint32_t x = 0, y = 0; x < TOP && y < TOP;) {
@@ -293,8 +298,7 @@ static void test_scan_of_heads_equals_each_piece_on_its_own(void **state) {
                     piece->begin = cut[h][p].begin;
                     piece->end = cut[h][p].end;
                     piece->at = cut[h][p].at;
-                    ops->host.scan(&piece->layout, piece->index, q + h * n_channels, all, n_channels, piece->begin,
-                                   piece->end, want + h * STRIDE + piece->at);
+                    ops->host.scan(piece, q + h * n_channels, all, n_channels, want + h * STRIDE + piece->at);
                 }
             }
             const struct sl_scan_call call = {pieces[0], HEADS, PIECES, q, n_channels, {got, STRIDE}};
@@ -469,8 +473,8 @@ static void time_scan(const char *name, enum sl_kv_format format, int n_channels
         }
         int64_t at = sl_now_ns();
         for (int s = 0; s < N; s++) {
-            tier(name)->host.scan(&layout, indexes + (size_t)s * layout.bytes, q, channels, n_channels, 0, SLOTS,
-                                  scores + s * SLOTS);
+            const struct sl_scan_piece piece = {layout, indexes + (size_t)s * layout.bytes, 0, SLOTS, 0};
+            tier(name)->host.scan(&piece, q, channels, n_channels, scores + s * SLOTS);
         }
         ns[0][r] = sl_now_ns() - at, at = sl_now_ns();
         for (int s = 0; s < N; s++) { // the channels next to them

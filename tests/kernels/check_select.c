@@ -199,7 +199,8 @@ static void time_tier(const char *name) {
         int64_t best[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
         for (int r = 0; r < REPEATS; r++) {
             int64_t at = sl_now_ns(), ns[3];
-            tier(name)->host.scan(&layout, index, q, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, D, 0, N, out);
+            tier(name)->host.scan(&(struct sl_scan_piece){layout, index, 0, N, 0}, q,
+                                  (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, D, out);
             ns[2] = sl_now_ns() - at;
             for (int w = 0; w < 2; w++) {
                 at = sl_now_ns();

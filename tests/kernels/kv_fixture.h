@@ -118,6 +118,13 @@ static inline double sum_tolerance(const char *name, const struct sl_attend *arg
 
 // --- fixture ---------------------------------------------------------------------------------------------------------
 
+static const enum sl_kv_format code_formats[] = {
+#define X(name, ...) SL_KV_##name,
+    SL_KV_CODE_FORMATS(X)
+#undef X
+};
+#define N_CODE_FORMATS (sizeof code_formats / sizeof code_formats[0])
+
 #define MAX_KV_HEADS 4
 #define MAX_PAGES    256
 

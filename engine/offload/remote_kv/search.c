@@ -169,9 +169,11 @@ static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t
         settle(r, a->ops, m->keep);
     }
     assert(r->next + r->n_new == origin + begin + skip);
-    const char *keys = segment->indexes + (size_t)s->offloaded_head * segment->scan.bytes;
-    a->ops->host.scan(&segment->scan, keys, q->q, s->channels, q->n_channels, begin, end,
-                      r->scores + r->n_best + r->n_new - skip);
+    const struct sl_scan_piece piece = {.layout = segment->scan,
+                                        .index = segment->indexes + (size_t)s->offloaded_head * segment->scan.bytes,
+                                        .begin = begin,
+                                        .end = end};
+    a->ops->host.scan(&piece, q->q, s->channels, q->n_channels, r->scores + r->n_best + r->n_new - skip);
     r->n_new += n;
     size_t codes = (size_t)(end - begin) * (size_t)sl_kv_format_bits(segment->scan.format);
     s->search->scanned_bytes += (size_t)q->n_channels * ((codes + 7) / 8);

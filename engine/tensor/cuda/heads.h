@@ -19,3 +19,10 @@ struct gpu_heads {
     uint32_t most_slots;                 // at least the n_slots of every head
     const struct sl_page_layout *layout; // of the working pages of all heads; host memory
 };
+
+// Slots of each head: struct sl_lists and their lengths [n].
+struct gpu_lists {
+    const uint32_t *slots;
+    size_t stride;
+    const uint32_t *n;
+};

@@ -35,7 +35,7 @@ GPU_DEVICE float state_of(const gpu_head *h, int plane, uint32_t slot) {
 
 GPU_DEVICE int bits_of(sl_kv_format format) {
     switch (format) {
-#define X(name, word, wire, bits, kind)                                                                                \
+#define X(name, word, wire, bits, ...)                                                                                 \
     case SL_KV_##name:                                                                                                 \
         return bits;
         SL_KV_FORMATS(X)
@@ -45,7 +45,14 @@ GPU_DEVICE int bits_of(sl_kv_format format) {
 }
 
 GPU_DEVICE bool is_codes(sl_kv_format format) {
-    return format >= SL_KV_INT8;
+    switch (format) {
+#define X(name, ...) case SL_KV_##name:
+        SL_KV_CODE_FORMATS(X)
+#undef X
+        return true;
+    default:
+        return false;
+    }
 }
 
 // Returns the bytes of a row in a float format; d is a multiple of 8.
@@ -103,6 +110,29 @@ GPU_DEVICE void write_floats8(sl_kv_format format, char *part, size_t e, const f
 // Returns x^ = code * scale + zero.
 GPU_DEVICE float decode(uint32_t code, uint32_t pair) {
     return (float)code * f16_to_f32((uint16_t)pair) + f16_to_f32((uint16_t)(pair >> 16));
+}
+
+// Scale and zero as they are stored, rounded to f16 before any code is computed; and as f32 for computing. Only a file
+// that is compiled with -fmad=false makes the bits of the reference.
+struct code_group {
+    uint32_t pair;
+    float scale, zero, top;
+};
+
+GPU_DEVICE code_group group_of(float min, float max, int bits) {
+    code_group g;
+    g.top = (float)((1 << bits) - 1);
+    uint16_t scale = f32_to_f16_saturated((max - min) / g.top), zero = f32_to_f16_saturated(min);
+    g.pair = scale | (uint32_t)zero << 16;
+    g.scale = f16_to_f32(scale);
+    g.zero = f16_to_f32(zero);
+    return g;
+}
+
+// Returns round-half-even(clamp((x - z) / s, 0, 2^b - 1)); 0 where s = 0, and for NaN.
+GPU_DEVICE uint32_t encode(float x, const code_group &g) {
+    float t = g.scale > 0.0f ? (x - g.zero) / g.scale : 0.0f;
+    return !(t > 0.0f) ? 0u : t >= g.top ? (uint32_t)g.top : (uint32_t)rintf(t);
 }
 
 // --- rows: channels [c, c + 8) of slot j of a page, c a multiple of 8 ------------------------------------------------

@@ -76,8 +76,9 @@ static void scan_all(const struct sl_scan_speed_config *config, struct indexes *
     int64_t scan_ns = 0, select_ns = 0;
     for (size_t i = 0; i < c->n; i++) {
         int64_t begin = sl_now_ns();
-        config->ops->host.scan(&c->layout, c->memory + i * c->layout.bytes, c->q, channels, config->n_channels, 0,
-                               config->n_slots, c->scores);
+        const struct sl_scan_piece piece = {
+            .layout = c->layout, .index = c->memory + i * c->layout.bytes, .end = config->n_slots};
+        config->ops->host.scan(&piece, c->q, channels, config->n_channels, c->scores);
         int64_t middle = sl_now_ns();
         config->ops->host.select(c->scores, config->n_slots, topk, c->found);
         select_ns += sl_now_ns() - middle;

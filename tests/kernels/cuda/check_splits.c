@@ -189,7 +189,8 @@ enum { LISTED = 1200 };
 static void *gpu_lists, *gpu_n; // of the scene at hand
 
 static void queue_attend_slots(const struct scene *s, void *work) {
-    sl_gpu_attend_slots(queue, s->gpu, LISTED, &s->shape, gpu_lists, LISTED, gpu_n, work);
+    const struct gpu_lists listed = {gpu_lists, LISTED, gpu_n};
+    sl_gpu_attend_slots(queue, s->gpu, LISTED, &s->shape, listed, work);
 }
 
 static void test_attend_slots(void **state) {

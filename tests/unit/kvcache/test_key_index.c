@@ -54,7 +54,7 @@ static void test_key_index_layout_refuses_what_it_cannot_hold(void **state) {
     struct sl_key_index_layout l;
     assert_int_equal(sl_key_index_layout_init(&l, SL_KV_INT4, 64, 64), SL_ERR_INVALID);
     assert_int_equal(sl_key_index_layout_init(&l, SL_KV_INT2, 64, 64), SL_ERR_INVALID);
-    assert_int_equal(sl_key_index_layout_init(&l, (enum sl_kv_format)7, 64, 64), SL_ERR_INVALID);
+    assert_int_equal(sl_key_index_layout_init(&l, (enum sl_kv_format)SL_KV_N_FORMATS, 64, 64), SL_ERR_INVALID);
     assert_int_equal(sl_key_index_layout_init(&l, SL_KV_F16, 0, 64), SL_ERR_INVALID);
     assert_int_equal(sl_key_index_layout_init(&l, SL_KV_F16, 12, 64), SL_ERR_INVALID);
     assert_int_equal(sl_key_index_layout_init(&l, SL_KV_F16, 520, 64), SL_ERR_INVALID);

@@ -60,7 +60,7 @@ static void test_layout_refuses_what_it_cannot_hold(void **state) {
     assert_int_equal(sl_page_layout_init(&l, SL_KV_F16, 520, 0, false), SL_ERR_INVALID);
     assert_int_equal(sl_page_layout_init(&l, SL_KV_F16, 64, -1, false), SL_ERR_INVALID);
     assert_int_equal(sl_page_layout_init(&l, SL_KV_F16, 64, SL_MAX_STATES + 1, false), SL_ERR_INVALID);
-    assert_int_equal(sl_page_layout_init(&l, (enum sl_kv_format)7, 64, 0, false), SL_ERR_INVALID);
+    assert_int_equal(sl_page_layout_init(&l, (enum sl_kv_format)SL_KV_N_FORMATS, 64, 0, false), SL_ERR_INVALID);
 }
 
 int main(void) {

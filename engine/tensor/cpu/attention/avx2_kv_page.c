@@ -2,42 +2,19 @@
 // Purpose: writes rows into pages with AVX2, and rotates queries and K^T tiles by their slots.
 #include "engine/tensor/cpu/attention/avx2_kv.h"
 
-#include <string.h>
-
 #include "engine/tensor/cpu/attention/append.h"
+#include "engine/tensor/cpu/attention/avx2_codec.h"
 
-static void write_row_f16(uint16_t *out, const float *row, int d) {
-    const __m256 most = _mm256_set1_ps(SL_F16_MAX), least = _mm256_set1_ps(-SL_F16_MAX);
-    for (int i = 0; i < d; i += 8) { // a NaN as second operand passes through min and max
-        __m256 x = _mm256_max_ps(least, _mm256_min_ps(most, _mm256_loadu_ps(row + i)));
-        _mm_store_si128((__m128i *)(out + i), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-    }
-}
-
-static void write_row_bf16(uint16_t *out, const float *row, int d) {
-    for (int i = 0; i < d; i++) {
-        out[i] = sl_f32_to_bf16(row[i]);
+static inline __attribute__((always_inline)) void write_floats(char *part, size_t at, const float *row, size_t d,
+                                                               enum sl_kv_format format) {
+    for (size_t i = 0; i < d; i += 8) {
+        sl_avx2_store8(part, at + i, format, _mm256_loadu_ps(row + i));
     }
 }
 
 static void write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row) {
     size_t d = (size_t)layout->head_dim;
-    switch (layout->format) {
-    case SL_KV_F16:
-        write_row_f16((uint16_t *)part + slot * d, row, layout->head_dim);
-        break;
-    case SL_KV_BF16:
-        write_row_bf16((uint16_t *)part + slot * d, row, layout->head_dim);
-        break;
-    case SL_KV_F32:
-        memcpy((float *)part + slot * d, row, d * sizeof *row);
-        break;
-    case SL_KV_INT8:
-    case SL_KV_INT4:
-    case SL_KV_INT2:
-    case SL_KV_INT1:
-        __builtin_unreachable(); // tokens are appended as floats
-    }
+    SL_KV_WITH_FLOATS(layout->format, write_floats(part, slot * d, row, d, FORMAT));
 }
 
 void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {

@@ -11,10 +11,6 @@ void sl_ref_kv_slots_fill(struct sl_ops *ops);
 void sl_ref_read_k_row(const struct sl_kv *kv, uint32_t slot, float *out);
 void sl_ref_read_v_row(const struct sl_kv *kv, uint32_t slot, float *out);
 
-// Read or write element e of a part in a float format. A written element is rounded to the format, f16 saturated.
-float sl_ref_read_float(enum sl_kv_format format, const char *part, size_t e);
-void sl_ref_write_float(enum sl_kv_format format, char *part, size_t e, float x);
-
 // Writes a row into slot `slot` of the K or V part of a working page: rounded to the format, f16 saturated.
 void sl_ref_write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row);
 
@@ -29,9 +25,6 @@ void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, c
 // Implements ops->quantize with a tier's function for one page.
 void sl_quantize_pages(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
                        sl_quantize_page_fn quantize_page);
-
-// Finds the least and the largest of x[n], n > 0, as fminf() and fmaxf() do one after the other.
-void sl_ref_range_of(const float *x, int n, float *min_out, float *max_out);
 
 // Copies the positions and the score state of a page, if the packed layout has them.
 void sl_ref_copy_slots_data(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,

@@ -244,7 +244,7 @@ static void load_kept(const struct sl_kv *kv, const uint32_t *slots, uint32_t n,
         inverse_out[c] = inverse_norm(rows + c * d, d);
     }
     for (size_t i = 0; i < d / 8; i++) { // channel 8 i + l becomes number l * d / 8 + i
-        sl_avx2_transpose_8x8(rows + 8 * i, d, out + i * SL_STRIP, d / 8 * SL_STRIP);
+        sl_avx2_transpose_8x8((const char *)rows, 8 * i, d, SL_KV_F32, out + i * SL_STRIP, d / 8 * SL_STRIP);
     }
 }
 

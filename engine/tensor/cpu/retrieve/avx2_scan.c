@@ -4,7 +4,7 @@
  *
  * Design: scan takes the 64 slots of a page at a time and keeps their sums in registers over all channels. It reads
  *         every byte once, in as many streams as there are channels. A sum is one chain of fused multiply-adds; for
- *         INT1 these reduce to additions. Part of a page is computed as a whole one.
+ *         signs these reduce to additions. Part of a page is computed as a whole one.
  *
  *         index_keys reads the pages twice: for the values that depend on all slots, then for the codes. Keys of 16
  *         bits that keep their format are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h).
@@ -74,7 +74,7 @@ static void transpose_page(const uint16_t *k, size_t d, char *to, size_t channel
 }
 
 // Returns round-half-even(x / scale) of 32 slots, within +-127, 0 where scale is 0 or x is NaN.
-static __m256i encode_int8(const float *x, size_t strip, __m256 scale) {
+static __m256i encode_bytes(const float *x, size_t strip, __m256 scale) {
     const __m256 most = _mm256_set1_ps(127.0f), least = _mm256_set1_ps(-127.0f);
     const __m256 any = _mm256_cmp_ps(scale, _mm256_setzero_ps(), _CMP_GT_OQ);
     __m256i code[4];
@@ -89,33 +89,25 @@ static __m256i encode_int8(const float *x, size_t strip, __m256 scale) {
     return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-static __m128i encode_f16(__m256 x) { // a NaN as second operand passes through min and max
-    const __m256 most = _mm256_set1_ps(SL_F16_MAX), least = _mm256_set1_ps(-SL_F16_MAX);
-    return _mm256_cvtps_ph(_mm256_max_ps(least, _mm256_min_ps(most, x)), _MM_FROUND_TO_NEAREST_INT);
-}
-
 // Encodes the 64 slots of a channel, four strips `strip` floats apart.
 static inline __attribute__((always_inline)) void encode_channel(const float *x, size_t strip, enum sl_kv_format format,
                                                                  float scale, char *to) {
+    enum sl_kv_index kind = sl_kv_format_index(format);
     uint64_t signs = 0;
     for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
         const float *eight = x + t / 2 * strip + t % 2 * 8;
-        if (format == SL_KV_F32) {
+        if (kind == SL_KV_INDEX_FLOATS && sl_kv_format_bits(format) == 32) {
             _mm256_stream_ps((float *)to + 8 * t, _mm256_load_ps(eight));
-        } else if (format == SL_KV_F16) {
-            _mm_store_si128((__m128i *)to + t, encode_f16(_mm256_load_ps(eight)));
-        } else if (format == SL_KV_BF16) {
-            for (size_t e = 0; e < 8; e++) {
-                ((uint16_t *)to)[8 * t + e] = sl_f32_to_bf16(eight[e]);
-            }
-        } else if (format == SL_KV_INT8 && t % 4 == 0) {
-            _mm256_stream_si256((__m256i *)to + t / 4, encode_int8(eight, strip, _mm256_set1_ps(scale)));
-        } else if (format == SL_KV_INT1) {
+        } else if (kind == SL_KV_INDEX_FLOATS) {
+            sl_avx2_store8(to, 8 * t, format, _mm256_load_ps(eight));
+        } else if (kind == SL_KV_INDEX_BYTES && t % 4 == 0) {
+            _mm256_stream_si256((__m256i *)to + t / 4, encode_bytes(eight, strip, _mm256_set1_ps(scale)));
+        } else if (kind == SL_KV_INDEX_SIGNS) {
             __m256 at_least_0 = _mm256_cmp_ps(_mm256_load_ps(eight), _mm256_setzero_ps(), _CMP_GE_OQ);
             signs |= (uint64_t)(unsigned)_mm256_movemask_ps(at_least_0) << 8 * t;
         }
     }
-    if (format == SL_KV_INT1) {
+    if (kind == SL_KV_INDEX_SIGNS) {
         memcpy(to, &signs, sizeof signs);
     }
 }
@@ -131,32 +123,13 @@ static inline __attribute__((always_inline)) void encode_tile(const float *tile,
 static void copy_page(const struct sl_page_layout *page, const char *at, const struct sl_key_index_layout *layout,
                       const float *scale, char *to) {
     size_t d = (size_t)page->head_dim, stride = layout->channel_bytes;
-    if (page->format == layout->format && (page->format == SL_KV_F16 || page->format == SL_KV_BF16)) {
+    if (page->format == layout->format && sl_kv_format_bits(page->format) == 16) {
         transpose_page((const uint16_t *)(at + page->k), d, to, stride);
         return;
     }
     _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     sl_avx2_fill_keys(page, at, tile);
-    switch (layout->format) {
-    case SL_KV_F32:
-        encode_tile(tile, d, SL_KV_F32, scale, to, stride);
-        break;
-    case SL_KV_F16:
-        encode_tile(tile, d, SL_KV_F16, scale, to, stride);
-        break;
-    case SL_KV_BF16:
-        encode_tile(tile, d, SL_KV_BF16, scale, to, stride);
-        break;
-    case SL_KV_INT8:
-        encode_tile(tile, d, SL_KV_INT8, scale, to, stride);
-        break;
-    case SL_KV_INT1:
-        encode_tile(tile, d, SL_KV_INT1, scale, to, stride);
-        break;
-    case SL_KV_INT4:
-    case SL_KV_INT2:
-        __builtin_unreachable(); // key indexes do not use these formats (engine/kvcache/key_index.h)
-    }
+    SL_KV_WITH_FORMAT(layout->format, encode_tile(tile, d, FORMAT, scale, to, stride));
 }
 
 // Sets most = max(most, |x|) over the first n rows of a page. A NaN as first operand is ignored, as by fmaxf.
@@ -195,23 +168,11 @@ static void find_absmax(const struct sl_kv *kv, uint32_t n_slots, float *absmax)
         n = n_slots - page * SL_PAGE_SLOTS < SL_PAGE_SLOTS ? n_slots - page * SL_PAGE_SLOTS : SL_PAGE_SLOTS;
         const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
         const char *k = (const char *)kv->pages[page] + layout->k;
-        switch (layout->format) {
-        case SL_KV_F16:
-            absmax_rows(k, d, n, SL_KV_F16, absmax);
-            break;
-        case SL_KV_BF16:
-            absmax_rows(k, d, n, SL_KV_BF16, absmax);
-            break;
-        case SL_KV_F32:
-            absmax_rows(k, d, n, SL_KV_F32, absmax);
-            break;
-        case SL_KV_INT8:
-        case SL_KV_INT4:
-        case SL_KV_INT2:
-        case SL_KV_INT1:
+        if (sl_kv_format_is_quantized(layout->format)) {
             sl_avx2_fill_keys(layout, kv->pages[page], tile);
             absmax_tile(tile, d, n, absmax);
-            break;
+        } else {
+            SL_KV_WITH_FLOATS(layout->format, absmax_rows(k, d, n, FORMAT, absmax));
         }
     }
 }
@@ -235,10 +196,11 @@ static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl
     assert(n_slots <= kv->n_slots && n_slots <= layout->capacity);
     memset(index, 0, layout->codes);
     find_absmax(kv, n_slots, absmax);
-    if (layout->format == SL_KV_INT1) {
+    enum sl_kv_index kind = sl_kv_format_index(layout->format);
+    if (kind == SL_KV_INDEX_SIGNS) {
         find_means(kv, n_slots, scale);
     }
-    for (int c = 0; layout->format == SL_KV_INT8 && c < layout->head_dim; c++) {
+    for (int c = 0; kind == SL_KV_INDEX_BYTES && c < layout->head_dim; c++) {
         scale[c] = absmax[c] / 127.0f;
     }
     char *to = index + layout->codes;
@@ -254,7 +216,7 @@ static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl
 
 // Loads slots 8 t .. 8 t + 8 of those at `at`.
 static inline __attribute__((always_inline)) __m256 load_codes(const char *at, size_t t, enum sl_kv_format format) {
-    if (format == SL_KV_INT8) {
+    if (sl_kv_format_index(format) == SL_KV_INDEX_BYTES) {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(at + 8 * t))));
     }
     return sl_avx2_load8(at, 8 * t, format);
@@ -274,6 +236,7 @@ static inline __attribute__((always_inline)) __m256 signed_weight(const char *at
 // Computes the sums of the 64 slots from slot j on, a multiple of 64.
 static inline __attribute__((always_inline)) void scan_page(const struct sl_scan_channels *s, size_t j,
                                                             enum sl_kv_format format, float *scores) {
+    bool signs = sl_kv_format_index(format) == SL_KV_INDEX_SIGNS;
     __m256 sum[SL_PAGE_SLOTS / 8];
     SL_UNROLL
     for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
@@ -284,8 +247,8 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
         __m256 weight = _mm256_set1_ps(s->weights[i]), negative = _mm256_set1_ps(-s->weights[i]);
         SL_UNROLL
         for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
-            sum[t] = format == SL_KV_INT1 ? _mm256_add_ps(sum[t], signed_weight(at, t, negative))
-                                          : _mm256_fmadd_ps(weight, load_codes(at, t, format), sum[t]);
+            sum[t] = signs ? _mm256_add_ps(sum[t], signed_weight(at, t, negative))
+                           : _mm256_fmadd_ps(weight, load_codes(at, t, format), sum[t]);
         }
     }
     SL_UNROLL
@@ -294,7 +257,7 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
     }
 }
 
-SL_SCAN_OF_PAGES(scan_page)
+SL_SCAN_OF_PAGES
 
 void sl_avx2_scan_fill(struct sl_ops *ops) {
     ops->host.index_keys = index_keys;

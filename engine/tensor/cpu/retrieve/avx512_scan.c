@@ -2,6 +2,7 @@
 // Purpose: the scan with AVX-512: that of avx2_scan.c in registers of twice the width, with the same bits.
 #include <immintrin.h>
 
+#include "engine/tensor/cpu/attention/avx512_codec.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
 #include "engine/tensor/cpu/retrieve/scan_pages.h"
 #include "engine/tensor/cpu/simd/avx512_math.h"
@@ -10,27 +11,16 @@
 
 // Loads slots 16 t .. 16 t + 16 of those at `at`.
 static inline __attribute__((always_inline)) __m512 load_codes(const char *at, size_t t, enum sl_kv_format format) {
-    switch (format) {
-    case SL_KV_F32:
-        return _mm512_loadu_ps((const float *)at + WIDTH * t);
-    case SL_KV_INT8:
+    if (sl_kv_format_index(format) == SL_KV_INDEX_BYTES) {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at + t)));
-    case SL_KV_F16:
-        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at + t));
-    case SL_KV_BF16:
-        return _mm512_castsi512_ps(
-            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at + t)), 16));
-    case SL_KV_INT1: // bits become signs, not numbers
-    case SL_KV_INT4:
-    case SL_KV_INT2:
-        break;
     }
-    __builtin_unreachable();
+    return sl_avx512_load16(at, WIDTH * t, format);
 }
 
 // Computes the sums of the 64 slots from slot j on, a multiple of 64.
 static inline __attribute__((always_inline)) void scan_page(const struct sl_scan_channels *s, size_t j,
                                                             enum sl_kv_format format, float *scores) {
+    bool signs = sl_kv_format_index(format) == SL_KV_INDEX_SIGNS;
     __m512 sum[SL_PAGE_SLOTS / WIDTH];
     SL_UNROLL
     for (size_t t = 0; t < SL_PAGE_SLOTS / WIDTH; t++) {
@@ -39,14 +29,14 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
     for (int i = 0; i < s->n; i++) {
         const char *at = s->codes[i] + sl_scan_offset(format, j);
         __m512 weight = _mm512_set1_ps(s->weights[i]);
-        uint64_t bits = 0; // for INT1: +w where they are set, else -w
-        if (format == SL_KV_INT1) {
+        uint64_t bits = 0; // signs: +w where they are set, else -w
+        if (signs) {
             memcpy(&bits, at, sizeof bits);
         }
         __m512 negative = _mm512_sub_ps(_mm512_set1_ps(-0.0f), weight);
         SL_UNROLL
         for (size_t t = 0; t < SL_PAGE_SLOTS / WIDTH; t++) {
-            if (format == SL_KV_INT1) {
+            if (signs) {
                 __m512 w = _mm512_mask_blend_ps((__mmask16)(bits >> WIDTH * t), negative, weight);
                 sum[t] = _mm512_add_ps(sum[t], w);
             } else {
@@ -60,7 +50,7 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
     }
 }
 
-SL_SCAN_OF_PAGES(scan_page)
+SL_SCAN_OF_PAGES
 
 void sl_avx512_scan_fill(struct sl_ops *ops) {
     ops->host.scan = scan;

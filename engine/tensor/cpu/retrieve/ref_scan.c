@@ -11,6 +11,7 @@
 
 #include "engine/tensor/cpu/attention/heads.h"
 #include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/attention/ref_codec.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
 #include "engine/tensor/cpu/retrieve/scan_heads.h"
@@ -30,37 +31,35 @@ static void find_scales(const struct sl_kv *kv, uint32_t n_slots, const struct s
         }
     }
     for (int c = 0; c < layout->head_dim; c++) {
-        if (layout->format == SL_KV_INT8) {
+        enum sl_kv_index kind = sl_kv_format_index(layout->format);
+        if (kind == SL_KV_INDEX_BYTES) {
             scale[c] = absmax[c] / 127.0f;
-        } else if (layout->format == SL_KV_INT1 && n_slots > 0) {
+        } else if (kind == SL_KV_INDEX_SIGNS && n_slots > 0) {
             scale[c] = (float)(sum[c] / n_slots);
         }
     }
 }
 
 // Returns round-half-even(x / scale); 0 where scale is 0, and for NaN.
-static int8_t encode_int8(float x, float scale) {
+static int8_t encode_byte(float x, float scale) {
     float t = scale > 0.0f ? x / scale : 0.0f;
     return (int8_t)(t >= 127.0f ? 127.0f : t <= -127.0f ? -127.0f : isnan(t) ? 0.0f : nearbyintf(t));
 }
 
 // Writes slot j of a channel.
 static void put_code(const struct sl_key_index_layout *layout, char *channel, uint32_t j, float x, float scale) {
-    switch (layout->format) {
-    case SL_KV_INT8:
-        ((int8_t *)channel)[j] = encode_int8(x, scale);
+    switch (sl_kv_format_index(layout->format)) {
+    case SL_KV_INDEX_BYTES:
+        ((int8_t *)channel)[j] = encode_byte(x, scale);
         break;
-    case SL_KV_INT1: // the index was zeroed
+    case SL_KV_INDEX_SIGNS: // the index was zeroed
         channel[j / 8] = (char)(channel[j / 8] | (x >= 0.0f) << j % 8);
         break;
-    case SL_KV_F32:
-    case SL_KV_F16:
-    case SL_KV_BF16:
+    case SL_KV_INDEX_FLOATS:
         sl_ref_write_float(layout->format, channel, j, x);
         break;
-    case SL_KV_INT4:
-    case SL_KV_INT2:
-        __builtin_unreachable(); // key indexes do not use these formats (engine/kvcache/key_index.h)
+    case SL_KV_INDEX_NONE:
+        __builtin_unreachable();
     }
 }
 
@@ -89,30 +88,28 @@ static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl
 
 // Returns K^_j[c] / scale[c], where there are scales.
 static float get_code(enum sl_kv_format format, const char *channel, uint32_t j) {
-    switch (format) {
-    case SL_KV_INT8:
+    switch (sl_kv_format_index(format)) {
+    case SL_KV_INDEX_BYTES:
         return ((const int8_t *)channel)[j];
-    case SL_KV_INT1:
+    case SL_KV_INDEX_SIGNS:
         return (channel[j / 8] >> j % 8 & 1) != 0 ? 1.0f : -1.0f;
-    case SL_KV_F32:
-    case SL_KV_F16:
-    case SL_KV_BF16:
+    case SL_KV_INDEX_FLOATS:
         return sl_ref_read_float(format, channel, j);
-    case SL_KV_INT4:
-    case SL_KV_INT2:
+    case SL_KV_INDEX_NONE:
         break;
     }
-    __builtin_unreachable(); // key indexes do not use these formats (engine/kvcache/key_index.h)
+    __builtin_unreachable();
 }
 
 // scores_out[j - begin] = sum_i q[c_i] scale[c_i] code_j[c_i], or without scales
-static void scan(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels,
-                 int n_channels, uint32_t begin, uint32_t end, float *scores_out) {
-    const char *at = index;
+static void scan(const struct sl_scan_piece *piece, const float *q, const int *channels, int n_channels,
+                 float *scores_out) {
+    const struct sl_key_index_layout *layout = &piece->layout;
+    const char *at = piece->index;
     const float *scale = (const float *)(at + layout->scale);
     bool scaled = sl_kv_format_is_quantized(layout->format);
-    assert(end <= layout->capacity);
-    for (uint32_t j = begin; j < end; j++) {
+    assert(piece->end <= layout->capacity);
+    for (uint32_t j = piece->begin; j < piece->end; j++) {
         float sum = 0.0f;
         for (int i = 0; i < n_channels; i++) {
             int c = channels[i];
@@ -120,7 +117,7 @@ static void scan(const struct sl_key_index_layout *layout, const void *index, co
             float weight = scaled ? q[c] * scale[c] : q[c];
             sum += weight * get_code(layout->format, at + layout->codes + (size_t)c * layout->channel_bytes, j);
         }
-        scores_out[j - begin] = sum;
+        scores_out[j - piece->begin] = sum;
     }
 }
 

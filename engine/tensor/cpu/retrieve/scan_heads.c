@@ -20,8 +20,8 @@ static void scan_piece(const void *arg, int i) {
     for (int c = 0; c < args->n_channels; c++) {
         all[c] = c;
     }
-    call->scan(&piece->layout, piece->index, args->q + (size_t)h * (size_t)args->n_channels, all, args->n_channels,
-               piece->begin, piece->end, sl_vector(args->out, h) + piece->at);
+    call->scan(piece, args->q + (size_t)h * (size_t)args->n_channels, all, args->n_channels,
+               sl_vector(args->out, h) + piece->at);
 }
 
 void sl_scan_heads(struct sl_stream *stream, const struct sl_scan_call *args, sl_scan_fn scan) {

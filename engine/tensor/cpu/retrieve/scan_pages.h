@@ -28,34 +28,24 @@ struct sl_scan_kernel {
     sl_scan_page_fn page[SL_KV_N_FORMATS]; // for the formats that a key index can have
 };
 
+#define SL_SCAN_OF_FORMAT(name, word, ...)                                                                             \
+    static void scan_##word(const struct sl_scan_channels *s, size_t j, float *scores) {                               \
+        if (sl_kv_format_index(SL_KV_##name) != SL_KV_INDEX_NONE) {                                                    \
+            scan_page(s, j, SL_KV_##name, scores);                                                                     \
+        }                                                                                                              \
+    }
+#define SL_SCAN_ENTRY(name, word, ...) [SL_KV_##name] = scan_##word,
+
 /*
  * Defines a tier's kernels, its host.scan and its ops->scan from its scan_page(channels, slot, format, scores).
  * scan_page is inlined into each kernel, where the format is a constant.
  */
-#define SL_SCAN_OF_PAGES(scan_page)                                                                                    \
-    static void scan_f32(const struct sl_scan_channels *s, size_t j, float *scores) {                                  \
-        scan_page(s, j, SL_KV_F32, scores);                                                                            \
-    }                                                                                                                  \
-    static void scan_f16(const struct sl_scan_channels *s, size_t j, float *scores) {                                  \
-        scan_page(s, j, SL_KV_F16, scores);                                                                            \
-    }                                                                                                                  \
-    static void scan_bf16(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
-        scan_page(s, j, SL_KV_BF16, scores);                                                                           \
-    }                                                                                                                  \
-    static void scan_int8(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
-        scan_page(s, j, SL_KV_INT8, scores);                                                                           \
-    }                                                                                                                  \
-    static void scan_int1(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
-        scan_page(s, j, SL_KV_INT1, scores);                                                                           \
-    }                                                                                                                  \
-    static const struct sl_scan_kernel kernel = {{[SL_KV_F32] = scan_f32,                                              \
-                                                  [SL_KV_F16] = scan_f16,                                              \
-                                                  [SL_KV_BF16] = scan_bf16,                                            \
-                                                  [SL_KV_INT8] = scan_int8,                                            \
-                                                  [SL_KV_INT1] = scan_int1}};                                          \
-    static void scan(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels, \
-                     int n_channels, uint32_t begin, uint32_t end, float *scores_out) {                                \
-        sl_scan_pages(&kernel, layout, index, q, channels, n_channels, begin, end, scores_out);                        \
+#define SL_SCAN_OF_PAGES                                                                                               \
+    SL_KV_FORMATS(SL_SCAN_OF_FORMAT)                                                                                   \
+    static const struct sl_scan_kernel kernel = {{SL_KV_FORMATS(SL_SCAN_ENTRY)}};                                      \
+    static void scan(const struct sl_scan_piece *piece, const float *q, const int *channels, int n_channels,           \
+                     float *scores_out) {                                                                              \
+        sl_scan_pages(&kernel, piece, q, channels, n_channels, scores_out);                                            \
     }                                                                                                                  \
     static void scan_heads(struct sl_stream *stream, const struct sl_scan_call *args) {                                \
         sl_scan_heads(stream, args, scan);                                                                             \
@@ -66,11 +56,12 @@ static inline size_t sl_scan_offset(enum sl_kv_format format, size_t j) {
     return j * (size_t)sl_kv_format_bits(format) / 8;
 }
 
-static inline void sl_scan_pages(const struct sl_scan_kernel *kernel, const struct sl_key_index_layout *layout,
-                                 const void *index, const float *q, const int *channels, int n_channels, uint32_t begin,
-                                 uint32_t end, float *scores_out) {
+static inline void sl_scan_pages(const struct sl_scan_kernel *kernel, const struct sl_scan_piece *piece, const float *q,
+                                 const int *channels, int n_channels, float *scores_out) {
+    const struct sl_key_index_layout *layout = &piece->layout;
+    uint32_t begin = piece->begin, end = piece->end;
     struct sl_scan_channels s;
-    const char *at = index;
+    const char *at = piece->index;
     const float *scale = (const float *)(at + layout->scale);
     bool scaled = sl_kv_format_is_quantized(layout->format);
     assert(end <= layout->capacity && n_channels <= layout->head_dim);

@@ -93,17 +93,21 @@ GPU_HOST_DEVICE uint32_t slots_of_tile(int head_dim) {
     return head_dim <= 256 ? gpu::tile_slots(head_dim) : 16;
 }
 
+struct tile_slots { // slots of a tile
+    uint32_t first, n;
+};
+
 // Writes weights[j] = exp(s_j - max') of the slots that the query sees; scales out and sum to max'.
 template <int PER>
 GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *of_query, const float *keys,
-                      uint32_t first, uint32_t n, float *weights, softmax<PER> &s) {
+                      const tile_slots &slots, float *weights, softmax<PER> &s) {
     uint32_t lane = threadIdx.x % 32;
     float scores[2], most = s.max;
     GPU_UNROLL
     for (uint32_t k = 0; k < 2; k++) {
         uint32_t j = lane + 32 * k;
         scores[k] = -INFINITY;
-        if (j < n && first + j >= q.begin && first + j < q.end) {
+        if (j < slots.n && slots.first + j >= q.begin && slots.first + j < q.end) {
             const float4 *x = (const float4 *)of_query;
             const float4 *y = (const float4 *)(keys + (int)j * gpu::pitch_of(shape.head_dim));
             float dot = 0.0f;
@@ -191,16 +195,23 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
     __syncthreads();
 }
 
-// Adds slots [begin, end) to the states of the warp's queries.
+struct split_slots { // slots [begin, end) of a head, or of its list
+    const gpu_head *h;
+    const uint32_t *listed;
+    uint32_t begin, end;
+};
+
+// Adds the slots to the states of the warp's queries. The tile follows the queries.
 template <int PER>
-GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, uint32_t begin, uint32_t end,
-                          const query (&q)[EACH], const float *queries, float *tile, block_memory *m,
-                          softmax<PER> (&s)[EACH]) {
-    uint32_t warp = threadIdx.x / 32;
-    uint32_t tile_slots = slots_of_tile(c.shape.head_dim);
-    for (uint32_t first = begin / tile_slots * tile_slots; first < end; first += tile_slots) {
-        uint32_t n = end - first < tile_slots ? end - first : tile_slots;
-        const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
+GPU_DEVICE void add_slots(const attend_call &c, const split_slots &split, const query (&q)[EACH], float *queries,
+                          block_memory *m, softmax<PER> (&s)[EACH]) {
+    const gpu_head *h = split.h;
+    float *tile = queries + (int)QUERIES * c.shape.head_dim;
+    uint32_t warp = threadIdx.x / 32, end = split.end;
+    uint32_t step = slots_of_tile(c.shape.head_dim);
+    for (uint32_t first = split.begin / step * step; first < end; first += step) {
+        uint32_t n = end - first < step ? end - first : step;
+        const uint32_t *slots = split.listed != nullptr ? split.listed + first : nullptr;
         gpu::load_tile(h, slots, first, n, true, tile);
         __syncthreads();
         if (c.shape.slot_cosines != nullptr) {
@@ -211,7 +222,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
         for (uint32_t k = 0; k < EACH; k++) {
             if (q[k].row >= 0) {
                 uint32_t at = warp + WARPS * k;
-                score(c.shape, q[k], queries + (int)at * c.shape.head_dim, tile, first, n, m->weights[at], s[k]);
+                score(c.shape, q[k], queries + (int)at * c.shape.head_dim, tile, {first, n}, m->weights[at], s[k]);
             }
         }
         __syncthreads();
@@ -232,7 +243,6 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
 template <int PER> static __global__ void __launch_bounds__(THREADS, 2) attend(attend_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ block_memory m;
-    float *tile = queries + (int)QUERIES * c.shape.head_dim;
     const gpu_attend *call = &c.calls[blockIdx.z];
     const gpu_head *h = &call->heads[blockIdx.y];
     const uint32_t *listed = c.listed.slots != nullptr ? c.listed.slots + blockIdx.y * c.listed.stride : nullptr;
@@ -258,7 +268,7 @@ template <int PER> static __global__ void __launch_bounds__(THREADS, 2) attend(a
         for (uint32_t k = 0; k < EACH; k++) {
             clear(part[k]);
         }
-        add_slots(c, h, listed, begin, end, q, queries, tile, &m, part);
+        add_slots(c, {h, listed, begin, end}, q, queries, &m, part);
         if (c.n_splits > 0) {
             break;
         }
@@ -369,10 +379,9 @@ void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int 
 }
 
 void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
-                         const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,
-                         const uint32_t *n, void *work) {
+                         const struct gpu_attention *shape, struct gpu_lists listed, void *work) {
     attend_call c = {};
     c.calls = call, c.shape = *shape, c.most_rows = 1;
-    c.listed = {slots, slots_stride, n};
+    c.listed = listed;
     attend_calls(queue, c, 1, most_listed, work);
 }

@@ -312,11 +312,11 @@ template <int D, int BITS> GPU_DEVICE void ahead(const sl_page_layout &layout, c
     }
 }
 
-// Adds the warp's pages among slots [begin, end).
+// Adds the warp's pages among the slots of a part of the block.
 template <int D, int BITS>
-GPU_DEVICE void add_pages(const gpu_head *h, uint32_t begin, uint32_t end, const range &block, const seen (&q)[2],
+GPU_DEVICE void add_pages(const gpu_head *h, const range &part, const seen (&q)[2],
                           const uint32_t (&fragments)[D / 16][2], float4 *tiles, state<D> &state) {
-    uint32_t page = begin / SL_PAGE_SLOTS, n_packed = (end + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS;
+    uint32_t page = part.begin / SL_PAGE_SLOTS, n_packed = (part.end + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS;
     n_packed = n_packed < h->n_packed ? n_packed : h->n_packed;
     page += (threadIdx.x / 32 - page) % WARPS;
     const char *at = page < n_packed ? (const char *)h->pages[page] : nullptr;
@@ -327,7 +327,7 @@ GPU_DEVICE void add_pages(const gpu_head *h, uint32_t begin, uint32_t end, const
         const char *after = next;
         ahead<D, BITS>(h->packed, after);
         next = page + 2 * WARPS < n_packed ? (const char *)h->pages[page + 2 * WARPS] : nullptr;
-        bool all_seen = first >= block.all_begin && first + SL_PAGE_SLOTS <= block.all_end;
+        bool all_seen = first >= part.all_begin && first + SL_PAGE_SLOTS <= part.all_end;
         float s[4][4] = {};
         score_codes<D, BITS>(h->packed, at, fragments, s);
         weigh<D, true>(q, all_seen, first, s, state);
@@ -336,7 +336,7 @@ GPU_DEVICE void add_pages(const gpu_head *h, uint32_t begin, uint32_t end, const
     }
     finish_codes<D, BITS>(state);
     GPU_UNROLL_BY(1)
-    for (; page * SL_PAGE_SLOTS < end; page += WARPS) {
+    for (; page * SL_PAGE_SLOTS < part.end; page += WARPS) {
         uint32_t first = page * SL_PAGE_SLOTS, n = h->n_slots - first;
         at = (const char *)h->pages[page];
         float s[4][4];
@@ -533,8 +533,10 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 3) attend_packed
         uint32_t begin = split * PACKED_SPLIT, end = begin + PACKED_SPLIT;
         state<D> part = {};
         part.max[0] = part.max[1] = -INFINITY;
-        add_pages<D, BITS>(h, begin > block.begin ? begin : block.begin, end < block.end ? end : block.end, block, q,
-                           fragments, &m.tiles[threadIdx.x / 32][0][lane], part);
+        add_pages<D, BITS>(h,
+                           {begin > block.begin ? begin : block.begin, end < block.end ? end : block.end,
+                            block.all_begin, block.all_end},
+                           q, fragments, &m.tiles[threadIdx.x / 32][0][lane], part);
         put_aside(part, &m);
         if (c.n_splits > 0) {
             store_part<D>(c, call, first, split, &m);
@@ -552,18 +554,12 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 3) attend_packed
 template <int D> static bool launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);
     switch (c.shape.packed_format) {
-    case SL_KV_INT8:
-        GPU_LAUNCH((attend_packed<D, 8>), grid, THREADS, 0, queue, c);
+#define X(name, bits)                                                                                                  \
+    case SL_KV_##name:                                                                                                 \
+        GPU_LAUNCH((attend_packed<D, bits>), grid, THREADS, 0, queue, c);                                              \
         return true;
-    case SL_KV_INT4:
-        GPU_LAUNCH((attend_packed<D, 4>), grid, THREADS, 0, queue, c);
-        return true;
-    case SL_KV_INT2:
-        GPU_LAUNCH((attend_packed<D, 2>), grid, THREADS, 0, queue, c);
-        return true;
-    case SL_KV_INT1:
-        GPU_LAUNCH((attend_packed<D, 1>), grid, THREADS, 0, queue, c);
-        return true;
+        GPU_CODE_FORMATS(X)
+#undef X
     default:
         return false;
     }
@@ -571,7 +567,7 @@ template <int D> static bool launch(struct gpu_queue *queue, const attend_call &
 
 bool gpu_attends_packed(const attend_call &c) {
     int d = c.shape.head_dim;
-    return c.shape.has_packed && c.shape.packed_format >= SL_KV_INT8 && c.shape.format == SL_KV_F16 &&
+    return c.shape.has_packed && gpu::reads_codes(c.shape.packed_format) && c.shape.format == SL_KV_F16 &&
            c.shape.slot_cosines == nullptr && c.listed.slots == nullptr && c.shape.q_stride % 4 == 0 &&
            (d == 64 || d == 96 || d == 128);
 }

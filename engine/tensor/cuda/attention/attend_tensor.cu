@@ -267,12 +267,20 @@ GPU_DEVICE void load(const gpu_head *h, const uint32_t *listed, uint32_t first, 
     }
 }
 
-// Adds slots [begin, end) to the warp's state. V follows K into shared memory, and the next K follows V.
+struct split_slots { // slots of a head, or of its list
+    const gpu_head *h;
+    const uint32_t *listed;
+    range of_split;
+};
+
+// Adds the slots to the warp's state. V follows K into shared memory, and the next K follows V.
 template <int D, bool BF16, bool CODES>
-GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
-                          const range &of_warp, const query (&q)[2], const uint32_t (&fragments)[D / 16][4],
-                          uint16_t *keys, uint16_t *values, state<D> &state) {
-    uint32_t first = of_split.begin / TILE * TILE, end = of_split.end;
+GPU_DEVICE void add_slots(const attend_call &c, const split_slots &split, const range &of_warp, const query (&q)[2],
+                          const uint32_t (&fragments)[D / 16][4], uint16_t *keys, state<D> &state) {
+    const gpu_head *h = split.h;
+    const uint32_t *listed = split.listed;
+    uint16_t *values = keys + TILE * PITCH<D>;
+    uint32_t first = split.of_split.begin / TILE * TILE, end = split.of_split.end;
     range all = seen_by_all(q);
     load<D, BF16, CODES>(h, listed, first, end, true, keys);
     for (; first < end; first += TILE) {
@@ -394,7 +402,7 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c
                           (split + 1) * SPLIT < of_block.end ? (split + 1) * SPLIT : of_block.end};
         clear(part);
         if (of_split.begin < of_split.end) {
-            add_slots<D, BF16, CODES>(c, h, listed, of_split, of_warp, q, fragments, keys, values, part);
+            add_slots<D, BF16, CODES>(c, {h, listed, of_split}, of_warp, q, fragments, keys, part);
         }
         if (c.n_splits > 0) {
             store_part(c, split, q, part);
@@ -423,10 +431,11 @@ GPU_DEVICE void load_alone(const gpu_head *h, const uint32_t *listed, uint32_t f
 
 // Adds slots as add_slots() does. The next K goes to the buffer of the previous V, the next V to the buffer of this K.
 template <int D, bool BF16>
-GPU_DEVICE void add_slots_alone(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
-                                const query (&q)[2], const uint32_t (&fragments)[D / 16][4], uint16_t *tiles,
-                                state<D> &state) {
-    uint32_t first = of_split.begin / TILE * TILE, end = of_split.end, k = h->work.k, v = h->work.v;
+GPU_DEVICE void add_slots_alone(const attend_call &c, const split_slots &split, const query (&q)[2],
+                                const uint32_t (&fragments)[D / 16][4], uint16_t *tiles, state<D> &state) {
+    const gpu_head *h = split.h;
+    const uint32_t *listed = split.listed;
+    uint32_t first = split.of_split.begin / TILE * TILE, end = split.of_split.end, k = h->work.k, v = h->work.v;
     uint16_t *keys = tiles, *values = tiles + TILE * PITCH<D>, *next = values + TILE * PITCH<D>;
     range all = seen_by_all(q);
     load_alone<D>(h, listed, first, end, k, keys);
@@ -474,7 +483,7 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(32, 4) atte
     state<D> part;
     clear(part);
     if (of_split.begin < of_split.end) {
-        add_slots_alone<D, BF16>(c, h, listed, of_split, q, fragments, tiles, part);
+        add_slots_alone<D, BF16>(c, {h, listed, of_split}, q, fragments, tiles, part);
     }
     store_part(c, blockIdx.x, q, part);
 }
@@ -515,7 +524,7 @@ template <int D> static bool launch_of(struct gpu_queue *queue, const attend_cal
 
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls) {
     bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
-    bool codes = !c.shape.has_packed || c.shape.packed_format >= SL_KV_INT8;
+    bool codes = !c.shape.has_packed || gpu::reads_codes(c.shape.packed_format);
     // partial rotation: not here
     bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim;
     if (!halves || !codes || rotated || c.shape.q_stride % 2 != 0) {

@@ -9,12 +9,6 @@
 // besides its pages.
 constexpr uint32_t SPLIT = 512, PACKED_SPLIT = 1024;
 
-struct gpu_lists { // struct sl_lists, with their lengths
-    const uint32_t *slots;
-    size_t stride;
-    const uint32_t *n;
-};
-
 struct attend_call {
     const gpu_attend *calls;
     gpu_attention shape;

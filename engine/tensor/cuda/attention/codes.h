@@ -1,10 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: codes of packed pages as operands of tensor cores, with one instruction for each number: attend_packed.cu.
+/*
+ * Purpose: codes of packed pages as operands of tensor cores, with one instruction for each number: attend_packed.cu.
+ *
+ * To add a format: a line in GPU_CODE_FORMATS, and what its codes need below. Other formats are read element by
+ * element (engine/tensor/cuda/pages.h).
+ */
 #pragma once
 
 #include "engine/tensor/cuda/gpu.h"
+#include "engine/tensor/cuda/heads.h"
+
+// name, bits: integers from 0 on
+#define GPU_CODE_FORMATS(X) X(INT8, 8) X(INT4, 4) X(INT2, 2) X(INT1, 1)
 
 namespace gpu {
+
+// Returns true for formats that these functions read.
+static inline bool reads_codes(sl_kv_format format) {
+    switch (format) {
+#define X(name, bits) case SL_KV_##name:
+        GPU_CODE_FORMATS(X)
+#undef X
+        return true;
+    default:
+        return false;
+    }
+}
 
 constexpr uint32_t TWICE = 0x10001, MAGIC = 0x6400 * TWICE; // 1,024
 // The positions of the bits of even and of odd codes. They are as high as possible without an extra instruction, which

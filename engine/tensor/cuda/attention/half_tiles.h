@@ -149,17 +149,13 @@ GPU_DEVICE void decode_tile16(const gpu_head *h, const uint32_t *slots, uint32_t
     if (slots == nullptr) {
         const char *page = page_of(h, first);
         switch (h->packed.format) {
-        case SL_KV_INT8:
-            decode_page<D, BF16, 8, N_THREADS>(&h->packed, page, keys, tile);
-            break;
-        case SL_KV_INT4:
-            decode_page<D, BF16, 4, N_THREADS>(&h->packed, page, keys, tile);
-            break;
-        case SL_KV_INT2:
-            decode_page<D, BF16, 2, N_THREADS>(&h->packed, page, keys, tile);
-            break;
-        default: // SL_KV_INT1
-            decode_page<D, BF16, 1, N_THREADS>(&h->packed, page, keys, tile);
+#define X(name, bits)                                                                                                  \
+    case SL_KV_##name:                                                                                                 \
+        decode_page<D, BF16, bits, N_THREADS>(&h->packed, page, keys, tile);                                           \
+        break;
+            GPU_CODE_FORMATS(X)
+#undef X
+        default: // callers ask reads_codes()
             break;
         }
         return;

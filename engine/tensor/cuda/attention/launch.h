@@ -73,18 +73,17 @@ size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const
 void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
                    uint32_t most_slots, const struct gpu_attention *shape, void *work);
 
-// Attends one call of one row; slots, n: [n_kv_heads]. The list of all slots gives the bits of sl_gpu_attend(), unless
+// Attends one call of one row. The list of all slots gives the bits of sl_gpu_attend(), unless
 // some are packed and tensor cores attend to them. work: as there, for most_listed slots.
 void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
-                         const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,
-                         const uint32_t *n, void *work);
+                         const struct gpu_attention *shape, struct gpu_lists listed, void *work);
 
 // --- statistics of attention (attention/stats.cu): within 1e-5; with tensor cores (stats_tensor.cu) as close as attent
 // A row whose weight is next to the mean may be counted or not --------------------------------------------------------
 
-// Adds to the state planes sum, square, above, or -1 for none. Reads the call's lse.
+// Adds to the state planes sum, square, above, or -1 for none: planes[3]. Reads the call's lse.
 void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
-                 const struct gpu_attention *shape, int first_row, int sum, int square, int above);
+                 const struct gpu_attention *shape, int first_row, const int *planes);
 void sl_gpu_window_sums(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
                         const struct gpu_attention *shape, int first_row, float *sums_out, size_t sums_stride);
 

@@ -12,28 +12,6 @@
 
 constexpr uint32_t THREADS = 256;
 
-// Scale and zero as they are stored, rounded to f16 before any code is computed; and as f32 for computing.
-struct group {
-    uint32_t pair;
-    float scale, zero, top;
-};
-
-GPU_DEVICE group group_of(float min, float max, int bits) {
-    group g;
-    g.top = (float)((1 << bits) - 1);
-    uint16_t scale = gpu::f32_to_f16_saturated((max - min) / g.top), zero = gpu::f32_to_f16_saturated(min);
-    g.pair = scale | (uint32_t)zero << 16;
-    g.scale = gpu::f16_to_f32(scale);
-    g.zero = gpu::f16_to_f32(zero);
-    return g;
-}
-
-// Returns round-half-even(clamp((x - z) / s, 0, 2^b - 1)); 0 where s = 0, and for NaN.
-GPU_DEVICE uint32_t encode(float x, const group &g) {
-    float t = g.scale > 0.0f ? (x - g.zero) / g.scale : 0.0f;
-    return !(t > 0.0f) ? 0u : t >= g.top ? (uint32_t)g.top : (uint32_t)rintf(t);
-}
-
 GPU_DEVICE void quantize_k(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
     int d = work->head_dim, bits = gpu::bits_of(packed->format);
     for (int c = (int)threadIdx.x; c < d; c += (int)THREADS) {
@@ -43,13 +21,14 @@ GPU_DEVICE void quantize_k(const sl_page_layout *work, const char *page, const s
             min = fminf(min, x);
             max = fmaxf(max, x);
         }
-        group g = group_of(min, max, bits);
+        gpu::code_group g = gpu::group_of(min, max, bits);
         uint32_t *codes = (uint32_t *)(out + packed->k) + c * 2 * bits;
         ((uint32_t *)(out + packed->k_scale))[c] = g.pair;
         for (int j = 0; j < SL_PAGE_SLOTS; j += 32 / bits) { // a word of codes
             uint32_t word = 0;
             for (int e = 0; e < 32 / bits; e++) {
-                word |= encode(gpu::read_float(work->format, page + work->k, (size_t)((j + e) * d + c)), g) << e * bits;
+                word |= gpu::encode(gpu::read_float(work->format, page + work->k, (size_t)((j + e) * d + c)), g)
+                        << e * bits;
             }
             codes[j * bits / 32] = word;
         }
@@ -94,11 +73,11 @@ GPU_DEVICE void quantize_v(const sl_page_layout *work, const char *page, const s
             max = fmaxf(max, __shfl_xor_sync(~0u, max, lanes));
         }
         if (mine) {
-            group g = group_of(min, max, bits);
+            gpu::code_group g = gpu::group_of(min, max, bits);
             uint32_t codes[8];
             GPU_UNROLL
             for (int e = 0; e < 8; e++) {
-                codes[e] = encode(x[e], g);
+                codes[e] = gpu::encode(x[e], g);
             }
             put_codes8(out + packed->v + (j * d + c) / 8 * bits, bits, codes);
             if (lane == 0) {

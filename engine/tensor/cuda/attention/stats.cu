@@ -21,30 +21,35 @@ struct row {
     uint32_t slot;       // its own
 };
 
+struct row_memory {
+    row rows[MOST_ROWS];
+    uint32_t slots[MOST_ROWS];
+};
+
 // Loads rows [first, first + n) of the query head, rotated if keys are.
 GPU_DEVICE void load_rows(const stats_call &c, const gpu_head *h, int head, int first, uint32_t n, float *queries,
-                          row *rows, uint32_t *slots) {
+                          row_memory *m) {
     const gpu_attention &shape = c.shape;
-    int d = shape.head_dim, m = c.call->m;
+    int d = shape.head_dim, n_rows = c.call->m;
     int64_t stride = shape.q_stride > 0 ? shape.q_stride : (int64_t)shape.n_heads * d;
     if (threadIdx.x < n) {
         int r = first + (int)threadIdx.x;
-        row *to = &rows[threadIdx.x];
+        row *to = &m->rows[threadIdx.x];
         *to = {0, 0, 0};
-        slots[threadIdx.x] = 0;
-        if (r < m) {
-            uint32_t slot = h->n_slots - (uint32_t)m + (uint32_t)r;
+        m->slots[threadIdx.x] = 0;
+        if (r < n_rows) {
+            uint32_t slot = h->n_slots - (uint32_t)n_rows + (uint32_t)r;
             *to = {gpu::first_seen(c.call, h, shape.window, r), slot + 1, slot};
-            slots[threadIdx.x] = slot;
+            m->slots[threadIdx.x] = slot;
         }
     }
     for (int i = (int)threadIdx.x; i < (int)n * d; i += (int)THREADS) {
         int r = first + i / d;
-        queries[i] = r < m ? c.call->q[r * stride + (int64_t)head * d + i % d] : 0.0f;
+        queries[i] = r < n_rows ? c.call->q[r * stride + (int64_t)head * d + i % d] : 0.0f;
     }
     __syncthreads();
     if (shape.slot_cosines != nullptr) {
-        gpu::rotate_tile(shape, queries, d, n, slots, 0);
+        gpu::rotate_tile(shape, queries, d, n, m->slots, 0);
         __syncthreads();
     }
 }
@@ -81,8 +86,7 @@ GPU_DEVICE double sum_of_slot(float x, float *scratch, uint32_t n_slots) {
 template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_rows(stats_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ float scratch[THREADS];
-    __shared__ row rows[MOST_ROWS];
-    __shared__ uint32_t slots[MOST_ROWS];
+    __shared__ row_memory m;
     int d = c.shape.head_dim, group = c.shape.n_heads / c.shape.n_kv_heads,
         kv_head = (int)blockIdx.y / (FOLD ? 1 : group);
     uint32_t n_slots = gpu::tile_slots(d), each = THREADS / n_slots, y = threadIdx.x / n_slots;
@@ -110,8 +114,8 @@ template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_ro
         row mine = {0, 0, 0};
         for (int g = 0; g < (FOLD ? group : 1); g++) {
             int head = FOLD ? kv_head * group + g : (int)blockIdx.y;
-            load_rows(c, h, head, r0, each, queries, rows, slots);
-            mine = rows[y];
+            load_rows(c, h, head, r0, each, queries, &m);
+            mine = m.rows[y];
             if (at < h->n_slots) {
                 mean += weight_of(c, head, r0 + (int)y, mine, at, queries + (int)y * d, key);
             }
@@ -149,8 +153,8 @@ static unsigned tiles_of(uint32_t most_slots, int head_dim) {
 }
 
 void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
-                 const struct gpu_attention *shape, int first_row, int sum, int square, int above) {
-    const stats_call c = {call, *shape, first_row, {sum, square, above}, nullptr, 0};
+                 const struct gpu_attention *shape, int first_row, const int *planes) {
+    const stats_call c = {call, *shape, first_row, {planes[0], planes[1], planes[2]}, nullptr, 0};
     size_t bytes = shared_bytes(shape->head_dim);
     dim3 grid(tiles_of(most_slots, shape->head_dim), (unsigned)shape->n_kv_heads);
     if (gpu_stats_tensor(queue, c, most_slots)) {

@@ -14,7 +14,7 @@ void sl_gpu_mean_query(struct gpu_queue *queue, const float *q, int n_kv_heads, 
                        float *means_out);
 // most_slots: about how many are listed. rows: [n_heads]
 void sl_gpu_put_rows(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
-                     const uint32_t *slots, size_t slots_stride, const uint32_t *n, const void *const *rows);
+                     struct gpu_lists listed, const void *const *rows);
 
 // scan.cu: exact
 

@@ -36,7 +36,7 @@ void sl_gpu_mean_query(struct gpu_queue *queue, const float *q, int n_kv_heads, 
 }
 
 void sl_gpu_put_rows(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
-                     const uint32_t *slots, size_t slots_stride, const uint32_t *n, const void *const *rows) {
-    GPU_LAUNCH(put_rows, gpu::grid_of(most_slots * 32, n_heads), THREADS, 0, queue, heads, slots, slots_stride, n,
-               rows);
+                     struct gpu_lists listed, const void *const *rows) {
+    GPU_LAUNCH(put_rows, gpu::grid_of(most_slots * 32, n_heads), THREADS, 0, queue, heads, listed.slots, listed.stride,
+               listed.n, rows);
 }

@@ -15,39 +15,56 @@
 
 constexpr uint32_t THREADS = 256, MOST_CHANNELS = 512; // SL_MAX_HEAD_DIM
 
-template <sl_kv_format FORMAT> struct codes { // for a float format
+constexpr sl_kv_index index_of(sl_kv_format format) {
+    switch (format) {
+#define X(name, word, wire, bits, index, ...)                                                                          \
+    case SL_KV_##name:                                                                                                 \
+        return SL_KV_INDEX_##index;
+        SL_KV_FORMATS(X)
+#undef X
+    }
+    return SL_KV_INDEX_NONE;
+}
+
+template <sl_kv_format FORMAT, sl_kv_index INDEX = index_of(FORMAT)> struct codes { // for a float format
     static constexpr uint32_t EACH = 8;
     float x[EACH];
 };
-template <> struct codes<SL_KV_INT8> {
+template <sl_kv_format FORMAT> struct codes<FORMAT, SL_KV_INDEX_BYTES> {
     static constexpr uint32_t EACH = 16;
     uint4 x;
 };
-template <> struct codes<SL_KV_INT1> {
+template <sl_kv_format FORMAT> struct codes<FORMAT, SL_KV_INDEX_SIGNS> {
     static constexpr uint32_t EACH = 32;
     uint32_t x;
 };
 
 // Loads slots [j, j + EACH) of a channel, j a multiple of EACH.
-template <sl_kv_format FORMAT> GPU_DEVICE void load(const char *channel, uint32_t j, codes<FORMAT> *out) {
+template <sl_kv_format FORMAT>
+GPU_DEVICE void load(const char *channel, uint32_t j, codes<FORMAT, SL_KV_INDEX_FLOATS> *out) {
     gpu::read_floats8(FORMAT, channel, j, out->x);
 }
-GPU_DEVICE void load(const char *channel, uint32_t j, codes<SL_KV_INT8> *out) {
+template <sl_kv_format FORMAT>
+GPU_DEVICE void load(const char *channel, uint32_t j, codes<FORMAT, SL_KV_INDEX_BYTES> *out) {
     out->x = ((const uint4 *)channel)[j / 16];
 }
-GPU_DEVICE void load(const char *channel, uint32_t j, codes<SL_KV_INT1> *out) {
+template <sl_kv_format FORMAT>
+GPU_DEVICE void load(const char *channel, uint32_t j, codes<FORMAT, SL_KV_INDEX_SIGNS> *out) {
     out->x = ((const uint32_t *)channel)[j / 32];
 }
 
 // Returns weight * the i-th of them.
-template <sl_kv_format FORMAT> GPU_DEVICE float times(float weight, const codes<FORMAT> &of, uint32_t i) {
+template <sl_kv_format FORMAT>
+GPU_DEVICE float times(float weight, const codes<FORMAT, SL_KV_INDEX_FLOATS> &of, uint32_t i) {
     return weight * of.x[i];
 }
-GPU_DEVICE float times(float weight, const codes<SL_KV_INT8> &of, uint32_t i) {
+template <sl_kv_format FORMAT>
+GPU_DEVICE float times(float weight, const codes<FORMAT, SL_KV_INDEX_BYTES> &of, uint32_t i) {
     uint32_t word = i < 4 ? of.x.x : i < 8 ? of.x.y : i < 12 ? of.x.z : of.x.w;
     return weight * (float)(int8_t)(uint8_t)(word >> i % 4 * 8);
 }
-GPU_DEVICE float times(float weight, const codes<SL_KV_INT1> &of, uint32_t i) {
+template <sl_kv_format FORMAT>
+GPU_DEVICE float times(float weight, const codes<FORMAT, SL_KV_INDEX_SIGNS> &of, uint32_t i) {
     return (of.x >> i & 1) != 0 ? weight : -weight;
 }
 
@@ -93,31 +110,21 @@ static __global__ void __launch_bounds__(THREADS, 1) scan(const gpu_scan_piece *
 template <sl_kv_format FORMAT>
 static void launch(struct gpu_queue *queue, const gpu_scan_piece *pieces, uint32_t n_pieces, int n_channels,
                    uint32_t most_slots) {
-    // One unit more: a piece may begin in the middle of one.
-    dim3 grid = gpu::grid_of(most_slots / codes<FORMAT>::EACH + 2, (int)n_pieces);
-    GPU_LAUNCH(scan<FORMAT>, grid, THREADS, 0, queue, pieces, n_channels);
+    if constexpr (index_of(FORMAT) != SL_KV_INDEX_NONE) {
+        // One unit more: a piece may begin in the middle of one.
+        dim3 grid = gpu::grid_of(most_slots / codes<FORMAT>::EACH + 2, (int)n_pieces);
+        GPU_LAUNCH(scan<FORMAT>, grid, THREADS, 0, queue, pieces, n_channels);
+    }
 }
 
 void sl_gpu_scan(struct gpu_queue *queue, enum sl_kv_format format, const struct gpu_scan_piece *pieces,
                  uint32_t n_pieces, int n_channels, uint32_t most_slots) {
     switch (format) {
-    case SL_KV_F32:
-        launch<SL_KV_F32>(queue, pieces, n_pieces, n_channels, most_slots);
+#define X(name, ...)                                                                                                   \
+    case SL_KV_##name:                                                                                                 \
+        launch<SL_KV_##name>(queue, pieces, n_pieces, n_channels, most_slots);                                         \
         break;
-    case SL_KV_F16:
-        launch<SL_KV_F16>(queue, pieces, n_pieces, n_channels, most_slots);
-        break;
-    case SL_KV_BF16:
-        launch<SL_KV_BF16>(queue, pieces, n_pieces, n_channels, most_slots);
-        break;
-    case SL_KV_INT8:
-        launch<SL_KV_INT8>(queue, pieces, n_pieces, n_channels, most_slots);
-        break;
-    case SL_KV_INT1:
-        launch<SL_KV_INT1>(queue, pieces, n_pieces, n_channels, most_slots);
-        break;
-    case SL_KV_INT4:
-    case SL_KV_INT2:
-        break; // key indexes do not use these formats (engine/kvcache/key_index.h)
+        SL_KV_FORMATS(X)
+#undef X
     }
 }

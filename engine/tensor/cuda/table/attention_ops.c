@@ -180,7 +180,8 @@ static void attend_slots(struct sl_stream *stream, const struct sl_attend *args,
     size_t bytes = sl_gpu_attend_work(1, 1, most, &l.shape);
     void *work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
     if (l.calls != NULL && counts != NULL && (bytes == 0 || work != NULL)) {
-        sl_gpu_attend_slots(s->queue, l.calls, most, &l.shape, slots.at, slots.stride, counts, work);
+        sl_gpu_attend_slots(s->queue, l.calls, most, &l.shape, (struct gpu_lists){slots.at, slots.stride, counts},
+                            work);
     }
 }
 
@@ -190,7 +191,8 @@ static void fold(struct sl_stream *stream, const struct sl_attend *args, int fir
     struct gpu_stream *s = sl_gpu_stream(stream);
     struct launch l = describe(s, args, 1, NULL);
     if (l.calls != NULL) {
-        sl_gpu_fold(s->queue, l.calls, l.most_slots, &l.shape, first_row, what->sum, what->square, what->above);
+        const int planes[3] = {what->sum, what->square, what->above};
+        sl_gpu_fold(s->queue, l.calls, l.most_slots, &l.shape, first_row, planes);
     }
 }
 

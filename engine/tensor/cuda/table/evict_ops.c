@@ -187,8 +187,8 @@ static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     const uint32_t *counts = sl_gpu_counts(s, n, heads->n);
     const void *there = sl_gpu_describe(s, rows, (size_t)heads->n * sizeof *rows);
     if (counts != NULL && there != NULL) {
-        sl_gpu_put_rows(s->queue, sl_gpu_heads(s, heads), heads->n, sl_gpu_most_slots(heads), slots.at, slots.stride,
-                        counts, there);
+        sl_gpu_put_rows(s->queue, sl_gpu_heads(s, heads), heads->n, sl_gpu_most_slots(heads),
+                        (struct gpu_lists){slots.at, slots.stride, counts}, there);
     }
 }
 

@@ -335,7 +335,7 @@ static void test_recipe_check_bounds_every_field(void **state) {
     ASSERT_REFUSED(bad.positions = (enum sl_position_mode)2);
     ASSERT_REFUSED(bad.when = SL_WHEN_CHUNK | SL_WHEN_END);
     ASSERT_REFUSED(bad.when = 8);
-    ASSERT_REFUSED(bad.format = (enum sl_kv_format)7);
+    ASSERT_REFUSED(bad.format = (enum sl_kv_format)SL_KV_N_FORMATS);
     ASSERT_REFUSED(bad.n_ranges = SL_MAX_FORMAT_RANGES + 1);
     ASSERT_REFUSED(bad.sinks = -1);
     ASSERT_REFUSED(bad.tail = SL_RECIPE_MAX_SLOTS + 1);

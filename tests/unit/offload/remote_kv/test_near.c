@@ -264,9 +264,9 @@ static void test_near_answers_channels(void **state) {
                 struct sl_key_index_layout layout;
                 uint32_t n = view.n_slots[s];
                 assert_int_equal(sl_near_channels_layout(&a.shape, CHANNELS, n, &layout), SL_OK);
-                a.offloaded_heads.ops->host.scan(&layout, index, chosen, own, CHANNELS, 0, n, scores);
-                a.offloaded_heads.ops->host.scan(&segment->scan, segment->indexes + (size_t)h * segment->scan.bytes, q,
-                                                 all, CHANNELS, 0, n, expected);
+                const char *kept = segment->indexes + (size_t)h * segment->scan.bytes;
+                a.offloaded_heads.ops->host.scan(&(struct sl_scan_piece){layout, index, 0, n, 0}, chosen, own, CHANNELS, scores);
+                a.offloaded_heads.ops->host.scan(&(struct sl_scan_piece){segment->scan, kept, 0, n, 0}, q, all, CHANNELS, expected);
                 assert_memory_equal(scores, expected, n * sizeof(float));
                 index += layout.bytes;
             }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: elements of pages in AVX-512 registers: sixteen as f32, and for processors with BF16 thirty-two as bf16.
+ *          Include only from files compiled for AVX-512 F, BW, VL and DQ.
+ *
+ * Design: as in avx2_codec.h, a format is a constant in every call. The formats that have code here are those of
+ *         sl_avx512_reads() and sl_bf16_decodes(); callers take the tile of a narrower tier for the others.
+ */
+#pragma once
+
+#include "engine/tensor/cpu/attention/avx2_codec.h"
+
+// Returns true for formats that sl_avx512_widen16() or sl_avx512_decode16() read.
+static inline bool sl_avx512_reads(enum sl_kv_format format) {
+    return sl_avx2_widens(format) || format == SL_KV_INT8 || format == SL_KV_INT4;
+}
+
+// Widens sixteen elements of 16 bits.
+static inline __attribute__((always_inline)) __m512 sl_avx512_widen16(__m256i x, enum sl_kv_format format) {
+    return format == SL_KV_F16 ? _mm512_cvtph_ps(x)
+                               : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+
+// Loads sixteen elements from element e of a part on, in a float format.
+static inline __attribute__((always_inline)) __m512 sl_avx512_load16(const char *part, size_t e,
+                                                                     enum sl_kv_format format) {
+    if (sl_avx2_widens(format)) {
+        return sl_avx512_widen16(_mm256_loadu_si256((const __m256i *)((const uint16_t *)part + e)), format);
+    }
+    if (format == SL_KV_F32) {
+        return _mm512_loadu_ps((const float *)part + e);
+    }
+    return _mm512_insertf32x8(_mm512_castps256_ps512(sl_avx2_load8(part, e, format)),
+                              sl_avx2_load8(part, e + 8, format), 1);
+}
+
+// Decodes sixteen codes of 8 or 4 bits, from code 16 * n of a row on.
+static inline __attribute__((always_inline)) __m512
+sl_avx512_decode16(const uint8_t *row, size_t n, enum sl_kv_format format, __m512 scale, __m512 zero) {
+    __m512i codes;
+    if (format == SL_KV_INT8) {
+        codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(row + 16 * n)));
+    } else { // a byte holds two
+        __m128i bytes = _mm_loadl_epi64((const __m128i *)(row + 8 * n));
+        __m128i high = _mm_srli_epi16(bytes, 4), mask = _mm_set1_epi8(15);
+        codes = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(_mm_and_si128(bytes, mask), _mm_and_si128(high, mask)));
+    }
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), scale, zero);
+}
+
+// --- bf16 ------------------------------------------------------------------------------------------------------------
+
+#if defined(__AVX512BF16__)
+
+// Converts 32 f32 to bf16, rounded to nearest even.
+static inline __m512i sl_bf16_round32(__m512 low, __m512 high) {
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+// Returns true where elements are bf16 already.
+static inline bool sl_bf16_is(enum sl_kv_format format) {
+    return format == SL_KV_BF16;
+}
+
+// Returns true for the format of 16 bits that sl_bf16_widen16() and sl_bf16_narrow32() read. Two bf16 hold all digits
+// of its elements, one rounds them.
+static inline bool sl_bf16_rounds(enum sl_kv_format format) {
+    return format == SL_KV_F16;
+}
+
+static inline __m512 sl_bf16_widen16(__m256i x) {
+    return sl_avx512_widen16(x, SL_KV_F16);
+}
+
+static inline __m512i sl_bf16_narrow32(__m512i x) {
+    return sl_bf16_round32(sl_bf16_widen16(_mm512_castsi512_si256(x)),
+                           sl_bf16_widen16(_mm512_extracti64x4_epi64(x, 1)));
+}
+
+// Returns true for codes that sl_bf16_decode32() reads.
+static inline bool sl_bf16_decodes(enum sl_kv_format format) {
+    return format == SL_KV_INT8 || format == SL_KV_INT4 || format == SL_KV_INT2 || format == SL_KV_INT1;
+}
+
+// The values that the codes of a group stand for.
+struct sl_bf16_codebook {
+    // for up to 4 bits: the values in bf16, repeated, so that bits above the code do not matter
+    __m512i values;
+    __m512 scale, zero; // for 8 bits
+};
+
+static inline __attribute__((always_inline)) struct sl_bf16_codebook sl_bf16_codebook(const uint16_t *pair,
+                                                                                      enum sl_kv_format format) {
+    struct sl_bf16_codebook b = {.scale = _mm512_set1_ps(_cvtsh_ss(pair[0])),
+                                 .zero = _mm512_set1_ps(_cvtsh_ss(pair[1]))};
+    if (format != SL_KV_INT8) {
+        __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        __m512 x = _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << sl_kv_format_bits(format)) - 1)));
+        x = _mm512_fmadd_ps(x, b.scale, b.zero);
+        b.values = sl_bf16_round32(x, x);
+    }
+    return b;
+}
+
+// Converts 32 codes of up to 4 bits to bf16. The permutation reads the lowest 5 bits of each word, so shifts bring
+// every code of a byte to the bottom of a word.
+static inline __attribute__((always_inline)) __m512i sl_bf16_look_up32(const uint8_t *at, enum sl_kv_format format,
+                                                                       __m512i values) {
+    __m512i x;
+    if (format == SL_KV_INT4) {
+        x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+        x = _mm512_or_si512(x, _mm512_slli_epi32(x, 16 - 4));
+    } else if (format == SL_KV_INT2) {
+        x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)at));
+        x = _mm512_or_si512(x, _mm512_slli_epi64(x, 16 - 2));
+        x = _mm512_or_si512(x, _mm512_slli_epi64(x, 32 - 4));
+    } else {
+        uint32_t ones;
+        memcpy(&ones, at, sizeof ones);
+        x = _mm512_maskz_set1_epi16(ones, 1);
+    }
+    return _mm512_permutexvar_epi16(x, values);
+}
+
+// Converts 32 codes to bf16.
+static inline __attribute__((always_inline)) __m512i sl_bf16_decode32(const uint8_t *at, enum sl_kv_format format,
+                                                                      const struct sl_bf16_codebook *b) {
+    return format == SL_KV_INT8 ? sl_bf16_round32(sl_avx512_decode16(at, 0, format, b->scale, b->zero),
+                                                  sl_avx512_decode16(at, 1, format, b->scale, b->zero))
+                                : sl_bf16_look_up32(at, format, b->values);
+}
+
+#endif
