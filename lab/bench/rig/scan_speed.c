@@ -99,7 +99,7 @@ enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, 
         int at = run < 0 ? 0 : run; // run -1 warms up
         scan_all(config, &c, topk, run + 1, &scan_s, &select_s);
         size_t read_bytes;
-        status = sl_peak_read_gbps(config->team, &read_bytes, &read[at], err);
+        status = sl_peak_read_gbps(config->team, config->signals, &read_bytes, &read[at], err);
         scan[at] = bytes / scan_s;
         ratio[at] = scan[at] / read[at];
         share[at] = select_s / (scan_s + select_s);
