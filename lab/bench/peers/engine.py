@@ -27,9 +27,9 @@ def parse_cell(text):
     return bool(match[1]), int(match[2] or match[4]), int(match[5] or 1)
 
 
-def prompt_of(n, n_vocab):
-    """The token ids that `sluice bench cells` reads."""
-    return [i * 2654435761 % n_vocab for i in range(n)]
+def prompt_of(n, n_vocab, first=0):
+    """The token ids that `sluice bench cells` reads. Another `first` gives a prompt that begins with another token."""
+    return [i * 2654435761 % n_vocab for i in range(first, first + n)]
 
 
 def needs(module, name, usage="FILE.gguf THREADS"):

@@ -10,7 +10,7 @@ import openvino  # noqa: E402
 import openvino_genai  # noqa: E402
 
 GREEDY = dict(do_sample=False, apply_chat_template=False)
-pipeline, n_vocab = None, 0
+pipeline, n_vocab, n_prompts = None, 0, 0
 
 
 def load(path, threads):
@@ -21,8 +21,11 @@ def load(path, threads):
 
 
 def generate(n, steps):
-    """Returns the seconds to the first token and those of the steps after it."""
-    ids = openvino.Tensor([engine.prompt_of(n, n_vocab)])
+    """Returns the seconds to the first token and those of the steps after it. Each prompt begins with another token: the pipeline keeps
+    prefixes."""
+    global n_prompts
+    n_prompts += 1
+    ids = openvino.Tensor([engine.prompt_of(n, n_vocab, n_prompts)])
     arrivals, began = [], time.perf_counter()
 
     def on_token(_):

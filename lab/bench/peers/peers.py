@@ -10,6 +10,7 @@ Prints a line for every run when it is measured, then a table: a row an engine, 
 file says what is compared and what is fair about it. Exit codes: 0 all was measured, 1 something was not, 2 wrong usage.
 """
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -116,7 +117,7 @@ class Engine:
     def __init__(self, command, threads, deadline):
         self.command, self.deadline = command, deadline
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
-        self.rest = b""
+        self.rest, self.peak_bytes = b"", 0
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
                                         preexec_fn=die_with_parent)
         self.began, self.said = time.monotonic(), []
@@ -138,7 +139,8 @@ class Engine:
                 else:
                     self.said = (self.said + [text for text in piece.decode(errors="replace").splitlines() if text.strip()])[-5:]
             if out not in open_files and err not in open_files:
-                raise Failed(self.said[-1] if self.said else f"ended with {self.process.wait()}")
+                self.end()
+                raise Failed(self.said[-1] if self.said else f"ended with {self.process.returncode}")
         text, _, self.rest = self.rest.partition(b"\n")
         try:
             return json.loads(text)
@@ -153,15 +155,18 @@ class Engine:
             pass  # line() says why it has ended
         return self.line(RUN_S)
 
-    def peak_bytes(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
-            return next((int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM:")), 0)
+    def end(self):
+        """Ends the process. Its most resident memory is in peak_bytes; Popen.wait() would lose it."""
+        if self.process.returncode is None:
+            os.kill(self.process.pid, signal.SIGKILL)  # it may have ended by itself
+            _, status, usage = os.wait4(self.process.pid, 0)
+            self.process.returncode, self.peak_bytes = os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10
 
     def close(self):
-        self.process.kill()
-        self.process.wait()
+        self.end()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            pipe.close()
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 class Peer(Engine):
@@ -269,12 +274,12 @@ def open_engine(row, turn, options, out):
 
 
 def close_engine(row, turn, out):
-    if row.engine and turn is not None and row.engine.process.poll() is None:
-        peak = row.engine.peak_bytes() / 1e9
-        row.add("peak", turn, peak)
-        out.figure(row, turn, "peak", peak, "GB")
     if row.engine:
         row.engine.close()
+    if row.engine and turn is not None:
+        peak = row.engine.peak_bytes / 1e9
+        row.add("peak", turn, peak)
+        out.figure(row, turn, "peak", peak, "GB")
     row.engine = None
 
 
