@@ -334,7 +334,7 @@ static bool take_turns(const struct transport *transport, struct comparison *c, 
     for (int round = -WARM_UPS; good && round < ROUNDS && sl_signals_received(signals) == 0; round++) {
         double rates[N_SHAPES];
         sl_bench_progress("ship over %s: round %d of %d", transport->name, round + 1, ROUNDS);
-        for (int r = 0; good && r < n_references(transport); r++) {
+        for (int r = 0; good && r < n_references(transport) && sl_signals_received(signals) == 0; r++) {
             if (round < 0 && !transport->references[r].transport) {
                 continue;
             }
@@ -342,6 +342,9 @@ static bool take_turns(const struct transport *transport, struct comparison *c, 
             for (int s = 0; good && s < N_SHAPES && round >= 0; s++) {
                 c->references[r][s][round] = rates[s];
             }
+        }
+        if (sl_signals_received(signals) > 0) {
+            break; // the round is not complete
         }
         good = good && wake_and_ship(&c->own, rates);
         for (int s = 0; good && s < N_SHAPES && round >= 0; s++) {

@@ -495,7 +495,7 @@ class Limits(unittest.TestCase):
             self.assertEqual((lines[-1]["bench"], lines[-1]["case"]), ("machine", "CPU steal"), name)
             if seconds > 2:
                 self.assertIn(f"sluice bench {name}: stopped at --time-limit", done.stderr)
-            self.assertLess(seconds, 15 * SLOWNESS, name)
+            self.assertLess(seconds, 45 * SLOWNESS, name)  # some seconds where nothing else runs
             if name in ("cells", "kernels"):  # the others' first row may take longer
                 self.assertGreater(len(lines), 1, (name, done.stderr))
 
