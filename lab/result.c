@@ -2,6 +2,7 @@
 // Purpose: shared by all measurements: results as table rows or JSON lines, progress, medians.
 #include "lab/result.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,6 +55,13 @@ void sl_bench_print(const struct sl_bench_result *result, bool json) {
         print_json(&whole, ratio);
     }
     fflush(stdout);
+}
+
+void sl_bench_print_run(struct sl_bench_result result, int64_t run, double value, bool json) {
+    char test[512];
+    snprintf(test, sizeof test, "%s, run %" PRId64, result.test, run);
+    sl_bench_print(&(struct sl_bench_result){.bench = result.bench, .test = test, .value = value, .unit = result.unit},
+                   json);
 }
 
 void sl_bench_print_turns(struct sl_bench_result result, const double *values, const double *references, size_t n,

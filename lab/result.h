@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 // One line of a result: a value and its reference (reference NULL: none).
 struct sl_bench_result {
@@ -24,6 +25,10 @@ struct sl_bench_result {
 // Prints a table row, or one JSON object per line: bench, case, value, unit; with a reference also its name, value
 // and the ratio; with an aim also the aim and whether it was reached.
 void sl_bench_print(const struct sl_bench_result *result, bool json);
+
+// Prints a result's value in one of several runs that take turns with others, when it is measured. Its reference is left
+// out. Runs count from 1.
+void sl_bench_print_run(struct sl_bench_result result, int64_t run, double value, bool json);
 
 // Prints n values that alternated with their references: medians, and the median of the pairs' own ratios.
 void sl_bench_print_turns(struct sl_bench_result result, const double *values, const double *references, size_t n,

@@ -41,7 +41,7 @@ static const char *const of_commands[] = {
     "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
     "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 
-    "temperature", "text", "tflops", "threshold", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
+    "temperature", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
     "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
 };
 

@@ -2,6 +2,10 @@
 /*
  * Purpose: the benches.
  *
+ * Design: the table adds --time-limit to the options of each: when it has passed, the bench gets SIGTERM, keeps the
+ *         rows that it has printed, and succeeds. A bench prints every row when it is measured, and runs of a row
+ *         that takes turns with others by sl_bench_print_run(). The last line says the CPU steal.
+ *
  * To add one: a struct sl_bench here, its file in CMakeLists.txt, a row in the table of bench_table.c.
  */
 #pragma once
@@ -12,9 +16,9 @@ struct sl_bench {
     const char *name, *usage, *summary; // as in struct sl_program
     const struct sl_option *options;
     size_t n_options;
-    size_t bytes; // size of its state, which begins with its options; the rest is zeroed
-    // Offset of its struct sl_signals, which takes SIGINT and SIGTERM while it runs; 0: they end the process.
-    size_t signals;
+    size_t bytes;   // size of its state, which begins with its options; the rest is zeroed
+    size_t signals; // offset of its struct sl_signals: SIGINT, SIGTERM and the end of --time-limit stop it
+    bool counts;    // nothing is timed: CPU steal does not matter
     // Checks what the table of options cannot express; or NULL.
     enum sl_status (*check)(void *bench, struct sl_error *err);
     enum sl_status (*run)(void *bench, struct sl_error *err);

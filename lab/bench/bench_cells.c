@@ -3,15 +3,17 @@
  * Purpose: measures the engine cell by cell (lab/bench/rig/cell.h), for a program that alternates with another engine
  *          (lab/bench/peers).
  *
- * Design: a short warm-up run of every cell is not measured. With --paced the bench reports when a cell is ready, and
- *         every run waits for a line on standard input, so that only one of two programs works at a time. The end of
- *         standard input ends the bench. With --recipe, cells go through the workers' reader and steps instead
+ * Design: a short warm-up run of every cell is not measured. With --paced every run waits for a line on standard
+ *         input, the first one before its cell is made, so that only one of several programs works at a time. The end
+ *         of standard input ends the bench. With --recipe, cells go through the workers' reader and steps instead
  *         (recipe_cell.h): each cell under each recipe. A cell for which the device has no room is reported and
  *         skipped; the bench then fails at its end.
  */
 #include <inttypes.h>
 #include <jansson.h>
+#include <poll.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "client/cli/message_json.h"
 #include "lab/bench/bench.h"
@@ -53,8 +55,7 @@ static const struct sl_option option_table[] = {
     SL_DEVICE_OPTION(options, device),
     {"logits", 0, SL_OPTION_STRING, NULL, "FILE", "write the logits after each prompt there, as f32",
      SL_FIELD(options, logits)},
-    {"paced", 0, SL_OPTION_FLAG, "no", NULL,
-     "say when a cell is ready, wait for a line on standard input before every run, print every run",
+    {"paced", 0, SL_OPTION_FLAG, "no", NULL, "wait for a line on standard input before every run, and print every run",
      SL_FIELD(options, paced)},
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
@@ -66,15 +67,20 @@ struct bench {
     struct sl_model_config geometry; // value of --geometry
     struct sl_team *team;
     struct sl_rig rig;
+    struct sl_signals signals;
+    bool over; // standard input has ended
 };
 
-// Waits for a line. Returns false at the end of standard input: the controlling program has finished.
-static bool wait_for_line(void) {
-    int c;
-    do {
-        c = getchar();
-    } while (c != '\n' && c != EOF);
-    return c == '\n';
+// With --paced: waits for a line. Returns false at the end of standard input, when the controlling program has
+// finished, and after a signal.
+static bool wait_for_line(struct bench *b) {
+    struct pollfd waits[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = b->signals.fd, .events = POLLIN}};
+    char c = b->options.paced ? '\0' : '\n';
+    while (c != '\n' && !b->over) {
+        bool woken = poll(waits, 2, -1) > 0;
+        b->over = woken && (waits[1].revents != 0 || read(STDIN_FILENO, &c, 1) != 1);
+    }
+    return !b->over;
 }
 
 static void print_rate(const struct bench *b, const char *recipe, double seconds) {
@@ -101,13 +107,9 @@ static enum sl_status measure_cell(struct bench *b, struct sl_error *err) {
     const char *name = b->rig.cell.name;
     double seconds[MAX_RUNS];
     enum sl_status status = sl_rig_warm_up(&b->rig, err);
-    if (status == SL_OK && b->options.paced) {
-        printf("{\"bench\": \"cells\", \"case\": \"%s\", \"ready\": true}\n", name);
-        fflush(stdout);
-    }
     for (int64_t run = 0; run < b->options.runs && status == SL_OK; run++) {
         sl_bench_progress("%s: run %" PRId64 " of %" PRId64, name, run + 1, b->options.runs);
-        if (b->options.paced && !wait_for_line()) {
+        if (run > 0 && !wait_for_line(b)) { // measure_plain() has waited for the first
             return SL_OK;
         }
         status = sl_rig_run(&b->rig, &seconds[run], err);
@@ -154,7 +156,8 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
                                    .device = options->device,
                                    .weights = b->weights,
                                    .chunk = (int)options->chunk,
-                                   .n_steps = options->tokens};
+                                   .n_steps = options->tokens,
+                                   .signals = &b->signals};
     enum sl_status status = sl_ops_select(options->tier, &config.ops, err);
     if (status == SL_OK) {
         status = sl_team_create((int)options->threads, &b->team, err);
@@ -190,6 +193,9 @@ static enum sl_status check(void *bench, struct sl_error *err) {
 }
 
 static enum sl_status measure_plain(struct bench *b, const struct sl_cell *cell, struct sl_error *err) {
+    if (!wait_for_line(b)) {
+        return sl_signals_check(&b->signals, err);
+    }
     enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
     if (status == SL_OK) {
         status = measure_cell(b, err);
@@ -230,7 +236,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if (status == SL_OK) {
         print_header(b);
     }
-    for (int i = 0; i < b->options.cells.n && status == SL_OK && !feof(stdin); i++) {
+    for (int i = 0; i < b->options.cells.n && status == SL_OK && !b->over; i++) {
         const struct sl_option_list *recipes = &b->options.recipes;
         if (recipes->n == 0) {
             status = pass_over(measure_plain(b, &b->cells[i], err), NULL, err, &worst);
@@ -251,6 +257,7 @@ const struct sl_bench sl_bench_cells = {
     .summary = "Measure single cells of the engine: one prompt length, or one depth and batch.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

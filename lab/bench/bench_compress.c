@@ -65,6 +65,7 @@ struct bench {
     int32_t *tokens; // [n_tokens]
     struct one *cases;
     size_t n_cases;
+    struct sl_signals signals;
 };
 
 static enum sl_status add_case(struct bench *b, const char *text, const char *budget, struct sl_error *err) {
@@ -128,24 +129,39 @@ static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, d
     struct sl_reader_config config = {.plan = plan, .runtime = &m->runtime, .arena = m->arena, .tokens = b->tokens};
     struct sl_reader *reader;
     int64_t began_ns = sl_now_ns();
-    enum sl_status status = sl_recipe_cell_read(&config, NULL, &reader, err);
+    enum sl_status status = sl_recipe_cell_read(&config, &b->signals, &reader, err);
     *ms_out = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     sl_reader_destroy(&reader);
     return status;
 }
 
-static enum sl_status measure(struct bench *b, struct sl_error *err) {
+// Returns the row of a case without its value; `test_out` holds its name.
+static struct sl_bench_result row_of(const struct bench *b, size_t i, char test_out[SL_RECIPE_TEXT_BYTES + 64]) {
+    snprintf(test_out, SL_RECIPE_TEXT_BYTES + 64, "prefill %" PRId64 " tokens, %s", b->options.n_tokens,
+             b->cases[i].text);
+    return (struct sl_bench_result){
+        .bench = "compress", .test = test_out, .unit = "ms", .reference = i > 0 ? "full" : NULL};
+}
+
+// Counts the rounds that were completed.
+static enum sl_status measure(struct bench *b, int64_t *n_rounds_out, struct sl_error *err) {
+    char test[SL_RECIPE_TEXT_BYTES + 64];
     enum sl_status status = SL_OK;
-    for (int64_t run = -1; run < b->options.runs; run++) { // run -1 warms up
+    *n_rounds_out = 0;
+    for (int64_t run = -1; run < b->options.runs && status == SL_OK; run++) { // run -1 warms up
         for (size_t i = 0; i < b->n_cases && status == SL_OK; i++) {
             struct one *one = &b->cases[i];
-            if (one->reason[0] == '\0') {
-                sl_bench_progress("round %" PRId64 " of %" PRId64 ": %s", run + 1, b->options.runs, one->text);
-                status = read_prompt(b, one->plan, &one->ms[run < 0 ? 0 : run], err);
+            if (one->reason[0] != '\0') {
+                continue;
+            }
+            sl_bench_progress("round %" PRId64 " of %" PRId64 ": %s", run + 1, b->options.runs, one->text);
+            status = read_prompt(b, one->plan, &one->ms[run < 0 ? 0 : run], err);
+            if (status == SL_OK && run >= 0) {
+                sl_bench_print_run(row_of(b, i, test), run + 1, one->ms[run], b->options.json);
             }
         }
+        *n_rounds_out += status == SL_OK && run >= 0;
     }
-    sl_bench_progress(NULL);
     return status;
 }
 
@@ -158,8 +174,7 @@ static void print_skipped(const struct one *one, bool json) {
     sl_json_print(line, 0, stdout);
 }
 
-static void print(struct bench *b) {
-    size_t runs = (size_t)b->options.runs;
+static void print(struct bench *b, int64_t n_rounds) {
     const struct one *full = &b->cases[0];
     for (size_t i = 0; i < b->n_cases; i++) {
         struct one *one = &b->cases[i];
@@ -168,11 +183,7 @@ static void print(struct bench *b) {
             continue;
         }
         char test[SL_RECIPE_TEXT_BYTES + 64];
-        snprintf(test, sizeof test, "prefill %" PRId64 " tokens, %s", b->options.n_tokens, one->text);
-        sl_bench_print_turns(
-            (struct sl_bench_result){
-                .bench = "compress", .test = test, .unit = "ms", .reference = i > 0 ? "full" : NULL},
-            one->ms, full->ms, runs, b->options.json);
+        sl_bench_print_turns(row_of(b, i, test), one->ms, full->ms, (size_t)n_rounds, b->options.json);
     }
 }
 
@@ -205,11 +216,12 @@ static enum sl_status run_model(struct bench *b, const char *dir, struct sl_erro
     if (status == SL_OK) {
         status = plan_cases(b, err);
     }
+    int64_t n_rounds = 0;
     if (status == SL_OK) {
-        status = measure(b, err);
+        status = measure(b, &n_rounds, err);
     }
-    if (status == SL_OK) {
-        print(b);
+    if (n_rounds > 0) { // not all, when it was stopped
+        print(b, n_rounds);
     }
     for (size_t i = 0; i < b->n_cases; i++) {
         free(b->cases[i].plan);
@@ -222,7 +234,7 @@ static enum sl_status run_model(struct bench *b, const char *dir, struct sl_erro
 static enum sl_status run_synthetic(struct bench *b, struct sl_error *err) {
     char dir[PATH_BYTES];
     sl_bench_progress("writing a random model");
-    enum sl_status status = sl_synthetic_create(sl_synthetic_find("135m"), NULL, dir, sizeof dir, err);
+    enum sl_status status = sl_synthetic_create(sl_synthetic_find("135m"), &b->signals, dir, sizeof dir, err);
     if (status == SL_OK) {
         status = run_model(b, dir, err);
         sl_synthetic_remove(dir);
@@ -257,6 +269,7 @@ const struct sl_bench sl_bench_compress = {
     .summary = "Measure the prefill time of each recipe beside the full cache's.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

@@ -111,7 +111,8 @@ static double larger(double a, double b) {
 // Multiplies m rows by a packed matrix for a while; returns the best GFLOP/s.
 static double time_matmul(struct bench *b, const struct sl_matrix *w, const struct sl_matmul *product) {
     double best = 0.0, spent = 0.0;
-    for (int64_t run = 0; run < b->options.runs + 1 && spent < GEMM_SECONDS; run++) {
+    for (int64_t run = 0; run < b->options.runs + 1 && spent < GEMM_SECONDS && sl_signals_received(&b->signals) == 0;
+         run++) {
         int64_t begin = sl_now_ns();
         b->computing.ops->matmul(b->computing.stream, w, product);
         double seconds = (double)(sl_now_ns() - begin) / 1e9;
@@ -174,6 +175,7 @@ static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struc
     bool stored = b->weights == SL_WEIGHT_STORED;
     sl_bench_progress("GEMM peak");
     enum sl_status status = measure_gemm(b, dtype, peak, err);
+    status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     if (status != SL_OK) {
         return status;
     }
@@ -195,7 +197,7 @@ static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struc
 static enum sl_status find_read_bound(struct bench *b, struct sl_error *err) {
     size_t bytes = 0;
     sl_bench_progress("read bandwidth");
-    enum sl_status status = sl_peak_read_gbps(b->computing.team, &bytes, &b->read_gbps, err);
+    enum sl_status status = sl_peak_read_gbps(b->computing.team, &b->signals, &bytes, &b->read_gbps, err);
     if (status != SL_OK) {
         return status;
     }

@@ -49,6 +49,7 @@ static const struct sl_option option_table[] = {
 
 struct bench {
     struct options options;
+    struct sl_signals signals;
 };
 
 // --- one memory ------------------------------------------------------------------------------------------------------
@@ -81,25 +82,32 @@ static double time_rounds(struct sl_team *team, struct copies *c, int64_t n_roun
 }
 
 // Alternates between copying and reading in place.
-static void measure(const struct bench *b, struct sl_team *team, struct copies *c, size_t bytes) {
+static enum sl_status measure(struct bench *b, struct sl_team *team, struct copies *c, size_t bytes,
+                              struct sl_error *err) {
     double copied[MAX_RUNS], in_place[MAX_RUNS];
     char name[96];
     int64_t n_rounds = RUN_BYTES / (int64_t)bytes;
     n_rounds = n_rounds < 4 ? 4 : n_rounds > MOST_ROUNDS ? MOST_ROUNDS : n_rounds;
     sl_bench_progress("%d ranks, %zu bytes", c->n, bytes);
-    for (int64_t run = 0; run < b->options.runs; run++) {
+    enum sl_status status = SL_OK;
+    for (int64_t run = 0; run < b->options.runs && status == SL_OK; run++) {
         c->bytes = bytes;
         copied[run] = time_rounds(team, c, n_rounds);
         c->bytes = 0;
         in_place[run] = time_rounds(team, c, n_rounds);
+        status = sl_signals_check(&b->signals, err);
+    }
+    if (status != SL_OK) {
+        return status;
     }
     snprintf(name, sizeof name, "gather of %.0f KB by copies, %d ranks", (double)bytes / 1024, c->n);
     struct sl_bench_result result = {
         .bench = "group", .test = name, .unit = "us", .as_factor = true, .reference = "in place"};
     sl_bench_print_turns(result, copied, in_place, (size_t)b->options.runs, b->options.json);
+    return SL_OK;
 }
 
-static enum sl_status measure_sizes(const struct bench *b, int n, struct sl_error *err) {
+static enum sl_status measure_sizes(struct bench *b, int n, struct sl_error *err) {
     struct copies c = {.n = n};
     struct sl_team *team = NULL;
     size_t most = ((size_t)b->options.to_bytes + 63) / 64 * 64;
@@ -112,7 +120,7 @@ static enum sl_status measure_sizes(const struct bench *b, int n, struct sl_erro
         }
     }
     for (int64_t bytes = b->options.from_bytes; bytes <= b->options.to_bytes && status == SL_OK; bytes *= 4) {
-        measure(b, team, &c, (size_t)bytes);
+        status = measure(b, team, &c, (size_t)bytes, err);
     }
     for (int r = 0; r < n; r++) {
         free(c.of[r]);
@@ -147,7 +155,7 @@ static void print_counts(const struct bench *b, const struct sl_runtime *runtime
     print_count(b, n, "another receives at most", most.received, n_layers);
 }
 
-static enum sl_status count_model(const struct bench *b, const char *dir, int n, struct sl_error *err) {
+static enum sl_status count_model(struct bench *b, const char *dir, int n, struct sl_error *err) {
     struct sl_runtime runtime = {0};
     struct sl_reader *reader = NULL;
     struct sl_plan *plan = malloc(sizeof *plan);
@@ -163,7 +171,7 @@ static enum sl_status count_model(const struct bench *b, const char *dir, int n,
         status = sl_rig_random_tokens(&random, runtime.config->n_vocab, b->options.n_tokens, &tokens, err);
     }
     struct sl_reader_config reading = {.plan = plan, .runtime = &runtime, .arena = runtime.arena, .tokens = tokens};
-    status = status == SL_OK ? sl_recipe_cell_read(&reading, NULL, &reader, err) : status;
+    status = status == SL_OK ? sl_recipe_cell_read(&reading, &b->signals, &reader, err) : status;
     if (status == SL_OK) {
         print_counts(b, &runtime, n);
     }
@@ -177,7 +185,7 @@ static enum sl_status count_model(const struct bench *b, const char *dir, int n,
 // --- all -------------------------------------------------------------------------------------------------------------
 
 static enum sl_status run(void *bench, struct sl_error *err) {
-    const struct bench *b = bench;
+    struct bench *b = bench;
     char dir[SL_SYNTHETIC_PATH_BYTES];
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
     if (geometry == NULL) {
@@ -205,5 +213,6 @@ const struct sl_bench sl_bench_group = {
     .summary = "Measure what it costs ranks of one model to have each other's activations.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .run = run,
 };

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "client/cli/tool.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/kernel_costs.h"
 #include "lab/bench/rig/kernel_world.h"
@@ -69,6 +70,7 @@ struct bench {
     void *scratch;            // scratch of the current product
     double bytes_per_s, flop_per_s;
     bool predicts; // whether predictions are printed: a real device
+    struct sl_signals signals;
 };
 
 // --- operations ------------------------------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ enum { N_CASES = sizeof cases / sizeof cases[0], N_PRODUCTS = sizeof products / 
 // Returns the seconds of `n` operations, one after the other.
 static enum sl_status time_batch(struct bench *b, queue_fn queue, int arg, int n, double *seconds_out,
                                  struct sl_error *err) {
-    enum sl_status status = SL_OK;
+    enum sl_status status = sl_signals_check(&b->signals, err);
     for (int f = 0; f < SL_WORLD_FORMATS && status == SL_OK; f++) {
         status = sl_world_publish(&b->world, f, err);
     }
@@ -507,9 +509,11 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
         bool has_room = products[i].rows <= b->options.rows; // x and y
         status = is_asked_for(b, products[i].name) && has_room ? bench_product(b, i, err) : SL_OK;
     }
-    do_select(b, 0); // for operations that need a list, whichever are selected
-    do_prefill(b, 0);
-    do_nearest(b, 0);
+    static const queue_fn makes_lists[] = {do_select, do_prefill, do_nearest}; // whichever operations are selected
+    for (size_t i = 0; i < sizeof makes_lists / sizeof makes_lists[0] && status == SL_OK; i++) {
+        makes_lists[i](b, 0);
+        status = sl_signals_check(&b->signals, err);
+    }
     for (int i = 0; i < N_CASES && status == SL_OK; i++) {
         double seconds = 0.0;
         if (is_asked_for(b, cases[i].name)) {
@@ -576,6 +580,7 @@ const struct sl_bench sl_bench_kernels = {
     .summary = "Time every operation of a device beside the least that it could take.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

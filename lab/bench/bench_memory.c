@@ -57,6 +57,7 @@ struct bench {
     size_t weights; // and everything else allocated before the arena, except the engine's activations
     size_t held;    // most bytes of the session's pages
     size_t capsule; // bytes that are shipped
+    struct sl_signals signals;
 };
 
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
@@ -103,7 +104,7 @@ static enum sl_status read_prompt(struct bench *b, struct sl_error *err) {
     struct sl_reader_config config = {
         .plan = b->plan, .runtime = &b->runtime, .arena = b->runtime.arena, .tokens = b->tokens};
     struct sl_reader *reader;
-    enum sl_status status = sl_recipe_cell_read(&config, NULL, &reader, err);
+    enum sl_status status = sl_recipe_cell_read(&config, &b->signals, &reader, err);
     if (status == SL_OK) {
         b->held = sl_reader_peak_bytes(reader);
         status = ship(b, sl_reader_session(reader), err);
@@ -186,6 +187,8 @@ const struct sl_bench sl_bench_memory = {
     .summary = "How much of a device's memory the reading of a prompt takes at most. Nothing is computed.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
+    .counts = true,
     .check = check,
     .run = run,
 };

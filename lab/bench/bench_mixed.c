@@ -30,6 +30,7 @@
 #define MAX_SHORT   64
 #define N_OUTPUT    2
 #define JOB_MS      1800000
+#define LOOK_MS     10 // between two looks for a signal
 #define LONG_TOKENS 32768
 #define SPREAD      0.8 // of the long job's time alone: the short ones then overlap with it
 
@@ -75,6 +76,8 @@ struct bench {
     uint64_t random;
     double arrivals[MAX_SHORT]; // of the short ones, as a share of their time span
     struct round rounds[MAX_ROUNDS];
+    size_t n_rounds;     // that were completed
+    atomic_bool stopped; // by a signal: jobs are not waited for
 };
 
 // ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -84,6 +87,7 @@ struct job {
     struct sl_rig_job asked;
     int64_t begin_ns;
     pthread_t thread;
+    atomic_bool ended;
     // Valid when the thread has ended:
     enum sl_status status;
     struct sl_error err;
@@ -91,21 +95,27 @@ struct job {
 
 static void *job_main(void *arg) {
     struct job *job = arg;
-    int64_t wait_ns = job->begin_ns - sl_now_ns();
-    sl_sleep_ms(wait_ns > 0 ? wait_ns / SL_NS_PER_MS : 0);
+    const atomic_bool *stopped = job->asked.stopped;
+    for (int64_t ms; !atomic_load(stopped) && (ms = (job->begin_ns - sl_now_ns()) / SL_NS_PER_MS) > 0;) {
+        sl_sleep_ms(ms < LOOK_MS ? ms : LOOK_MS);
+    }
     job->status = sl_rig_job_run(job->bench->cluster.client, &job->asked, &job->err);
     if (job->status == SL_OK && job->asked.failure[0]) {
         job->status = sl_fail(&job->err, SL_ERR_INTERNAL, "a job of %lld tokens failed: %.200s",
                               (long long)job->asked.n_tokens, job->asked.failure);
     }
+    atomic_store(&job->ended, true);
     return NULL;
 }
 
 static enum sl_status start_job(struct bench *b, struct job *job, int64_t n_tokens, int64_t begin_ns,
                                 struct sl_error *err) {
     *job = (struct job){.bench = b, .begin_ns = begin_ns};
-    job->asked = (struct sl_rig_job){
-        .recipe = b->options.recipe, .n_tokens = n_tokens, .deadline_ms = JOB_MS, .n_output = N_OUTPUT};
+    job->asked = (struct sl_rig_job){.recipe = b->options.recipe,
+                                     .n_tokens = n_tokens,
+                                     .deadline_ms = JOB_MS,
+                                     .n_output = N_OUTPUT,
+                                     .stopped = &b->stopped};
     enum sl_status status = sl_rig_random_tokens(&b->random, b->model.n_vocab, n_tokens, &job->asked.tokens, err);
     if (status == SL_OK) {
         status = sl_thread_start("job", job_main, job, &job->thread, err);
@@ -117,6 +127,12 @@ static enum sl_status start_job(struct bench *b, struct job *job, int64_t n_toke
 }
 
 static enum sl_status end_job(struct job *job, enum sl_status status, struct sl_error *err) {
+    while (!atomic_load(&job->ended)) {
+        if (sl_signals_received(&job->bench->signals) > 0) {
+            atomic_store(&job->bench->stopped, true);
+        }
+        sl_sleep_ms(LOOK_MS);
+    }
     pthread_join(job->thread, NULL);
     free(job->asked.tokens);
     if (status == SL_OK && job->status != SL_OK) {
@@ -180,34 +196,6 @@ static enum sl_status run_both(struct bench *b, double span_ms, struct round *ro
     return status;
 }
 
-static enum sl_status measure(struct bench *b, struct sl_error *err) {
-    double sum = 0, warm_up_ms;
-    for (int64_t i = 0; i < b->options.short_jobs; i++) { // a Poisson process
-        b->arrivals[i] = sum;
-        sum += -log(1 - (double)(sl_random_mmix(&b->random) >> 33) * 0x1p-31);
-    }
-    for (int64_t i = 0; i < b->options.short_jobs; i++) {
-        b->arrivals[i] /= sum;
-    }
-    enum sl_status status = run_short(b, 0, b->rounds[0].alone, &warm_up_ms, err);
-    for (int64_t r = 0; r < b->options.rounds && status == SL_OK; r++) {
-        struct round *round = &b->rounds[r];
-        sl_bench_progress("round %lld of %lld: the long job alone", (long long)r + 1, (long long)b->options.rounds);
-        status = run_long(b, &round->long_alone, err);
-        double span_ms = SPREAD * b->rounds[0].long_alone;
-        if (status == SL_OK) {
-            status = run_short(b, span_ms, round->alone, &round->short_work, err);
-        }
-        if (status == SL_OK) {
-            status = run_both(b, span_ms, round, err);
-        }
-        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
-    }
-    return status;
-}
-
-// ---- printing -------------------------------------------------------------------------------------------------------
-
 // Returns the value that `share` of n do not exceed (nearest rank).
 static double percentile(const double *values, size_t n, double share) {
     double sorted[MAX_ROUNDS * MAX_SHORT];
@@ -217,8 +205,52 @@ static double percentile(const double *values, size_t n, double share) {
     return sorted[rank > 0 ? rank - 1 : 0];
 }
 
+static void print_run(const struct bench *b, const char *test, int64_t round, double ttft_ms) {
+    sl_bench_print_run((struct sl_bench_result){.bench = "mixed", .test = test, .unit = "ms"}, round + 1, ttft_ms,
+                       b->options.json);
+}
+
+static enum sl_status measure(struct bench *b, struct sl_error *err) {
+    double sum = 0, warm_up_ms;
+    size_t n_short = (size_t)b->options.short_jobs;
+    for (int64_t i = 0; i < b->options.short_jobs; i++) { // a Poisson process
+        b->arrivals[i] = sum;
+        sum += -log(1 - (double)(sl_random_mmix(&b->random) >> 33) * 0x1p-31);
+    }
+    for (int64_t i = 0; i < b->options.short_jobs; i++) {
+        b->arrivals[i] /= sum;
+    }
+    enum sl_status status = run_short(b, 0, b->rounds[0].alone, &warm_up_ms, err);
+    status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
+    for (int64_t r = 0; r < b->options.rounds && status == SL_OK; r++) {
+        struct round *round = &b->rounds[r];
+        sl_bench_progress("round %lld of %lld: the long job alone", (long long)r + 1, (long long)b->options.rounds);
+        status = run_long(b, &round->long_alone, err);
+        if (status == SL_OK) {
+            print_run(b, "the long job alone", r, round->long_alone);
+        }
+        double span_ms = SPREAD * b->rounds[0].long_alone;
+        if (status == SL_OK) {
+            status = run_short(b, span_ms, round->alone, &round->short_work, err);
+        }
+        if (status == SL_OK) {
+            print_run(b, "p50 of the short jobs alone", r, percentile(round->alone, n_short, 0.5));
+            status = run_both(b, span_ms, round, err);
+        }
+        if (status == SL_OK) {
+            print_run(b, "p50 of the short jobs beside the long one", r, percentile(round->beside, n_short, 0.5));
+            print_run(b, "the long job beside the short ones", r, round->long_beside);
+            b->n_rounds++;
+        }
+        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
+    }
+    return status;
+}
+
+// ---- printing -------------------------------------------------------------------------------------------------------
+
 static void print_short(struct bench *b, double share) {
-    size_t n = (size_t)b->options.short_jobs, n_rounds = (size_t)b->options.rounds;
+    size_t n = (size_t)b->options.short_jobs, n_rounds = b->n_rounds;
     double alone[MAX_ROUNDS * MAX_SHORT], beside[MAX_ROUNDS * MAX_SHORT], ratios[MAX_ROUNDS];
     for (size_t r = 0; r < n_rounds; r++) {
         memcpy(alone + r * n, b->rounds[r].alone, sizeof *alone * n);
@@ -243,7 +275,7 @@ static void print_short(struct bench *b, double share) {
 }
 
 static void print_long(struct bench *b) {
-    size_t n_rounds = (size_t)b->options.rounds;
+    size_t n_rounds = b->n_rounds;
     double alone[MAX_ROUNDS], beside[MAX_ROUNDS], more[MAX_ROUNDS], work[MAX_ROUNDS];
     for (size_t r = 0; r < n_rounds; r++) {
         const struct round *round = &b->rounds[r];
@@ -341,7 +373,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     enum sl_status status = prepare_model(b, err);
     status = status == SL_OK ? start(b, err) : status;
     status = status == SL_OK ? measure(b, err) : status;
-    if (status == SL_OK) {
+    if (b->n_rounds > 0) { // not all, when it was stopped
         print_short(b, 0.5);
         print_short(b, 0.99);
         print_long(b);

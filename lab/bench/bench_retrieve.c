@@ -99,11 +99,11 @@ static enum sl_status measure_scan(struct bench *b, struct sl_error *err) {
                                                   .head_dim = (int)b->options.head_dim,
                                                   .n_channels = (int)b->options.channels,
                                                   .n_slots = (uint32_t)b->lengths[i],
-                                                  .runs = (int)b->options.runs};
+                                                  .runs = (int)b->options.runs,
+                                                  .signals = &b->signals};
             struct sl_scan_speed speed;
             sl_bench_progress("scan of %" PRId64 " tokens, %s", b->lengths[i], sl_kv_format_name(formats[f]));
             status = sl_scan_speed_measure(&config, (uint32_t)b->options.topk, &speed, err);
-            status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
             if (status != SL_OK) {
                 return status;
             }

@@ -26,6 +26,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "client/cli/tool.h"
 #include "net/fabric/fabric.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/pair.h"
@@ -258,11 +259,11 @@ static double perftest(const char *tls, const char *test, uint64_t bytes, int it
 static double iperf(void) {
     int port = 20000 + (int)(getpid() % 20000);
     char command[256];
-    snprintf(
-        command, sizeof command,
-        "timeout 10 iperf3 -s -1 -B 127.0.0.1 -p %d >/dev/null 2>&1 & sleep 0.3; iperf3 -c 127.0.0.1 -p %d -t 2 -f K "
-        "2>/dev/null; wait",
-        port, port);
+    snprintf(command, sizeof command,
+             "timeout -s KILL 10 iperf3 -s -1 -B 127.0.0.1 -p %d >/dev/null 2>&1 & sleep 0.3; iperf3 -c 127.0.0.1 -p "
+             "%d -t 2 -f K "
+             "2>/dev/null; wait",
+             port, port);
     double rate = 0;
     FILE *pipe_in = popen(command, "r");
     char line[512];
@@ -309,27 +310,25 @@ static int n_references(const struct transport *transport) {
 }
 
 // `beside`: the name of the reference. With `optional`, one that is not installed has no line.
-static void print_shape(const struct transport *transport, int s, const char *beside, const double rates[ROUNDS],
-                        const double reference_rates[ROUNDS], bool optional, bool json) {
+static void print_shape(const char *name, const char *beside, const double rates[ROUNDS],
+                        const double reference_rates[ROUNDS], size_t n_rounds, bool optional, bool json) {
     double own[ROUNDS], reference[ROUNDS], ratios[ROUNDS];
-    for (int i = 0; i < ROUNDS; i++) {
+    for (size_t i = 0; i < n_rounds; i++) {
         own[i] = rates[i];
         reference[i] = reference_rates[i];
         ratios[i] = reference[i] > 0 ? own[i] / reference[i] : 0;
     }
-    double value = sl_bench_median(own, ROUNDS), reference_value = sl_bench_median(reference, ROUNDS);
+    double value = sl_bench_median(own, n_rounds), reference_value = sl_bench_median(reference, n_rounds);
     if (optional && reference_value <= 0) {
         return;
     }
-    char name[96];
-    snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
     struct sl_bench_result result = {.bench = "ship",
                                      .test = name,
                                      .value = value,
                                      .unit = "GB/s",
                                      .reference = reference_value > 0 ? beside : NULL,
                                      .reference_value = reference_value,
-                                     .paired_ratio = sl_bench_median(ratios, ROUNDS)};
+                                     .paired_ratio = sl_bench_median(ratios, n_rounds)};
     sl_bench_print(&result, json);
 }
 
@@ -353,14 +352,16 @@ static bool run_reference(const struct reference *it, const struct children *chi
 struct comparison {
     struct children own, beside[MAX_REFERENCES];
     double rates[N_SHAPES][ROUNDS], references[MAX_REFERENCES][N_SHAPES][ROUNDS];
+    size_t n_rounds;
 };
 
-static bool take_turns(const struct transport *transport, struct comparison *c) {
+// Counts the rounds that were completed. A signal ends it early.
+static bool take_turns(const struct transport *transport, struct comparison *c, struct sl_signals *signals, bool json) {
     bool good = true;
-    for (int round = -WARM_UPS; good && round < ROUNDS; round++) {
+    for (int round = -WARM_UPS; good && round < ROUNDS && sl_signals_received(signals) == 0; round++) {
         double rates[N_SHAPES];
         sl_bench_progress("ship over %s: round %d of %d", transport->name, round + 1, ROUNDS);
-        for (int r = 0; good && r < n_references(transport); r++) {
+        for (int r = 0; good && r < n_references(transport) && sl_signals_received(signals) == 0; r++) {
             if (round < 0 && !transport->references[r].transport) {
                 continue;
             }
@@ -369,16 +370,23 @@ static bool take_turns(const struct transport *transport, struct comparison *c) 
                 c->references[r][s][round] = rates[s];
             }
         }
+        if (sl_signals_received(signals) > 0) {
+            break; // the round is not complete
+        }
         good = good && wake_and_ship(&c->own, rates);
         for (int s = 0; good && s < N_SHAPES && round >= 0; s++) {
+            char name[96];
+            snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
             c->rates[s][round] = rates[s];
+            sl_bench_print_run((struct sl_bench_result){.bench = "ship", .test = name, .unit = "GB/s"}, round + 1,
+                               rates[s], json);
         }
+        c->n_rounds += good && round >= 0;
     }
-    sl_bench_progress(NULL);
     return good;
 }
 
-static bool compare(const struct transport *transport, bool json) {
+static bool compare(const struct transport *transport, struct sl_signals *signals, bool json) {
     static struct comparison c;
     int n = n_references(transport), n_started = 0;
     memset(&c, 0, sizeof c);
@@ -387,19 +395,21 @@ static bool compare(const struct transport *transport, bool json) {
         const char *beside = transport->references[n_started].transport;
         good = !beside || start_children(&c.beside[n_started], beside);
     }
-    good = good && take_turns(transport, &c);
+    good = good && take_turns(transport, &c, signals, json);
     while (n_started-- > 0) {
         if (transport->references[n_started].transport) {
             stop_children(&c.beside[n_started]);
         }
     }
     stop_children(&c.own);
-    for (int s = 0; good && s < N_SHAPES; s++) {
+    for (int s = 0; good && c.n_rounds > 0 && s < N_SHAPES; s++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
         for (int r = 0; r < n; r++) {
-            print_shape(transport, s, transport->references[r].name, c.rates[s], c.references[r][s], r > 0, json);
+            print_shape(name, transport->references[r].name, c.rates[s], c.references[r][s], c.n_rounds, r > 0, json);
         }
         if (s < N_SCATTERED) {
-            print_shape(transport, s, "the same in large pieces", c.rates[s], c.rates[s + N_SCATTERED], false, json);
+            print_shape(name, "the same in large pieces", c.rates[s], c.rates[s + N_SCATTERED], c.n_rounds, false, json);
         }
     }
     fflush(NULL); // before the next fork
@@ -410,6 +420,7 @@ struct bench {
     const char *transport, *model, *certificates;
     int64_t n_tokens;
     bool json;
+    struct sl_signals signals;
 };
 
 static const struct sl_option option_table[] = {
@@ -436,27 +447,42 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     return sl_fail(err, SL_ERR_INVALID, "--transport: tcp, tls, shm or all");
 }
 
+// Measures a job's cost in a fresh process: UCX and gRPC require one that has used neither before a fork.
+static enum sl_status measure_job(struct bench *b, struct sl_error *err) {
+    char n_tokens[32];
+    snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)b->n_tokens);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", b->model, "--tokens", n_tokens,
+              b->json ? "--json" : NULL, (char *)NULL);
+        _exit(127);
+    }
+    int end = -1;
+    enum sl_status status = SL_OK;
+    while (child > 0 && waitpid(child, &end, WNOHANG) == 0) {
+        if (status == SL_OK && (status = sl_signals_check(&b->signals, err)) != SL_OK) {
+            kill(child, SIGTERM);
+        }
+        sl_sleep_ms(20);
+    }
+    return status != SL_OK || end == 0 ? status : sl_fail(err, SL_ERR_INTERNAL, "`sluice bench ttft` has failed");
+}
+
 static enum sl_status run(void *bench, struct sl_error *err) {
-    const struct bench *b = bench;
+    struct bench *b = bench;
     signal(SIGPIPE, SIG_IGN); // write() reports a child that has ended
     fflush(NULL);             // before fork
     sl_pair_certificates(b->certificates);
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         bool is_tls = strcmp(transports[i].name, "tls") == 0;
         if ((!is_tls || b->certificates[0]) && sl_pair_wants(b->transport, transports[i].name) &&
-            !compare(&transports[i], b->json)) {
+            !compare(&transports[i], &b->signals, b->json)) {
             return sl_fail(err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
         }
     }
-    if (b->n_tokens == 0) {
-        return SL_OK;
-    }
-    // UCX and gRPC require a process that has used neither before a fork: a fresh process measures a job's cost.
-    char n_tokens[32];
-    snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)b->n_tokens);
-    execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", b->model, "--tokens", n_tokens,
-          b->json ? "--json" : NULL, (char *)NULL);
-    return sl_fail(err, SL_ERR_INTERNAL, "the tool could not be started again: %s", strerror(errno));
+    enum sl_status status = sl_signals_check(&b->signals, err);
+    return status == SL_OK && b->n_tokens > 0 ? measure_job(b, err) : status;
 }
 
 const struct sl_bench sl_bench_ship = {
@@ -465,6 +491,7 @@ const struct sl_bench sl_bench_ship = {
     .summary = "Measure capsules between two processes against other ways, and what shipping adds to a job.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

@@ -125,43 +125,62 @@ static void stop(struct bench *b) {
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
-static enum sl_status measure(struct bench *b, struct sl_error *err) {
+// Prints a row of one run, which is not the warm-up.
+static void print_run(const struct bench *b, int64_t run, const char *side, double ttft_ms) {
+    char name[128];
+    snprintf(name, sizeof name, "ttft %lld tokens, %s", (long long)b->options.n_tokens, side);
+    if (run >= 0) {
+        sl_bench_print_run((struct sl_bench_result){.bench = "ttft", .test = name, .unit = "ms"}, run + 1, ttft_ms,
+                           b->options.json);
+    }
+}
+
+// Counts the runs that were completed.
+static enum sl_status measure(struct bench *b, size_t *n_runs_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
+    *n_runs_out = 0;
     for (int64_t run = -1; run < b->options.runs && status == SL_OK; run++) { // run -1 warms up
         int64_t slot = run < 0 ? 0 : run;
         sl_bench_progress("run %lld of %lld", (long long)run + 1, (long long)b->options.runs);
         status = run_local(b, slot, err);
+        if (status == SL_OK) {
+            print_run(b, run, "one process", b->local_ms[slot]);
+        }
         for (int i = 0; i < N_TRANSPORTS && status == SL_OK; i++) {
             status = run_cluster(b, &b->sides[i], slot, err);
+            if (status == SL_OK) {
+                print_run(b, run, transports[i], b->sides[i].ttft_ms[slot]);
+            }
         }
+        *n_runs_out += status == SL_OK && run >= 0;
         status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     }
     return status;
 }
 
 static void print_turns(const struct bench *b, const char *name, const double *ms, const char *reference,
-                        const double *reference_ms) {
+                        const double *reference_ms, size_t runs) {
     struct sl_bench_result result = {.bench = "ttft", .test = name, .unit = "ms", .reference = reference};
-    sl_bench_print_turns(result, ms, reference_ms, (size_t)b->options.runs, b->options.json);
+    sl_bench_print_turns(result, ms, reference_ms, runs, b->options.json);
 }
 
-static void print(struct bench *b) {
+static void print(struct bench *b, size_t runs) {
     long long n_tokens = (long long)b->options.n_tokens;
     char name[128];
     for (int i = 0; i < N_TRANSPORTS; i++) {
         const struct side *side = &b->sides[i];
         snprintf(name, sizeof name, "ttft %lld tokens, %s cluster over %s", n_tokens, b->options.recipe, transports[i]);
-        print_turns(b, name, side->ttft_ms, "one process", b->local_ms);
+        print_turns(b, name, side->ttft_ms, "one process", b->local_ms, runs);
         snprintf(name, sizeof name, "of that reading the prompt, %s", transports[i]);
-        print_turns(b, name, side->prefill_ms, "one process", b->local_prefill_ms);
+        print_turns(b, name, side->prefill_ms, "one process", b->local_prefill_ms, runs);
         snprintf(name, sizeof name, "ship after the last chunk (%.1f MiB), %s", b->capsule_bytes / (1 << 20),
                  transports[i]);
-        print_turns(b, name, side->ship_ms, "ttft", side->ttft_ms);
+        print_turns(b, name, side->ship_ms, "ttft", side->ttft_ms, runs);
     }
     snprintf(name, sizeof name, "ttft %lld tokens, one process", n_tokens);
     sl_bench_print(&(struct sl_bench_result){.bench = "ttft",
                                              .test = name,
-                                             .value = sl_bench_median(b->local_ms, (size_t)b->options.runs),
+                                             .value = sl_bench_median(b->local_ms, runs),
                                              .unit = "ms"},
                    b->options.json);
 }
@@ -172,9 +191,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     enum sl_status status = start_clusters(b, err); // forks: before this process has threads
     status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
     status = status == SL_OK ? make_prompt(b, err) : status;
-    status = status == SL_OK ? measure(b, err) : status;
-    if (status == SL_OK) {
-        print(b);
+    size_t n_runs = 0;
+    status = status == SL_OK ? measure(b, &n_runs, err) : status;
+    if (n_runs > 0) { // not all, when it was stopped
+        print(b, n_runs);
     }
     stop(b);
     return status;

@@ -63,6 +63,11 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
     }
 }
 
+static bool is_stopped(void *arg) {
+    const struct sl_rig_job *job = arg;
+    return job->stopped != NULL && atomic_load(job->stopped);
+}
+
 enum sl_status sl_rig_job_run(struct sl_client *client, struct sl_rig_job *job, struct sl_error *err) {
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
     ids.ids = job->tokens;
@@ -77,7 +82,8 @@ enum sl_status sl_rig_job_run(struct sl_client *client, struct sl_rig_job *job, 
     struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
     Sluice__V1__Sampling sampling = sl_job_sampling_message(&greedy); // regardless of the model's own settings
     request.sampling = &sampling;
-    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(job->deadline_ms), .on_event = on_event, .arg = job};
+    struct sl_watch watch = {
+        .deadline_ns = sl_deadline_in_ms(job->deadline_ms), .on_event = on_event, .stopped = is_stopped, .arg = job};
     snprintf(job->failure, sizeof job->failure, "it did not say how it ended");
     enum sl_status status = sl_client_generate(client, &request, &watch, job->id, err);
     atomic_store(&job->reading, true);

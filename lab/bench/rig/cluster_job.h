@@ -29,7 +29,8 @@ struct sl_rig_job {
     int32_t *tokens; // [n_tokens]
     int64_t n_tokens, deadline_ms;
     int32_t n_output;
-    atomic_bool reading; // part of the prompt has been read, or the job has failed
+    const atomic_bool *stopped; // true: sl_rig_job_run() returns SL_ERR_CANCELLED; NULL: never
+    atomic_bool reading;        // part of the prompt has been read, or the job has failed
     // valid after the job has ended:
     char id[SL_JOB_ID_BYTES], failure[256]; // "": it is finished
     double ttft_ms, prefill_ms, ship_ms, capsule_bytes;

@@ -16,12 +16,13 @@
 
 #include "base/clock.h"
 
-#define RUNS        5
-#define LOOP_STEPS  4000000 // of 12 multiply-adds: some 15 ms
-#define TILE_STEPS  200000  // of 4 tile products: some 5 ms
-#define PIECE_BYTES ((size_t)1 << 20)
-#define HUGE_PAGE   ((size_t)2 << 20)
-#define AHEAD_BYTES 1024
+#define RUNS            5
+#define LOOP_STEPS      4000000 // of 12 multiply-adds: some 15 ms
+#define TILE_STEPS      200000  // of 4 tile products: some 5 ms
+#define PIECE_BYTES     ((size_t)1 << 20)
+#define HUGE_PAGE       ((size_t)2 << 20)
+#define AHEAD_BYTES     1024
+#define TOUCHED_AT_ONCE 128 // pieces
 
 // --- arithmetic ----------------------------------------------------------------------------------------------------
 
@@ -211,7 +212,8 @@ static size_t buffer_bytes(void) {
     return bytes < HUGE_PAGE ? HUGE_PAGE : bytes / HUGE_PAGE * HUGE_PAGE;
 }
 
-enum sl_status sl_peak_read_gbps(struct sl_team *team, size_t *bytes_out, double *gbps_out, struct sl_error *err) {
+enum sl_status sl_peak_read_gbps(struct sl_team *team, struct sl_signals *signals, size_t *bytes_out, double *gbps_out,
+                                 struct sl_error *err) {
     size_t bytes = buffer_bytes();
     int64_t n_pieces = (int64_t)(bytes / PIECE_BYTES);
     char *buffer = aligned_alloc(HUGE_PAGE, bytes);
@@ -225,16 +227,22 @@ enum sl_status sl_peak_read_gbps(struct sl_team *team, size_t *bytes_out, double
     struct read_args args = {buffer, sums};
     sl_team_fn reader = widest_reader();
     double best = 0.0;
-    sl_team_run(team, n_pieces, 1, touch_pieces, buffer);
-    for (int run = 0; run < RUNS; run++) {
+    enum sl_status status = SL_OK;
+    for (int64_t at = 0; at < n_pieces && status == SL_OK; at += TOUCHED_AT_ONCE) {
+        int64_t n = n_pieces - at < TOUCHED_AT_ONCE ? n_pieces - at : TOUCHED_AT_ONCE;
+        sl_team_run(team, n, 1, touch_pieces, buffer + (size_t)at * PIECE_BYTES);
+        status = sl_signals_check(signals, err);
+    }
+    for (int run = 0; run < RUNS && status == SL_OK; run++) {
         int64_t begin = sl_now_ns();
         sl_team_run(team, n_pieces, 1, reader, &args);
         double gbps = (double)bytes / (double)(sl_now_ns() - begin);
         best = gbps > best ? gbps : best;
+        status = sl_signals_check(signals, err);
     }
     free(buffer);
     free(sums);
     *bytes_out = bytes;
     *gbps_out = best;
-    return SL_OK;
+    return status;
 }

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "base/team.h"
+#include "client/cli/tool.h"
 
 /*
  * Returns the GFLOP/s, best of several runs, of the instructions that a tier multiplies with, from registers alone on
@@ -17,6 +18,7 @@ double sl_peak_gflops(struct sl_team *team, const char *tier, bool bf16, const c
 /*
  * Measures a plain sum over a buffer by every member of the team, GB/s (1e9); best of several runs. The buffer is far
  * larger than most caches: *bytes_out, 2 GiB, or a quarter of the free memory if that is less. SL_ERR_EXHAUSTED: no
- * memory for the buffer.
+ * memory for the buffer. SL_ERR_CANCELLED after one of `signals`.
  */
-enum sl_status sl_peak_read_gbps(struct sl_team *team, size_t *bytes_out, double *gbps_out, struct sl_error *err);
+enum sl_status sl_peak_read_gbps(struct sl_team *team, struct sl_signals *signals, size_t *bytes_out, double *gbps_out,
+                                 struct sl_error *err);

@@ -18,6 +18,7 @@
 #include "lab/result.h"
 
 #define TOTAL_BYTES ((size_t)1 << 30)
+#define PIECE_BYTES ((size_t)32 << 20) // filled between two looks for a signal
 #define MAX_RUNS    64
 
 struct indexes {
@@ -44,17 +45,21 @@ static enum sl_status make_indexes(const struct sl_scan_speed_config *config, ui
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of key indexes", c->bytes);
     }
     madvise(c->memory, c->bytes, MADV_HUGEPAGE); // advice: without it results are for small pages
-    sl_random_halves((uint16_t *)c->memory, c->bytes / sizeof(uint16_t), 1);
+    for (size_t at = 0; at < c->bytes && status == SL_OK; at += PIECE_BYTES) {
+        size_t bytes = c->bytes - at < PIECE_BYTES ? c->bytes - at : PIECE_BYTES;
+        sl_random_halves((uint16_t *)(c->memory + at), bytes / sizeof(uint16_t), 1 + at);
+        status = sl_signals_check(config->signals, err);
+    }
     for (int i = 0; i < config->head_dim; i++) {
         c->q[i] = (float)(i % 7) - 3.0f;
     }
-    for (size_t i = 0; i < c->n; i++) { // makes scales valid numbers
+    for (size_t i = 0; i < c->n && status == SL_OK; i++) { // makes scales valid numbers
         float *scales = (float *)(c->memory + i * c->layout.bytes);
         for (size_t j = 0; j < c->layout.codes / sizeof *scales; j++) {
             scales[j] = 1.0f;
         }
     }
-    return SL_OK;
+    return status;
 }
 
 static void free_indexes(struct indexes *c) {
@@ -100,7 +105,7 @@ enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, 
         int at = run < 0 ? 0 : run; // run -1 warms up
         scan_all(config, &c, topk, run + 1, &scan_s, &select_s);
         size_t read_bytes;
-        status = sl_peak_read_gbps(config->team, &read_bytes, &read[at], err);
+        status = sl_peak_read_gbps(config->team, config->signals, &read_bytes, &read[at], err);
         scan[at] = bytes / scan_s;
         ratio[at] = scan[at] / read[at];
         share[at] = select_s / (scan_s + select_s);

@@ -11,6 +11,7 @@ struct sl_scan_speed_config {
     int head_dim, n_channels;
     uint32_t n_slots; // of a key index
     int runs;
+    struct sl_signals *signals; // one of them ends it with SL_ERR_CANCELLED
 };
 
 struct sl_scan_speed {

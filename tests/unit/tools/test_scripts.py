@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Starts every script of tools/ and tests/ as a person might who has just cloned the repository: with --help and without arguments, in an
+"""Starts every script of tools/, tests/ and lab/bench/ as a person might who has just cloned the repository: with --help and without arguments, in an
 empty folder, without a built tree, without Python's packages and with a PATH of the simplest programs. Each prints help or says in plain words
 what it lacks; no one prints a traceback.
 
@@ -28,7 +28,7 @@ SLOWNESS = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
 def scripts():
     """Returns the paths of all scripts that are programs: their first line names an interpreter, or they ask whether they are __main__."""
     found = []
-    for folder in ("tests", "tools"):
+    for folder in ("tests", "tools", "lab/bench"):
         for here, _, names in os.walk(os.path.join(ROOT, folder)):
             for name in names:
                 path = os.path.join(here, name)

@@ -25,6 +25,7 @@ MODEL = "models/demo"
 with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as config:
     CONFIG = json.load(config)
 POSITIONS = CONFIG["max_position_embeddings"]
+SLOWNESS = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ["--model", MODEL, "--tokens", "300", "--continuation", "8"]
 
@@ -37,6 +38,13 @@ def run(*words, env=None):
 def lines_of(done):
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def rows_of(done):
+    """The final rows of a bench, without those of single runs and of the machine."""
+    lines = lines_of(done)
+    assert lines[-1]["case"] == "CPU steal" and 0 <= lines[-1]["value"] <= 100, lines[-1]
+    return [line for line in lines[:-1] if not re.search(r", run \d+$", line["case"])]
 
 
 class Weights(unittest.TestCase):
@@ -406,8 +414,8 @@ class Inspect(unittest.TestCase):
 
 class Compress(unittest.TestCase):
     def test_every_recipe_stands_beside_the_full_cache(self):
-        found = lines_of(run("bench", "compress", "--tokens", "256", "--runs", "1", "--recipe", "h2o,budget=0.5",
-                             "--recipe", "full,format=int4", "--json"))
+        found = rows_of(run("bench", "compress", "--tokens", "256", "--runs", "1", "--recipe", "h2o,budget=0.5",
+                            "--recipe", "full,format=int4", "--json"))
         self.assertEqual([line["case"].split(", ", 1)[1] for line in found],
                          ["full", "h2o,budget=0.5", "full,format=int4"])
         self.assertNotIn("reference", found[0])
@@ -418,8 +426,8 @@ class Compress(unittest.TestCase):
 
 class Engine(unittest.TestCase):
     def test_every_cell_stands_beside_its_bound(self):
-        found = lines_of(run("bench", "engine", "--model", MODEL, "--models", "none", "--max-tokens", "600", "--runs", "1",
-                             "--breakdown", "--json"))
+        found = rows_of(run("bench", "engine", "--model", MODEL, "--models", "none", "--max-tokens", "600", "--runs", "1",
+                            "--breakdown", "--json"))
         cells = {line["case"]: line for line in found}
         self.assertTrue(found[0]["case"].startswith("read bound: a sum over "))
         for case, reference in [("prefill:512", "GEMM peak, GFLOP/s"), ("decode:512", "read bound, GB/s"),
@@ -453,12 +461,53 @@ class Mixed(unittest.TestCase):
     def test_short_prompts_alone_stand_beside_those_with_company(self):
         small = ["--long-tokens", "1200", "--short-tokens", "64", "--short-jobs", "3", "--rounds", "1", "--arena", "64M"]
         for words in [[], ["--synthetic"]]:
-            found = lines_of(run("bench", "mixed", *small, *words, "--json"))
+            found = rows_of(run("bench", "mixed", *small, *words, "--json"))
             self.assertEqual([line["case"].split(",")[0] for line in found],
                              ["p50 ttft", "p50 ttft", "p99 ttft", "p99 ttft", "ttft", "what the short jobs cost the long one"])
             for line in found[1:5:2] + found[4:5]:
                 self.assertEqual(line["reference"], "alone")
                 self.assertGreater(line["ratio"], 0)
+
+
+class Limits(unittest.TestCase):
+    def test_every_bench_stops_at_its_limit_with_the_rows_that_it_has(self):
+        tiny = ["--rows", "64", "--slots", "64", "--hidden-size", "64", "--ffn", "64", "--vocab", "64", "--heads", "4", "--kv-heads", "2", "--copy", "1M"]
+        benches = {
+            "engine": ["--models", "none", "--model", MODEL, "--runs", "101", "--seconds", "60"],
+            "cells": ["--model", MODEL, *["--cell", "prefill:64"] * 2, "--runs", "101", "--cell", "prefill:4096"],
+            "kernels": [*tiny, "--runs", "101", "--seconds", "60"],
+            "group": ["--ranks", "2", "--runs", "101"],
+            "compress": ["--model", MODEL, "--tokens", "256", "--runs", "31"],
+            "retrieve": ["--tokens", "8192", "--runs", "64"],
+            "decode": ["--model", MODEL, "--tokens", "1024", "--steps", "4096"],
+            "ttft": ["--model", MODEL, "--tokens", "64", "--runs", "32"],
+            "mixed": ["--model", MODEL, "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "16"],
+            "ship": ["--transport", "shm", "--tokens", "0"],
+        }
+        offered = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.M)
+        self.assertEqual(sorted(offered), sorted([*benches, "memory"]))  # which computes nothing, and takes no time
+        for name, words in benches.items():
+            began = time.monotonic()
+            done = run("bench", name, *words, "--time-limit", "2s", "--json")
+            seconds = time.monotonic() - began
+            self.assertEqual(done.returncode, 0, (name, done.stderr))
+            lines = lines_of(done)
+            self.assertEqual((lines[-1]["bench"], lines[-1]["case"]), ("machine", "CPU steal"), name)
+            if seconds > 2:
+                self.assertIn(f"sluice bench {name}: stopped at --time-limit", done.stderr)
+            self.assertLess(seconds, 45 * SLOWNESS, name)  # some seconds where nothing else runs
+            if name in ("cells", "kernels"):  # the others' first row may take longer
+                self.assertGreater(len(lines), 1, (name, done.stderr))
+
+    def test_rows_are_there_before_the_bench_ends(self):
+        with subprocess.Popen([SLUICE, "bench", "compress", "--model", MODEL, "--tokens", "128", "--runs", "31", "--recipe", "full,format=int4", "--json"],
+                              stdout=subprocess.PIPE, text=True) as bench:
+            first = json.loads(bench.stdout.readline())
+            bench.send_signal(signal.SIGINT)
+            rest = [json.loads(line) for line in bench.stdout]
+            self.assertEqual(bench.wait(timeout=60), 4)
+        self.assertTrue(first["case"].endswith(", run 1"), first)
+        self.assertLess(len(rest), 2 * 31)
 
 
 if __name__ == "__main__":
