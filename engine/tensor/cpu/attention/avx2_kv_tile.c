@@ -6,8 +6,8 @@
  *         that have 16 bits still do. Packed formats keep K by channel: a row of codes, with one scale and zero, is a
  *         row of the tile. avx2_codec.h reads the elements.
  */
-#include "engine/tensor/cpu/attention/avx2_codec.h"
 #include "engine/tensor/cpu/attention/avx2_kv.h"
+#include "engine/tensor/cpu/attention/avx2_row.h"
 #include "engine/tensor/cpu/simd/avx2_transpose.h"
 
 // --- codes -----------------------------------------------------------------------------------------------------------
