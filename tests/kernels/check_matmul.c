@@ -2,10 +2,9 @@
 /*
  * Purpose: holds the matrix products of every tier, type and format to sums in f64, and times them (--time).
  *
- * Design: random inputs of odd sizes, through every combination of what a product goes through (`flavours`). The bound
- *         scales with the magnitude of what was added up. Guard words around every output, and between its rows. And
- *         the promise of engine/tensor/ops.h: a row's bits depend neither on the other rows of the call, nor on the stream, nor
- *         on how many columns were asked for.
+ * Design: random inputs of odd sizes, through every combination of what a product goes through (`flavours`). The bound scales with the
+ *         magnitude of what was added up. Guard words lie around every output, and between its rows. The promise of
+ *         engine/tensor/ops.h is held: a row's bits depend neither on the other rows of the call, nor on the stream, nor on the columns.
  */
 #include <float.h>
 #include <math.h>
@@ -26,7 +25,6 @@ static const struct {
 
 static bool quick; // leave out the large sizes: under emulation they take minutes
 #define QUICK_K 513
-
 static const struct {
     enum sl_dtype dtype;
     enum sl_weight_format format;
@@ -427,8 +425,8 @@ static void check_wide(const char *name, struct sl_stream *stream, size_t kind, 
     assert_int_equal(tier("reference")->pack(stream, &w, NULL), SL_OK);
     struct matmul_case same = {tier("reference"), stream, flavour, &w, x + (m - 1) * (k + X_GAP), start, n, n};
     struct guarded reference = multiply(&same, 1);
-    double tolerance = (kinds[kind].format == SL_WEIGHT_STORED ? 1e-4 : 4e-4) * (double)k; // the reference rounds x then
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n; j++) { // the reference rounds x for codes
+        double tolerance = (kinds[kind].format == SL_WEIGHT_STORED ? 1e-4 : 4e-4) * (double)k;
         assert_float_equal(all.data[(m - 1) * stride + j], reference.data[j], tolerance);
     }
     tier("reference")->unpack(&w);

@@ -113,7 +113,7 @@ quantize_group(const char *v, size_t e, size_t n, enum sl_kv_format format, int 
     }
     float least = least_of(min), most = sl_avx2_max(max), top = (float)((1 << bits) - 1);
     if (least == 0.0f || most == 0.0f) {
-        sl_ref_range_of(x, (int)n, 1, &least, &most);
+        sl_ref_range(x, (int)n, &least, &most);
     }
     pair[0] = sl_f32_to_f16_saturated((most - least) / top);
     pair[1] = sl_f32_to_f16_saturated(least);

@@ -97,6 +97,10 @@ static void read_rows(const struct sl_kv *kv, uint32_t begin, uint32_t end, floa
 
 // --- quantization ----------------------------------------------------------------------------------------------------
 
+void sl_ref_range(const float *x, int n, float *min_out, float *max_out) {
+    sl_ref_range_of(x, n, 1, min_out, max_out);
+}
+
 void sl_ref_copy_slots_data(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
                             void *packed_page) {
     char *out = packed_page;

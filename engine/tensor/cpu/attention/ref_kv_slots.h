@@ -26,6 +26,10 @@ void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, c
 void sl_quantize_pages(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
                        sl_quantize_page_fn quantize_page);
 
+// Finds the least and the largest of x[n], n > 0, with the zero of the sign that the reference finds: compilers may give
+// fminf() another one elsewhere.
+void sl_ref_range(const float *x, int n, float *min_out, float *max_out);
+
 // Copies the positions and the score state of a page, if the packed layout has them.
 void sl_ref_copy_slots_data(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
                             void *packed_page);

@@ -124,18 +124,23 @@ struct next {
     int64_t stride, lines;
 };
 
+// The numbers of terms of x and of a weight: constants.
+struct terms {
+    int x, w;
+};
+
 // Multiplies two panels' steps by one full tile of tokens.
-INLINE void steps_4x1(const char *w0, const char *w1, const char *x, int x_terms, int w_terms, int64_t count,
+INLINE void steps_4x1(const char *w0, const char *w1, const char *x, struct terms terms, int64_t count,
                       struct next next) {
-    int64_t step_bytes = w_terms * SL_AMX_STEP_BYTES;
+    int64_t step_bytes = terms.w * SL_AMX_STEP_BYTES;
     sl_amx_written();
-    for (int64_t s = 0; s < count; s++, x += x_terms * SL_AMX_TILE_BYTES) {
+    for (int64_t s = 0; s < count; s++, x += terms.x * SL_AMX_TILE_BYTES) {
         _tile_stream_loadd(6, x, 64);
-        if (x_terms == 2) {
+        if (terms.x == 2) {
             _tile_stream_loadd(7, x + SL_AMX_TILE_BYTES, 64);
         }
-        MEET(0, 1, w0 + s * step_bytes, x_terms, w_terms);
-        MEET(2, 3, w1 + s * step_bytes, x_terms, w_terms);
+        MEET(0, 1, w0 + s * step_bytes, terms.x, terms.w);
+        MEET(2, 3, w1 + s * step_bytes, terms.x, terms.w);
         for (int64_t i = 0; i < next.lines; i++, next.at += 64) {
             _mm_prefetch(next.at, _MM_HINT_T1);
             _mm_prefetch(next.at + next.stride, _MM_HINT_T1);
@@ -154,11 +159,11 @@ static inline void fetch_ahead(const char *w) {
 
 // Multiplies one or two panels' steps (w1 NULL: one) by one tile of `tokens` tokens. `streams`: w is in memory, not in
 // a buffer that was just written.
-INLINE void steps_nx1(const char *w0, const char *w1, const char *x, int64_t tokens, int x_terms, int w_terms,
-                      int64_t count, bool streams) {
-    int64_t step_bytes = w_terms * SL_AMX_STEP_BYTES;
+INLINE void steps_nx1(const char *w0, const char *w1, const char *x, int64_t tokens, struct terms terms, int64_t count,
+                      bool streams) {
+    int64_t step_bytes = terms.w * SL_AMX_STEP_BYTES;
     sl_amx_written();
-    for (int64_t s = 0; s < count; s++, x += x_terms * 64 * tokens) {
+    for (int64_t s = 0; s < count; s++, x += terms.x * 64 * tokens) {
         if (streams) {
             fetch_ahead(w0 + s * step_bytes);
             if (w1 != NULL) {
@@ -166,12 +171,12 @@ INLINE void steps_nx1(const char *w0, const char *w1, const char *x, int64_t tok
             }
         }
         _tile_loadd(6, x, 64);
-        if (x_terms == 2) {
+        if (terms.x == 2) {
             _tile_loadd(7, x + 64 * tokens, 64);
         }
-        MEET(0, 1, w0 + s * step_bytes, x_terms, w_terms);
+        MEET(0, 1, w0 + s * step_bytes, terms.x, terms.w);
         if (w1 != NULL) {
-            MEET(2, 3, w1 + s * step_bytes, x_terms, w_terms);
+            MEET(2, 3, w1 + s * step_bytes, terms.x, terms.w);
         }
     }
 }
@@ -189,18 +194,18 @@ INLINE void steps_nx1(const char *w0, const char *w1, const char *x, int64_t tok
     } while (0)
 
 // Multiplies a panel's steps by two tiles of tokens.
-INLINE void steps_2x2(const char *w, const char *x0, const char *x1, int x_terms, int w_terms, int64_t count) {
+INLINE void steps_2x2(const char *w, const char *x0, const char *x1, struct terms terms, int64_t count) {
     sl_amx_written();
-    for (int64_t s = 0; s < count; s++, w += w_terms * SL_AMX_STEP_BYTES) {
+    for (int64_t s = 0; s < count; s++, w += terms.w * SL_AMX_STEP_BYTES) {
         MEET_TWO(w, x0, x1);
-        if (x_terms == 2) {
+        if (terms.x == 2) {
             MEET_TWO(w, x0 + SL_AMX_TILE_BYTES, x1 + SL_AMX_TILE_BYTES);
         }
-        if (w_terms == 2) {
+        if (terms.w == 2) {
             MEET_TWO(w + SL_AMX_STEP_BYTES, x0, x1);
         }
-        x0 += x_terms * SL_AMX_TILE_BYTES;
-        x1 += x_terms * SL_AMX_TILE_BYTES;
+        x0 += terms.x * SL_AMX_TILE_BYTES;
+        x1 += terms.x * SL_AMX_TILE_BYTES;
     }
 }
 
@@ -329,18 +334,18 @@ struct stream {
 } __attribute__((aligned(64)));
 
 // Multiplies `count` steps from s on of panel p, and of the next one.
-INLINE void stream_some(const struct sl_product *a, struct stream *stream, int64_t p, bool pair, int x_terms,
-                        int w_terms, int64_t s, int64_t count) {
+INLINE void stream_some(const struct sl_product *a, struct stream *stream, int64_t p, bool pair, struct terms terms,
+                        int64_t s, int64_t count) {
     const struct sl_matrix *w = a->w;
     bool streams = sl_amx_keeps_tiles(w);
     const char *x = x_tile(a, 0, s), *w0 = sl_amx_tiles(w, p, s, count, stream->tiles[0]);
     if (a->m > TOKENS) {
-        steps_2x2(w0, x, x_tile(a, 1, s), x_terms, w_terms, count);
+        steps_2x2(w0, x, x_tile(a, 1, s), terms, count);
     } else if (pair) {
         const char *w1 = sl_amx_tiles(w, p + 1, s, count, stream->tiles[1]);
-        steps_nx1(w0, w1, x, a->m, x_terms, w_terms, count, streams);
+        steps_nx1(w0, w1, x, a->m, terms, count, streams);
     } else {
-        steps_nx1(w0, NULL, x, a->m, x_terms, w_terms, count, streams);
+        steps_nx1(w0, NULL, x, a->m, terms, count, streams);
     }
 }
 
@@ -351,11 +356,11 @@ static void stream_steps(const struct sl_product *a, struct stream *stream, int6
     for (int64_t s = 0, count; s < steps; s += count) {
         count = sl_min(most, sl_min((s / length + 1) * length, steps) - s);
         if (!w->in_two_terms) {
-            stream_some(a, stream, p, pair, 1, 1, s, count);
+            stream_some(a, stream, p, pair, (struct terms){1, 1}, s, count);
         } else if (sl_amx_terms(w) == 1) {
-            stream_some(a, stream, p, pair, 2, 1, s, count);
+            stream_some(a, stream, p, pair, (struct terms){2, 1}, s, count);
         } else {
-            stream_some(a, stream, p, pair, 2, 2, s, count);
+            stream_some(a, stream, p, pair, (struct terms){2, 2}, s, count);
         }
     }
 }
@@ -387,22 +392,26 @@ struct block {
     char tiles[2][BLOCK_STEPS * 2 * SL_AMX_STEP_BYTES];
 } __attribute__((aligned(64)));
 
-// Multiplies a stretch of one or two panels, with tiles w0 and w1 (NULL: one), by all rows of a task.
+// Steps [begin, begin + count).
+struct stretch {
+    int64_t begin, count;
+};
+
+// Multiplies a stretch of one or two panels, with tiles w[0] and w[1] (NULL: one), by all rows of a task.
 INLINE void multiply_stretch(const struct sl_product *a, const struct sl_panel_task *task, float (*sums)[SUMS_FLOATS],
-                             const char *w0, const char *w1, int x_terms, int w_terms, int64_t begin, int64_t count,
-                             struct next next) {
+                             const char *const w[2], struct terms terms, struct stretch stretch, struct next next) {
     int64_t n_tiles = sl_div_up(task->rows, TOKENS);
-    for (int64_t t = 0; t < n_tiles; t++, next.at += next.lines * count * 64) {
-        const char *x = x_tile(a, task->row / TOKENS + t, begin);
-        if (begin == 0) {
+    for (int64_t t = 0; t < n_tiles; t++, next.at += next.lines * stretch.count * 64) {
+        const char *x = x_tile(a, task->row / TOKENS + t, stretch.begin);
+        if (stretch.begin == 0) {
             zero_sums();
         } else {
             load_sums(sums[t]);
         }
-        if (w1 != NULL) {
-            steps_4x1(w0, w1, x, x_terms, w_terms, count, next);
+        if (w[1] != NULL) {
+            steps_4x1(w[0], w[1], x, terms, stretch.count, next);
         } else {
-            steps_nx1(w0, NULL, x, TOKENS, x_terms, w_terms, count, false);
+            steps_nx1(w[0], NULL, x, TOKENS, terms, stretch.count, false);
         }
         store_sums(sums[t]);
     }
@@ -427,19 +436,20 @@ static struct next next_of(const struct sl_product *a, const struct sl_panel_tas
 // Multiplies panel p and, if it belongs to this task, panel p + 1, in steps [begin, begin + count).
 static void multiply_pair(const struct sl_product *a, const struct sl_panel_task *task, struct block *block, int64_t p,
                           int64_t begin, int64_t count) {
-    const struct sl_matrix *w = a->w;
-    const char *w0 = sl_amx_tiles(w, p, begin, count, block->tiles[0]), *w1 = NULL;
+    const struct sl_matrix *matrix = a->w;
+    const struct stretch stretch = {begin, count};
+    const char *w[2] = {sl_amx_tiles(matrix, p, begin, count, block->tiles[0]), NULL};
     if (p + 1 < task->last) {
-        w1 = sl_amx_tiles(w, p + 1, begin, count, block->tiles[1]);
+        w[1] = sl_amx_tiles(matrix, p + 1, begin, count, block->tiles[1]);
     }
     struct next next = next_of(a, task, p, begin, count);
     float(*sums)[SUMS_FLOATS] = block->sums[(p - task->first) / 2];
-    if (!w->in_two_terms) {
-        multiply_stretch(a, task, sums, w0, w1, 1, 1, begin, count, next);
-    } else if (sl_amx_terms(w) == 1) {
-        multiply_stretch(a, task, sums, w0, w1, 2, 1, begin, count, next);
+    if (!matrix->in_two_terms) {
+        multiply_stretch(a, task, sums, w, (struct terms){1, 1}, stretch, next);
+    } else if (sl_amx_terms(matrix) == 1) {
+        multiply_stretch(a, task, sums, w, (struct terms){2, 1}, stretch, next);
     } else {
-        multiply_stretch(a, task, sums, w0, w1, 2, 2, begin, count, next);
+        multiply_stretch(a, task, sums, w, (struct terms){2, 2}, stretch, next);
     }
 }
 

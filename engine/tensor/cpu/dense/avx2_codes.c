@@ -84,7 +84,8 @@ INLINE void load_turns(struct sl_code_form form, const char *codes, int step, in
         if (form.bits == 4) {
             const __m256i nibble = _mm256_set1_epi16(15);
             turns[0] = _mm256_and_si256(step % 2 == 0 ? pair : _mm256_srli_epi16(pair, 4), nibble);
-            turns[1] = step % 2 == 0 ? _mm256_and_si256(_mm256_srli_epi16(pair, 8), nibble) : _mm256_srli_epi16(pair, 12);
+            turns[1] =
+                step % 2 == 0 ? _mm256_and_si256(_mm256_srli_epi16(pair, 8), nibble) : _mm256_srli_epi16(pair, 12);
             return;
         }
         bytes = _mm256_and_si256(step % 2 == 0 ? pair : _mm256_srli_epi16(pair, 4), _mm256_set1_epi8(15));
@@ -112,10 +113,15 @@ struct scales {
     __m256 scale, offset;
 };
 
-// Adds the products of 8 rows' weights of a group that share `scales` to sums[rows][8].
-INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int share, int eight, struct scales scales,
-                      const struct sl_code_x *x, int64_t ldx, float *sums) {
-    const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : share;
+// A part of the weights of a group: number `share` of those that share scales, of rows 8 * eight and on.
+struct part {
+    int share, eight;
+};
+
+// Adds the products of a part of a group to sums[rows][8].
+INLINE void add_part(struct sl_code_form form, int rows, const char *codes, struct part part, struct scales scales,
+                     struct sl_code_rows x, float *sums) {
+    const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : part.share;
     __m256i products[SL_CODE_TILE_ROWS];
     UNROLL
     for (int r = 0; r < rows; r++) {
@@ -123,19 +129,19 @@ INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int
     }
     UNROLL
     for (int s = 0; s < steps; s++) {
-        const int step = share * steps + s;
+        const int step = part.share * steps + s;
         __m256i c[2];
-        load_turns(form, codes, step, eight, c);
+        load_turns(form, codes, step, part.eight, c);
         UNROLL
         for (int r = 0; r < rows; r++) {
-            const int16_t *turns = x[r * ldx].turns + 4 * step;
+            const int16_t *turns = x.first[r * x.stride].turns + 4 * step;
             products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[0], two_turns(turns)));
             products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[1], two_turns(turns + 2)));
         }
     }
     UNROLL
     for (int r = 0; r < rows; r++, sums += SL_PANEL) {
-        const struct sl_code_x *group = &x[r * ldx];
+        const struct sl_code_x *group = &x.first[r * x.stride];
         __m256i sum = products[r];
         if (form.zero_shift >= 0) {
             sum = _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(group->sums[which]), form.zero_shift));
@@ -195,8 +201,9 @@ INLINE void tile(struct sl_code_form form, int rows, const char *half, const str
             for (int eight = 0; eight < 2; eight++) {
                 UNROLL
                 for (int share = 0; share < shares; share++) {
-                    add_share(form, rows, codes, share, eight, load_scales(form, block[eight], half, share, eight), x,
-                              ldx, sums + 8 * eight);
+                    add_part(form, rows, codes, (struct part){share, eight},
+                             load_scales(form, block[eight], half, share, eight), (struct sl_code_rows){x, ldx},
+                             sums + 8 * eight);
                 }
             }
             half = codes + code_bytes;

@@ -92,13 +92,25 @@ INLINE void load_step(enum form form, const char *weights, __m512 step[2]) {
     }
 }
 
+// The constants of a tile.
+struct shape {
+    int rows, panels;
+    enum form form;
+};
+
+struct x_rows {
+    const float *first;
+    int64_t stride; // floats from row to row
+};
+
 /*
  * sums[panels][rows][32] += x[rows][k] W. weights: the first panel. The next panel is
  * `stride` bytes later, and its sums are `sums_stride` floats later. Called with constants only, so that acc stays in
  * registers.
  */
-INLINE void tile(int rows, int panels, enum form form, const char *weights, size_t stride, const float *x, int64_t ldx,
-                 int64_t k, float *sums, int64_t sums_stride) {
+INLINE void tile(struct shape shape, const char *weights, size_t stride, struct x_rows x, int64_t k, float *sums,
+                 int64_t sums_stride) {
+    const int rows = shape.rows, panels = shape.panels;
     __m512 acc[WIDE_PANELS * TILE_ROWS][2];
     SL_UNROLL
     for (int t = 0; t < panels * rows; t++) {
@@ -107,17 +119,17 @@ INLINE void tile(int rows, int panels, enum form form, const char *weights, size
     }
     for (int64_t i = 0; i < k; i += 4) {
         SL_UNROLL
-        for (int j = 0; j < 4; j++, weights += step_bytes(form)) {
+        for (int j = 0; j < 4; j++, weights += step_bytes(shape.form)) {
             if (i + j >= k) {
                 break;
             }
             SL_UNROLL
             for (int p = 0; p < panels; p++) {
                 __m512 step[2];
-                load_step(form, weights + (size_t)p * stride, step);
+                load_step(shape.form, weights + (size_t)p * stride, step);
                 SL_UNROLL
                 for (int r = 0; r < rows; r++) {
-                    __m512 xi = _mm512_set1_ps(x[r * ldx + i + j]);
+                    __m512 xi = _mm512_set1_ps(x.first[r * x.stride + i + j]);
                     acc[p * rows + r][0] = _mm512_fmadd_ps(xi, step[0], acc[p * rows + r][0]);
                     acc[p * rows + r][1] = _mm512_fmadd_ps(xi, step[1], acc[p * rows + r][1]);
                 }
@@ -131,13 +143,13 @@ INLINE void tile(int rows, int panels, enum form form, const char *weights, size
     }
 }
 
-typedef void (*tile_fn)(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *sums,
+typedef void (*tile_fn)(const char *weights, size_t stride, struct x_rows x, int64_t k, float *sums,
                         int64_t sums_stride);
 
 #define TILE(name, rows, panels, form)                                                                                 \
-    static void name(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *sums,          \
+    static void name(const char *weights, size_t stride, struct x_rows x, int64_t k, float *sums,                      \
                      int64_t sums_stride) {                                                                            \
-        tile(rows, panels, form, weights, stride, x, ldx, k, sums, sums_stride);                                       \
+        tile((struct shape){rows, panels, form}, weights, stride, x, k, sums, sums_stride);                            \
     }
 #define TILES(suffix, form)                                                                                            \
     TILE(tile_1x4_##suffix, 1, 4, form)                                                                                \
@@ -158,7 +170,7 @@ TILES(bf16, FORM_BF16)
 // more registers than exist.
 #define BLOCK_TILE(rows)                                                                                               \
     static void block_tile_##rows(const float *weights, const float *x, int64_t k, float *sums) {                      \
-        tile(rows, 1, FORM_F32, (const char *)weights, 0, x, X_STRIDE, k, sums, 0);                                    \
+        tile((struct shape){rows, 1, FORM_F32}, (const char *)weights, 0, (struct x_rows){x, X_STRIDE}, k, sums, 0);   \
     }
 BLOCK_TILE(1)
 BLOCK_TILE(2)
@@ -187,8 +199,7 @@ static const struct {
             {tile_5x1_##suffix, tile_5x1_##suffix, 1}, {tile_6x1_##suffix, tile_6x1_##suffix, 1},                      \
             {tile_7x1_##suffix, tile_7x1_##suffix, 1}, {tile_8x1_##suffix, tile_8x1_##suffix, 1},                      \
     }
-    [FORM_F32] = STREAMS(f32), [FORM_F16] = STREAMS(f16), [FORM_BF16] = STREAMS(bf16)
-};
+    [FORM_F32] = STREAMS(f32), [FORM_F16] = STREAMS(f16), [FORM_BF16] = STREAMS(bf16)};
 
 typedef void (*block_tile_fn)(const float *weights, const float *x, int64_t k, float *sums);
 
@@ -214,7 +225,7 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
             sl_sums_start(a, p + i, 0, a->m, sums + i * sums_stride);
         }
         tile_fn fn = panels == wide ? streams[form][a->m - 1].wide : streams[form][a->m - 1].one;
-        fn(weights, stride, a->x, a->x_stride, a->w->k, sums, sums_stride);
+        fn(weights, stride, (struct x_rows){a->x, a->x_stride}, a->w->k, sums, sums_stride);
         for (int i = 0; i < panels; i++) {
             sl_sums_finish(a, p + i, 0, a->m, sums + i * sums_stride);
         }

@@ -50,8 +50,8 @@
  * `stride` bytes later, and its sums are ROW_BLOCK rows later. Called with constants only, so that acc
  * stays in registers.
  */
-INLINE void tile(int rows, int panels, const char *weights, size_t stride, const int32_t *x,
-                 int64_t groups, float *sums) {
+INLINE void tile(int rows, int panels, const char *weights, size_t stride, const int32_t *x, int64_t groups,
+                 float *sums) {
     __m512 acc[TILE_ROWS][2];
     SL_UNROLL
     for (int t = 0; t < panels * rows; t++) {
@@ -114,9 +114,22 @@ static const struct row_tiles {
     tile_fn one, wide;
     int wide_panels;
 } tiles[TILE_ROWS] = {
-#define ONE(rows) {tile_##rows##x1, tile_##rows##x1, 1}
-    {tile_1x1, tile_1x4, 4}, {tile_2x1, tile_2x2, 2}, ONE(3), ONE(4),  ONE(5),  ONE(6),  ONE(7),
-    ONE(8),                  ONE(9),                  ONE(10), ONE(11), ONE(12), ONE(13), ONE(14),
+#define ONE(rows)                                                                                                      \
+    { tile_##rows##x1, tile_##rows##x1, 1 }
+    {tile_1x1, tile_1x4, 4},
+    {tile_2x1, tile_2x2, 2},
+    ONE(3),
+    ONE(4),
+    ONE(5),
+    ONE(6),
+    ONE(7),
+    ONE(8),
+    ONE(9),
+    ONE(10),
+    ONE(11),
+    ONE(12),
+    ONE(13),
+    ONE(14),
 };
 
 // --- x into pairs --------------------------------------------------------------------------------------------------

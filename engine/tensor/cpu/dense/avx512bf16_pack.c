@@ -103,7 +103,7 @@ SL_CODE_FORMS(PAIRS)
 void sl_pairs_of_half(const struct sl_code_half *half, int64_t first, int64_t count,
                       const struct sl_pair_layout *layout, char *out) {
 #define ENTRY(name, ...) [SL_##name] = pairs_of_##name,
-    static void (*const all[])(const char *half, int64_t count, const struct sl_pair_layout *layout, char *out) = {
-        SL_CODE_FORMS(ENTRY)};
+    static void (*const all[])(const char *half, int64_t count, const struct sl_pair_layout *layout,
+                               char *out) = {SL_CODE_FORMS(ENTRY)};
     all[half->dtype](half->data + sl_code_half_bytes(half->type, first * SL_CODE_GROUP), count, layout, out);
 }

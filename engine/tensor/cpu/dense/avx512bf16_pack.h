@@ -23,7 +23,7 @@ enum sl_status sl_pairs_pack(struct sl_stream *stream, struct sl_matrix *matrix,
 // offsets, or with more than one scale for 32 weights.
 bool sl_pairs_pay(const struct sl_matrix *w);
 
-// Where pairs made from codes go: bytes from step to step and from group to group, and the number of terms of a weight.
+// The places of pairs that are made of codes: bytes from step to step and from group to group; terms of a weight.
 // The second term, `second` bytes after the first, is the bf16 of what the first one left.
 struct sl_pair_layout {
     int terms;

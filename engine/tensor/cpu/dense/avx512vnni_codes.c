@@ -47,15 +47,9 @@ SL_INLINE __m512i four_bytes(const int8_t *at) {
     return _mm512_set1_epi32(word);
 }
 
-// The same group of several rows of x.
-struct x_rows {
-    const struct sl_code_x *first;
-    int64_t ldx; // groups from row to row
-};
-
 // Adds the products of the weights of a group that share scale number `share` to y[rows].
 SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int share,
-                         const struct sl_group_scales *of, struct x_rows x, __m512 *y) {
+                         const struct sl_group_scales *of, struct sl_code_rows x, __m512 *y) {
     const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : share;
     __m512i high[SL_CODE_TILE_ROWS], low[SL_CODE_TILE_ROWS];
     SL_UNROLL
@@ -68,13 +62,13 @@ SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, 
         __m512i c = sl_load_codes(form, codes, step);
         SL_UNROLL
         for (int r = 0; r < rows; r++) {
-            high[r] = _mm512_dpbusd_epi32(high[r], c, four_bytes(x.first[r * x.ldx].high + 4 * step));
-            low[r] = _mm512_dpbusd_epi32(low[r], c, four_bytes(x.first[r * x.ldx].low + 4 * step));
+            high[r] = _mm512_dpbusd_epi32(high[r], c, four_bytes(x.first[r * x.stride].high + 4 * step));
+            low[r] = _mm512_dpbusd_epi32(low[r], c, four_bytes(x.first[r * x.stride].low + 4 * step));
         }
     }
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
-        const struct sl_code_x *group = &x.first[r * x.ldx];
+        const struct sl_code_x *group = &x.first[r * x.stride];
         __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r], 8), low[r]);
         if (form.zero_shift >= 0) {
             __m512i all = _mm512_set1_epi32(group->sums[which]);
@@ -112,7 +106,7 @@ SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const 
             }
             SL_UNROLL
             for (int share = 0; share < SL_CODE_GROUP / form.shared; share++) {
-                add_share(form, rows, half, share, &of, (struct x_rows){x, ldx}, y);
+                add_share(form, rows, half, share, &of, (struct sl_code_rows){x, ldx}, y);
             }
             half += code_bytes;
         }

@@ -60,6 +60,12 @@ struct sl_code_x {
     int32_t unused;
 };
 
+// The same group of several rows of x.
+struct sl_code_rows {
+    const struct sl_code_x *first;
+    int64_t stride; // groups from row to row
+};
+
 #define SL_CODE_LARGEST (127.0f * 256.0f) // of |X|, so that `high` fits a byte
 #define SL_CODE_LEAST   0x1p-100f         // groups without a larger |x| are zeros: 1 / x would not be finite
 

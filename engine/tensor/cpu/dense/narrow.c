@@ -72,15 +72,15 @@ struct product {
 };
 
 // Computes the last panel in a buffer, because it may be wider than the rest of y.
-static void tile_ragged(sl_narrow_tile_fn fn, int rows, int columns, const char *weights, const float *x, int64_t ldx,
-                        int64_t k, float *y, int64_t ldy, bool fresh) {
+static void tile_ragged(sl_narrow_tile_fn fn, int rows, int columns, const char *weights, struct sl_narrow_x x,
+                        int64_t k, struct sl_narrow_y y) {
     float beside[SL_NARROW_ROWS * SL_NARROW] = {0};
-    for (int r = 0; r < rows && !fresh; r++) {
-        memcpy(beside + r * SL_NARROW, y + r * ldy, (size_t)columns * sizeof(float));
+    for (int r = 0; r < rows && !y.fresh; r++) {
+        memcpy(beside + r * SL_NARROW, y.first + r * y.stride, (size_t)columns * sizeof(float));
     }
-    fn(weights, 0, x, ldx, k, beside, SL_NARROW, fresh);
+    fn(weights, 0, x, k, (struct sl_narrow_y){beside, SL_NARROW, y.fresh});
     for (int r = 0; r < rows; r++) {
-        memcpy(y + r * ldy, beside + r * SL_NARROW, (size_t)columns * sizeof(float));
+        memcpy(y.first + r * y.stride, beside + r * SL_NARROW, (size_t)columns * sizeof(float));
     }
 }
 
@@ -94,17 +94,17 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     for (int64_t p = begin * a->tasks.panels_per_task; p < last;) {
         const char *weights = (const char *)w->packed + (size_t)p * stride;
-        float *y = a->y + p * SL_NARROW;
+        const struct sl_narrow_x x = {a->x, a->x_stride};
+        const struct sl_narrow_y y = {a->y + p * SL_NARROW, a->y_stride, !a->accumulate};
         int64_t columns = a->n - p * SL_NARROW;
         if (p + choice->wide_panels <= last && columns >= choice->wide_panels * SL_NARROW) {
-            choice->wide(weights, stride, a->x, a->x_stride, w->k, y, a->y_stride, !a->accumulate);
+            choice->wide(weights, stride, x, w->k, y);
             p += choice->wide_panels;
         } else if (columns >= SL_NARROW) {
-            choice->one(weights, 0, a->x, a->x_stride, w->k, y, a->y_stride, !a->accumulate);
+            choice->one(weights, 0, x, w->k, y);
             p++;
         } else {
-            tile_ragged(choice->one, (int)a->m, (int)columns, weights, a->x, a->x_stride, w->k, y, a->y_stride,
-                        !a->accumulate);
+            tile_ragged(choice->one, (int)a->m, (int)columns, weights, x, w->k, y);
             p++;
         }
     }
@@ -117,21 +117,22 @@ struct block {
 };
 
 // Computes one stretch of k for `rows` rows of a tile and all panels of a task.
-static void block_tiles(const struct product *a, struct block *block, int64_t first, int64_t last, int64_t row,
+static void block_tiles(const struct product *a, struct block *block, const struct sl_panel_task *task, int64_t row,
                         int rows, int64_t k_begin, int64_t k_count) {
+    const struct sl_narrow_x x = {block->x, X_STRIDE};
     bool fresh = k_begin == 0 && !a->accumulate;
     sl_narrow_tile_fn fn = a->kernels->tiles[SL_NARROW_F32][rows - 1].one;
     for (int r = 0; r < rows; r++) {
         memcpy(block->x + r * X_STRIDE, a->x + (row + r) * a->x_stride + k_begin, (size_t)k_count * sizeof(float));
     }
-    for (int64_t p = first; p < last; p++) {
-        const char *weights = (const char *)block->weights[p - first];
-        float *y = a->y + row * a->y_stride + p * SL_NARROW;
+    for (int64_t p = task->first; p < task->last; p++) {
+        const char *weights = (const char *)block->weights[p - task->first];
+        const struct sl_narrow_y y = {a->y + row * a->y_stride + p * SL_NARROW, a->y_stride, fresh};
         int64_t columns = a->n - p * SL_NARROW;
         if (columns >= SL_NARROW) {
-            fn(weights, 0, block->x, X_STRIDE, k_count, y, a->y_stride, fresh);
+            fn(weights, 0, x, k_count, y);
         } else {
-            tile_ragged(fn, rows, (int)columns, weights, block->x, X_STRIDE, k_count, y, a->y_stride, fresh);
+            tile_ragged(fn, rows, (int)columns, weights, x, k_count, y);
         }
     }
 }
@@ -151,11 +152,10 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
             int64_t count = sl_min(SL_NARROW_BLOCK, w->k - i);
             for (int64_t p = first; p < last; p++) {
                 const char *panel = (const char *)w->packed + (size_t)p * stride;
-                a->kernels->widen(form, panel + (size_t)i * step_bytes, count,
-                                  block.weights[p - first]);
+                a->kernels->widen(form, panel + (size_t)i * step_bytes, count, block.weights[p - first]);
             }
             for (int64_t row = task.row; row < row_end; row += SL_NARROW_ROWS) {
-                block_tiles(a, &block, first, last, row, (int)sl_min(SL_NARROW_ROWS, row_end - row), i, count);
+                block_tiles(a, &block, &task, row, (int)sl_min(SL_NARROW_ROWS, row_end - row), i, count);
             }
         }
     }

@@ -36,11 +36,22 @@ static inline size_t sl_narrow_step_bytes(enum sl_narrow_form form) {
     return SL_NARROW * (form == SL_NARROW_F32 ? 4 : 2);
 }
 
+// Rows of x, and of y; strides are floats from row to row.
+struct sl_narrow_x {
+    const float *first;
+    int64_t stride;
+};
+struct sl_narrow_y {
+    float *first;
+    int64_t stride;
+    bool fresh; // the sums start from 0, not from y
+};
+
 /*
- * y[rows][16 panels] += x[rows][k] W: the sums start from y, or from 0 when `fresh`. weights: the first panel; the next panel is `stride` bytes later. ldx, ldy: floats from row to row.
+ * y[rows][16 panels] += x[rows][k] W. weights: the first panel; the next panel is `stride` bytes later.
  */
-typedef void (*sl_narrow_tile_fn)(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *y,
-                                  int64_t ldy, bool fresh);
+typedef void (*sl_narrow_tile_fn)(const char *weights, size_t stride, struct sl_narrow_x x, int64_t k,
+                                  struct sl_narrow_y y);
 
 struct sl_narrow_kernels {
     // By form and rows - 1: one panel, and as many as the registers hold.

@@ -15,15 +15,23 @@
 #include "engine/tensor/cpu/dense/vector_finish.h"
 #include "engine/tensor/cpu/simd/vector.h"
 
+// The constants of a tile.
+struct shape {
+    int rows, panels;
+    enum sl_narrow_form form;
+};
+
 // Computes a tile, as an sl_narrow_tile_fn. Called with constants only, so that acc stays in registers.
-INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *weights, size_t stride, const float *x,
-                 int64_t ldx, int64_t k, float *y, int64_t ldy, bool fresh) {
+INLINE void tile(struct shape shape, const char *weights, size_t stride, struct sl_narrow_x x, int64_t k,
+                 struct sl_narrow_y y) {
+    const int rows = shape.rows, panels = shape.panels;
+    const enum sl_narrow_form form = shape.form;
     SL_VECTOR acc[SL_NARROW_ROWS][4 * REGISTERS];
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
         SL_UNROLL
         for (int c = 0; c < REGISTERS * panels; c++) {
-            acc[r][c] = fresh ? sl_vector_set(0.0f) : sl_vector_load(y + r * ldy + SL_VECTOR_FLOATS * c);
+            acc[r][c] = y.fresh ? sl_vector_set(0.0f) : sl_vector_load(y.first + r * y.stride + SL_VECTOR_FLOATS * c);
         }
     }
     for (int64_t i = 0; i < k; i += 4) {
@@ -38,7 +46,7 @@ INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *wei
                 load_step(form, weights + (size_t)p * stride, step);
                 SL_UNROLL
                 for (int r = 0; r < rows; r++) {
-                    SL_VECTOR xi = sl_vector_set(x[r * ldx + i + s]);
+                    SL_VECTOR xi = sl_vector_set(x.first[r * x.stride + i + s]);
                     SL_UNROLL
                     for (int c = 0; c < REGISTERS; c++) {
                         acc[r][p * REGISTERS + c] = sl_vector_multiply_add(xi, step[c], acc[r][p * REGISTERS + c]);
@@ -51,15 +59,14 @@ INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *wei
     for (int r = 0; r < rows; r++) {
         SL_UNROLL
         for (int c = 0; c < REGISTERS * panels; c++) {
-            sl_vector_store(y + r * ldy + SL_VECTOR_FLOATS * c, acc[r][c]);
+            sl_vector_store(y.first + r * y.stride + SL_VECTOR_FLOATS * c, acc[r][c]);
         }
     }
 }
 
 #define TILE(name, rows, panels, form)                                                                                 \
-    static void name(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *y,             \
-                     int64_t ldy, bool fresh) {                                                                        \
-        tile(rows, panels, form, weights, stride, x, ldx, k, y, ldy, fresh);                                           \
+    static void name(const char *weights, size_t stride, struct sl_narrow_x x, int64_t k, struct sl_narrow_y y) {      \
+        tile((struct shape){rows, panels, form}, weights, stride, x, k, y);                                            \
     }
 #define TILES(suffix, form)                                                                                            \
     TILE(tile_1_wide_##suffix, 1, 4, form)                                                                             \

@@ -90,21 +90,21 @@ static const unsigned char *load_scales(struct sl_code_form form, const struct s
 
 // Adds the products of the weights of a group that share `scales` to sums[rows][16].
 INLINE void add_share(struct sl_code_form form, int rows, const unsigned char *codes, int share,
-                      const struct scales *scales, const struct sl_code_x *x, int64_t ldx, float *sums) {
+                      const struct scales *scales, struct sl_code_rows x, float *sums) {
     const int steps = form.shared / STEP_WEIGHTS, which = form.shared == SL_CODE_GROUP ? 2 : share;
     int32_t products[SL_CODE_TILE_ROWS][SL_HALF] = {{0}}, c[STEP_WEIGHTS * SL_HALF];
     for (int step = share * steps; step < (share + 1) * steps; step++) {
         load_codes(form, codes, step, c);
         for (int r = 0; r < rows; r++) {
-            const int16_t *turns = x[r * ldx].turns + STEP_WEIGHTS * step;
+            const int16_t *turns = x.first[r * x.stride].turns + STEP_WEIGHTS * step;
             for (int j = 0; j < SL_HALF; j++) {
-                products[r][j] += c[4 * j] * turns[0] + c[4 * j + 1] * turns[2] + c[4 * j + 2] * turns[1] +
-                                  c[4 * j + 3] * turns[3];
+                products[r][j] +=
+                    c[4 * j] * turns[0] + c[4 * j + 1] * turns[2] + c[4 * j + 2] * turns[1] + c[4 * j + 3] * turns[3];
             }
         }
     }
     for (int r = 0; r < rows; r++, sums += SL_PANEL) {
-        const struct sl_code_x *group = &x[r * ldx];
+        const struct sl_code_x *group = &x.first[r * x.stride];
         int32_t zero = form.zero_shift >= 0 ? group->sums[which] * (1 << form.zero_shift) : 0;
         for (int j = 0; j < SL_HALF; j++) {
             float y = fmaf(scales->scale[j] * group->scale, (float)(products[r][j] - zero), sums[j]);
@@ -122,7 +122,7 @@ INLINE void tile(struct sl_code_form form, int rows, const char *half, const str
         for (int i = 0; i < form.block; i++, x++) {
             at = load_scales(form, &block, at, of);
             for (int share = 0; share < SL_CODE_GROUP / form.shared; share++) {
-                add_share(form, rows, at, share, &of[share], x, ldx, sums);
+                add_share(form, rows, at, share, &of[share], (struct sl_code_rows){x, ldx}, sums);
             }
             at += sl_code_group_bytes(form.bits);
         }
@@ -137,8 +137,8 @@ static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t r
     for (int64_t r = row; r < row + rows; r++, sums += SL_PANEL) {
         float *y = a->y + r * a->y_stride + first;
         for (int64_t j = 0; j < columns; j++) {
-            float up = w->gated ? sums[SL_PANEL_HALF + j] + (w->bias != NULL ? w->bias[w->n / 2 + first + j] : 0.0f)
-                                : 1.0f;
+            float up =
+                w->gated ? sums[SL_PANEL_HALF + j] + (w->bias != NULL ? w->bias[w->n / 2 + first + j] : 0.0f) : 1.0f;
             y[j] = sl_activate(w->activation, w->bias != NULL ? sums[j] + w->bias[first + j] : sums[j]) * up;
         }
     }
