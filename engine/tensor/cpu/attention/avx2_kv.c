@@ -182,8 +182,8 @@ void sl_avx2_attend_pages(sl_attend_page_fn *attend_page_by, const struct sl_kv_
     }
 }
 
-static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
-                         const struct sl_kv_partial *partial) {
+void sl_avx2_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                          const struct sl_kv_partial *partial) {
     sl_avx2_attend_pages(attend_page, b, page_begin, page_end, partial);
 }
 
@@ -198,7 +198,7 @@ void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, 
     }
 }
 
-static const struct sl_kv_kernel attention = {attend_block, SL_ATTEND_BLOCK, sl_avx2_fold_kept};
+static const struct sl_kv_kernel attention = {sl_avx2_attend_block, SL_ATTEND_BLOCK, NULL};
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     sl_kv_attend(stream, calls, n_calls, &attention);
@@ -209,15 +209,7 @@ static void attend_before(struct sl_stream *stream, const struct sl_attend *args
     sl_kv_attend_before(stream, args, before_inout, &attention);
 }
 
-static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
-    if (!sl_kv_attend_fold(stream, args, what, &attention)) {
-        attend(stream, args, 1);
-        sl_avx2_fold(stream, args, 0, what);
-    }
-}
-
 void sl_avx2_kv_fill(struct sl_ops *ops) {
-    ops->attend_fold = attend_fold;
     ops->append = sl_avx2_append;
     ops->attend = attend;
     ops->attend_before = attend_before;

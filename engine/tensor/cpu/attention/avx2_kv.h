@@ -105,6 +105,10 @@ struct sl_attend_scratch {
 typedef void sl_attend_page_fn(const struct sl_kv_block *b, uint32_t page, uint32_t page_end,
                                struct sl_attend_scratch *s);
 
+// A sl_kv_block_fn with AVX2.
+void sl_avx2_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                          const struct sl_kv_partial *partial);
+
 // Implements a sl_kv_block_fn with a tier's function for one page.
 void sl_avx2_attend_pages(sl_attend_page_fn *attend_page, const struct sl_kv_block *b, uint32_t page_begin,
                           uint32_t page_end, const struct sl_kv_partial *partial);
@@ -133,7 +137,6 @@ void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, 
                      int first_row, const struct sl_fold *what);
 void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
                             int first_row, struct sl_vectors sums_out);
-void sl_avx2_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
 // Statistics of kept scores: sl_kv_kernel.fold
 void sl_avx2_fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats);
 

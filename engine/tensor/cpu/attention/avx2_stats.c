@@ -373,7 +373,7 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 
 static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score};
 
-void sl_avx2_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     sl_avx2_fold_by(&scorer, stream, args, first_row, what);
 }
 
@@ -382,7 +382,16 @@ static void window_sums(struct sl_stream *stream, const struct sl_attend *args, 
     sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
 }
 
+static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
+    static const struct sl_kv_kernel attention = {sl_avx2_attend_block, SL_ATTEND_BLOCK, sl_avx2_fold_kept};
+    if (!sl_kv_attend_fold(stream, args, what, &attention)) {
+        sl_kv_attend(stream, args, 1, &attention);
+        fold(stream, args, 0, what);
+    }
+}
+
 void sl_avx2_stats_fill(struct sl_ops *ops) {
-    ops->fold = sl_avx2_fold;
+    ops->attend_fold = attend_fold;
+    ops->fold = fold;
     ops->window_sums = window_sums;
 }
