@@ -137,6 +137,7 @@ INLINE void add_part(struct sl_code_form form, int rows, const char *codes, stru
             const int16_t *turns = x.first[r * x.stride].turns + 4 * step;
             products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[0], two_turns(turns)));
             products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[1], two_turns(turns + 2)));
+            __asm__("" : "+x"(products[r])); // else the compiler adds up all steps as a tree, and stores its leaves
         }
     }
     UNROLL
