@@ -62,7 +62,7 @@ static inline int64_t sl_qkv_dim(const struct sl_model_config *c) {
 // Computes a product with packed rows on both sides: sets its strides and its scratch; the caller sets the rest.
 void sl_engine_multiply(struct sl_engine *engine, const struct sl_matrix *w, struct sl_matmul product);
 
-// retaining.c: computes scores[m][Hk] of a layer's retaining heads from its projections before RoPE, qkv[m].
+// retaining_score.c: computes scores[m][Hk] of a layer's retaining heads from its projections before RoPE, qkv[m].
 void sl_retaining_score(struct sl_engine *engine, int layer, int64_t m);
 
 // forward_logits.c: computes norm and head for the rows whose logits are wanted, and delivers each row's results.
