@@ -286,8 +286,8 @@ static size_t count_ready(const Sluice__V1__WorkersReply *reply) {
     return n;
 }
 
-static enum sl_status wait_for_workers(struct sl_cluster *cluster, struct sl_client *client,
-                                       struct sl_signals *signals, struct sl_error *err) {
+static enum sl_status wait_for_workers(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
+                                       struct sl_error *err) {
     size_t n_workers = cluster->n_children - cluster->n_first - cluster->config.has_gateway;
     int64_t deadline_ns = sl_deadline_in_ms(cluster->config.ready_ms);
     for (;;) {
