@@ -17,10 +17,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 import script  # noqa: E402
 script.help_if_asked()
+script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"), "sluice")
 sys.path.insert(0, str(ROOT / "lab" / "bench" / "peers"))
 import peers  # noqa: E402
 
-SLUICE = os.path.join(os.environ.get("SLUICE_BIN", "nowhere"), "sluice")
+SLUICE = os.path.join(os.environ.get("SLUICE_BIN", "build/bin"), "sluice")
 CELLS = "prefill:64,decode:0,decode:64"
 
 # An engine whose rates are FACTOR times those of the script's turn; it notes every request in LOG.
@@ -197,7 +198,6 @@ class Turns(unittest.TestCase):
         options = peers.parse(["--model", self.model, "--sluice", self.tool, "--deep"])
         self.assertEqual(options.cells[-2:], ["prefill:16384", "decode:16384"])
 
-    @unittest.skipUnless(os.access(SLUICE, os.X_OK), "SLUICE_BIN has no sluice")
     def test_sluice_itself_takes_turns(self):
         self.model = str(ROOT / "models" / "demo")
         code, lines = self.lines(self.engine("one", 10), "--turns", "2", "--steps", "4", "--tier", "avx2", sluice=SLUICE)
