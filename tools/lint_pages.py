@@ -44,7 +44,7 @@ def check_page(root, name, text):
         yield f"{name}: {n} words, at most {MAX_WORDS}"
     first = opening(text)
     if name != "README.md" and not (first.startswith("This page tells ") and READERS.search(first)):
-        yield f"{name}: the first paragraph does not say what the page tells, and whom (\"This page tells operators ...\")"
+        yield f"{name}: the first paragraph does not say what the page tells its readers (\"This page tells operators ...\")"
     for number, line in enumerate(text.split("\n"), 1):
         if MARKER.match(line):
             yield f"{name}:{number}: a merge left a marker"

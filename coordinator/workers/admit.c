@@ -312,7 +312,8 @@ static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid
     }
 }
 
-static enum sl_status nobody(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
+// Returns why no worker was chosen: SL_AGAIN if one may be free later.
+static enum sl_status no_worker(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
                              struct sl_error *err) {
     if (sl_route_count_ready(set->views, set->n) == 0) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
@@ -331,7 +332,7 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
         set->views[j].ready &= strcmp(set->views[j].name, spec->only) == 0;
     }
     int i = sl_route_decode(set->views, set->n, decode_need(demand));
-    enum sl_status status = i < 0 ? nobody(set, "decode", decode_need(demand), err) : SL_OK;
+    enum sl_status status = i < 0 ? no_worker(set, "decode", decode_need(demand), err) : SL_OK;
     if (spec->only != NULL && status == SL_ERR_PEER_LOST) {
         status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
                          spec->only);
@@ -361,7 +362,7 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
         }
     }
     int i = sl_route_prefill(set->views, set->n, demand->n_prefill_tokens, prefill_need(demand));
-    enum sl_status status = i < 0 ? nobody(set, "prefill", prefill_need(demand), err) : SL_OK;
+    enum sl_status status = i < 0 ? no_worker(set, "prefill", prefill_need(demand), err) : SL_OK;
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set->workers[i]);
     }

@@ -40,6 +40,19 @@ def needs(module, name, usage="FILE.gguf THREADS"):
     script.needs_arguments(len(usage.split()), usage)
 
 
+def one_sequence(generate):
+    """Returns the `run` of an engine that measures one sequence: `generate(n, steps)` returns the seconds of n tokens and of the steps after."""
+    def run(prefills, n, batch, steps, goes_on):
+        if batch > 1:
+            raise ValueError("only one sequence is measured")
+        if not prefills:
+            return [steps / generate(max(n, 1), steps)[1]]
+        generate(min(n, 512), 1)  # warms up
+        first, rest = generate(n, steps if goes_on else 1)
+        return [n / first] + ([steps / rest] if goes_on else [])
+    return run
+
+
 def say(**line):
     os.write(SAYS, (json.dumps(line) + "\n").encode())
 

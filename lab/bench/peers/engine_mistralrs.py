@@ -33,19 +33,9 @@ def generate(n, steps):
     return usage.total_prompt_time_sec, usage.total_completion_time_sec
 
 
-def run(prefills, n, batch, steps, goes_on):
-    if batch > 1:
-        raise ValueError("only one sequence is measured")
-    if not prefills:
-        return [steps / generate(max(n, 1), steps)[1]]
-    generate(min(n, 512), 1)  # warms up
-    first, rest = generate(n, steps if goes_on else 1)
-    return [n / first] + ([steps / rest] if goes_on else [])
-
-
 def answer(prompt, n):
     return complete(prompt, n).choices[0].text
 
 
 if __name__ == "__main__":
-    engine.serve(load, run, answer)
+    engine.serve(load, engine.one_sequence(generate), answer)

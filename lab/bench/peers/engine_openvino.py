@@ -45,19 +45,9 @@ def generate(n, steps):
     return arrivals[0] - began, arrivals[-1] - arrivals[0]
 
 
-def run(prefills, n, batch, steps, goes_on):
-    if batch > 1:
-        raise ValueError("only one sequence is measured")
-    if not prefills:
-        return [steps / generate(max(n, 1), steps)[1]]
-    generate(min(n, 512), 1)  # warms up
-    first, rest = generate(n, steps if goes_on else 0)
-    return [n / first] + ([steps / rest] if goes_on else [])
-
-
 def answer(prompt, n):
     return pipeline.generate(prompt, openvino_genai.GenerationConfig(max_new_tokens=n, **GREEDY))
 
 
 if __name__ == "__main__":
-    engine.serve(load, run, answer)
+    engine.serve(load, engine.one_sequence(generate), answer)

@@ -63,6 +63,12 @@ static inline __attribute__((always_inline)) void sl_avx2_store8(char *part, siz
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
+// Returns the bits of codes that are the integers from 0 on; 0 for other formats, which the reference quantizes.
+static inline int sl_avx2_integer_bits(enum sl_kv_format format) {
+    bool known = format == SL_KV_INT8 || format == SL_KV_INT4 || format == SL_KV_INT2 || format == SL_KV_INT1;
+    return known ? sl_kv_format_bits(format) : 0;
+}
+
 // Returns x^ of element e of a row of codes.
 static inline float sl_avx2_decode(const uint8_t *row, size_t e, enum sl_kv_format format, const uint16_t *pair) {
     return fmaf(sl_ref_number(row, (int)e, format), _cvtsh_ss(pair[0]), _cvtsh_ss(pair[1]));

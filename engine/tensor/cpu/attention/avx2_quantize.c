@@ -149,7 +149,7 @@ static void quantize_page(const struct sl_page_layout *work, const void *page, c
                           void *packed_page) {
     bool done = false;
     memset(packed_page, 0, packed->bytes); // the padding between parts is sent too
-    switch (sl_kv_format_bits(packed->format)) {
+    switch (sl_avx2_integer_bits(packed->format)) {
     case 8:
         done = quantize_rows(work, page, packed, 8, packed_page);
         break;

@@ -418,7 +418,7 @@ struct fold_step {
     uint32_t n_pages;        // of the longest head
     _Atomic int64_t next;    // the next block that a task takes
     _Atomic int n_asleep;    // tasks that sleep until it is their turn
-    // Of each KV head: the block that may add its statistics. So the sums are one chain over the rows in order.
+    // [KV heads] The block whose turn it is to add its statistics: the sums are one chain over the rows in order.
     _Atomic uint32_t turns[MAX_FOLD_HEADS];
 };
 
