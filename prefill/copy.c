@@ -246,11 +246,8 @@ static enum sl_status queue_body(const struct sl_copy *copy, struct sl_ship *shi
 
 static enum sl_status ship(const struct sl_copy *copy, struct sl_fabric *fabric, struct renewal *renewal,
                            struct sl_error *err) {
-    struct sl_send send = {.body_bytes = copy->body_bytes,
-                           .header = copy->header,
-                           .header_bytes = copy->header_bytes,
-                           .go_on = keep_putting,
-                           .arg = renewal};
+    struct sl_send send = {
+        .header = copy->header, .header_bytes = copy->header_bytes, .go_on = keep_putting, .arg = renewal};
     int64_t deadline_ns = sl_deadline_in_ms(PUT_MS + (int64_t)(copy->body_bytes / PUT_BYTES_PER_MS));
     struct sl_ship *ship;
     enum sl_status status =

@@ -171,15 +171,17 @@ struct transit { // of the capsule's bytes, after the last layer
     int64_t total, moved, moved_ns, next_report_ns;
 };
 
-// Called while bytes are in transit: reports how many have left, and gives up when the job was cancelled or none moves.
+// Called until the acknowledgement is there: reports how many bytes have left, and gives up when the job was cancelled
+// or nothing has moved for STALL_MS.
 static enum sl_status check_transit(struct sl_prefill_job *job, struct sl_rpc_call *call, struct transit *transit,
                                     struct sl_error *err) {
     int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, NULL), now_ns = sl_now_ns();
-    if (sent != transit->moved || sent >= transit->total) {
+    if (sent != transit->moved) {
         transit->moved = sent;
         transit->moved_ns = now_ns;
     } else if (now_ns - transit->moved_ns > STALL_MS * SL_NS_PER_MS) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "job %s: no byte has moved to the decode worker for %d ms", job->id,
+        return sl_fail(err, SL_ERR_PEER_LOST,
+                       "job %s: no byte and no acknowledgement has moved between the workers for %d ms", job->id,
                        STALL_MS);
     }
     if (atomic_load(&job->cancelled)) {

@@ -3,12 +3,9 @@
 """Holds functions of the product to 7 parameters (docs/STYLE.md): more of them belong into a struct that has a name. Tests and tools are not the
 product. A callback has the parameters that its library gives it: GIVEN names those.
 
-    lint_parameters.py ROOT           check; exits with 1 if a folder has more such functions than tools/lint_parameters.counts allows
-    lint_parameters.py ROOT --list    print every such function
-    lint_parameters.py ROOT --write   write today's counts, which may only fall
+    lint_parameters.py ROOT           name every such function; exits with 1 if there is one
     lint_parameters.py --self-test    show that such functions are found, in the ways in which C and CUDA write them, and no others
 """
-import collections
 import os
 import subprocess
 import sys
@@ -19,7 +16,6 @@ from lint_includes import functions_of, is_source  # noqa: E402
 
 MOST = 7
 SKIPPED = ("tests/", "tools/")
-COUNTS = "tools/lint_parameters.counts"
 GIVEN = {  # path, function: the type of the library
     ("gateway/exchange.c", "sl_exchange_handle"): "MHD_AccessHandlerCallback",
     ("net/admin/admin.c", "handle"): "MHD_AccessHandlerCallback",
@@ -70,32 +66,22 @@ def self_test():
 
 
 def main():
-    script.needs_arguments(1, "ROOT [--list | --write] | --self-test")
+    script.needs_arguments(1, "ROOT | --self-test")
     if sys.argv[1] == "--self-test":
         return self_test()
     script.needs_tools("git", way="apt-get install git")
     root = sys.argv[1]
-    counts, unneeded = collections.Counter(), set(GIVEN)
+    n_found, unneeded = 0, set(GIVEN)
     for path, name, n in found_in(root):
         if (path, name) in GIVEN:
             unneeded.discard((path, name))
             continue
-        counts[os.path.dirname(path)] += 1
-        if "--list" in sys.argv:
-            print(f"{path}: {name}() has {n} parameters")
-    if "--write" in sys.argv:
-        with open(os.path.join(root, COUNTS), "w", encoding="utf-8") as file:
-            file.writelines(f"{folder} {n}\n" for folder, n in sorted(counts.items()))
-    with open(os.path.join(root, COUNTS), encoding="utf-8") as file:
-        allowed = {folder: int(n) for folder, n in (line.split() for line in file)}
-    more = [folder for folder in sorted(counts) if counts[folder] > allowed.get(folder, 0)]
-    for folder in more:
-        print(f"{folder}: {counts[folder]} functions with more than {MOST} parameters, {allowed.get(folder, 0)} were there; "
-              "lint_parameters.py . --list names them")
+        n_found += 1
+        print(f"{path}: {name}() has {n} parameters, at most {MOST}: those that belong together are a struct")
     for path, name in sorted(unneeded):
         print(f"{path}: {name}() is in GIVEN and has at most {MOST} parameters")
-    print(f"lint_parameters: {sum(counts.values())} functions with more than {MOST} parameters in {len(counts)} folders, {len(more)} with more than before")
-    return 1 if more or unneeded else 0
+    print(f"lint_parameters: {n_found} functions with more than {MOST} parameters")
+    return 1 if n_found or unneeded else 0
 
 
 if __name__ == "__main__":

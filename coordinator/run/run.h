@@ -40,6 +40,6 @@ struct sl_run_context {
 
 struct sl_run; // attempt.h
 
-// Runs the job in *run, zeros, which the caller keeps on the heap: it is larger than a stack frame should be. Blocks until the job has ended,
-// its run holds nothing, and the copy of its session has been made or abandoned.
+// Runs the job in *run, zeros, which the caller keeps on the heap: it is larger than a stack frame should be. Blocks
+// until the job has ended, its run holds nothing, and the copy of its session has been made or abandoned.
 void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct sl_run *run);

@@ -218,12 +218,15 @@ static enum sl_status measure_recipe(struct bench *b, const struct sl_cell *cell
     return status;
 }
 
-// Reports a cell without room on standard error and continues with the others; *worst is then the bench's final
-// status.
-static enum sl_status pass_over(enum sl_status status, const char *recipe, struct sl_error *err,
+// Reports a cell without room and continues with the others; *worst is then the bench's final status. A program that
+// paces the runs gets a line for the cell, too.
+static enum sl_status pass_over(const struct bench *b, enum sl_status status, const char *recipe, struct sl_error *err,
                                 enum sl_status *worst_inout) {
     if (status != SL_ERR_EXHAUSTED) {
         return status;
+    }
+    if (b->options.paced && b->options.json) {
+        sl_json_print(json_pack("{s:s, s:s}", "bench", "cells", "error", err->text), 0, stdout);
     }
     fprintf(stderr, "bench: %s%s%s\n", recipe != NULL ? recipe : "", recipe != NULL ? ": " : "", err->text);
     *worst_inout = status;
@@ -239,11 +242,11 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     for (int i = 0; i < b->options.cells.n && status == SL_OK && !b->over; i++) {
         const struct sl_option_list *recipes = &b->options.recipes;
         if (recipes->n == 0) {
-            status = pass_over(measure_plain(b, &b->cells[i], err), NULL, err, &worst);
+            status = pass_over(b, measure_plain(b, &b->cells[i], err), NULL, err, &worst);
         }
         for (int r = 0; r < recipes->n && status == SL_OK; r++) {
             const char *recipe = recipes->items[r];
-            status = pass_over(measure_recipe(b, &b->cells[i], recipe, err), recipe, err, &worst);
+            status = pass_over(b, measure_recipe(b, &b->cells[i], recipe, err), recipe, err, &worst);
         }
     }
     sl_rig_close(&b->rig);

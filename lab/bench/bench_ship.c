@@ -11,9 +11,9 @@
  *         alternate, ROUNDS times; rates are medians, and a ratio is the median of each round's own. The references
  *         send the same buffer repeatedly. A buffer of 1 MiB never leaves the caches, so a capsule is also compared
  *         with one of its own size. The rate of a small capsule is the median of N_SMALL in a row, all of them at other
- *         addresses: of one alone it would be the time that sleeping threads take to wake up. Both sides of ucx_perftest poll without a pause. On two cores a third busy thread
- *         slows it over tcp several times, and the ships much less: such ratios are meaningless. Run it on idle
- *         cores.
+ *         addresses: of one alone it would be the time that sleeping threads take to wake up. Both sides of
+ *         ucx_perftest poll without a pause. On two cores a third busy thread slows it over tcp several times, and the
+ *         ships much less: such ratios are meaningless. Run it on idle cores.
  */
 #include <errno.h>
 #include <signal.h>

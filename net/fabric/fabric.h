@@ -191,7 +191,8 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
 /*
  * Queues a piece: `bytes` from `data` (best in a region of this fabric) to `offset` in the granted block. Does not
  * block and does not copy: data must stay unchanged until the ship has ended (sl_ship_await(), sl_ship_finish()) or
- * sl_ship_close() has returned. Pieces must not overlap. SL_ERR_RANGE: outside the grant. Also returns the status of a ship that has already failed.
+ * sl_ship_close() has returned. Pieces must not overlap. SL_ERR_RANGE: outside the grant. Also returns the status of a
+ * ship that has already failed.
  */
 enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes);
 

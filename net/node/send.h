@@ -17,7 +17,7 @@ struct sl_send {
     const uint8_t *header;
     size_t header_bytes;
     int64_t deadline_ns;
-    // Called every 50 ms while bytes are in transit; false cancels with SL_ERR_CANCELLED. May be NULL.
+    // Called every 50 ms until the acknowledgement is there; false cancels with SL_ERR_CANCELLED. May be NULL.
     bool (*go_on)(void *arg);
     void *arg;
 };
@@ -25,6 +25,6 @@ struct sl_send {
 // Blocks until the receiver has verified everything. The caller may free body and header when it has returned.
 enum sl_status sl_send_capsule(struct sl_fabric *fabric, const struct sl_send *send, struct sl_error *err);
 
-// Does the second half alone, for pieces that are scattered: all send->body_bytes have been queued in *ship, which it
-// always closes. Does not use destination, body and deadline_ns.
+// Does the second half alone, for pieces that are scattered: all have been queued in *ship, which it always closes. Does
+// not use destination, body, body_bytes and deadline_ns.
 enum sl_status sl_send_finish(struct sl_ship **ship, const struct sl_send *send, struct sl_error *err);

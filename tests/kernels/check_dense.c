@@ -241,8 +241,33 @@ static void test_select_refuses_unknown_tiers(void **state) {
     unsetenv("SLUICE_TIER");
 }
 
+// A product of a row that holds a NaN is NaN, wherever it stands: kernels that compare or round magnitudes must keep it.
+static void test_products_keep_nan(void **state) {
+    (void)state;
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        for (int at = 0; at < 96; at += 19) {
+            void *owner;
+            struct sl_matrix w = random_matrix(16, 96, SL_F32, 5, &owner);
+            float *x = random_floats(96, 1), y[16];
+            char scratch[4096] __attribute__((aligned(64)));
+            x[at] = NAN;
+            w.format = SL_WEIGHT_INT8;
+            assert_int_equal(tier(*name)->pack(NULL, &w, NULL), SL_OK);
+            assert_true(tier(*name)->matmul_scratch(&w, 1) <= sizeof scratch);
+            struct sl_matmul product = {.x = x, .x_stride = 96, .m = 1, .y = y, .y_stride = 16, .scratch = scratch};
+            tier(*name)->matmul(NULL, &w, &product);
+            for (int j = 0; j < 16; j++) {
+                assert_true(isnan(y[j]));
+            }
+            tier(*name)->unpack(&w);
+            free(owner), free(x);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products_keep_nan),
         cmocka_unit_test(test_embed_widens_exactly),     cmocka_unit_test(test_norm_matches_reference),
         cmocka_unit_test(test_rotate_matches_f64),       cmocka_unit_test(test_activations_match_f64),
         cmocka_unit_test(test_auto_is_one_of_the_tiers), cmocka_unit_test(test_select_refuses_unknown_tiers),

@@ -147,6 +147,12 @@ static void check_equals(const char *name, enum sl_kv_format format, int d) {
     find_nearest(tier(name), c.kv, kept, N - E, evicted, got, cosines);
     assert_int_equal(got[0], 77);
     assert_true(cosines[0] == 0.0f);
+    // So is a key that holds a NaN; an evicted one has cosine 0.
+    set_key(&c, 77, 3, NAN);
+    set_key(&c, 3, 3, NAN);
+    find_nearest(tier(name), c.kv, kept, N - E, evicted, got, cosines);
+    assert_int_equal(got[0], 77);
+    assert_true(cosines[0] == 0.0f && cosines[3] == 0.0f);
     free(k);
     cache_free(&c);
 }

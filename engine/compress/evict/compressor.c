@@ -126,6 +126,8 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
                                          const struct sl_attend *attend, bool last, struct sl_error *err) {
     const struct sl_recipe *recipe = &c->plan.recipe;
     int64_t begin = session->n_tokens, end = begin + attend->m, body = sl_plan_body_tokens(&c->plan);
+    bool folded = c->folded_layer == layer;
+    c->folded_layer = -1; // also where this call fails
     bool in_tail = begin >= body && body < c->plan.n_prompt;
     if (begin < body && end > body && body < c->plan.n_prompt) {
         return sl_fail(err, SL_ERR_PRECONDITION,
@@ -139,10 +141,9 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     }
     bool at_end = sl_budgets_at_end(c);
     // Accumulates in the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
-    if (c->folded_layer != layer) {
+    if (!folded) {
         sl_score_accumulate(c->method, c->ops, c->stream, attend);
     }
-    c->folded_layer = -1;
     bool final = !in_tail && (end == body || last); // of the body
     if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {
         return SL_OK;

@@ -34,13 +34,13 @@ FOREIGN = 0.04  # share of the machine that others may use before a run begins
 MEMORY_FACTOR = 4  # an engine may take so many times the file's size, for all that is known before it is loaded
 
 # To add an engine: a program that has the conversation of engine.py, and a row: its name for --peers, its rows of the table (with the words
-# after FILE and THREADS), its program, the packages that it needs.
+# after FILE and THREADS), its program, the package that it needs and the module that this brings.
 PEERS = {
-    "llama.cpp": ({"llama.cpp": ["on"], "llama.cpp, no flash attention": ["off"]}, "engine_llamacpp.py", ["llama-cpp-python"]),
-    "openvino": ({"openvino-genai": []}, "engine_openvino.py", ["openvino-genai"]),
-    "mistral.rs": ({"mistral.rs": []}, "engine_mistralrs.py", ["mistralrs"]),
+    "llama.cpp": ({"llama.cpp": ["on"], "llama.cpp, no flash attention": ["off"]}, "engine_llamacpp.py", "llama-cpp-python", "llama_cpp"),
+    "openvino": ({"openvino-genai": []}, "engine_openvino.py", "openvino-genai", "openvino_genai"),
+    "mistral.rs": ({"mistral.rs": []}, "engine_mistralrs.py", "mistralrs", "mistralrs"),
 }
-MODULES = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai", "mistral.rs": "mistralrs"}
+KINDS = ("f16", "q4_0", "q4_1", "q8_0")  # that requantize.py makes
 
 
 class Failed(Exception):
@@ -129,6 +129,7 @@ class Engine:
         while b"\n" not in self.rest:
             ready = select.select(open_files, [], [], max(0, end - time.monotonic()))[0]
             if not ready:
+                self.end()  # a late answer would be taken for the next one
                 raise TimeIsUp if end == self.deadline else Failed(f"no answer within {limit_s} s")
             for fd in ready:
                 piece = os.read(fd, 1 << 16)
@@ -196,6 +197,8 @@ class Sluice(Engine):
 
     def run(self, cell, also, steps):
         got = self.ask("")
+        if "error" in got:
+            raise Failed(got["error"])
         if got["case"] != cell:
             raise Failed(f"measured {got['case']} instead of {cell}")
         return {cell: got["value"]}
@@ -394,8 +397,10 @@ def python_of(options):
 def install(names, options):
     """Makes the environment and installs packages there."""
     if not python_of(options).exists():
-        subprocess.run([sys.executable, "-m", "venv", options.venv], check=True)
-    packages = ["gguf"] + [package for name in names for package in PEERS[name][2]]
+        code = subprocess.run([sys.executable, "-m", "venv", options.venv], check=False).returncode
+        if code != 0:
+            return code
+    packages = ["gguf"] + [PEERS[name][2] for name in names]
     print(f"installing {' '.join(packages)} into {options.venv}", file=sys.stderr, flush=True)
     links = ["--find-links", options.find_links] if options.find_links else []
     return subprocess.run([python_of(options), "-m", "pip", "install", "--prefer-binary", *links, *packages], check=False).returncode
@@ -412,8 +417,8 @@ def rows_of(options):
               str(options.steps), "--tier", options.tier, *cells]
     rows = [Row("Sluice", lambda: Sluice(sluice, options.threads, options.deadline))]
     for name in options.peers:
-        variants, program, _ = PEERS[name]
-        there = has_module(options, MODULES[name])
+        variants, program, _, module = PEERS[name]
+        there = has_module(options, module)
         for label, words in variants.items():
             command = [python_of(options), HERE / program, options.file, str(options.threads), *words]
             rows.append(Row(label, lambda command=command: Peer(command, options.threads, options.deadline)))
@@ -441,7 +446,8 @@ def converted(options, kind):
         if not has_module(options, "gguf"):
             raise SystemExit("peers.py: --as needs the package gguf: peers.py --install all")
         made.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([python_of(options), HERE / "requantize.py", options.model, kind, made], check=True)
+        if subprocess.run([python_of(options), HERE / "requantize.py", options.model, kind, made], check=False).returncode != 0:
+            raise SystemExit(f"peers.py: {options.model} could not be made {kind}: see above")
     return str(made)
 
 
@@ -489,11 +495,17 @@ def cells_of(text):
     return sorted(parsed, key=lambda cell: (parsed[cell][1], not parsed[cell][0], parsed[cell][2]))
 
 
+def kinds_of(text):
+    if set(text.split(",")) - set(KINDS):
+        raise argparse.ArgumentTypeError(f"{text}: expected some of {', '.join(KINDS)}")
+    return text.split(",")
+
+
 def parse(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a GGUF file, or a name that `sluice pull` has brought")
-    parser.add_argument("--as", dest="kinds", metavar="TYPE,...", type=lambda text: text.split(","), default=[""],
-                        help="a table for each of f16, q4_0, q4_1, q8_0: all matrices of the file made of that type first")
+    parser.add_argument("--as", dest="kinds", metavar="TYPE,...", type=kinds_of, default=[""],
+                        help=f"a table for each of {', '.join(KINDS)}: all matrices of the file made of that type first")
     parser.add_argument("--peers", type=names_of, default=list(PEERS), metavar="NAME,...", help=f"of {', '.join(PEERS)}; or none [all]")
     parser.add_argument("--engine", action="append", default=[], metavar="NAME=COMMAND", help="one more, which has the conversation of engine.py")
     parser.add_argument("--cells", type=cells_of, metavar="CELL,...", help=f"prefill:TOKENS and decode:DEPTH or decode:DEPTHxSEQUENCES [{CELLS}]")

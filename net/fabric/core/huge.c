@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/futex.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -27,12 +27,11 @@
 #define PRIORITY     19 // the lowest: what uses the memory goes first
 
 enum { CHUNK_UNUSED, CHUNK_WANTED, CHUNK_TRIED };
+enum { WANTED = 1, STOPPING = 2 };
 
 struct sl_huge_joining {
     pthread_t thread;
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t changed;
-    bool stopping, wanted;
+    _Atomic uint32_t asks; // WANTED, STOPPING: a lock would make ships wait for a thread of the lowest priority
 
     char *base; // a multiple of HUGE_BYTES
     size_t n_chunks;
@@ -40,6 +39,9 @@ struct sl_huge_joining {
 };
 
 void *sl_huge_reserve(size_t bytes) {
+    if (bytes > SIZE_MAX - HUGE_BYTES) {
+        return NULL;
+    }
     size_t room_bytes = bytes + HUGE_BYTES;
     char *room = mmap(NULL, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) {
@@ -75,23 +77,24 @@ static size_t take_chunks(struct sl_huge_joining *joining, size_t *at_inout) {
     return n;
 }
 
-// Waits until chunks are wanted. False: it is being stopped.
-static bool await_work(struct sl_huge_joining *joining) {
-    pthread_mutex_lock(&joining->mutex);
-    while (!joining->wanted && !joining->stopping) {
-        sl_cond_wait_until(&joining->changed, &joining->mutex, SL_NO_DEADLINE);
+static void ask(struct sl_huge_joining *joining, uint32_t what) {
+    if (!(atomic_fetch_or(&joining->asks, what) & what)) {
+        sl_futex_wake(&joining->asks);
     }
-    bool goes_on = !joining->stopping;
-    joining->wanted = false;
-    pthread_mutex_unlock(&joining->mutex);
-    return goes_on;
 }
 
 static bool is_stopping(struct sl_huge_joining *joining) {
-    pthread_mutex_lock(&joining->mutex);
-    bool stopping = joining->stopping;
-    pthread_mutex_unlock(&joining->mutex);
-    return stopping;
+    return atomic_load(&joining->asks) & STOPPING;
+}
+
+// Waits until chunks are wanted. Returns false if it is being stopped.
+static bool await_work(struct sl_huge_joining *joining) {
+    uint32_t seen;
+    while ((seen = atomic_load(&joining->asks)) == 0) {
+        sl_futex_sleep(&joining->asks, seen, -1);
+    }
+    atomic_fetch_and(&joining->asks, ~(uint32_t)WANTED);
+    return !(seen & STOPPING);
 }
 
 static void *join_main(void *arg) {
@@ -122,11 +125,7 @@ struct sl_huge_joining *sl_huge_start(void *base, size_t bytes) {
     }
     joining->base = (char *)begin;
     joining->n_chunks = n_chunks;
-    pthread_mutex_init(&joining->mutex, NULL);
-    sl_cond_init(&joining->changed);
     if (sl_thread_start("huge", join_main, joining, &joining->thread, NULL) != SL_OK) {
-        pthread_cond_destroy(&joining->changed);
-        pthread_mutex_destroy(&joining->mutex);
         free(joining);
         return NULL;
     }
@@ -146,10 +145,7 @@ void sl_huge_want(struct sl_huge_joining *joining, const void *data, size_t byte
                   atomic_compare_exchange_strong(&joining->chunks[i], &unused, CHUNK_WANTED);
     }
     if (wanted) {
-        pthread_mutex_lock(&joining->mutex);
-        joining->wanted = true;
-        pthread_cond_signal(&joining->changed);
-        pthread_mutex_unlock(&joining->mutex);
+        ask(joining, WANTED);
     }
 }
 
@@ -158,13 +154,8 @@ void sl_huge_stop(struct sl_huge_joining **joining) {
     if (!it) {
         return;
     }
-    pthread_mutex_lock(&it->mutex);
-    it->stopping = true;
-    pthread_cond_signal(&it->changed);
-    pthread_mutex_unlock(&it->mutex);
+    ask(it, STOPPING);
     pthread_join(it->thread, NULL);
-    pthread_cond_destroy(&it->changed);
-    pthread_mutex_destroy(&it->mutex);
     free(it);
     *joining = NULL;
 }

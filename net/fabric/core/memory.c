@@ -68,8 +68,8 @@ static enum sl_status map_huge_pages(size_t bytes, struct sl_region *region, str
 }
 
 /*
- * Lets UCX allocate the region where huge pages can be mapped, and prepares to join its pages. Not with RDMA: an adapter keeps the
- * pages that it was given. If UCX fails there, the reservation stays: UCX may have replaced and unmapped it.
+ * Lets UCX allocate the region where huge pages can be mapped, and prepares to join its pages. Not with RDMA: an
+ * adapter keeps the pages that it was given. If UCX fails there, the reservation stays: UCX may have replaced and unmapped it.
  */
 static enum sl_status map_shared(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
                                  struct sl_error *err) {

@@ -153,7 +153,11 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
         sl_fail(&why, SL_ERR_PEER_CORRUPT, "its grant is too small");
         return sl_store_link_fail(link, why.status, &why, err);
     }
-    return SL_OK; // sl_send_finish() reports any other failure
+    if (status == SL_ERR_EXHAUSTED) { // some pieces are not queued: the store must not get an end
+        sl_ship_close(&sending->ship);
+        return sl_fail(err, SL_ERR_INTERNAL, "out of memory for the pieces of a segment"); // EXHAUSTED: a full store
+    }
+    return SL_OK; // sl_send_finish() reports a ship that has failed
 }
 
 static enum sl_status finish_sending(struct sl_offload *offload, const struct sl_store_link *link,
@@ -161,7 +165,7 @@ static enum sl_status finish_sending(struct sl_offload *offload, const struct sl
     if (!sending->ship) {
         return SL_OK;
     }
-    struct sl_send send = {.body_bytes = sending->bytes, .go_on = keep_shipping, .arg = watch};
+    struct sl_send send = {.go_on = keep_shipping, .arg = watch};
     struct sl_error why = {0};
     enum sl_status status = sl_send_finish(&sending->ship, &send, &why);
     if (watch->status != SL_OK) {

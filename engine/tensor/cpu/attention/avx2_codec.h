@@ -44,14 +44,18 @@ static inline __attribute__((always_inline)) __m256 sl_avx2_load8(const char *pa
     return format == SL_KV_F32 ? _mm256_loadu_ps((const float *)part + e) : sl_avx2_load8_by_reference(part, e, format);
 }
 
+static inline __m128i sl_avx2_f16_saturated(__m256 x) { // a NaN as second operand passes through min and max
+    x = _mm256_max_ps(_mm256_set1_ps(-SL_F16_MAX), _mm256_min_ps(_mm256_set1_ps(SL_F16_MAX), x));
+    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+
 // Writes eight elements, rounded to a float format, f16 saturated.
 static inline __attribute__((always_inline)) void sl_avx2_store8(char *part, size_t e, enum sl_kv_format format,
                                                                  __m256 x) {
     if (format == SL_KV_F32) {
         _mm256_storeu_ps((float *)part + e, x);
-    } else if (format == SL_KV_F16) { // a NaN as second operand passes through min and max
-        x = _mm256_max_ps(_mm256_set1_ps(-SL_F16_MAX), _mm256_min_ps(_mm256_set1_ps(SL_F16_MAX), x));
-        _mm_storeu_si128((__m128i *)((uint16_t *)part + e), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    } else if (format == SL_KV_F16) {
+        _mm_storeu_si128((__m128i *)((uint16_t *)part + e), sl_avx2_f16_saturated(x));
     } else {
         _Alignas(32) float from[8];
         _mm256_store_ps(from, x);

@@ -19,12 +19,6 @@ struct groups {
     __m256 scale, zero;
 };
 
-static inline __m128i round_saturated(__m256 x) {
-    const __m256 most = _mm256_set1_ps(SL_F16_MAX), least = _mm256_set1_ps(-SL_F16_MAX);
-    x = _mm256_max_ps(least, _mm256_min_ps(most, x)); // a NaN as second operand passes through
-    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-}
-
 // Returns round-half-even(clamp((x - z) / s, 0, top)); 0 where s = 0, and for NaN, which max() replaces by its second
 // operand.
 static inline __m256i encode(__m256 x, const struct groups *g, __m256 top) {
@@ -54,7 +48,8 @@ static inline __attribute__((always_inline)) bool quantize_channels(const struct
         return false;
     }
     const __m256 top = _mm256_set1_ps((float)((1 << bits) - 1));
-    __m128i scale = round_saturated(_mm256_div_ps(_mm256_sub_ps(max, min), top)), zero = round_saturated(min);
+    __m128i scale = sl_avx2_f16_saturated(_mm256_div_ps(_mm256_sub_ps(max, min), top)),
+            zero = sl_avx2_f16_saturated(min);
     __m128i *pairs = (__m128i *)(out + packed->k_scale + i * 2 * sizeof(uint16_t));
     _mm_storeu_si128(pairs, _mm_unpacklo_epi16(scale, zero));
     _mm_storeu_si128(pairs + 1, _mm_unpackhi_epi16(scale, zero));

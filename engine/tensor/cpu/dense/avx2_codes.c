@@ -223,4 +223,4 @@ static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t r
     }
 }
 
-const struct sl_code_kernels sl_avx2_code_kernels = {tiles, split, sl_code_start, finish};
+const struct sl_code_kernels sl_avx2_code_kernels = {tiles, split, finish};

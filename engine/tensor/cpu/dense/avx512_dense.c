@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the dense operations other than matmul with AVX-512: embed, norm, rotate.
+ * Purpose: the dense operations of tier avx512: embed, norm, rotate, and the choice between products.
  *
  * Invariants: an element's bits depend on its own row alone: the last elements of a row go through the same
  *             instructions as the others, masked.

@@ -123,7 +123,7 @@ static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t r
     sl_sums_finish(a, p, row, rows, sums);
 }
 
-const struct sl_code_kernels sl_vnni_code_kernels = {tiles, split_group, sl_code_start, finish};
+const struct sl_code_kernels sl_vnni_code_kernels = {tiles, split_group, finish};
 
 // --- tier avx512vnni -------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,8 @@ void sl_code_arrange(const struct sl_code_kernels *kernels, struct sl_stream *st
     sl_stream_run(m * w->k < SL_ALONE_WORK ? NULL : stream, m * (part + 1) / n_parts - first, 1, split_rows, &product);
 }
 
-void sl_code_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
+// Starts the sums of a panel at 0, or at y where the product adds to it.
+static void start_sums(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
     memset(sums, 0, (size_t)(rows * SL_PANEL) * sizeof *sums);
     int64_t columns = sl_min(SL_PANEL, a->outputs - p * SL_PANEL);
     for (int64_t r = row; r < row + rows && a->accumulate; r++, sums += SL_PANEL) {
@@ -69,7 +70,7 @@ static void multiply(const struct product *product, const struct sl_panel_task *
         halves[h] = sl_code_half_at(a->w, task->first + h / 2, (int)(h % 2));
     }
     for (int64_t p = 0; p < n; p++) {
-        kernels->start(a, task->first + p, task->row, task->rows, sums[p]);
+        start_sums(a, task->first + p, task->row, task->rows, sums[p]);
     }
     int64_t stretch = task->rows > SL_CODE_TILE_ROWS ? STRETCH : groups; // one tile reads a half panel from end to end
     for (int64_t g = 0; g < groups; g += stretch) {

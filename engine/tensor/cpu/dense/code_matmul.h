@@ -11,7 +11,7 @@
  *
  *         The sums are exact in 32 bits. |x - t X| is at most 2^-16 of the largest |x| of the 32, which is less than
  *         the rounding of x to bf16 that other products allow themselves. A tier has the inner loops: VNNI multiplies
- *         bytes, so X = 256 h + l (avx512vnni_codes.c); AVX2 and NEON multiply 16-bit integers (vector_codes.c).
+ *         bytes, so X = 256 h + l (avx512vnni_codes.c); the others multiply 16-bit integers (avx2_codes.c, plain_codes.c).
  *
  *         Codes become integers in registers as they are read, which costs little beside the products of eight rows.
  *         Few rows are bound by memory. More rows are tiles: STRETCH groups of their x stay in L1, and those of a few
@@ -24,27 +24,6 @@
 #pragma once
 
 #include "engine/tensor/cpu/dense/code_panels.h"
-
-// A type as constants of a kernel: struct sl_code_type has the same.
-struct sl_code_form {
-    int bits, shared;
-    bool has_offset;
-    int zero_shift; // zero is 1 << zero_shift; -1: it is 0
-    int block;      // groups of a block
-};
-
-// Defines a kernel for every type: KERNEL(type, bits, shared, has_offset, zero_shift, block).
-#define SL_CODE_FORMS(KERNEL)                                                                                          \
-    KERNEL(Q4_0, 4, 32, false, 3, 1)                                                                                   \
-    KERNEL(Q4_1, 4, 32, true, -1, 1)                                                                                   \
-    KERNEL(Q5_0, 5, 32, false, 4, 1)                                                                                   \
-    KERNEL(Q5_1, 5, 32, true, -1, 1)                                                                                   \
-    KERNEL(Q8_0, 8, 32, false, 7, 1)                                                                                   \
-    KERNEL(Q2_K, 4, 16, true, -1, 8)                                                                                   \
-    KERNEL(Q3_K, 4, 16, false, 2, 8)                                                                                   \
-    KERNEL(Q4_K, 4, 32, true, -1, 8)                                                                                   \
-    KERNEL(Q5_K, 5, 32, true, -1, 8)                                                                                   \
-    KERNEL(Q6_K, 6, 16, false, 5, 8)
 
 // A group of a row of x. The third sum is that of all 32 X, the first two are of their halves.
 struct sl_code_x {
@@ -79,13 +58,9 @@ typedef void (*sl_code_tile_fn)(const char *half, const struct sl_code_x *x, int
 struct sl_code_kernels {
     const sl_code_tile_fn *const *tiles; // by type, and rows - 1
     void (*split)(const float x[SL_CODE_GROUP], struct sl_code_x *out);
-    // Start the sums of `rows` rows of a panel, [rows][SL_PANEL], and write y from them.
-    void (*start)(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums);
+    // Writes y from the sums of `rows` rows of a panel, [rows][SL_PANEL].
     void (*finish)(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums);
 };
-
-// Starts the sums of a panel at 0, or at y where the product adds to it.
-void sl_code_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums);
 
 // Entries of struct sl_ops for matrices whose sl_code_is() is true. Every row's bits are its own, for any m.
 size_t sl_code_scratch(const struct sl_matrix *w, int64_t m);

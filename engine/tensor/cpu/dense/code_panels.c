@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: arranges the codes of a file as half panels. See code_panels.h.
+// Purpose: arranges codes of a file, or those of quantized rows, as half panels. See code_panels.h.
 #include "engine/tensor/cpu/dense/code_panels.h"
 
 #include <assert.h>
@@ -138,20 +138,11 @@ static void pack_halves(void *arg, int64_t begin, int64_t end, int member) {
     const struct packing *packing = arg;
     (void)member;
     switch (packing->part->dtype) {
-#define PACK(dtype, bits)                                                                                              \
-    case dtype:                                                                                                        \
-        pack(packing, dtype, bits, begin, end);                                                                        \
-        break
-        PACK(SL_Q8_0, 8);
-        PACK(SL_Q4_0, 4);
-        PACK(SL_Q4_1, 4);
-        PACK(SL_Q5_0, 5);
-        PACK(SL_Q5_1, 5);
-        PACK(SL_Q2_K, 4);
-        PACK(SL_Q3_K, 4);
-        PACK(SL_Q4_K, 4);
-        PACK(SL_Q5_K, 5);
-        PACK(SL_Q6_K, 6);
+#define PACK(name, bits, ...)                                                                                          \
+    case SL_##name:                                                                                                    \
+        pack(packing, SL_##name, bits, begin, end);                                                                    \
+        break;
+        SL_CODE_FORMS(PACK)
 #undef PACK
     default:
         assert(false); // numbers have no codes

@@ -27,6 +27,27 @@
 #define SL_CODE_GROUP 32 // weights of a row that share a scale of x
 #define SL_CODE_STEPS 8  // of a group
 
+// A type as constants of a kernel: struct sl_code_type has the same.
+struct sl_code_form {
+    int bits, shared;
+    bool has_offset;
+    int zero_shift; // zero is 1 << zero_shift; -1: it is 0
+    int block;      // groups of a block
+};
+
+// Defines a kernel for every type: KERNEL(type, bits, shared, has_offset, zero_shift, block).
+#define SL_CODE_FORMS(KERNEL)                                                                                          \
+    KERNEL(Q4_0, 4, 32, false, 3, 1)                                                                                   \
+    KERNEL(Q4_1, 4, 32, true, -1, 1)                                                                                   \
+    KERNEL(Q5_0, 5, 32, false, 4, 1)                                                                                   \
+    KERNEL(Q5_1, 5, 32, true, -1, 1)                                                                                   \
+    KERNEL(Q8_0, 8, 32, false, 7, 1)                                                                                   \
+    KERNEL(Q2_K, 4, 16, true, -1, 8)                                                                                   \
+    KERNEL(Q3_K, 4, 16, false, 2, 8)                                                                                   \
+    KERNEL(Q4_K, 4, 32, true, -1, 8)                                                                                   \
+    KERNEL(Q5_K, 5, 32, true, -1, 8)                                                                                   \
+    KERNEL(Q6_K, 6, 16, false, 5, 8)
+
 // Returns the bytes of the codes of a group of 16 rows.
 static inline size_t sl_code_group_bytes(int bits) {
     return (size_t)SL_HALF * SL_CODE_GROUP * (size_t)bits / 8;

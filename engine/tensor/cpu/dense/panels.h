@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: panels, the unit in which the AVX-512 tiers and tier amx store and multiply a matrix: 32 rows of W. A row of
- *          a panel's sums fills two registers.
+ * Purpose: panels, the unit in which codes, and on the AVX-512 tiers and amx all weights, are stored and multiplied: 32
+ *          rows of W. A row of a panel's sums fills two registers of AVX-512.
  *
  * Design: panel p of a plain matrix has rows 32 p .. 32 p + 31 of W, and gives the same columns of y. A panel of a
  *         gated matrix has 16 rows of G and the 16 rows of U that belong to them, and gives 16 columns of y: the task

@@ -18,7 +18,8 @@ enum { STEP_WEIGHTS = 4 };
 static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
     float most = 0.0f;
     for (int i = 0; i < SL_CODE_GROUP; i++) {
-        most = fabsf(x[i]) <= most ? most : fabsf(x[i]); // keeps NaN
+        float magnitude = fabsf(x[i]);
+        most = magnitude > most || isnan(magnitude) ? magnitude : most; // no number is larger than NaN
     }
     float inverse = most < SL_CODE_LEAST ? 0.0f : SL_CODE_LARGEST / most;
     out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
@@ -144,4 +145,4 @@ static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t r
     }
 }
 
-const struct sl_code_kernels sl_plain_code_kernels = {tiles, split, sl_code_start, finish};
+const struct sl_code_kernels sl_plain_code_kernels = {tiles, split, finish};

@@ -178,11 +178,16 @@ static inline __attribute__((always_inline)) void multiply(const float *a, const
     }
 }
 
+// Returns the scores of eight retained keys: 0 for keys without a length, also where they hold a NaN.
+static inline __m256 scores_of(__m256 products, const float *inverse) {
+    __m256 by = _mm256_load_ps(inverse);
+    return _mm256_and_ps(_mm256_mul_ps(products, by), _mm256_cmp_ps(by, _mm256_setzero_ps(), _CMP_GT_OQ));
+}
+
 // Updates the best of evicted key e with the retained keys of a strip: strictly larger scores replace it, in order.
 static void keep_best(struct search *s, uint32_t e, uint32_t column, const __m256 *products) {
     __m256 best = _mm256_broadcast_ss(&s->best[e]);
-    __m256 low = _mm256_mul_ps(products[0], _mm256_load_ps(s->inverse + column));
-    __m256 high = _mm256_mul_ps(products[1], _mm256_load_ps(s->inverse + column + 8));
+    __m256 low = scores_of(products[0], s->inverse + column), high = scores_of(products[1], s->inverse + column + 8);
     __m256 above = _mm256_or_ps(_mm256_cmp_ps(low, best, _CMP_GT_OQ), _mm256_cmp_ps(high, best, _CMP_GT_OQ));
     if (_mm256_movemask_ps(above) == 0) {
         return;
@@ -278,7 +283,7 @@ static void nearest(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_
         }
         for (uint32_t e = 0; e < n; e++) {
             nearest_out[first + e] = s.at[e];
-            cosine_out[first + e] = s.best[e] * s.inverse_evicted[e];
+            cosine_out[first + e] = s.inverse_evicted[e] > 0 ? s.best[e] * s.inverse_evicted[e] : 0;
         }
     }
 }
