@@ -155,7 +155,7 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
     }
     if (status == SL_ERR_EXHAUSTED) { // some pieces are not queued: the store must not get an end
         sl_ship_close(&sending->ship);
-        return sl_fail(err, SL_ERR_INTERNAL, "out of memory for the pieces of a segment"); // EXHAUSTED: a full store
+        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory for the pieces of a segment");
     }
     return SL_OK; // sl_send_finish() reports a ship that has failed
 }
@@ -233,7 +233,8 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = begin_sending(offload, &offload->links[i], shipment, s == 0 ? watch : NULL, &sendings[s][i], err);
         }
-        if (status == SL_ERR_EXHAUSTED && s > 0) { // the rest follows when those before it have been built
+        bool full = status == SL_ERR_EXHAUSTED && err->reason == SL_REASON_STORE; // our own memory is no reason to wait
+        if (full && s > 0) { // the rest follows when those before it have been built
             n_begun = s;
             status = SL_OK;
         }
