@@ -356,12 +356,12 @@ void sl_tensors_release(struct sl_tensors *t, const struct sl_tensor_source *sou
     sl_tensor_drop_pages(&tensor);
 }
 
-// Returns true where rounding weights of this type to bf16 loses little beside what the file has lost.
+// Returns true where rounding weights of this type to bf16 loses little beside what the file has lost, or what bytes of
+// activations lose (engine/tensor/cpu/dense/code_matmul.h).
 static bool is_near_bf16(const struct sl_block_type *type) {
     enum sl_dtype dtype;
     const struct sl_tensor_source source = {.type = type};
-    bool codes = sl_source_codes(&source, &dtype);
-    return strcmp(type->name, "BF16") == 0 || (codes && sl_code_type(dtype)->bits <= 6);
+    return strcmp(type->name, "BF16") == 0 || sl_source_codes(&source, &dtype);
 }
 
 bool sl_model_exceeds_bf16(const char *model) {

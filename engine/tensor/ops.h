@@ -19,9 +19,8 @@
  * Precision: sums are f32 everywhere. Weights and keys are used as they are stored. A tier may round the other side of
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16, or the keys have 16
  *         bits or fewer: tier "amx" does, and "avx512bf16" does for weights. Devices round both for quantized weights.
- *         Products with codes round activations to 16 bits, relative to the largest of 32 of them, and give the same
- *         bits on all tiers; but "amx", and "avx512bf16" for some types, multiply prompts by codes in bf16
- *         (engine/tensor/cpu/dense/avx512bf16_dense.c). "amx2" keeps 16 bits of both sides, except for attention
+ *         Products with codes round activations to bytes, relative to the largest of 32 of them, and give the same bits
+ *         on all tiers; but "amx" and "amx2" multiply prompts by tiles made of codes. "amx2" keeps 16 bits of both sides, except for attention
  *         weights and values, and for keys that are rotated or quantized. With f32 weights and f32 pages no tier rounds
  *         anything.
  *

@@ -155,15 +155,16 @@ static void test_logits_of_families_are_those_of_their_folders(void **state) {
     }
 }
 
-// Products with codes round activations to 16 bits; offsets of random blocks are as large as what they are taken from. That other tiers make the same of the same codes, tests/kernels show.
+// Products with codes round activations to bytes, and offsets of random blocks are as large as what they are taken from: a wrong number changes
+// logits by more than half of the largest. tests/kernels hold the rounding itself to its formula.
 static void test_logits_of_types_are_those_of_their_numbers(void **state) {
     char file[256], folder[256];
     (void)state;
     for (size_t i = 0; i < N_TYPES; i++) {
         check_logits(path_of(file, "types", types[i].name, ".gguf"),
-                     path_of(folder, "types", types[i].name, ".rounded"), 0, 1e-2f);
+                     path_of(folder, "types", types[i].name, ".rounded"), 0, 5e-2f);
     }
-    check_logits(path_of(file, "types", "mixed", ".gguf"), path_of(folder, "types", "mixed", ".rounded"), 0, 1e-2f);
+    check_logits(path_of(file, "types", "mixed", ".gguf"), path_of(folder, "types", "mixed", ".rounded"), 0, 5e-2f);
 }
 
 static double weight_error(const char *model, enum sl_weight_format format) {

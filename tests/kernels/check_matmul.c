@@ -68,33 +68,54 @@ static bool by_codes(const struct sl_ops *ops, size_t kind) {
     return kinds[kind].format != SL_WEIGHT_STORED && !is_device(ops->name);
 }
 
-// Returns true where x is rounded to bf16 (engine/tensor/ops.h, Precision): tiers avx512bf16 and amx do so for bf16 weights, devices also
-// for quantized ones.
-static bool rounds_x(const struct sl_ops *ops, size_t kind) {
-    return (strcmp(ops->name, "avx512bf16") == 0 || strcmp(ops->name, "amx") == 0 || is_device(ops->name)) &&
-           !by_codes(ops, kind) && (kinds[kind].format != SL_WEIGHT_STORED || kinds[kind].dtype == SL_BF16);
+// What a tier makes of x (engine/tensor/ops.h, Precision).
+enum rounding { AS_IS, TO_BF16, TO_BYTES };
+
+// Tiers avx512bf16 and amx round x to bf16 for bf16 weights, devices also for quantized ones. Products with codes make bytes of x.
+static enum rounding rounding_of_x(const struct sl_ops *ops, size_t kind) {
+    bool bf16 = strcmp(ops->name, "avx512bf16") == 0 || strcmp(ops->name, "amx") == 0 || is_device(ops->name);
+    bool wide = kinds[kind].format == SL_WEIGHT_STORED && kinds[kind].dtype != SL_BF16;
+    return by_codes(ops, kind) ? TO_BYTES : bf16 && !wide ? TO_BF16 : AS_IS;
 }
 
-// Returns true where rows of prompts are multiplied by the bf16 of codes: on tier amx, and on avx512bf16 for types with more scales.
-static bool rounds_prompts(const struct sl_ops *ops, size_t kind) {
-    const struct sl_code_type *type = sl_code_type(kinds[kind].dtype);
-    bool many_scales = kinds[kind].format == SL_WEIGHT_CODES && (type->has_offset || type->shared < SL_WEIGHT_GROUP);
-    return by_codes(ops, kind) &&
-           (strcmp(ops->name, "amx") == 0 || (strcmp(ops->name, "avx512bf16") == 0 && many_scales));
+// Returns true where rows of prompts alone are multiplied by tiles, which are made of codes or f16.
+static bool prompts_by_tiles(const struct sl_ops *ops, size_t kind) {
+    bool f16 = kinds[kind].format == SL_WEIGHT_STORED && kinds[kind].dtype == SL_F16;
+    return (by_codes(ops, kind) && strcmp(ops->name, "amx") == 0) ||
+           ((by_codes(ops, kind) || f16) && strcmp(ops->name, "amx2") == 0);
+}
+
+static enum rounding rounding_of_prompts(const struct sl_ops *ops, size_t kind) {
+    return !prompts_by_tiles(ops, kind) ? rounding_of_x(ops, kind) : strcmp(ops->name, "amx") == 0 ? TO_BF16 : AS_IS;
 }
 
 // Returns the part of a product that is lost. Tier amx2 multiplies sums of two numbers of bf16, and leaves out what both second ones give.
-// Products with codes round x to 2^-16 of the largest |x| of 32, which is some two or three times their mean; of few x, it may be more.
-static double lost(const struct sl_ops *ops, size_t kind, int64_t k) {
-    if (by_codes(ops, kind)) {
-        return k < SL_WEIGHT_GROUP ? 0x1p-11 : 0x1p-14;
-    }
-    bool is_f32 = kinds[kind].dtype == SL_F32;
-    return strcmp(ops->name, "amx2") == 0 && !is_f32 ? 0x1p-15 : 0.0;
+static double lost(const struct sl_ops *ops, size_t kind, bool reading) {
+    bool tiles = prompts_by_tiles(ops, kind) ? reading : kinds[kind].dtype == SL_BF16 && !by_codes(ops, kind);
+    return strcmp(ops->name, "amx2") == 0 && tiles ? 0x1p-14 : 0.0;
 }
 
-static double rounded(double value, bool to_bf16) {
-    return to_bf16 ? (double)sl_bf16_to_f32(sl_f32_to_bf16((float)value)) : value;
+static double to_bf16(double value) {
+    return (double)sl_bf16_to_f32(sl_f32_to_bf16((float)value));
+}
+
+// Rounds a row of x as the tier does, and writes by how much an element may be off.
+static void round_row(const float *x, int64_t k, enum rounding how, double *out, double *off) {
+    for (int64_t i = 0; i < k; i++) {
+        out[i] = how == TO_BF16 ? to_bf16((double)x[i]) : (double)x[i];
+        off[i] = how == TO_BF16 ? 0x1p-8 * fabs((double)x[i]) : 0.0;
+    }
+    for (int64_t g = 0; g < k && how == TO_BYTES; g += SL_WEIGHT_GROUP) {
+        int64_t end = g + SL_WEIGHT_GROUP < k ? g + SL_WEIGHT_GROUP : k;
+        float most = 0.0f;
+        for (int64_t i = g; i < end; i++) {
+            most = fmaxf(most, fabsf(x[i]));
+        }
+        for (int64_t i = g; i < end && most > 0.0f; i++) {
+            out[i] = (double)(most / 127.0f) * (double)rintf(x[i] * (127.0f / most));
+            off[i] = (double)most / 253.0;
+        }
+    }
 }
 
 #define X_GAP 3 // floats between rows of x
@@ -107,18 +128,23 @@ struct expected {
     double *sums;       // [m][2n] of what the tier adds up
     double *magnitudes; // [m][2n] of the absolute terms
     double *exact;      // [m][2n] sums without the tier's rounding of the factors
+    double *off;        // [m][2n] by how much that rounding may change them
 };
 
-static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, const float *x, bool round_x,
+static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, const float *x, enum rounding of_x,
                               bool round_weights) {
     int64_t k = w->k, groups = sl_weight_groups(k);
-    double *row = malloc((size_t)k * sizeof *row);
+    double *row = malloc((size_t)k * sizeof *row), *rounded = malloc((size_t)(2 * m * k) * sizeof *rounded);
+    double *off = rounded + m * k;
     float *widened = malloc((size_t)k * sizeof *widened);
     int8_t *codes = malloc((size_t)k);
     uint16_t *scales = malloc((size_t)groups * sizeof *scales);
     size_t bytes = (size_t)(m * 2 * n) * sizeof(double);
-    struct expected e = {n, k, m, malloc(bytes), malloc(bytes), malloc(bytes)};
-    assert_true(row && widened && codes && scales && e.sums && e.magnitudes && e.exact);
+    struct expected e = {n, k, m, malloc(bytes), malloc(bytes), malloc(bytes), malloc(bytes)};
+    assert_true(row && rounded && widened && codes && scales && e.sums && e.magnitudes && e.exact && e.off);
+    for (int64_t r = 0; r < m; r++) {
+        round_row(x + r * (k + X_GAP), k, of_x, rounded + r * k, off + r * k);
+    }
     for (int64_t j = 0; j < 2 * n; j++) {
         if (w->format == SL_WEIGHT_CODES) {
             sl_weight_widen_row(w, j, widened);
@@ -132,18 +158,21 @@ static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, c
                          : (double)sl_f16_to_f32(scales[i / SL_WEIGHT_GROUP]) * (double)codes[i];
         }
         for (int64_t r = 0; r < m; r++) {
-            double sum = 0.0, magnitude = 0.0, exact = 0.0;
+            double sum = 0.0, magnitude = 0.0, exact = 0.0, may_be_off = 0.0;
             for (int64_t i = 0; i < k; i++) {
-                double term = rounded(x[r * (k + X_GAP) + i], round_x) * rounded(row[i], round_weights);
+                double weight = round_weights ? to_bf16(row[i]) : row[i], term = rounded[r * k + i] * weight;
                 sum += term;
                 magnitude += fabs(term);
                 exact += (double)x[r * (k + X_GAP) + i] * row[i];
+                may_be_off += off[r * k + i] * fabs(row[i]) + (round_weights ? 0x1p-8 * fabs(term) : 0.0);
             }
             e.sums[r * 2 * n + j] = sum;
             e.magnitudes[r * 2 * n + j] = magnitude;
             e.exact[r * 2 * n + j] = exact;
+            e.off[r * 2 * n + j] = may_be_off;
         }
     }
+    free(rounded);
     free(row);
     free(widened);
     free(codes);
@@ -155,6 +184,7 @@ static void expected_destroy(struct expected *e) {
     free(e->sums);
     free(e->magnitudes);
     free(e->exact);
+    free(e->off);
 }
 
 static double activate(enum sl_activation activation, double x) {
@@ -182,16 +212,17 @@ static struct estimate activated(enum sl_activation activation, double sum, doub
                                      : (struct estimate){value, 1.13 * error + 2e-6 * fabs(value) + 1e-6 * fabs(sum)};
 }
 
-// Estimates y[r][j], with sums whose terms may be off by `relative` of their magnitude.
-static struct estimate estimate(const struct expected *e, const struct flavour *f, const double *sums, double relative,
+// Estimates y[r][j], with sums whose terms may be off by `relative` of their magnitude: of rounded factors, or exact ones.
+static struct estimate estimate(const struct expected *e, const struct flavour *f, bool exact, double relative,
                                 int64_t r, int64_t j, const float *bias, float start) {
+    const double *sums = exact ? e->exact : e->sums;
     int64_t at = r * 2 * e->n + j;
     double from = f->accumulate ? (double)start : 0.0, add = f->bias ? (double)bias[j] : 0.0;
-    double error = relative * (e->magnitudes[at] + fabs(from) + fabs(add));
+    double error = relative * (e->magnitudes[at] + fabs(from) + fabs(add)) + (exact ? e->off[at] : 0.0);
     struct estimate y = activated(f->activation, sums[at] + from + add, error);
     if (f->gated) {
         double up_bias = f->bias ? (double)bias[e->n + j] : 0.0, up = sums[at + e->n] + up_bias;
-        double up_error = relative * (e->magnitudes[at + e->n] + fabs(up_bias));
+        double up_error = relative * (e->magnitudes[at + e->n] + fabs(up_bias)) + (exact ? e->off[at + e->n] : 0.0);
         y.error = y.error * fabs(up) + fabs(y.value) * up_error + y.error * up_error + 1e-7 * fabs(y.value * up);
         y.value *= up;
     }
@@ -243,17 +274,13 @@ static struct guarded multiply(const struct matmul_case *c, int64_t m) {
 
 static void check_values(const struct matmul_case *c, size_t kind, const struct expected *expected, const float *y) {
     int64_t stride = c->n + GAP;
-    double each = 0x1p-8; // a factor rounded to 8 bits
-    double factors = rounds_x(c->ops, kind) ? each : 0.0;
-    factors += c->flavour->reading && rounds_prompts(c->ops, kind) ? 2 * each : 0.0;
-    double terms = lost(c->ops, kind, expected->k) > 0 ? 3.0 : 1.0;
-    double relative = (terms * (double)expected->k + 2) * FLT_EPSILON / 2 + lost(c->ops, kind, expected->k);
+    double part = lost(c->ops, kind, c->flavour->reading), terms = part > 0.0 ? 3.0 : 1.0;
+    double relative = (terms * (double)expected->k + 2) * FLT_EPSILON / 2 + part;
     for (int64_t r = 0; r < expected->m; r++) {
         for (int64_t j = 0; j < c->n_columns; j++) {
             float start = c->start[r * stride + j];
-            struct estimate tight = estimate(expected, c->flavour, expected->sums, relative, r, j, c->w->bias, start);
-            struct estimate loose =
-                estimate(expected, c->flavour, expected->exact, relative + factors, r, j, c->w->bias, start);
+            struct estimate tight = estimate(expected, c->flavour, false, relative, r, j, c->w->bias, start);
+            struct estimate loose = estimate(expected, c->flavour, true, relative, r, j, c->w->bias, start);
             double is = (double)y[r * stride + j];
             if (!(fabs(is - tight.value) <= tight.error && fabs(is - loose.value) <= loose.error)) {
                 fail_msg("%s %s flavour %d n=%ld k=%ld row %ld column %ld: %.9g, expected %.9g +- %.2g", c->ops->name,
@@ -294,13 +321,14 @@ static void check_size(const struct sl_ops *ops, struct sl_stream *stream, size_
     all.format = kinds[kind].format;
     float *x = random_floats(m * (k + X_GAP), 1), *start = random_floats(m * (n + GAP), 2),
           *bias = random_floats(2 * n, 3);
-    struct expected expected = expect(&all, n, m, x, rounds_x(ops, kind), false);
-    struct expected of_prompts = expect(&all, n, m, x, rounds_prompts(ops, kind), rounds_prompts(ops, kind));
+    struct expected expected = expect(&all, n, m, x, rounding_of_x(ops, kind), false);
+    struct expected of_prompts = expect(&all, n, m, x, rounding_of_prompts(ops, kind),
+                                        prompts_by_tiles(ops, kind) && strcmp(ops->name, "amx") == 0);
     const char *rows = all.parts[0].data;
     size_t row_bytes = sl_dtype_row_bytes(all.dtype, k);
     struct guarded plain = {0};
     for (size_t f = 0; f < N_FLAVOURS; f++) {
-        if (flavours[f].reading && !is_device(ops->name) && !by_codes(ops, kind)) {
+        if (flavours[f].reading && !is_device(ops->name) && !by_codes(ops, kind) && !prompts_by_tiles(ops, kind)) {
             continue; // the same rows
         }
         struct sl_matrix w = all;
@@ -315,7 +343,7 @@ static void check_size(const struct sl_ops *ops, struct sl_stream *stream, size_
         w.gated = flavour->gated;
         struct matmul_case c = {ops, stream, flavour, &w, x, start, n, flavour->part ? (n + 1) / 2 : n};
         assert_int_equal(ops->pack(stream, &w, NULL), SL_OK);
-        bool prompts = flavour->reading && by_codes(ops, kind);
+        bool prompts = flavour->reading && (by_codes(ops, kind) || prompts_by_tiles(ops, kind));
         struct guarded y = check_flavour(&c, kind, prompts ? &of_prompts : &expected, f > 0 ? &plain : NULL);
         if (f == 0) {
             plain = y;

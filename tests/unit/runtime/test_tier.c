@@ -36,13 +36,14 @@ static void test_tier_of_files(void **state) {
     unsetenv("SLUICE_TIER");
     assert_int_equal(sl_ops_select(NULL, &fastest, NULL), SL_OK);
     const char *closer = strcmp(fastest->name, "amx") == 0 ? "amx2" : fastest->name;
-    assert_string_equal(tier_of("Q8_0", "auto", SL_WEIGHT_STORED), closer);
-    assert_string_equal(tier_of("Q4_1", NULL, SL_WEIGHT_STORED), fastest->name); // the file has lost more
+    assert_string_equal(tier_of("F16", "auto", SL_WEIGHT_STORED), closer);
+    assert_string_equal(tier_of("Q8_0", NULL, SL_WEIGHT_STORED), fastest->name); // codes lose more than bf16 would
+    assert_string_equal(tier_of("Q4_1", NULL, SL_WEIGHT_STORED), fastest->name);
     assert_string_equal(tier_of("BF16", NULL, SL_WEIGHT_STORED), fastest->name);
-    assert_string_equal(tier_of("Q8_0", NULL, SL_WEIGHT_INT4), fastest->name); // rounded more than bf16 would
-    assert_string_equal(tier_of("Q8_0", fastest->name, SL_WEIGHT_STORED), fastest->name);
+    assert_string_equal(tier_of("F16", NULL, SL_WEIGHT_INT4), fastest->name);
+    assert_string_equal(tier_of("F16", fastest->name, SL_WEIGHT_STORED), fastest->name);
     assert_int_equal(setenv("SLUICE_TIER", fastest->name, 1), 0);
-    assert_string_equal(tier_of("Q8_0", NULL, SL_WEIGHT_STORED), fastest->name);
+    assert_string_equal(tier_of("F16", NULL, SL_WEIGHT_STORED), fastest->name);
 }
 
 int main(int argc, char **argv) {

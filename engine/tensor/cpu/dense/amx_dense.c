@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: matmul with the tile unit, for bf16 weights, and for rows of prompts with codes; on tier amx2 for f16
- *          weights, too.
+ * Purpose: matmul with the tile unit: for bf16 weights, and for rows of prompts with codes and, on tier amx2, f16.
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
@@ -238,7 +237,8 @@ static int64_t tile_tokens(int64_t m) {
 
 // Returns true for products by tiles. Tier avx512vnni multiplies other rows by codes, and tier avx512 other weights.
 static bool by_tiles(const struct sl_matrix *w, bool reading) {
-    return sl_code_is(w) ? reading : w->dtype == SL_BF16 || (w->dtype == SL_F16 && w->in_two_terms);
+    bool converted = sl_code_is(w) || (w->dtype == SL_F16 && w->in_two_terms);
+    return converted ? reading : w->dtype == SL_BF16;
 }
 
 static bool arranges(const struct sl_matrix *w) {
@@ -486,8 +486,10 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
 
 static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
                     int n_parts) {
-    if (!by_tiles(w, args->reading)) {
-        sl_code_arrange(&sl_vnni_code_kernels, stream, w, args, part, n_parts);
+    if (!by_tiles(w, args->reading)) { // f16 needs no preparation
+        if (sl_code_is(w)) {
+            sl_code_arrange(&sl_vnni_code_kernels, stream, w, args, part, n_parts);
+        }
         return;
     }
     struct sl_product a = sl_product_of(w, args);
@@ -528,8 +530,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
 
 static enum sl_status pack_terms(struct sl_stream *stream, struct sl_matrix *matrix, bool two, struct sl_error *err) {
     matrix->in_two_terms = two;
-    bool tiles = !sl_code_is(matrix) && by_tiles(matrix, true);
-    return tiles ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+    return sl_amx_keeps_tiles(matrix) ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
 }
 
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: how tiers amx and amx2 store weights: panels (panels.h) as tiles of TDPBF16PS, or f16 and codes that are
- *          converted to tiles when they are used.
+ *          converted to tiles for the rows of a prompt.
  *
  * Design: a step is SL_WEIGHT_GROUP = 32 of k; the last one is padded with zeros. A step of a panel is two tiles, each
  *         32 of k by 16 rows of W. W is the right operand of a tile product, so a tile is 16 rows of pairs, and row i
- *         has k = 2 i and 2 i + 1 of each of W's rows. Weights of bf16 are stored as tiles, those of f16 (amx2 alone)
- *         the same in f16, and codes as half panels (code_panels.h). The latter two are converted to two tiles,
- *         rounded, or on amx2 to four: the second two hold the remainders of the first.
+ *         has k = 2 i and 2 i + 1 of each of W's rows. Weights of bf16 are stored as tiles, those of f16 as tier avx512
+ *         stores them, and codes as half panels (code_panels.h): few rows are multiplied without tiles. Of codes, and on
+ *         amx2 of f16, two tiles are made, rounded, or on amx2 four: the second two hold the remainders of the first.
  */
 #pragma once
 
@@ -31,7 +31,7 @@ static inline int sl_amx_terms(const struct sl_matrix *w) {
     return w->in_two_terms && !sl_amx_keeps_tiles(w) ? 2 : 1;
 }
 
-// Implements ops->pack for bf16, and on amx2 for f16 weights.
+// Implements ops->pack for bf16 weights.
 enum sl_status sl_amx_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
 // Returns the tiles of `count` adjacent steps of panel p from step `first` on, for codes the first of a block: the

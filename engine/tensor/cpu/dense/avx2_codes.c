@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the inner loops of products with codes (code_matmul.h) with AVX2, which multiplies pairs of 16-bit integers.
+ * Purpose: the inner loops of products with codes (code_matmul.h) with AVX2, which multiplies bytes.
  *
- * Design: a register has a step of 8 rows of W, byte 4 c + i. As 16-bit integers, its even bytes are the weights 0 and
- *         2 of each row, its odd ones 1 and 3; `turns` has x in this order. Sums are integers of half a group at a
+ * Design: a register has a step of 8 rows of W, byte 4 c + i. VPMADDUBSW multiplies unsigned bytes by signed ones, and
+ *         adds up pairs of the products in 16 bits, which hold a few steps of them: FITS. Then they become 32 bits. Codes
+ *         of 8 bits do not fit, so their 128 is taken away, and x takes their sign. Sums are integers of half a group at a
  *         time, in registers for all rows of x; y is in L1.
  */
 #include <immintrin.h>
@@ -12,9 +13,10 @@
 #include "engine/tensor/cpu/dense/avx2_codes.h"
 #include "engine/tensor/cpu/dense/vector_finish.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
-#define AHEAD  4096 // bytes that a tile asks for before it reads them
+#define INLINE         static inline __attribute__((always_inline))
+#define UNROLL         _Pragma("GCC unroll 8")
+#define CODE_TILE_ROWS 8
+#define AHEAD          4096 // bytes that a tile asks for before it reads them
 
 static int32_t sum_of(__m256i v) {
     __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -37,16 +39,15 @@ static float largest(const float *x) {
 }
 
 static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
-    const __m256i by_turns = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2, 3, 6,
-                                              7, 8, 9, 12, 13, 10, 11, 14, 15);
     float most = largest(x);
     __m256 inverse = _mm256_set1_ps(most < SL_CODE_LEAST ? 0.0f : SL_CODE_LARGEST / most);
     out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
     for (int half = 0; half < 2; half++) {
         __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * half), inverse));
         __m256i second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * half + 8), inverse));
-        __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), _MM_SHUFFLE(3, 1, 2, 0));
-        _mm256_storeu_si256((__m256i *)(void *)(out->turns + 16 * half), _mm256_shuffle_epi8(packed, by_turns));
+        __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), _MM_SHUFFLE(3, 1, 2, 0));
+        __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+        _mm_storeu_si128((__m128i *)(void *)(out->bytes + 16 * half), bytes);
         out->sums[half] = sum_of(_mm256_add_epi32(first, second));
     }
     out->sums[2] = out->sums[0] + out->sums[1];
@@ -73,36 +74,27 @@ INLINE __m256i fifth_bits(const char *at) {
     return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit_of), _mm256_set1_epi8(16));
 }
 
-// Loads step `step` of a group for rows 8 * eight and on: 16-bit integers of weights 0 and 2, and of 1 and 3.
-INLINE void load_turns(struct sl_code_form form, const char *codes, int step, int eight, __m256i turns[2]) {
+// Loads step `step` of a group, as bytes, for rows 8 * eight and on.
+INLINE __m256i load_codes(struct sl_code_form form, const char *codes, int step, int eight) {
     const char *high = codes + 4 * 64;
-    __m256i bytes;
     if (form.bits == 8) {
-        bytes = bytes_at(codes + step * 64 + eight * 32);
-    } else {
-        __m256i pair = bytes_at(codes + step / 2 * 64 + eight * 32);
-        if (form.bits == 4) {
-            const __m256i nibble = _mm256_set1_epi16(15);
-            turns[0] = _mm256_and_si256(step % 2 == 0 ? pair : _mm256_srli_epi16(pair, 4), nibble);
-            turns[1] =
-                step % 2 == 0 ? _mm256_and_si256(_mm256_srli_epi16(pair, 8), nibble) : _mm256_srli_epi16(pair, 12);
-            return;
-        }
-        bytes = _mm256_and_si256(step % 2 == 0 ? pair : _mm256_srli_epi16(pair, 4), _mm256_set1_epi8(15));
+        return bytes_at(codes + step * 64 + eight * 32);
     }
+    __m256i pair = bytes_at(codes + step / 2 * 64 + eight * 32);
+    __m256i bytes = _mm256_and_si256(step % 2 == 0 ? pair : _mm256_srli_epi16(pair, 4), _mm256_set1_epi8(15));
     if (form.bits == 5) {
-        bytes = _mm256_or_si256(bytes, fifth_bits(high + step * 8 + eight * 4));
-    } else if (form.bits == 6) {
+        return _mm256_or_si256(bytes, fifth_bits(high + step * 8 + eight * 4));
+    }
+    if (form.bits == 6) {
         __m256i planes = bytes_at(high + step / 4 * 64 + eight * 32);
         const int at = step % 4 * 2; // bits at, at + 1 of a byte become bits 4 and 5
         planes = at <= 4 ? _mm256_slli_epi16(planes, 4 - at) : _mm256_srli_epi16(planes, 2);
-        bytes = _mm256_or_si256(bytes, _mm256_and_si256(planes, _mm256_set1_epi8(0x30)));
+        return _mm256_or_si256(bytes, _mm256_and_si256(planes, _mm256_set1_epi8(0x30)));
     }
-    turns[0] = _mm256_and_si256(bytes, _mm256_set1_epi16(255));
-    turns[1] = _mm256_srli_epi16(bytes, 8);
+    return bytes;
 }
 
-INLINE __m256i two_turns(const int16_t *at) {
+INLINE __m256i four_bytes(const int8_t *at) {
     int32_t word;
     memcpy(&word, at, sizeof word);
     return _mm256_set1_epi32(word);
@@ -113,6 +105,12 @@ struct scales {
     __m256 scale, offset;
 };
 
+// The same group of several rows of x.
+struct rows {
+    const struct sl_code_x *first;
+    int64_t stride; // groups from row to row
+};
+
 // A part of the weights of a group: number `share` of those that share scales, of rows 8 * eight and on.
 struct part {
     int share, eight;
@@ -120,9 +118,11 @@ struct part {
 
 // Adds the products of a part of a group to sums[rows][8].
 INLINE void add_part(struct sl_code_form form, int rows, const char *codes, struct part part, struct scales scales,
-                     struct sl_code_rows x, float *sums) {
+                     struct rows x, float *sums) {
     const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : part.share;
-    __m256i products[SL_CODE_TILE_ROWS];
+    // steps whose products 16 bits hold: 2 (2^bits - 1) 127 each, or 2 * 128 * 127 for bytes with a sign
+    const int fits = form.bits == 4 ? 8 : form.bits == 5 ? 4 : form.bits == 6 ? 2 : 1;
+    __m256i products[CODE_TILE_ROWS], words[CODE_TILE_ROWS];
     UNROLL
     for (int r = 0; r < rows; r++) {
         products[r] = _mm256_setzero_si256();
@@ -130,21 +130,25 @@ INLINE void add_part(struct sl_code_form form, int rows, const char *codes, stru
     UNROLL
     for (int s = 0; s < steps; s++) {
         const int step = part.share * steps + s;
-        __m256i c[2];
-        load_turns(form, codes, step, part.eight, c);
+        __m256i c = load_codes(form, codes, step, part.eight);
+        __m256i sign = _mm256_xor_si256(c, _mm256_set1_epi8((char)0x80));
         UNROLL
         for (int r = 0; r < rows; r++) {
-            const int16_t *turns = x.first[r * x.stride].turns + 4 * step;
-            products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[0], two_turns(turns)));
-            products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(c[1], two_turns(turns + 2)));
-            __asm__("" : "+x"(products[r])); // else the compiler adds up all steps as a tree, and stores its leaves
+            __m256i X = four_bytes(x.first[r * x.stride].bytes + 4 * step);
+            __m256i pairs = form.bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(sign), _mm256_sign_epi8(X, sign))
+                                           : _mm256_maddubs_epi16(c, X);
+            words[r] = s % fits == 0 ? pairs : _mm256_add_epi16(words[r], pairs);
+            if (s % fits == fits - 1 || s == steps - 1) {
+                products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(words[r], _mm256_set1_epi16(1)));
+            }
+            __asm__("" : "+x"(words[r])); // else the compiler adds up all steps as a tree, and stores its leaves
         }
     }
     UNROLL
     for (int r = 0; r < rows; r++, sums += SL_PANEL) {
         const struct sl_code_x *group = &x.first[r * x.stride];
         __m256i sum = products[r];
-        if (form.zero_shift >= 0) {
+        if (form.zero_shift >= 0 && form.bits != 8) {
             sum = _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(group->sums[which]), form.zero_shift));
         }
         __m256 scaled = _mm256_mul_ps(scales.scale, _mm256_set1_ps(group->scale));
@@ -203,7 +207,7 @@ INLINE void tile(struct sl_code_form form, int rows, const char *half, const str
                 UNROLL
                 for (int share = 0; share < shares; share++) {
                     add_part(form, rows, codes, (struct part){share, eight},
-                             load_scales(form, block[eight], half, share, eight), (struct sl_code_rows){x, ldx},
+                             load_scales(form, block[eight], half, share, eight), (struct rows){x, ldx},
                              sums + 8 * eight);
                 }
             }
@@ -223,4 +227,4 @@ static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t r
     }
 }
 
-const struct sl_code_kernels sl_avx2_code_kernels = {tiles, split, finish};
+const struct sl_code_kernels sl_avx2_code_kernels = {CODE_TILE_ROWS, tiles, split, finish};

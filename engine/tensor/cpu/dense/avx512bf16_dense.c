@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: matmul with VDPBF16PS, for bf16 weights, and for rows of prompts with codes that cost integers more.
+ * Purpose: matmul with VDPBF16PS, for bf16 weights.
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
@@ -11,7 +11,7 @@
  *
  *         A task is a block of rows by a few panels, one stretch of k after the other. A stretch of x for a tile stays
  *         in L1 and is multiplied by every panel; the panels' stretches stay in L2 and serve all tiles. With few rows
- *         there is one tile, and W streams from memory once. Codes are converted to pairs one stretch at a time.
+ *         there is one tile, and W streams from memory once.
  *
  * Invariants: an element's sum is one chain of VDPBF16PS over the pairs in ascending order, from 0 or y, for any m:
  *             between stretches it passes through memory as the f32 that it is. VDPBF16PS rounds to nearest even and
@@ -36,7 +36,7 @@
 
 #define TILE_ROWS      14 // two registers each, and three more for weights and x
 #define STRETCH_GROUPS 16 // 32 KiB for each panel
-#define PANEL_GROUP    4  // panels of a task: their stretches are 128 KiB in L2, and on the stack where made from codes
+#define PANEL_GROUP    4  // panels of a task: their stretches are 128 KiB in L2
 #define ROW_BLOCK      (TILE_ROWS * 16)
 // Pairs of a row of x in a stretch. Not a power of two: rows of a tile must not compete for the same cache lines.
 #define X_STRIDE (STRETCH_GROUPS * SL_PAIR_STEPS + 16)
@@ -134,37 +134,22 @@ static const struct row_tiles {
 
 // --- x into pairs --------------------------------------------------------------------------------------------------
 
-// Returns the groups of a stretch. All stretches have equal length, but the last one may be shorter. Those of codes
-// consist of whole blocks.
+// Returns the groups of a stretch. All stretches have equal length, but the last one may be shorter.
 static int64_t stretch_groups(const struct sl_matrix *w) {
-    if (w->format == SL_WEIGHT_CODES) {
-        return STRETCH_GROUPS;
-    }
     int64_t groups = sl_weight_groups(w->k);
     return sl_div_up(groups, sl_div_up(groups, STRETCH_GROUPS));
 }
 
-/*
- * Returns true where codes are multiplied as they are (avx512vnni_codes.c): for all rows that are not a prompt's, and
- * for types whose one scale for 32 weights costs little beside their products. Rows of prompts are otherwise multiplied
- * by the bf16 of the weights, at 1.2 to 1.5 times that rate.
- */
-static bool is_vnnis(const struct sl_matrix *w, bool reading) {
-    return sl_code_is(w) && (!reading || !sl_pairs_pay(w));
-}
-
-// Returns true for weights that this file does not multiply.
-static bool is_avx512s(const struct sl_matrix *w) {
-    return w->format == SL_WEIGHT_STORED && w->dtype != SL_BF16;
+// Returns true for weights that this file multiplies.
+static bool is_pairs(const struct sl_matrix *w) {
+    return !sl_code_is(w) && w->dtype == SL_BF16;
 }
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    if (is_avx512s(w)) {
-        return 0;
+    if (!is_pairs(w)) {
+        return sl_code_is(w) ? sl_code_scratch(w, m) : 0;
     }
-    size_t bytes = (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
-    size_t of_codes = sl_code_is(w) ? sl_code_scratch(w, m) : 0;
-    return bytes > of_codes ? bytes : of_codes;
+    return (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
 }
 
 // Returns row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE].
@@ -188,41 +173,18 @@ static void round_x(void *arg, int64_t begin, int64_t end, int member) {
 
 // --- matmul --------------------------------------------------------------------------------------------------------
 
-struct block {
-    char pairs[PANEL_GROUP * STRETCH_GROUPS * SL_PAIR_GROUP_BYTES]; // made from codes
-    float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL];
-} __attribute__((aligned(64)));
-
-// Returns `count` groups, from group g on, of n panels as pairs. The next panel is *stride_out bytes later.
-static const char *panel_pairs(const struct sl_matrix *w, int64_t first, int64_t n, int64_t g, int64_t count,
-                               struct block *block, size_t *stride_out) {
-    if (!sl_code_is(w)) {
-        *stride_out = (size_t)sl_weight_groups(w->k) * SL_PAIR_GROUP_BYTES;
-        return (const char *)w->packed + (size_t)first * *stride_out + (size_t)g * SL_PAIR_GROUP_BYTES;
-    }
-    const struct sl_pair_layout layout = {1, SL_PAIR_STEP_BYTES, SL_PAIR_GROUP_BYTES, 0};
-    *stride_out = (size_t)count * SL_PAIR_GROUP_BYTES;
-    for (int64_t h = 0; h < 2 * n; h++) {
-        struct sl_code_half half = sl_code_half_at(w, first + h / 2, (int)(h % 2));
-        if (half.type != NULL) {
-            sl_pairs_of_half(&half, g, count, &layout, block->pairs + (size_t)(h / 2) * *stride_out + h % 2 * 64);
-        }
-    }
-    return block->pairs;
-}
-
-static void multiply(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
+static void multiply(const struct sl_product *a, const struct sl_panel_task *task, float sums[][ROW_BLOCK * SL_PANEL]) {
     int64_t row = task->row, rows = task->rows, first = task->first, n = task->last - task->first;
     // rows of a tile, balanced so that no tile has only a few
     int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS));
-    int64_t groups = sl_weight_groups(a->w->k), stretch = stretch_groups(a->w);
+    int64_t groups = sl_weight_groups(a->w->k), length = stretch_groups(a->w);
+    size_t stride = (size_t)groups * SL_PAIR_GROUP_BYTES;
     for (int64_t p = 0; p < n; p++) {
-        sl_sums_start(a, first + p, row, rows, block->sums[p]);
+        sl_sums_start(a, first + p, row, rows, sums[p]);
     }
     for (int64_t g = 0, count; g < groups; g += count) {
-        size_t stride;
-        count = sl_min(stretch, groups - g);
-        const char *weights = panel_pairs(a->w, first, n, g, count, block, &stride);
+        count = sl_min(length, groups - g);
+        const char *weights = (const char *)a->w->packed + (size_t)first * stride + (size_t)g * SL_PAIR_GROUP_BYTES;
         for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
             tile_rows = sl_min(even_rows, rows - r);
             const int32_t *x = x_pairs(a, row + r, g);
@@ -230,33 +192,33 @@ static void multiply(const struct sl_product *a, const struct sl_panel_task *tas
             for (int64_t p = 0, panels; p < n; p += panels) {
                 panels = p + wide <= n ? wide : 1;
                 tile_fn fn = panels == wide ? tiles[tile_rows - 1].wide : tiles[tile_rows - 1].one;
-                fn(weights + (size_t)p * stride, stride, x, count, block->sums[p] + r * SL_PANEL);
+                fn(weights + (size_t)p * stride, stride, x, count, sums[p] + r * SL_PANEL);
             }
         }
     }
     for (int64_t p = 0; p < n; p++) {
-        sl_sums_finish(a, first + p, row, rows, block->sums[p]);
+        sl_sums_finish(a, first + p, row, rows, sums[p]);
     }
 }
 
 // A task is a (row block, panel group) pair.
 static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
-    struct block block;
+    float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL] __attribute__((aligned(64)));
     (void)member;
     for (int64_t t = begin; t < end; t++) {
         struct sl_panel_task task = sl_panel_task(&a->tasks, t);
-        multiply(a, &task, &block);
+        multiply(a, &task, sums);
     }
 }
 
 static bool arranges(const struct sl_matrix *w) {
-    return !is_avx512s(w);
+    return sl_code_is(w) || is_pairs(w);
 }
 
 static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
                     int n_parts) {
-    if (is_vnnis(w, args->reading)) {
+    if (sl_code_is(w)) {
         sl_code_arrange(&sl_vnni_code_kernels, stream, w, args, part, n_parts);
         return;
     }
@@ -267,11 +229,11 @@ static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const s
 }
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    if (is_vnnis(w, args->reading)) {
+    if (sl_code_is(w)) {
         sl_code_matmul(&sl_vnni_code_kernels, stream, w, args);
         return;
     }
-    if (is_avx512s(w)) {
+    if (!is_pairs(w)) {
         sl_avx512_matmul(stream, w, args);
         return;
     }
@@ -289,8 +251,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
 }
 
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    bool pairs = !is_avx512s(matrix) && !sl_code_is(matrix);
-    return pairs ? sl_pairs_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+    return is_pairs(matrix) ? sl_pairs_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
 }
 
 void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the inner loops of products with codes (code_matmul.h) with VNNI, which multiplies unsigned bytes by signed
- *          ones.
+ *          ones and adds up four products.
  *
- * Design: with X = 256 h + l, sum X c = 256 sum h c + sum l c. Tiles keep both sums and y of eight rows in registers.
+ * Design: tiles keep the sums of a group and y of all their rows in registers. The sums start with what `zero` takes from
+ *         them, which is then free.
  */
 #include "engine/tensor/cpu/dense/avx512vnni_codes.h"
 
@@ -15,7 +16,8 @@
 #include "engine/tensor/cpu/dense/avx512_sums.h"
 #include "engine/tensor/cpu/dense/fills.h"
 
-#define AHEAD 4096 // bytes that a tile asks for before it reads them
+#define CODE_TILE_ROWS 12
+#define AHEAD          4096 // bytes that a tile asks for before it reads them
 
 static void split_group(const float *x, struct sl_code_x *out) {
     __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
@@ -26,10 +28,7 @@ static void split_group(const float *x, struct sl_code_x *out) {
     out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
     for (int half = 0; half < 2; half++) {
         __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(values[half], inverse));
-        __m512i high = _mm512_srai_epi32(_mm512_add_epi32(whole, _mm512_set1_epi32(128)), 8);
-        __m512i low = _mm512_sub_epi32(whole, _mm512_slli_epi32(high, 8));
-        _mm_storeu_si128((__m128i *)out->high + half, _mm512_cvtepi32_epi8(high));
-        _mm_storeu_si128((__m128i *)out->low + half, _mm512_cvtepi32_epi8(low));
+        _mm_storeu_si128((__m128i *)out->bytes + half, _mm512_cvtepi32_epi8(whole));
         out->sums[half] = _mm512_reduce_add_epi32(whole);
     }
     out->sums[2] = out->sums[0] + out->sums[1];
@@ -47,14 +46,27 @@ SL_INLINE __m512i four_bytes(const int8_t *at) {
     return _mm512_set1_epi32(word);
 }
 
+// A group of all rows of a tile: of rows 0, 3, 6 and 9. The processor adds one or two strides to an address for free.
+struct groups {
+    const char *at[CODE_TILE_ROWS / 3];
+    size_t stride; // bytes from row to row
+};
+
+SL_INLINE const struct sl_code_x *group_of(const struct groups *x, int row) {
+    return (const struct sl_code_x *)(const void *)(x->at[row / 3] + (size_t)(row % 3) * x->stride);
+}
+
 // Adds the products of the weights of a group that share scale number `share` to y[rows].
 SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int share,
-                         const struct sl_group_scales *of, struct sl_code_rows x, __m512 *y) {
+                         const struct sl_group_scales *of, const struct groups *x, __m512 *y) {
     const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : share;
-    __m512i high[SL_CODE_TILE_ROWS], low[SL_CODE_TILE_ROWS];
+    __m512i sums[CODE_TILE_ROWS];
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
-        high[r] = low[r] = _mm512_setzero_si512();
+        const struct sl_code_x *group = group_of(x, r);
+        sums[r] = form.zero_shift < 0
+                      ? _mm512_setzero_si512()
+                      : _mm512_slli_epi32(_mm512_set1_epi32(-group->sums[which]), (unsigned)form.zero_shift);
     }
     SL_UNROLL
     for (int s = 0; s < steps; s++) {
@@ -62,20 +74,14 @@ SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, 
         __m512i c = sl_load_codes(form, codes, step);
         SL_UNROLL
         for (int r = 0; r < rows; r++) {
-            high[r] = _mm512_dpbusd_epi32(high[r], c, four_bytes(x.first[r * x.stride].high + 4 * step));
-            low[r] = _mm512_dpbusd_epi32(low[r], c, four_bytes(x.first[r * x.stride].low + 4 * step));
+            sums[r] = _mm512_dpbusd_epi32(sums[r], c, four_bytes(group_of(x, r)->bytes + 4 * step));
         }
     }
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
-        const struct sl_code_x *group = &x.first[r * x.stride];
-        __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r], 8), low[r]);
-        if (form.zero_shift >= 0) {
-            __m512i all = _mm512_set1_epi32(group->sums[which]);
-            sum = _mm512_sub_epi32(sum, _mm512_slli_epi32(all, (unsigned)form.zero_shift));
-        }
+        const struct sl_code_x *group = group_of(x, r);
         __m512 scaled = _mm512_mul_ps(of->scales[share], _mm512_set1_ps(group->scale));
-        y[r] = _mm512_fmadd_ps(scaled, _mm512_cvtepi32_ps(sum), y[r]);
+        y[r] = _mm512_fmadd_ps(scaled, _mm512_cvtepi32_ps(sums[r]), y[r]);
         if (form.has_offset) {
             y[r] = _mm512_fmadd_ps(of->offsets[share], _mm512_set1_ps(group->scaled[which]), y[r]);
         }
@@ -90,23 +96,32 @@ SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, 
  */
 SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const struct sl_code_x *x, int64_t ldx,
                     int64_t n_groups, float *sums) {
-    __m512 y[SL_CODE_TILE_ROWS];
+    __m512 y[CODE_TILE_ROWS];
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
         y[r] = _mm512_load_ps(sums + r * SL_PANEL);
+    }
+    struct groups groups = {.stride = (size_t)ldx * sizeof *x};
+    SL_UNROLL
+    for (int i = 0; i < CODE_TILE_ROWS / 3; i++) {
+        groups.at[i] = (const char *)x + 3 * (size_t)i * groups.stride;
     }
     const size_t code_bytes = sl_code_group_bytes(form.bits);
     for (int64_t g = 0; g < n_groups; g += form.block) {
         __m512 block_scales[2];
         half = sl_load_block_scales(form, half, block_scales);
-        for (int i = 0; i < form.block; i++, x++) {
+        for (int i = 0; i < form.block; i++) {
             struct sl_group_scales of = sl_load_scales(form, block_scales, &half);
             for (size_t line = 0; line < code_bytes; line += 64) {
                 _mm_prefetch(half + AHEAD + line, _MM_HINT_T0);
             }
             SL_UNROLL
             for (int share = 0; share < SL_CODE_GROUP / form.shared; share++) {
-                add_share(form, rows, half, share, &of, (struct sl_code_rows){x, ldx}, y);
+                add_share(form, rows, half, share, &of, &groups, y);
+            }
+            SL_UNROLL
+            for (int j = 0; j < CODE_TILE_ROWS / 3; j++) {
+                groups.at[j] += sizeof *x;
             }
             half += code_bytes;
         }
@@ -123,7 +138,7 @@ static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t r
     sl_sums_finish(a, p, row, rows, sums);
 }
 
-const struct sl_code_kernels sl_vnni_code_kernels = {tiles, split_group, finish};
+const struct sl_code_kernels sl_vnni_code_kernels = {CODE_TILE_ROWS, tiles, split_group, finish};
 
 // --- tier avx512vnni -------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@
 #include <assert.h>
 #include <string.h>
 
-#define STRETCH     32 // groups: 24 KiB of x
-#define PANEL_GROUP 8  // panels of a task: a stretch of them is 150 KiB of Q4_K
-#define ROW_BLOCK   (SL_CODE_TILE_ROWS * 32)
+#define STRETCH     16  // groups: 12 KiB of x in tiles of 12 rows
+#define PANEL_GROUP 4   // panels of a task: a stretch of them is 40 KiB of Q4_K
+#define ROW_BLOCK   264 // whole tiles of each tier
 
 struct product {
     struct sl_product of;
@@ -18,8 +18,13 @@ static int64_t groups_of(const struct sl_matrix *w) {
     return sl_div_up(w->k, SL_CODE_GROUP);
 }
 
+// Returns the groups from row to row of x: an odd number, so that rows of a tile do not compete for the same cache lines.
+static int64_t row_stride(const struct sl_matrix *w) {
+    return groups_of(w) | 1;
+}
+
 size_t sl_code_scratch(const struct sl_matrix *w, int64_t m) {
-    return (size_t)(m * groups_of(w)) * sizeof(struct sl_code_x);
+    return (size_t)(m * row_stride(w)) * sizeof(struct sl_code_x);
 }
 
 static void split_rows(void *arg, int64_t begin, int64_t end, int member) {
@@ -28,7 +33,7 @@ static void split_rows(void *arg, int64_t begin, int64_t end, int member) {
     int64_t k = a->w->k, whole = k / SL_CODE_GROUP, groups = groups_of(a->w);
     (void)member;
     for (int64_t r = a->first_task + begin; r < a->first_task + end; r++) {
-        struct sl_code_x *out = (struct sl_code_x *)a->scratch + r * groups;
+        struct sl_code_x *out = (struct sl_code_x *)a->scratch + r * row_stride(a->w);
         const float *x = a->x + r * a->x_stride;
         for (int64_t g = 0; g < whole; g++) {
             product->kernels->split(x + g * SL_CODE_GROUP, &out[g]);
@@ -63,8 +68,8 @@ static void multiply(const struct product *product, const struct sl_panel_task *
     const struct sl_product *a = &product->of;
     const struct sl_code_kernels *kernels = product->kernels;
     // rows of a tile, balanced so that no tile has only a few
-    int64_t even_rows = sl_div_up(task->rows, sl_div_up(task->rows, SL_CODE_TILE_ROWS));
-    int64_t n = task->last - task->first, groups = groups_of(a->w);
+    int64_t even_rows = sl_div_up(task->rows, sl_div_up(task->rows, kernels->tile_rows));
+    int64_t n = task->last - task->first, groups = groups_of(a->w), stride = row_stride(a->w);
     struct sl_code_half halves[2 * PANEL_GROUP];
     for (int64_t h = 0; h < 2 * n; h++) {
         halves[h] = sl_code_half_at(a->w, task->first + h / 2, (int)(h % 2));
@@ -72,16 +77,16 @@ static void multiply(const struct product *product, const struct sl_panel_task *
     for (int64_t p = 0; p < n; p++) {
         start_sums(a, task->first + p, task->row, task->rows, sums[p]);
     }
-    int64_t stretch = task->rows > SL_CODE_TILE_ROWS ? STRETCH : groups; // one tile reads a half panel from end to end
+    int64_t stretch = task->rows > kernels->tile_rows ? STRETCH : groups; // one tile reads a half panel from end to end
     for (int64_t g = 0; g < groups; g += stretch) {
         int64_t count = sl_min(stretch, groups - g);
         for (int64_t r = 0, rows; r < task->rows; r += rows) {
             rows = sl_min(even_rows, task->rows - r);
-            const struct sl_code_x *x = (const struct sl_code_x *)a->scratch + (task->row + r) * groups + g;
+            const struct sl_code_x *x = (const struct sl_code_x *)a->scratch + (task->row + r) * stride + g;
             for (int64_t h = 0; h < 2 * n; h++) {
                 if (halves[h].type != NULL) {
                     size_t read = sl_code_half_bytes(halves[h].type, g * SL_CODE_GROUP);
-                    kernels->tiles[halves[h].dtype][rows - 1](halves[h].data + read, x, groups, count,
+                    kernels->tiles[halves[h].dtype][rows - 1](halves[h].data + read, x, stride, count,
                                                               sums[h / 2] + r * SL_PANEL + h % 2 * SL_HALF);
                 }
             }
@@ -115,6 +120,6 @@ void sl_code_matmul(const struct sl_code_kernels *kernels, struct sl_stream *str
         sl_code_arrange(kernels, stream, w, args, 0, 1);
     }
     struct sl_stream *used = a->m * a->n_panels * SL_PANEL * w->k < SL_ALONE_WORK ? NULL : stream;
-    a->tasks = sl_panel_blocks(stream, a->m, ROW_BLOCK, SL_CODE_TILE_ROWS, a->n_panels, PANEL_GROUP);
+    a->tasks = sl_panel_blocks(stream, a->m, ROW_BLOCK, kernels->tile_rows, a->n_panels, PANEL_GROUP);
     sl_stream_run(used, a->tasks.n, 1, multiply_tasks, &product);
 }

@@ -4,16 +4,15 @@
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
- * Design: 32 weights of a row of x share a scale t and become 16-bit integers X, x = t X. For the 32 (or 16) weights of
- *         W that share a scale, with x^ = (D s) (c - zero) + (O o):
+ * Design: 32 weights of a row of x share a scale t and become bytes X with a sign, x = t X. For the 32 (or 16) weights
+ *         of W that share a scale, with x^ = (D s) (c - zero) + (O o):
  *
  *             y += (D s) t (sum X c - zero sum X) + (O o) (t sum X)
  *
- *         The sums are exact in 32 bits. |x - t X| is at most 2^-16 of the largest |x| of the 32, which is less than
- *         the rounding of x to bf16 that other products allow themselves. A tier has the inner loops: VNNI multiplies
- *         bytes, so X = 256 h + l (avx512vnni_codes.c); the others multiply 16-bit integers (avx2_codes.c, plain_codes.c).
+ *         The sums are exact in 32 bits. |x - t X| is at most 1/254 of the largest |x| of the 32: docs/GGUF.md says what
+ *         this costs. A tier has the inner loops: VNNI, or AVX2's products of bytes, or plain C.
  *
- *         Codes become integers in registers as they are read, which costs little beside the products of eight rows.
+ *         Codes become bytes in registers as they are read, which costs little beside the products of eight rows.
  *         Few rows are bound by memory. More rows are tiles: STRETCH groups of their x stay in L1, and those of a few
  *         panels of W in L2.
  *
@@ -25,30 +24,17 @@
 
 #include "engine/tensor/cpu/dense/code_panels.h"
 
-// A group of a row of x. The third sum is that of all 32 X, the first two are of their halves.
+// A group of a row of x: a line of the cache. The third sum is that of all 32 X, the first two are of their halves.
 struct sl_code_x {
-    union {
-        struct {
-            int8_t high[SL_CODE_GROUP], low[SL_CODE_GROUP]; // X = 256 high + low
-        };
-        int16_t turns[SL_CODE_GROUP]; // X of the four weights of a step: 0, 2, 1, 3
-    };
+    int8_t bytes[SL_CODE_GROUP]; // X
     float scale;
     float scaled[3]; // scale * sums
     int32_t sums[3];
     int32_t unused;
 };
 
-// The same group of several rows of x.
-struct sl_code_rows {
-    const struct sl_code_x *first;
-    int64_t stride; // groups from row to row
-};
-
-#define SL_CODE_LARGEST (127.0f * 256.0f) // of |X|, so that `high` fits a byte
-#define SL_CODE_LEAST   0x1p-100f         // groups without a larger |x| are zeros: 1 / x would not be finite
-
-#define SL_CODE_TILE_ROWS 8
+#define SL_CODE_LARGEST 127.0f    // of |X|
+#define SL_CODE_LEAST   0x1p-100f // groups without a larger |x| are zeros: 1 / x would not be finite
 
 // sums[rows][16] += x[rows][n_groups] W, for half a panel. ldx: groups from row to row; sums are SL_PANEL floats apart.
 typedef void (*sl_code_tile_fn)(const char *half, const struct sl_code_x *x, int64_t ldx, int64_t n_groups,
@@ -56,6 +42,7 @@ typedef void (*sl_code_tile_fn)(const char *half, const struct sl_code_x *x, int
 
 // The inner loops of a tier.
 struct sl_code_kernels {
+    int tile_rows;                       // the most rows of a tile
     const sl_code_tile_fn *const *tiles; // by type, and rows - 1
     void (*split)(const float x[SL_CODE_GROUP], struct sl_code_x *out);
     // Writes y from the sums of `rows` rows of a panel, [rows][SL_PANEL].

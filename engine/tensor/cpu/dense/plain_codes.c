@@ -12,6 +12,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+#define CODE_TILE_ROWS 8
+
 // The codes of a step are read 4 weights of 16 rows at a time.
 enum { STEP_WEIGHTS = 4 };
 
@@ -27,7 +29,7 @@ static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
     for (int i = 0; i < SL_CODE_GROUP; i++) {
         float whole = rintf(x[i] * inverse);
         int32_t X = fabsf(whole) <= SL_CODE_LARGEST ? (int32_t)whole : 0; // NaN: the scale is NaN, too
-        out->turns[i / 4 * 4 + i % 2 * 2 + i % 4 / 2] = (int16_t)X;
+        out->bytes[i] = (int8_t)X;
         out->sums[i / 16] += X;
     }
     out->sums[2] = out->sums[0] + out->sums[1];
@@ -89,18 +91,23 @@ static const unsigned char *load_scales(struct sl_code_form form, const struct s
     return group;
 }
 
+// The same group of several rows of x.
+struct rows {
+    const struct sl_code_x *first;
+    int64_t stride; // groups from row to row
+};
+
 // Adds the products of the weights of a group that share `scales` to sums[rows][16].
 INLINE void add_share(struct sl_code_form form, int rows, const unsigned char *codes, int share,
-                      const struct scales *scales, struct sl_code_rows x, float *sums) {
+                      const struct scales *scales, struct rows x, float *sums) {
     const int steps = form.shared / STEP_WEIGHTS, which = form.shared == SL_CODE_GROUP ? 2 : share;
-    int32_t products[SL_CODE_TILE_ROWS][SL_HALF] = {{0}}, c[STEP_WEIGHTS * SL_HALF];
+    int32_t products[CODE_TILE_ROWS][SL_HALF] = {{0}}, c[STEP_WEIGHTS * SL_HALF];
     for (int step = share * steps; step < (share + 1) * steps; step++) {
         load_codes(form, codes, step, c);
         for (int r = 0; r < rows; r++) {
-            const int16_t *turns = x.first[r * x.stride].turns + STEP_WEIGHTS * step;
+            const int8_t *X = x.first[r * x.stride].bytes + STEP_WEIGHTS * step;
             for (int j = 0; j < SL_HALF; j++) {
-                products[r][j] +=
-                    c[4 * j] * turns[0] + c[4 * j + 1] * turns[2] + c[4 * j + 2] * turns[1] + c[4 * j + 3] * turns[3];
+                products[r][j] += c[4 * j] * X[0] + c[4 * j + 1] * X[1] + c[4 * j + 2] * X[2] + c[4 * j + 3] * X[3];
             }
         }
     }
@@ -123,7 +130,7 @@ INLINE void tile(struct sl_code_form form, int rows, const char *half, const str
         for (int i = 0; i < form.block; i++, x++) {
             at = load_scales(form, &block, at, of);
             for (int share = 0; share < SL_CODE_GROUP / form.shared; share++) {
-                add_share(form, rows, at, share, &of[share], (struct sl_code_rows){x, ldx}, sums);
+                add_share(form, rows, at, share, &of[share], (struct rows){x, ldx}, sums);
             }
             at += sl_code_group_bytes(form.bits);
         }
@@ -145,4 +152,4 @@ static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t r
     }
 }
 
-const struct sl_code_kernels sl_plain_code_kernels = {tiles, split, finish};
+const struct sl_code_kernels sl_plain_code_kernels = {CODE_TILE_ROWS, tiles, split, finish};
