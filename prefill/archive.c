@@ -61,12 +61,12 @@ static const struct {
     [SL_NOT_KEPT_STOPPING] = {SLUICE__V1__KEPT__KEPT_NOT_STOPPING, "this worker stops"},
 };
 
-// Counts a copy that is left out, and logs the first one for every reason.
+// Counts and logs a copy that is left out. The first one for every reason is a warning.
 static void count(struct sl_archive *archive, enum sl_not_kept why, int64_t n_tokens, const char *detail) {
     atomic_fetch_add(&archive->n_not_kept[why], 1);
     if (why == SL_NOT_KEPT_STOPPING || atomic_flag_test_and_set(&archive->told[why])) {
-        sl_log_debug("archive", "tokens=%lld not_kept=%s %s", (long long)n_tokens, sl_kept_word(reasons[why].said),
-                     detail);
+        sl_log_info("archive", "tokens=%lld not_kept=%s %s", (long long)n_tokens, sl_kept_word(reasons[why].said),
+                    detail);
     } else {
         sl_log_warn("archive",
                     "tokens=%lld not_kept=%s: %s, so later jobs read them again%s%s (said once; "

@@ -180,6 +180,7 @@ static enum sl_status generate(struct run *run, const struct sl_openai_request *
     struct sl_local_request asked = {.sampling = sl_job_sampling(message->sampling, &run->model),
                                      .is_chat = request->is_chat,
                                      .ignore_eos = message->ignore_eos,
+                                     .no_reuse = message->no_reuse,
                                      .stops = (const char *const *)message->stop,
                                      .n_stops = message->n_stop,
                                      .progress_fn = on_progress,
