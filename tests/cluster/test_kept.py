@@ -82,6 +82,24 @@ def test_the_longest_prompt_of_a_cluster_as_it_is_started():
             print(said, end="")
 
 
+def test_up_says_which_texts_fit():
+    with tempfile.TemporaryDirectory(prefix="sluice-kept-") as folder:
+        env = {**os.environ, "XDG_RUNTIME_DIR": folder}
+        try:
+            for positions, line in ((50000, None), (10 ** 6, "arena         256 MiB a worker: texts of up to 104857 tokens")):
+                model = random_folder.make("narrow", os.path.join(folder, str(positions)), positions=positions)
+                up = subprocess.run([SLUICE, "up", "--detach", "--model", model, "--port", "0", "--no-gateway", "--kvstore", "0"],
+                                    capture_output=True, text=True, timeout=120 * SLOW, env=env, stdin=subprocess.DEVNULL)
+                assert up.returncode == 0 and (line in up.stdout if line else "arena  " not in up.stdout), up
+            address = re.search(r"^ready rpc=(\S+)", up.stdout, re.M).group(1)
+            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:  # such a text is admitted
+                request = inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(104857 - 16)), recipe="full", max_new_tokens=16)
+                job = stub(channel.unary_unary, "sluice.v1.Inference.Submit")(request, timeout=60 * SLOW).job_id
+                stub(channel.unary_unary, "sluice.v1.Inference.Cancel")(inference.JobRequest(job_id=job), timeout=60 * SLOW)
+        finally:
+            subprocess.run([SLUICE, "down", "--all"], env=env, capture_output=True, timeout=60)
+
+
 def recommended():
     lines = subprocess.run([SLUICE, "recipes", "--recommended"], capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
     return [line.split()[1] for line in lines[1:]]

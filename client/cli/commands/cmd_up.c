@@ -163,6 +163,9 @@ static void print_cluster(const struct up *up, const Sluice__V1__WorkersReply *r
     if (up->here.log && !up->config.verbose) {
         printf("log           %s\n", up->here.log_path);
     }
+    if (sl_cluster_fits(up->cluster)[0]) {
+        printf("arena         %s\n", sl_cluster_fits(up->cluster));
+    }
     print_ready(up->cluster);
     if (up->config.cluster.tls) {
         const char *dir = up->config.cluster.tls;
