@@ -185,6 +185,22 @@ def test_a_copy_gives_way_to_a_job_that_needs_the_memory():
         assert again.statistics.n_reused_tokens == 3999 and again.statistics.kept == inference.KEPT_STORED, again
 
 
+def test_a_prompt_that_took_long_waits_longer_for_its_state():
+    n, boundary = 6000, 5632  # where the last chunk begins, which changes the state
+    job = inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(n)), max_new_tokens=2, ignore_eos=True, recipe="snapkv,budget=0.2")
+    with Cluster(worker_args={"prefill": ["--inject", "stall:3"]}) as cluster:
+        began = time.monotonic()
+        job_id = cluster.submit(job)
+        eventually(lambda: cluster.get(job_id).n_read_tokens >= boundary, 60, "the state is complete")
+        read = time.monotonic() - began
+        eventually(lambda: cluster.get(job_id).n_read_tokens == n - 1, 60, "the prompt is read")
+        waited = time.monotonic() - began - read
+        finished = list(cluster.watch(job_id))[-1].finished
+        print(f"{read:.2f} s of reading, and {waited:.2f} s for the state and the last chunk")
+        assert finished.statistics.kept_state == inference.KEPT_NOT_LATE, finished
+        assert waited > 0.5 + min(read, 20) / 6, (read, waited)  # half a second and a quarter of `read`, but not over 5 s
+
+
 def test_a_state_that_does_not_leave_costs_the_state_alone():
     job = inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(2000)), max_new_tokens=8, ignore_eos=True, recipe="snapkv,budget=0.2")
     with Cluster(kvstore=0) as fresh:
