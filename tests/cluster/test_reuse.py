@@ -234,6 +234,9 @@ def test_the_budget_holds_and_the_oldest_goes():
             store = [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0]
             return 1 <= store.load.stored_capsules <= 4 and store.load.stored_bytes <= 12 << 20 and store.load.leases == 0
         eventually(settled, 10, "the store settled within its budget")
+        evicted = store_stats(cluster.processes["kvstore-0"].address).evicted
+        with urllib.request.urlopen(f"http://{cluster.processes['kvstore-0'].admin}/metrics", timeout=10) as page:
+            assert 4 <= evicted and f"\nsluice_store_evicted_total {evicted}\n" in page.read().decode(), evicted
         assert cluster.answer(request(5000, seed=7))[0].statistics.n_reused_tokens > 0, "the youngest is still there"
         assert cluster.answer(request(5000, seed=0))[0].statistics.n_reused_tokens < 64, "the oldest is gone"
 
