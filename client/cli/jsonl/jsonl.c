@@ -139,6 +139,8 @@ static char *answer_json(const struct sl_openai_request *request, const struct s
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = result->n_tokens;
     statistics.n_reused_tokens = result->n_tokens - result->n_read;
+    statistics.not_cached =
+        asked->no_reuse ? SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF : SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
     statistics.n_output_tokens = result->n_output_tokens;
     statistics.prefill_ms = result->prefill_ms;
     statistics.ttft_ms = result->ttft_ms;
