@@ -64,6 +64,8 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_declare(page, SL_GAUGE, "sluice_store_bytes", "What is stored: capsules and segments.");
     sl_metrics_sample(page, "sluice_store_bytes", (double)(capsules.bytes + segments.bytes), "tier", "memory", NULL);
     sl_metrics_sample(page, "sluice_store_bytes", (double)disk.bytes, "tier", "disk", NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_store_evicted_total", "Capsules that were evicted from memory.");
+    sl_metrics_sample(page, "sluice_store_evicted_total", (double)capsules.n_evicted, NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_lookups_total",
                        "Prompts that were looked up, by where a capsule was found; none: nowhere.");
     // A capsule is counted as read back before it is counted as found, so the difference may briefly fall; a counter

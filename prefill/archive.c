@@ -15,6 +15,8 @@
 #define MAX_QUEUED  32
 #define BLOCK_SHARE 4     // copies into blocks are outside the arena: together at most this share of its size
 #define HOLD_MS     500   // time that a copy may keep its memory after a job asks for it
+#define READ_SHARE  4     // in addition to HOLD_MS, a job waits for its own state for this share of its reading time,
+#define WAIT_MS     5000  // and no longer than this
 #define AVOID_MS    10000 // time for which no copy goes to a store that was lost
 
 enum state { WAITING, RESERVING, SENDING };
@@ -61,12 +63,12 @@ static const struct {
     [SL_NOT_KEPT_STOPPING] = {SLUICE__V1__KEPT__KEPT_NOT_STOPPING, "this worker stops"},
 };
 
-// Counts a copy that is left out, and logs the first one for every reason.
+// Counts and logs a copy that is left out. The first one for every reason is a warning.
 static void count(struct sl_archive *archive, enum sl_not_kept why, int64_t n_tokens, const char *detail) {
     atomic_fetch_add(&archive->n_not_kept[why], 1);
     if (why == SL_NOT_KEPT_STOPPING || atomic_flag_test_and_set(&archive->told[why])) {
-        sl_log_debug("archive", "tokens=%lld not_kept=%s %s", (long long)n_tokens, sl_kept_word(reasons[why].said),
-                     detail);
+        sl_log_info("archive", "tokens=%lld not_kept=%s %s", (long long)n_tokens, sl_kept_word(reasons[why].said),
+                    detail);
     } else {
         sl_log_warn("archive",
                     "tokens=%lld not_kept=%s: %s, so later jobs read them again%s%s (said once; "
@@ -209,11 +211,17 @@ void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *
     }
 }
 
+// Returns how long the job waits for its state. Without the state, a later prompt reads for as long as this one has.
+static int64_t wait_ms(const struct sl_prefill_job *job) {
+    int64_t share_ms = (sl_now_ns() - job->started_ns) / SL_NS_PER_MS / READ_SHARE;
+    return HOLD_MS + (share_ms < WAIT_MS ? share_ms : WAIT_MS);
+}
+
 bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) {
     pthread_mutex_lock(&archive->mutex);
     struct entry *entry = find(archive, job);
     if (entry && job->release_ns == 0) {
-        job->release_ns = sl_deadline_in_ms(HOLD_MS);
+        job->release_ns = sl_deadline_in_ms(wait_ms(job));
     }
     if (entry && sl_now_ns() >= job->release_ns) {
         drop(archive, entry, SL_NOT_KEPT_LATE);

@@ -4,9 +4,9 @@
  *
  * Design: one thread sends the copies one by one, without making another copy in memory (prefill/copy.h). The archive
  *         owns a finished session from the end of its job on. A state between two chunks is sent from the session's
- *         pages while reading of the prompt continues. A job waits for at most HOLD_MS before a step that would change
- *         these pages; other jobs are read meanwhile. A small state is copied instead. If a store is slow or lost, the
- *         copy fails, but not the job.
+ *         pages while reading of the prompt continues. Before a step that would change these pages, a job waits for
+ *         HOLD_MS, and longer if it has read for long; other jobs are read meanwhile. A small state is copied instead.
+ *         If a store is slow or lost, the copy fails, but not the job.
  *
  *     WAITING --thread--> RESERVING --the store has room--> SENDING --> gone
  *        |                    |                                |
@@ -47,8 +47,7 @@ void sl_archive_destroy(struct sl_archive **archive); // drops the remaining cop
 // Queues a state between two chunks, on the engine's thread. If job->release_tokens is not 0 afterwards, no step of the
 // job may reach that token before sl_archive_release() has returned true.
 void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session);
-// Returns true when no copy reads the job's pages. Called on the engine's thread; the first call starts the job's
-// HOLD_MS.
+// Returns true when no copy reads the job's pages. Called on the engine's thread; the first call starts the job's wait.
 bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job);
 
 // Decides whether the job's finished session will be kept, and records this in job->kept. Called on the handler's

@@ -16,6 +16,7 @@
 #include "prefill/archive.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
+#include "proto/kept.h"
 
 struct sl_copy;
 
@@ -40,6 +41,7 @@ struct sl_prefill {
     struct sl_archive *archive;
     _Atomic int64_t n_jobs;
     _Atomic int64_t n_ship_failures[SL_N_SHIP_FAILURES];
+    _Atomic int64_t n_not_cached[SL_N_NOT_CACHED]; // prompts that were read from their beginning, by reason
     struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
 };
@@ -63,17 +65,18 @@ struct sl_prefill_job {
     struct sl_capsule_id capsule;
     const char *store_address; // "" for none
     int64_t store_bytes;       // capacity of this store; 0: not known
-    bool estimate_errors;
+    bool estimate_errors, no_reuse;
     struct sl_outbound outbound; // transfer of the capsule to the decode worker
     bool shipped_by_store;
     struct sl_offload *offload;      // for recipes that offload; NULL: all layers are in the capsule
     Sluice__V1__AnnexShare **shares; // [n_shares] for the decode worker
     size_t n_shares;
-    uint8_t *header;       // of the capsule, while it is shipped
-    int64_t capsule_bytes; // bytes shipped, including the header
-    struct sl_copy *copy;  // copy for the store, after sl_archive_prepare() has decided; NULL: none
-    Sluice__V1__Kept kept; // the result of that copy
-    atomic_int kept_state; // the same for the state between two chunks; any thread
+    uint8_t *header;                  // of the capsule, while it is shipped
+    int64_t capsule_bytes;            // bytes shipped, including the header
+    struct sl_copy *copy;             // copy for the store, after sl_archive_prepare() has decided; NULL: none
+    Sluice__V1__Kept kept;            // the result of that copy
+    Sluice__V1__NotCached not_cached; // why nothing was reused; NOT_SAID while that is open, or something was
+    atomic_int kept_state;            // the same for the state between two chunks; any thread
 
     // Used only by the engine's thread, from the inbox to READ:
     struct sl_prefill_job *next; // in the inbox or in line for memory
@@ -119,7 +122,8 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
 
 /*
  * reuse.c: looks for a stored prefix. If it is the whole prompt, the store ships it (job->shipped_by_store). If it is a
- * part, job->session holds it. If there is none, or the store fails, the prompt is read from its beginning.
+ * part, job->session holds it. If there is none, or the store fails, the prompt is read from its beginning, and
+ * job->not_cached says why.
  */
 enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                 struct sl_rpc_call *call, struct sl_error *err);

@@ -25,6 +25,12 @@ static void write_metrics(void *arg, FILE *page) {
     for (int i = 0; i < SL_N_SHIP_FAILURES; i++) {
         sl_metrics_sample(page, name, (double)atomic_load(&prefill->n_ship_failures[i]), "reason", reasons[i], NULL);
     }
+    static const char not_cached[] = "sluice_prompts_not_cached_total";
+    sl_metrics_declare(page, SL_COUNTER, not_cached, "Prompts of which nothing was reused.");
+    for (int i = 1; i < SL_N_NOT_CACHED; i++) {
+        sl_metrics_sample(page, not_cached, (double)atomic_load(&prefill->n_not_cached[i]), "reason",
+                          sl_not_cached_word((Sluice__V1__NotCached)i), NULL);
+    }
     sl_archive_write_metrics(prefill->archive, page);
 }
 

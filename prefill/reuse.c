@@ -11,6 +11,7 @@
  */
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/runner/reader.h"
 #include "prefill/internal.h"
 
 #define PRESS_MS 1000 // how long a stored prefix waits for memory that copies hold
@@ -40,7 +41,9 @@ static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_st
         job->n_reused = match->n_tokens;
         job->shipped_by_store = true;
         job->kept = SLUICE__V1__KEPT__KEPT_STORED;
-    } else if (status != SL_ERR_NOT_FOUND) {
+    } else if (status == SL_ERR_NOT_FOUND) {
+        job->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_DROPPED;
+    } else {
         sl_fail(err, status == SL_ERR_CANCELLED ? status : SL_ERR_PEER_STALE,
                 "kvstore %.80s could not ship to the decode worker: %.240s", store->address, why.text);
         sl_error_blame(err, SL_REASON_STORE, store->address);
@@ -73,11 +76,73 @@ static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_j
     }
 }
 
-enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
-                                struct sl_rpc_call *call, struct sl_error *err) {
-    if (!job->store_address[0]) {
+// Returns why a store that answered has nothing: for some recipes, prompts that begin alike are of no use.
+static Sluice__V1__NotCached missed(const struct sl_plan *plan) {
+    const struct sl_recipe *recipe = &plan->recipe;
+    if (sl_recipe_thins(recipe)) {
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_ONLY_WHOLE;
+    }
+    int64_t boundary = sl_reader_shared_tokens(plan) / recipe->chunk_tokens * recipe->chunk_tokens;
+    for (int l = 0; recipe->budget.ratio > 0 && l < plan->geometry.n_layers; l++) {
+        if (sl_plan_evicts_within(plan, l, boundary)) {
+            return SLUICE__V1__NOT_CACHED__NOT_CACHED_OTHER_LENGTH;
+        }
+    }
+    return SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_STORED;
+}
+
+// Returns why a stored prefix that could not be had is not used.
+static Sluice__V1__NotCached failed(enum sl_status status) {
+    switch (status) {
+    case SL_ERR_CANCELLED: // the job is
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
+    case SL_ERR_NOT_FOUND:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_DROPPED;
+    case SL_ERR_EXHAUSTED:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_NO_MEMORY;
+    case SL_ERR_PEER_LOST:
+    case SL_ERR_PEER_STALE:
+    case SL_ERR_DEADLINE:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_UNREACHABLE;
+    default:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED;
+    }
+}
+
+static void warn(const struct sl_prefill_job *job, const struct sl_error *why) {
+    sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why->text);
+}
+
+// Uses the match if that pays. Sets job->not_cached if it is not used, and only then.
+static enum sl_status use_match(struct sl_prefill_job *job, const struct sl_store_job *store,
+                                struct sl_store_match *match, const Sluice__V1__Grant *destination,
+                                struct sl_error *err) {
+    bool lacks = job->offload && sl_offload_n_stored(job->offload) < match->n_tokens;
+    cut_to_remote_kvs(job, match);
+    if (sl_store_match_is_whole(store, match)) {
+        return reuse_whole(job, store, match, destination, err);
+    }
+    if (!sl_store_match_pays(store, match)) {
+        job->not_cached = sl_recipe_thins(&job->plan.recipe) ? SLUICE__V1__NOT_CACHED__NOT_CACHED_ONLY_WHOLE
+                          : lacks                            ? SLUICE__V1__NOT_CACHED__NOT_CACHED_DROPPED
+                                                             : SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
         return SL_OK;
     }
+    struct sl_error why = {0};
+    enum sl_status status = resume(job, store, match, &why);
+    if (status == SL_OK) {
+        job->n_reused = match->n_tokens;
+        return SL_OK;
+    }
+    job->not_cached = failed(status);
+    if (status != SL_ERR_NOT_FOUND) {
+        warn(job, &why);
+    }
+    return SL_OK;
+}
+
+static enum sl_status ask_store(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                                struct sl_rpc_call *call, struct sl_error *err) {
     struct reuse_watch watch = {job, call};
     struct sl_store_job store = {.client = job->prefill->store,
                                  .address = job->store_address,
@@ -92,20 +157,29 @@ enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__Pr
     struct sl_store_match match;
     enum sl_status status = sl_store_lookup(&store, &match, &why);
     if (status == SL_OK) {
-        cut_to_remote_kvs(job, &match);
-        if (sl_store_match_is_whole(&store, &match)) {
-            status = reuse_whole(job, &store, &match, request->destination, err);
-            sl_store_release(store.client, store.address, match.lease_id);
-            return status;
-        }
-        if (sl_store_match_pays(&store, &match)) {
-            status = resume(job, &store, &match, &why);
-            job->n_reused = status == SL_OK ? match.n_tokens : 0;
-        }
+        status = use_match(job, &store, &match, request->destination, err);
         sl_store_release(store.client, store.address, match.lease_id);
+        return status;
     }
-    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
-        sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why.text);
+    job->not_cached = status == SL_ERR_NOT_FOUND ? missed(&job->plan) : failed(status);
+    if (status != SL_ERR_NOT_FOUND) {
+        warn(job, &why);
     }
     return SL_OK;
+}
+
+enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                                struct sl_rpc_call *call, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    if (job->no_reuse) {
+        job->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF;
+    } else if (!job->store_address[0]) {
+        job->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NO_STORE;
+    } else {
+        status = ask_store(job, request, call, err);
+    }
+    if (job->not_cached != SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID) {
+        atomic_fetch_add(&job->prefill->n_not_cached[job->not_cached], 1);
+    }
+    return status;
 }

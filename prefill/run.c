@@ -51,6 +51,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->id = request->job_id;
     job->tokens = request->tokens->ids;
     job->estimate_errors = request->estimate_errors;
+    job->no_reuse = request->no_reuse;
     job->store_address = request->kvstore_address ? request->kvstore_address : "";
     job->store_bytes = request->kvstore_bytes;
     const struct sl_model_config *model = prefill->node.runtime.config;
@@ -261,6 +262,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
         sl_session_get_stats(job->session, &stats);
         statistics.slots_per_head = stats.n_slots_mean;
     }
+    statistics.not_cached = job->not_cached;
     statistics.kept = job->kept;
     statistics.kept_state = (Sluice__V1__Kept)atomic_load(&job->kept_state);
     sl_error_statistics_attach(&job->errors, &statistics);
@@ -416,8 +418,10 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
         status = err->status = SL_ERR_PEER_STALE;
     }
     count_way(prefill, job, status);
-    sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
-                (long long)job->plan.n_prompt, (long long)job->n_reused, atomic_load(&job->outbound.shipped_bytes));
+    const char *not_cached = sl_not_cached_word(job->not_cached);
+    sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu%s%s", job->id, sl_status_text(status),
+                (long long)job->plan.n_prompt, (long long)job->n_reused, atomic_load(&job->outbound.shipped_bytes),
+                not_cached ? " not_cached=" : "", not_cached ? not_cached : "");
     if (job->offload) {
         log_offload(job);
     }

@@ -51,7 +51,8 @@ struct sl_store_match {
 
 /*
  * Finds the longest stored prefix for this model and recipe. A recipe that evicts can resume only from a state between
- * two chunks, other recipes from any multiple of SL_PREFIX_BLOCK. SL_ERR_NOT_FOUND: none.
+ * two chunks, other recipes from any multiple of SL_PREFIX_BLOCK. SL_ERR_NOT_FOUND: none. SL_ERR_PEER_STALE: the store
+ * has failed lately and was not asked.
  */
 enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_match *match_out, struct sl_error *err);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: words for the state of a prompt's copies, which later jobs can resume from (Statistics.kept).
+// Purpose: words for what a job took from stores (Statistics.not_cached) and what later jobs can take (Statistics.kept).
 #pragma once
 
 #include <stddef.h>
@@ -33,4 +33,24 @@ static inline const char *sl_kept_word(Sluice__V1__Kept kept) {
     default: // e.g. a value of a newer worker
         return NULL;
     }
+}
+
+#define SL_N_NOT_CACHED (SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED + 1)
+
+// Returns why nothing of the prompt was reused, as sluice_prompts_not_cached_total names it. NULL: the worker does not
+// report it.
+static inline const char *sl_not_cached_word(Sluice__V1__NotCached why) {
+    static const char *const words[SL_N_NOT_CACHED] = {
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF] = "off",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_NO_STORE] = "no_store",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_UNREACHABLE] = "unreachable",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_STORED] = "not_stored",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_OTHER_LENGTH] = "other_length",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_ONLY_WHOLE] = "only_whole",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE] = "too_little",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_NO_MEMORY] = "no_memory",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_DROPPED] = "dropped",
+        [SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED] = "failed",
+    };
+    return why > 0 && why < SL_N_NOT_CACHED ? words[why] : NULL; // a newer worker may send more
 }

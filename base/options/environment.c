@@ -37,7 +37,7 @@ static const char *const of_commands[] = {
     "hidden-size", "host", "http-port", "ignore-eos", "in-time", "index-url", "interval", "json",
     "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers",  "limit", "link",  "local",
     "logits", "long-tokens", "lr",  "max-new-tokens",  "max-tokens", "memory",
-    "models", "no-gateway", "no-history", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
+    "models", "no-gateway", "no-history", "no-reuse", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
     "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
     "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 

@@ -216,6 +216,7 @@ static void choose_arena(struct sl_cluster *cluster) {
     int64_t bytes = sl_cluster_arena_bytes(&model, sl_cluster_memory(""), n_workers);
     snprintf(cluster->arena, sizeof cluster->arena, "%lldM", (long long)(bytes >> 20));
     config->arena = cluster->arena;
+    sl_cluster_arena_describe(&model, bytes, cluster->fits, sizeof cluster->fits);
 }
 
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
@@ -270,6 +271,9 @@ const struct sl_tls_files *sl_cluster_operator(const struct sl_cluster *cluster)
 }
 const char *sl_cluster_address(const struct sl_cluster *cluster) {
     return cluster->address;
+}
+const char *sl_cluster_fits(const struct sl_cluster *cluster) {
+    return cluster->fits;
 }
 size_t sl_cluster_n_children(const struct sl_cluster *cluster) {
     return cluster->n_children;

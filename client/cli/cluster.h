@@ -78,6 +78,8 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
 
 // Address of the coordinator, or of all, in the format of clients
 const char *sl_cluster_address(const struct sl_cluster *cluster);
+// Returns which texts fit the workers' memory, if no option sets that and not all do; otherwise "".
+const char *sl_cluster_fits(const struct sl_cluster *cluster);
 const struct sl_tls_files *
 // The operator's certificate; NULL: the cluster has no certificates
 sl_cluster_operator(const struct sl_cluster *cluster);

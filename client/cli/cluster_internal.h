@@ -24,6 +24,7 @@ struct sl_cluster {
     FILE *file;
     char bin[512];  // folder of the executables
     char arena[32]; // config.arena points to it if no option sets that
+    char fits[192]; // sl_cluster_arena_describe() of it
     char address[1024];
     size_t n_children, n_allocated;
     struct sl_child *children;         // an etcd if there is one, the coordinators, workers, and the gateway

@@ -311,7 +311,9 @@ static const char *bytes_text(int64_t bytes, char *buf, size_t buf_bytes) {
 static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, "prompt       %lld tokens", (long long)s->n_prompt_tokens);
     if (s->prefill_ms > 0 || s->capsule_bytes > 0 || s->n_reused_tokens > 0) {
-        fprintf(file, ", %lld of them reused, %lld read", (long long)s->n_reused_tokens,
+        const char *why = sl_not_cached_word(s->not_cached);
+        fprintf(file, ", %lld of them reused%s%s%s, %lld read", (long long)s->n_reused_tokens,
+                why ? " (not cached: " : "", why ? why : "", why ? ")" : "",
                 (long long)(s->n_prompt_tokens - s->n_reused_tokens));
     }
     char small[32], large[32];

@@ -237,6 +237,7 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
     request->message.deadline_ms = config->deadline_ms;
     request->message.ignore_eos = config->ignore_eos;
     request->message.estimate_errors = config->estimate_errors;
+    request->message.no_reuse = config->no_reuse;
     request->message.label = (char *)config->label;
     return SL_OK;
 }

@@ -15,7 +15,7 @@ struct sl_request_config {
     struct sl_option_list questions; // the first is part of the prompt, each other one is a later turn
     int64_t max_new, top_k, seed, deadline_ms;
     double ship_at_most, temperature, top_p, repetition_penalty;
-    bool chat, raw, ignore_eos, estimate_errors;
+    bool chat, raw, ignore_eos, estimate_errors, no_reuse;
     // If true, the option overrides the model's own value
     bool has_temperature, has_top_k, has_top_p, has_repetition_penalty;
     bool has_seed, has_max_new;
@@ -73,6 +73,8 @@ struct sl_request_config {
                       SL_FIELD(type, request.ignore_eos)),                                                             \
         SL_OPTION_ROW("estimate-errors", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
                       "estimate what compression costs, layer by layer", SL_FIELD(type, request.estimate_errors)),     \
+        SL_OPTION_ROW("no-reuse", 0, SL_OPTION_FLAG, NULL, NULL,                                                       \
+                      "read the whole prompt, even if a store has its beginning", SL_FIELD(type, request.no_reuse)),   \
         SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job",                            \
                       SL_FIELD(type, request.deadline_ms), 1, 604800000),                                              \
         SL_OPTION_ROW("label", 0, SL_OPTION_STRING, "", "TEXT", "shown by `sluice jobs`",                              \

@@ -96,7 +96,7 @@ struct sl_job_spec {
     int32_t max_new_tokens;
     char *stop[SL_MAX_STOPS]; // owned
     int n_stop;
-    bool ignore_eos, estimate_errors;
+    bool ignore_eos, estimate_errors, no_reuse;
     char label[SL_MAX_LABEL + 1];
     char tenant[SL_TENANT_BYTES]; // the owner; "": an operator, or tenants are not told apart
     struct sl_hash128 salt;       // the tenant's, of prefix hashes

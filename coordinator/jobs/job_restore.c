@@ -46,6 +46,9 @@ static void take_statistics(struct sl_job *job, const Sluice__V1__Statistics *to
     statistics->retries = told->retries;
     statistics->slots_merged = told->slots_merged;
     statistics->slots_fetched = told->slots_fetched;
+    statistics->kept = told->kept;
+    statistics->kept_state = told->kept_state;
+    statistics->not_cached = told->not_cached;
     copy_text(job->transport, sizeof job->transport, told->transport);
     statistics->transport = job->transport;
     statistics->recipe = job->spec.recipe;

@@ -296,6 +296,7 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
     struct sl_job_spec spec = {.submitted_ns = sl_now_ns(),
                                .ignore_eos = request->ignore_eos,
                                .estimate_errors = request->estimate_errors,
+                               .no_reuse = request->no_reuse,
                                .salt = setting->salt};
     enum sl_status status = check_label(request->label, &spec, err);
     if (status == SL_OK) {

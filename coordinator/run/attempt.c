@@ -247,6 +247,7 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     request.kvstore_address = store;
     request.kvstore_bytes = store_bytes;
     request.estimate_errors = spec->estimate_errors;
+    request.no_reuse = spec->no_reuse;
     request.n_positions = spec->n_tokens + spec->max_new_tokens;
     request.salt = salt_of(spec);
     request.term = term_of(run);

@@ -99,6 +99,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         statistics->slots_merged = known->slots_merged;
         statistics->kept = known->kept;
         statistics->kept_state = known->kept_state;
+        statistics->not_cached = known->not_cached;
         if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
             statistics->prefill_peak_bytes = known->prefill_peak_bytes;
         }

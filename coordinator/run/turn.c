@@ -48,6 +48,9 @@ static enum sl_turn_mode without_worker(struct sl_run *run) {
 }
 
 enum sl_turn_mode sl_turn_first_mode(struct sl_run *run) {
+    if (run->job->spec.no_reuse) {
+        return SL_TURN_WHOLE;
+    }
     return run->from.n_kept > 0 && run->from.lease_id[0] != '\0' ? SL_TURN_KEPT : without_worker(run);
 }
 

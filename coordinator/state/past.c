@@ -102,6 +102,7 @@ enum sl_status sl_past_accept(const struct sl_job *job, uint64_t model, bool att
     request.n_stop = (size_t)spec->n_stop;
     request.ignore_eos = spec->ignore_eos;
     request.estimate_errors = spec->estimate_errors;
+    request.no_reuse = spec->no_reuse;
     request.label = (char *)spec->label;
     request.idempotency_key = (char *)spec->key;
     request.resumption = &resumption;

@@ -185,7 +185,7 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
 static enum sl_status begin_at_shared_prefix(struct sl_conversation *c, const struct sl_local_request *request,
                                              int64_t end, const struct sl_plan *plan, struct sl_error *err) {
     const struct sl_local *local = c->local;
-    return local->shared_prefixes && !c->writer.session && !request->estimate_errors
+    return local->shared_prefixes && !c->writer.session && !request->estimate_errors && !request->no_reuse
                ? sl_shared_prefixes_resume(local->shared_prefixes, plan, c->tokens, c->max_tokens - end,
                                            local->runtime.arena, &c->writer.session, err)
                : SL_OK;

@@ -48,6 +48,7 @@ struct sl_local_request {
     bool is_chat;           // for max_new_tokens 0: the budget reaches to the context's end
     bool ignore_eos;
     bool estimate_errors; // see struct sl_local_result
+    bool no_reuse;        // starts from no shared prefix
     const char *const *stops;
     size_t n_stops;
     // For a later turn: its prompt replaces the last token that was written (one that ends a text, which the prompt

@@ -338,6 +338,13 @@ static enum sl_status take_ignore_eos(const struct taking *taking) {
     return status;
 }
 
+static enum sl_status take_reuse(const struct taking *taking) {
+    bool reuse = true;
+    enum sl_status status = take_boolean(taking, &reuse);
+    taking->request->message.no_reuse = status == SL_OK && !reuse;
+    return status;
+}
+
 static enum sl_status take_deadline_ms(const struct taking *taking) {
     // Int32, because the gateway adds to it
     return take_integer(taking, 1, INT32_MAX, &taking->request->message.deadline_ms);
@@ -405,6 +412,7 @@ static const struct field {
     {"top_k", BOTH, take_top_k},
     {"repetition_penalty", BOTH, take_repetition_penalty},
     {"ignore_eos", BOTH, take_ignore_eos},
+    {"reuse", BOTH, take_reuse},
     {"deadline_ms", BOTH, take_deadline_ms},
     // Not supported.
     {"n", BOTH, take_one},

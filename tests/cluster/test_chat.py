@@ -221,6 +221,21 @@ def test_at_a_terminal():
             assert "/help" not in file.read()
 
 
+def test_a_turn_says_what_was_read_and_why():
+    with Cluster() as cluster:
+        here = Terminal("-c", cluster.coordinator.address, "-n", "4", "--no-history")
+        here.prompt()
+        here.type("lantern lantern lantern\r")
+        here.expect(r"\[(\d+) of \1 tokens read, not cached: not_stored, \d+ written, the first after \d+ ms\]")
+        here.prompt()
+        here.type("lantern\r")
+        read, n = here.expect(r"\[(\d+) of (\d+) tokens read, \d+ written, the first").groups()
+        assert int(read) < int(n), (read, n)
+        here.prompt()
+        here.type("\x04")
+        assert here.end() == 0, here.all[-1500:]
+
+
 def test_two_at_once_keep_the_lines_of_both():
     with tempfile.TemporaryDirectory() as state:
         both = [Terminal(*LOCAL, env={"XDG_STATE_HOME": state}) for _ in range(2)]

@@ -134,6 +134,10 @@ def test_completions_are_those_of_one_process():
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] and usage["prompt_tokens"] > 100
         assert reply["sluice"]["full_bytes"] > 0 and reply["sluice"]["recipe"] == "full,format=int8", reply["sluice"]
         eventually(lambda: gateway.complete()["usage"]["prompt_tokens_details"]["cached_tokens"] > 100, 20, "the prompt is read from a store")
+        assert reply["sluice"]["not_cached"] == "not_stored" and "not_cached" not in gateway.complete(reuse=True)["sluice"], reply["sluice"]
+        anew = gateway.complete(reuse=False)
+        assert anew["sluice"]["not_cached"] == "off" and anew["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, anew
+        assert finished_text(anew) == finished_text(reply)
 
         # Ours, and token ids.
         small = gateway.complete(recipe="h2o,budget=0.5,format=int4", ignore_eos=True, max_tokens=5, stop=None)

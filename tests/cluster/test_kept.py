@@ -82,6 +82,24 @@ def test_the_longest_prompt_of_a_cluster_as_it_is_started():
             print(said, end="")
 
 
+def test_up_says_which_texts_fit():
+    with tempfile.TemporaryDirectory(prefix="sluice-kept-") as folder:
+        env = {**os.environ, "XDG_RUNTIME_DIR": folder}
+        try:
+            for positions, line in ((50000, None), (10 ** 6, "arena         256 MiB a worker: texts of up to 104857 tokens")):
+                model = random_folder.make("narrow", os.path.join(folder, str(positions)), positions=positions)
+                up = subprocess.run([SLUICE, "up", "--detach", "--model", model, "--port", "0", "--no-gateway", "--kvstore", "0"],
+                                    capture_output=True, text=True, timeout=120 * SLOW, env=env, stdin=subprocess.DEVNULL)
+                assert up.returncode == 0 and (line in up.stdout if line else "arena  " not in up.stdout), up
+            address = re.search(r"^ready rpc=(\S+)", up.stdout, re.M).group(1)
+            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:  # such a text is admitted
+                request = inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(104857 - 16)), recipe="full", max_new_tokens=16)
+                job = stub(channel.unary_unary, "sluice.v1.Inference.Submit")(request, timeout=60 * SLOW).job_id
+                stub(channel.unary_unary, "sluice.v1.Inference.Cancel")(inference.JobRequest(job_id=job), timeout=60 * SLOW)
+        finally:
+            subprocess.run([SLUICE, "down", "--all"], env=env, capture_output=True, timeout=60)
+
+
 def recommended():
     lines = subprocess.run([SLUICE, "recipes", "--recommended"], capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
     return [line.split()[1] for line in lines[1:]]
@@ -146,8 +164,8 @@ def test_a_prompt_larger_than_the_store_is_said():
                                                                    recipe="full"))
             assert finished.statistics.kept == inference.KEPT_NOT_TOO_LARGE, finished.statistics
         assert not_kept(cluster, "too_large") == 2
-        warnings = [line for line in cluster.processes["prefill-0"].errors().splitlines() if "not_kept=too_large" in line]
-        assert len(warnings) == 1 and "--arena" in warnings[0], warnings
+        lines = [line for line in cluster.processes["prefill-0"].errors().splitlines() if "not_kept=too_large" in line]
+        assert [line.split()[1] for line in lines] == ["warn", "info"] and "--arena" in lines[0], lines
 
 
 def test_a_copy_gives_way_to_a_job_that_needs_the_memory():
@@ -165,6 +183,22 @@ def test_a_copy_gives_way_to_a_job_that_needs_the_memory():
         eventually(lambda: settled(cluster), 10, "the second one is stored")
         again, _ = cluster.answer(job(1))
         assert again.statistics.n_reused_tokens == 3999 and again.statistics.kept == inference.KEPT_STORED, again
+
+
+def test_a_prompt_that_took_long_waits_longer_for_its_state():
+    n, boundary = 6000, 5632  # where the last chunk begins, which changes the state
+    job = inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(n)), max_new_tokens=2, ignore_eos=True, recipe="snapkv,budget=0.2")
+    with Cluster(worker_args={"prefill": ["--inject", "stall:3"]}) as cluster:
+        began = time.monotonic()
+        job_id = cluster.submit(job)
+        eventually(lambda: cluster.get(job_id).n_read_tokens >= boundary, 60, "the state is complete")
+        read = time.monotonic() - began
+        eventually(lambda: cluster.get(job_id).n_read_tokens == n - 1, 60, "the prompt is read")
+        waited = time.monotonic() - began - read
+        finished = list(cluster.watch(job_id))[-1].finished
+        print(f"{read:.2f} s of reading, and {waited:.2f} s for the state and the last chunk")
+        assert finished.statistics.kept_state == inference.KEPT_NOT_LATE, finished
+        assert waited > 0.5 + min(read, 20) / 6, (read, waited)  # half a second and a quarter of `read`, but not over 5 s
 
 
 def test_a_state_that_does_not_leave_costs_the_state_alone():

@@ -1,11 +1,19 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The kvstore keeps capsules: a second job with the same prefix, model and recipe does not read it again, and says so."""
-from harness import Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, tokens
+import os
+import subprocess
+import urllib.request
+
+from harness import BIN, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, store_stats, tokens
 
 
 def stored(cluster):
     return sum(w.load.stored_capsules for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE)
+
+
+def logprobs(events):
+    return [event.token.logprob for event in events if event.HasField("token")]
 
 
 def answer_after_storing(cluster, job, at_least):
@@ -75,6 +83,134 @@ def test_a_large_capsule_is_not_fetched_for_a_small_part_of_it():
         assert cluster.answer(job(2000, 2))[0].statistics.n_reused_tokens == 0
 
 
+def capsules(cluster):
+    """Returns how many were ever stored. Asks the store itself, because heartbeats come later."""
+    stats = store_stats(cluster.processes["kvstore-0"].address)
+    return stats.capsules + stats.evicted
+
+
+def not_cached(cluster):
+    """Returns what prefill has counted: {reason: number}, without zeros."""
+    with urllib.request.urlopen(f"http://{cluster.processes['prefill-0'].admin}/metrics", timeout=10) as page:
+        lines = [line.split('"') for line in page.read().decode().splitlines() if line.startswith("sluice_prompts_not_cached_total{")]
+    return {line[1]: int(line[2][1:]) for line in lines if line[2] != "} 0"}
+
+
+def test_an_answer_says_why_nothing_was_reused():
+    said = inference.NotCached.Value
+    thins = "tailorkv,score=cis,budget=0.5,when=chunk"
+    cases = [  # recipe, tokens of the first prompt, of the second one, which shares 600 with it, and why that is read
+        ("full", 900, 900, "NOT_SAID"),
+        ("full", 500, 620, "TOO_LITTLE"),         # less than a chunk is the same
+        ("full", 2600, 900, "TOO_LITTLE"),        # and here a small part of what would be fetched
+        ("snapkv,budget=0.2", 1200, 1300, "NOT_SAID"),
+        ("snapkv,budget=0.2", 500, 540, "NOT_STORED"),   # no chunk ends within what both share
+        ("h2o,budget=0.5,when=end", 1900, 1300, "NOT_STORED"),
+        ("h2o,budget=0.25,chunk=256", 1250, 2200, "OTHER_LENGTH"),
+        ("h2o,budget=200,chunk=256", 700, 900, "NOT_SAID"),
+        (thins, 1200, 1300, "ONLY_WHOLE"),
+    ]
+    expected = {}
+    with Cluster() as cluster:
+        for case, (recipe, first, second, why) in enumerate(cases):
+            def job(n, seed, **fields):
+                prompt = [2045, 100 + case, *ids(n, seed)[2:]]
+                return inference.GenerateRequest(tokens=inference.TokenIds(ids=prompt), recipe=recipe, max_new_tokens=2, ignore_eos=True,
+                                                 **fields)
+            before = capsules(cluster)
+            alone, _ = cluster.answer(job(first, 1))
+            assert alone.statistics.not_cached in (said("NOT_CACHED_NOT_STORED"), said("NOT_CACHED_OTHER_LENGTH"),
+                                                   said("NOT_CACHED_ONLY_WHOLE")), (recipe, alone)
+            eventually(lambda: capsules(cluster) > before, 10, f"{recipe}: the first prompt is stored")
+            finished, _ = cluster.answer(job(second, 2))
+            assert finished.statistics.not_cached == said("NOT_CACHED_" + why), (recipe, first, second, finished.statistics)
+            assert (finished.statistics.n_reused_tokens == 0) == (why != "NOT_SAID"), (recipe, finished)
+            for one in (alone, finished):
+                word = inference.NotCached.Name(one.statistics.not_cached)[len("NOT_CACHED_"):].lower()
+                expected[word] = expected.get(word, 0) + 1
+        del expected["not_said"]
+        assert not_cached(cluster) == expected, (not_cached(cluster), expected)
+        lines = [line for line in cluster.processes["prefill-0"].errors().splitlines() if " not_cached=" in line]
+        assert len(lines) == sum(expected.values()) and all(line.split()[1] == "info" for line in lines), lines
+    with Cluster(kvstore=0) as cluster:
+        assert cluster.answer(request(1000))[0].statistics.not_cached == inference.NOT_CACHED_NO_STORE
+        assert not_cached(cluster) == {"no_store": 1}
+
+
+def test_one_request_can_be_read_anew():
+    with Cluster() as cluster:
+        first, events = answer_after_storing(cluster, request(4000), 1)
+        anew, again = cluster.answer(request(4000, no_reuse=True))
+        assert anew.statistics.n_reused_tokens == 0 and anew.statistics.not_cached == inference.NOT_CACHED_OFF, anew
+        assert anew.statistics.prefill_ms > 0 and tokens(again) == tokens(events)
+        assert anew.statistics.kept == inference.KEPT_PENDING, anew  # the store says that it has it
+        after, _ = cluster.answer(request(4000))
+        assert after.statistics.n_reused_tokens == after.statistics.n_prompt_tokens - 1
+        assert after.statistics.not_cached == inference.NOT_CACHED_NOT_SAID
+        run = lambda *more: subprocess.run([os.path.join(BIN, "sluice"), "run", "-c", cluster.coordinator.address, "--raw", "-n", "2",
+                                            "--prompt", document(3000), *more], capture_output=True, text=True, timeout=60, check=True).stderr
+        assert "0 of them reused (not cached: not_stored)" in run()
+        eventually(lambda: "of them reused, 1 read" in run(), 10, "the prompt is stored")
+        assert "0 of them reused (not cached: off)" in run("--no-reuse")
+
+
+def turn(text, name, **fields):
+    return inference.GenerateRequest(text=text, max_new_tokens=4, ignore_eos=True, conversation=inference.Conversation(id=name, keep_ms=60000), **fields)
+
+
+def end(cluster, name):
+    cluster._call("sluice.v1.Inference.EndConversation", inference.ConversationRequest(id=name))
+
+
+def test_a_turn_can_be_read_anew():
+    with Cluster(kvstore=0) as fresh, Cluster() as cluster:
+        begin = document(2000)
+        first, _ = answer_after_storing(cluster, turn(begin, "one", recipe="full,format=int4"), 1)
+        text = begin + first.text + " more"
+        anew, events = cluster.answer(turn(text, "one", recipe="full,format=int4", no_reuse=True))
+        alone, expected = fresh.answer(inference.GenerateRequest(text=text, recipe="full,format=int4", max_new_tokens=4, ignore_eos=True))
+        assert anew.statistics.n_reused_tokens == 0 and anew.statistics.not_cached == inference.NOT_CACHED_OFF, anew
+        assert tokens(events) == tokens(expected) and logprobs(events) == logprobs(expected)
+        after, _ = cluster.answer(turn(text + anew.text + " more", "one", recipe="full,format=int4"))  # goes on from that turn
+        assert after.statistics.n_reused_tokens == anew.statistics.n_prompt_tokens + 3, after
+        end(cluster, "one")
+
+
+def test_what_a_hit_on_quantized_pages_may_change():
+    """docs/RECIPES.md, Reuse: the bits of a conversation's next turn over the same pages, and close to those of the prompt read alone."""
+    with Cluster(kvstore=0) as fresh, Cluster() as cluster:
+        for recipe in ("full,format=int8", "full,format=int4"):
+            ask = lambda text: inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=4, ignore_eos=True)
+            begin = document(4000)
+            begin += " a" * ((1 - fresh.answer(ask(begin))[0].statistics.n_prompt_tokens) % 64)  # pages that are full
+            before = capsules(cluster)
+            first, _ = cluster.answer(turn(begin, recipe, recipe=recipe))
+            eventually(lambda: capsules(cluster) == before + 2, 10, "the prompt and the conversation are stored")
+            text, n = begin + first.text + " and the lantern", first.statistics.n_prompt_tokens
+            next_turn, by_turn = cluster.answer(turn(text, recipe, recipe=recipe))
+            hit, by_hit = cluster.answer(ask(text))
+            alone, by_itself = fresh.answer(ask(text))
+            assert n % 64 == 1 and next_turn.statistics.n_prompt_tokens == hit.statistics.n_prompt_tokens, (first, next_turn, hit)
+            assert next_turn.statistics.n_reused_tokens == n + 3 and hit.statistics.n_reused_tokens == n - 1, (next_turn, hit)
+            assert tokens(by_hit) == tokens(by_turn) and logprobs(by_hit) == logprobs(by_turn), (recipe, logprobs(by_hit), logprobs(by_turn))
+            differences = [abs(a - b) for a, b in zip(logprobs(by_hit), logprobs(by_itself))]
+            print(recipe, "log-probabilities differ by", differences, flush=True)
+            assert 0 < differences[0] < 0.05, (recipe, differences)
+            end(cluster, recipe)
+        # Quantized resident layers beside offloaded ones; no worker retains such a session.
+        ask = lambda end, **fields: inference.GenerateRequest(text=document(4000) + end, recipe="tailorkv", max_new_tokens=1, ignore_eos=True,
+                                                              **fields)
+        before = capsules(cluster)
+        cluster.answer(ask(""))
+        eventually(lambda: capsules(cluster) == before + 1, 10, "the prompt is stored")
+        hit, by_hit = cluster.answer(ask(" and the lantern"))
+        _, by_itself = cluster.answer(ask(" and the lantern", no_reuse=True))
+        assert hit.statistics.n_reused_tokens > 0.9 * hit.statistics.n_prompt_tokens, hit
+        difference = abs(logprobs(by_hit)[0] - logprobs(by_itself)[0])
+        print("tailorkv: log-probabilities differ by", difference)
+        assert 0 < difference < 0.05, difference
+
+
 def test_a_store_that_stands_still_costs_a_delay_not_the_job():
     with Cluster(worker_args={"kvstore": ["--inject", "stall:1"]}) as cluster:
         first, events = answer_after_storing(cluster, request(4000), 1)
@@ -98,6 +234,9 @@ def test_the_budget_holds_and_the_oldest_goes():
             store = [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0]
             return 1 <= store.load.stored_capsules <= 4 and store.load.stored_bytes <= 12 << 20 and store.load.leases == 0
         eventually(settled, 10, "the store settled within its budget")
+        evicted = store_stats(cluster.processes["kvstore-0"].address).evicted
+        with urllib.request.urlopen(f"http://{cluster.processes['kvstore-0'].admin}/metrics", timeout=10) as page:
+            assert 4 <= evicted and f"\nsluice_store_evicted_total {evicted}\n" in page.read().decode(), evicted
         assert cluster.answer(request(5000, seed=7))[0].statistics.n_reused_tokens > 0, "the youngest is still there"
         assert cluster.answer(request(5000, seed=0))[0].statistics.n_reused_tokens < 64, "the oldest is gone"
 

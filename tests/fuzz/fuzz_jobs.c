@@ -186,7 +186,7 @@ static ProtobufCMessage *prefill_request(const struct job *job, uint16_t lies) {
     grant.capacity_bytes = lies & 32 ? fuzz_draw_number() : (int64_t)ARENA_BYTES;
     request.destination = lies & 4 && how & 2 ? NULL : &grant;
     request.kvstore_address = (char *)(lies & 64 ? fuzz_draw_text() : how & 8 ? "store:1" : "");
-    request.estimate_errors = how & 16;
+    request.no_reuse = request.estimate_errors = how & 16;
     request.n_positions = lies & 128 ? fuzz_draw_number() : (int64_t)job->n_tokens + 64;
     request.n_stores = how & 32 || lies & 256 ? how >> 6 : 1;
     for (size_t i = 0; i < request.n_stores; i++) {

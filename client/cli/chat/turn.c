@@ -8,6 +8,7 @@
 #include "client/cli/chat/chat.h"
 #include "client/cli/message_json.h"
 #include "engine/text/tokenizer/tokenizer.h"
+#include "proto/kept.h"
 
 #define MAX_MESSAGE_BYTES ((size_t)4 << 20) // limit of a coordinator for one message; a chat must fit in one
 // The cluster ends the job at its deadline and reports that: wait a little longer for the report
@@ -151,14 +152,16 @@ static void count(struct sl_chat_session *chat) {
                                                          .n_read = s->n_prompt_tokens - s->n_reused_tokens,
                                                          .n_written = s->n_output_tokens,
                                                          .ttft_ms = s->ttft_ms,
-                                                         .total_ms = s->total_ms};
+                                                         .total_ms = s->total_ms,
+                                                         .not_cached = sl_not_cached_word(s->not_cached)};
 }
 
 static void tell_turn(const struct sl_chat_session *chat) {
     if (chat->n_turns > 0 && !chat->config->quiet && !chat->config->tool.json && sl_terminal_width(STDERR_FILENO) > 0) {
         const struct sl_chat_turn *turn = &chat->turns[chat->n_turns - 1];
-        fprintf(stderr, "[%lld of %lld tokens read, %lld written, the first after %.0f ms]\n", (long long)turn->n_read,
-                (long long)turn->n_context, (long long)turn->n_written, turn->ttft_ms);
+        fprintf(stderr, "[%lld of %lld tokens read%s%s, %lld written, the first after %.0f ms]\n",
+                (long long)turn->n_read, (long long)turn->n_context, turn->not_cached ? ", not cached: " : "",
+                turn->not_cached ? turn->not_cached : "", (long long)turn->n_written, turn->ttft_ms);
     }
 }
 

@@ -16,7 +16,7 @@
 #include "client/cli/cluster.h"
 #include "client/cli/clusters_here.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/listing.h"
+#include "client/cli/commands/listing.h"
 #include "client/cli/message_json.h"
 #include "client/cli/tool.h"
 
@@ -162,6 +162,9 @@ static void print_cluster(const struct up *up, const Sluice__V1__WorkersReply *r
     sl_workers_print(reply, stdout);
     if (up->here.log && !up->config.verbose) {
         printf("log           %s\n", up->here.log_path);
+    }
+    if (sl_cluster_fits(up->cluster)[0]) {
+        printf("arena         %s\n", sl_cluster_fits(up->cluster));
     }
     print_ready(up->cluster);
     if (up->config.cluster.tls) {

@@ -139,6 +139,8 @@ static char *answer_json(const struct sl_openai_request *request, const struct s
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = result->n_tokens;
     statistics.n_reused_tokens = result->n_tokens - result->n_read;
+    statistics.not_cached =
+        asked->no_reuse ? SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF : SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
     statistics.n_output_tokens = result->n_output_tokens;
     statistics.prefill_ms = result->prefill_ms;
     statistics.ttft_ms = result->ttft_ms;
@@ -180,6 +182,7 @@ static enum sl_status generate(struct run *run, const struct sl_openai_request *
     struct sl_local_request asked = {.sampling = sl_job_sampling(message->sampling, &run->model),
                                      .is_chat = request->is_chat,
                                      .ignore_eos = message->ignore_eos,
+                                     .no_reuse = message->no_reuse,
                                      .stops = (const char *const *)message->stop,
                                      .n_stops = message->n_stop,
                                      .progress_fn = on_progress,

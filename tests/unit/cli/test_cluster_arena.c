@@ -32,6 +32,23 @@ static void test_arenas_leave_half_of_the_machine(void **state) {
                      256 * MIB); // which fits, or the workers say that it does not
 }
 
+static void test_arena_says_what_fits(void **state) {
+    (void)state;
+    const struct sl_model_config small = {.n_layers = 30, .n_kv_heads = 3, .head_dim = 64, .max_positions = 8192};
+    const struct sl_model_config large = {.n_layers = 32, .n_kv_heads = 8, .head_dim = 128, .max_positions = 131072};
+    const struct sl_model_config unknown = {0};
+    char text[192];
+    sl_cluster_arena_describe(&small, 256 * MIB, text, sizeof text);
+    assert_string_equal(text, "");
+    sl_cluster_arena_describe(&unknown, 256 * MIB, text, sizeof text);
+    assert_string_equal(text, "");
+    sl_cluster_arena_describe(&large, 2560 * MIB, text, sizeof text);
+    assert_string_equal(text, "2560 MiB a worker: texts of up to 16384 tokens, uncompressed; the model's 131072 take "
+                              "--arena 20480M");
+    sl_cluster_arena_describe(&large, 20480 * MIB, text, sizeof text);
+    assert_string_equal(text, "");
+}
+
 static void put(const char *root, const char *path, const char *text) {
     char full[256];
     snprintf(full, sizeof full, "%s/%s", root, path);
@@ -67,6 +84,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena_is_for_a_long_text),
         cmocka_unit_test(test_arenas_leave_half_of_the_machine),
+        cmocka_unit_test(test_arena_says_what_fits),
         cmocka_unit_test(test_memory_is_the_containers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

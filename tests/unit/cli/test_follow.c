@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "client/cli/follow.h"
+#include "proto/kept.h"
 
 struct screen {
     struct sl_follow follow;
@@ -174,6 +175,30 @@ static void test_follow_says_what_is_kept(void **state) {
     }
 }
 
+static void test_follow_says_why_nothing_was_reused(void **state) {
+    (void)state;
+    for (int why = 0; why <= SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED + 1; why++) { // the last is of a newer worker
+        Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+        statistics.n_prompt_tokens = 4591;
+        statistics.capsule_bytes = 1;
+        statistics.not_cached = (Sluice__V1__NotCached)why;
+        const char *word = sl_not_cached_word(statistics.not_cached);
+        assert_int_equal(word != NULL, why > 0 && why <= SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED);
+        char *text, *line;
+        size_t n_bytes;
+        FILE *file = open_memstream(&text, &n_bytes);
+        sl_statistics_print(&statistics, file);
+        fclose(file);
+        assert_true(asprintf(&line,
+                             word ? "4591 tokens, 0 of them reused (not cached: %s), 4591 read\n"
+                                  : "4591 tokens, 0 of them reused%s, 4591 read\n",
+                             word ? word : "") > 0);
+        assert_non_null(strstr(text, line));
+        free(line);
+        free(text);
+    }
+}
+
 static void test_follow_says_that_an_answer_is_empty(void **state) {
     (void)state;
     for (int chat = 0; chat < 2; chat++) {
@@ -307,6 +332,7 @@ int main(void) {
         cmocka_unit_test(test_follow_prints_error_estimates_where_there_are_some),
         cmocka_unit_test(test_follow_shows_what_is_unknown_as_unknown),
         cmocka_unit_test(test_follow_says_what_is_kept),
+        cmocka_unit_test(test_follow_says_why_nothing_was_reused),
         cmocka_unit_test(test_follow_says_that_an_answer_is_empty),
         cmocka_unit_test(test_follow_says_why_a_short_capsule_is_larger),
         cmocka_unit_test(test_follow_draws_progress_on_a_terminal_until_the_answer),

@@ -23,7 +23,6 @@
 #define MODEL            "models/demo"
 #define PREFILL_MS       10
 #define CAPSULE_BYTES    5000
-#define LEASE_MS         300
 #define MAX_SHARES       4
 #define HANG_PROGRESS_MS 50
 
@@ -84,6 +83,7 @@ static enum sl_status send_prefill_done(struct fake_worker *worker, struct sl_rp
     statistics.prefill_peak_bytes = 7777;
     statistics.slots_per_head = 12.5;
     statistics.slots_evicted = 3;
+    statistics.not_cached = request->no_reuse ? SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF : 0;
     statistics.transport = "put/fake";
     Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
     done.statistics = &statistics;
@@ -409,7 +409,7 @@ void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__
     worker->role = role;
     worker->arena_bytes = 64 << 20;
     worker->max_jobs = 8;
-    worker->lease_ms = LEASE_MS;
+    worker->lease_ms = 300;
     worker->epoch = (uint64_t)sl_now_ns();
     atomic_init(&worker->break_at_token, -1);
     atomic_init(&worker->token_ms, 1);

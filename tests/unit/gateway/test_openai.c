@@ -53,7 +53,8 @@ static void test_zero_characters_are_refused_by_field(void **state) {
 
 static void test_a_completion_is_a_request(void **state) {
     (void)state;
-    ask(false, "{\"prompt\": \"a \\u00e9\", \"stop\": [\"x\", \"yz\"], \"max_tokens\": 7, \"seed\": -1, \"top_k\": -1, "
+    ask(false, "{\"prompt\": \"a \\u00e9\", \"reuse\": false, \"stop\": [\"x\", \"yz\"], \"max_tokens\": 7, \"seed\": "
+               "-1, \"top_k\": -1, "
                "\"top_p\": 0.5,"
                " \"logprobs\": 0, \"ignore_eos\": true, \"recipe\": \"h2o\", \"stream\": true, \"user\": \"me\"}");
     const Sluice__V1__GenerateRequest *message = &request->message;
@@ -71,8 +72,10 @@ static void test_a_completion_is_a_request(void **state) {
     assert_true(message->sampling->usual_temperature == 1);
     assert_int_equal(message->sampling->logprobs, 1); // a token's own bytes come with alternatives
     assert_int_equal(request->n_top_logprobs, 0);
-    assert_true(message->ignore_eos && request->stream && request->wants_logprobs);
+    assert_true(message->ignore_eos && message->no_reuse && request->stream && request->wants_logprobs);
     assert_string_equal(message->recipe, "h2o");
+    ask(false, "{\"prompt\": \"a\", \"reuse\": true}");
+    assert_false(request->message.no_reuse);
 }
 
 static void test_prompts_of_other_shapes(void **state) {
@@ -214,14 +217,17 @@ static void test_one_object(void **state) {
     assert_non_null(strstr(drawn, "\"sampling\":{\"temperature\":0.5,\"top_k\":20,"));
     statistics.sampling = NULL;
     assert_null(strstr(drawn, "kept")); // nothing is said of copies
+    assert_null(strstr(drawn, "not_cached"));
     free(drawn);
     statistics.kept = SLUICE__V1__KEPT__KEPT_NOT_TOO_LARGE;
     statistics.kept_state = SLUICE__V1__KEPT__KEPT_STORED;
+    statistics.not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_OTHER_LENGTH;
     drawn = sl_openai_whole(&answer, &finished);
     assert_non_null(drawn);
-    assert_non_null(strstr(drawn, "\"kept\":\"too_large\",\"kept_state\":\"stored\""));
+    assert_non_null(strstr(drawn, "\"kept\":\"too_large\",\"kept_state\":\"stored\",\"not_cached\":\"other_length\""));
     free(drawn);
     statistics.kept = statistics.kept_state = SLUICE__V1__KEPT__KEPT_NOT_SAID;
+    statistics.not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
 
     char *none = sl_openai_whole(&answer, &finished); // without any token
     assert_non_null(none);

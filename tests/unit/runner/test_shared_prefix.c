@@ -80,7 +80,7 @@ static enum sl_status keep(void *arg, const struct sl_output_token *written) {
     return SL_OK;
 }
 
-static struct job run(struct sl_local *local, const char *recipe, const int32_t *prompt) {
+static struct job ask(struct sl_local *local, const char *recipe, const int32_t *prompt, bool no_reuse) {
     struct job job = {0};
     struct sl_error err = {0};
     struct sl_local_request request = {.recipe = recipe,
@@ -89,6 +89,7 @@ static struct job run(struct sl_local *local, const char *recipe, const int32_t 
                                        .sampling = {.top_p = 1, .repetition_penalty = 1},
                                        .max_new_tokens = N_ANSWER,
                                        .ignore_eos = true,
+                                       .no_reuse = no_reuse,
                                        .token_fn = keep,
                                        .arg = &job};
     if (sl_local_generate(local, &request, &job.result, &err) != SL_OK) {
@@ -96,6 +97,10 @@ static struct job run(struct sl_local *local, const char *recipe, const int32_t 
     }
     free(job.result.text);
     return job;
+}
+
+static struct job run(struct sl_local *local, const char *recipe, const int32_t *prompt) {
+    return ask(local, recipe, prompt, false);
 }
 
 // The same with and without; returns how many tokens were not read.
@@ -159,6 +164,9 @@ static void test_shared_prefix_is_of_its_own_tokens(void **state) {
     assert_int_equal(job.result.n_read, N_PROMPT);
     fill(other, 1);
     other[SHARED + 3]++; // after what is kept
+    run(f->with, "full,chunk=128", f->prompt);
+    job = ask(f->with, "full,chunk=128", other, true);
+    assert_int_equal(job.result.n_read, N_PROMPT);
     run(f->with, "full,chunk=128", f->prompt);
     job = run(f->with, "full,chunk=128", other);
     assert_int_equal(job.result.n_read, N_PROMPT - SHARED);

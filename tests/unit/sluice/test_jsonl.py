@@ -46,6 +46,13 @@ class Answers(unittest.TestCase):
         self.assertEqual(a["choices"], b["choices"])
         self.assertEqual(a["usage"]["prompt_tokens"], len(tokens))
 
+    def test_a_line_can_be_read_anew(self):
+        ask = {**ASK, "prompt": list(range(5, 705)), "max_tokens": 1}
+        _, lines, _ = run([ask, ask, {**ask, "reuse": False}])
+        self.assertEqual([line["usage"]["prompt_tokens_details"]["cached_tokens"] for line in lines], [0, 512, 0])
+        self.assertEqual([line["sluice"].get("not_cached") for line in lines], [None, None, "off"])
+        self.assertEqual(lines[0]["choices"], lines[2]["choices"])
+
     def test_a_seed_repeats_an_answer(self):
         ask = {**ASK, "temperature": 1.5, "max_tokens": 12}
         _, lines, _ = run([{**ask, "seed": 5}, {**ask, "seed": 5}, {**ask, "seed": 6}])

@@ -124,11 +124,15 @@ static void test_request_defaults(void **state) {
     assert_false(spec.ignore_eos || spec.estimate_errors);
     request.ignore_eos = true;
     assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
-    assert_true(spec.ignore_eos && !spec.estimate_errors);
+    assert_true(spec.ignore_eos && !spec.estimate_errors && !spec.no_reuse);
     sl_job_spec_cleanup(&spec);
     request.estimate_errors = true;
     assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
     assert_true(spec.estimate_errors);
+    sl_job_spec_cleanup(&spec);
+    request.no_reuse = true;
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
+    assert_true(spec.no_reuse);
     sl_job_spec_cleanup(&spec);
     // The call's own deadline counts when it is earlier.
     const struct sl_request_setting at_once = {.salt = setting.salt, .call_deadline_ns = now_ns + 7};

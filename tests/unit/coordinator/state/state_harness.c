@@ -48,6 +48,9 @@ void harness_finish(struct sl_job *job) {
     Sluice__V1__Statistics statistics = *sl_job_statistics_lock(job);
     sl_job_statistics_unlock(job);
     statistics.ttft_ms = 12.5;
+    statistics.kept = SLUICE__V1__KEPT__KEPT_STORED;
+    statistics.kept_state = SLUICE__V1__KEPT__KEPT_NOT_LATE;
+    statistics.not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF;
     Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
     finished.statistics = &statistics;
     finished.text = "all of it";
@@ -66,6 +69,7 @@ static enum sl_status restore(void *arg, const struct sl_past_jobs *past, struct
     spec.deadline_ns = sl_deadline_in_ms(60000);
     strncpy(spec.label, request->label, SL_MAX_LABEL);
     harness->n_prompt_tokens = request->tokens ? (int)request->tokens->n_ids : 0;
+    harness->no_reuse = request->no_reuse;
     assert_true(harness->n_jobs < HARNESS_MAX_JOBS);
     enum sl_status status = sl_job_restore(&known, &spec, job_out, err);
     if (status == SL_OK) {

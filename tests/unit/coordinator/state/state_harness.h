@@ -18,6 +18,7 @@ struct harness {
     struct sl_state *state;
     struct sl_job *jobs[HARNESS_MAX_JOBS]; // as they were restored, oldest first
     int n_jobs, n_prompt_tokens;           // of the last one
+    bool no_reuse;                         // of the last one
 };
 enum sl_status harness_open(struct harness *harness, const char *folder, int64_t max_bytes, struct sl_error *err);
 void harness_close(struct harness *harness); // releases the jobs, too

@@ -82,6 +82,7 @@ static void test_state_gives_back_jobs_with_all_that_was_seen(void **state) {
     (void)state;
     struct sl_job *first = harness_job("job-5f-1"), *second = harness_job("job-5f-2"),
                   *tenth = harness_job("job-5f-10");
+    tenth->spec.no_reuse = true;
     sl_state_keep(harness.state, first, false);
     sl_state_keep(harness.state, second, false);
     sl_state_keep(harness.state, tenth, false);
@@ -95,6 +96,7 @@ static void test_state_gives_back_jobs_with_all_that_was_seen(void **state) {
     reopen();
     assert_int_equal(harness.n_jobs, 3);
     assert_int_equal(harness.n_prompt_tokens, 3);
+    assert_true(harness.no_reuse);
     assert_int_equal(harness_assert_same_events(first, harness.jobs[0]), (int64_t)first->log.n_events);
     assert_int_equal(harness_assert_same_events(second, harness.jobs[1]), (int64_t)second->log.n_events);
     assert_int_equal(harness_assert_same_events(tenth, harness.jobs[2]), 1); // numbers, not letters
@@ -111,6 +113,9 @@ static void test_state_gives_back_jobs_with_all_that_was_seen(void **state) {
     assert_string_equal(report.message.decode_worker, "decode-0");
     assert_string_equal(report.message.label, "a label");
     assert_true(report.statistics.ttft_ms == 12.5);
+    assert_int_equal(report.statistics.kept, SLUICE__V1__KEPT__KEPT_STORED);
+    assert_int_equal(report.statistics.kept_state, SLUICE__V1__KEPT__KEPT_NOT_LATE);
+    assert_int_equal(report.statistics.not_cached, SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF);
     assert_true(sl_job_ended_ns(harness.jobs[1]) != 0 && sl_job_ended_ns(harness.jobs[1]) <= sl_now_ns());
 
     // It goes on, and is there again.
