@@ -45,7 +45,7 @@ static bool by_codes(const struct sl_ops *ops, size_t kind) {
     return kinds[kind].format != SL_WEIGHT_STORED && !is_device(ops->name);
 }
 
-// How a tier rounds x (engine/tensor/ops.h, Precision).
+// Roundings of x (engine/tensor/ops.h, Precision).
 enum rounding { AS_IS, TO_BF16, TO_BYTES };
 
 // Tiers avx512bf16 and amx round x to bf16 for bf16 weights, devices also for quantized ones. Products with codes make bytes of x.
