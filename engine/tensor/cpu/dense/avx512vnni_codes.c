@@ -19,6 +19,12 @@
 #define CODE_TILE_ROWS 12
 #define AHEAD          4096 // bytes that a tile asks for before it reads them
 
+// Returns the sum of 16 bytes with a sign: VPSADBW adds up eight without one.
+static int32_t sum_of(__m128i bytes) {
+    __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8((char)0x80)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
+}
+
 static void split_group(const float *x, struct sl_code_x *out) {
     __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
     __m512i magnitudes =
@@ -26,11 +32,12 @@ static void split_group(const float *x, struct sl_code_x *out) {
     float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(magnitudes)))); // keeps NaN
     __m512 inverse = _mm512_set1_ps(most < SL_CODE_LEAST ? 0.0f : SL_CODE_LARGEST / most);
     out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
-    for (int half = 0; half < 2; half++) {
-        __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(values[half], inverse));
-        _mm_storeu_si128((__m128i *)out->bytes + half, _mm512_cvtepi32_epi8(whole));
-        out->sums[half] = _mm512_reduce_add_epi32(whole);
-    }
+    __m128i first = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(values[0], inverse)));
+    __m128i second = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(values[1], inverse)));
+    _mm_storeu_si128((__m128i *)out->bytes, first);
+    _mm_storeu_si128((__m128i *)out->bytes + 1, second);
+    out->sums[0] = sum_of(first);
+    out->sums[1] = sum_of(second);
     out->sums[2] = out->sums[0] + out->sums[1];
     for (int i = 0; i < 3; i++) {
         out->scaled[i] = out->scale * (float)out->sums[i];
