@@ -30,6 +30,17 @@ elseif(SLUICE_TSAN)
   add_link_options(-fsanitize=thread)
 endif()
 
+# The fuzzers' build links the libraries of the surrounding build, which SLUICE_FUZZ names, as they are. Their sources are only parsed
+# there, so that clang's warnings hold for them; tests/fuzz compiles what the fuzzers test by the saved rule.
+if(SLUICE_FUZZ)
+  set(compile_c ${CMAKE_C_COMPILE_OBJECT})
+  foreach(language C CXX)
+    set(CMAKE_${language}_COMPILE_OBJECT
+      "<CMAKE_${language}_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -fsyntax-only <SOURCE>" "${CMAKE_COMMAND} -E touch <OBJECT>")
+    set(CMAKE_${language}_CREATE_STATIC_LIBRARY "${CMAKE_COMMAND} -E create_symlink ${SLUICE_FUZZ}/<TARGET> <TARGET>")
+  endforeach()
+endif()
+
 # Stack frames of the product have at most 4 kB: a larger struct has an owner on the heap. Sanitizers make frames larger,
 # and without optimization gcc copies what a literal initializes. These folders have larger frames; a number, in bytes,
 # also holds for the folders below, and may only fall.
