@@ -41,6 +41,15 @@ if(SLUICE_FUZZ)
   endforeach()
 endif()
 
+# Test programs are linked by gold where it is (Debian's binutils): a fifth of the default linker's time, three hundred times.
+include(CheckLinkerFlag)
+check_linker_flag(C -fuse-ld=gold gold_links)
+function(sl_link_fast target)
+  if(gold_links)
+    target_link_options(${target} PRIVATE -fuse-ld=gold)
+  endif()
+endfunction()
+
 # Stack frames of the product have at most 4 kB: a larger struct has an owner on the heap. Sanitizers make frames larger,
 # and without optimization gcc copies what a literal initializes. These folders have larger frames; a number, in bytes,
 # also holds for the folders below, and may only fall.
@@ -138,6 +147,7 @@ function(sl_test)
   set_target_properties(${A_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/bin)
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} sluice::cmocka)
+  sl_link_fast(${A_NAME})
   add_test(NAME ${A_NAME} COMMAND ${A_NAME} ${A_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
