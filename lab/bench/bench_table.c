@@ -139,7 +139,7 @@ static enum sl_status start_limit(int64_t ms, timer_t *timer_out, struct sl_erro
                : sl_fail(err, SL_ERR_INTERNAL, "--time-limit %" PRId64 " ms: %m", ms);
 }
 
-static enum sl_status run_in(const struct sl_bench *bench, void *state, struct sl_error *err) {
+static enum sl_status run_in(const struct sl_bench *bench, void *state, bool is_part, struct sl_error *err) {
     struct sl_signals *signals = (struct sl_signals *)((char *)state + bench->signals);
     int64_t limit_ms = *(const int64_t *)((const char *)state + limit_offset(bench)), begin_ns = sl_now_ns();
     struct cpu_ticks ticks = read_cpu_ticks();
@@ -158,20 +158,20 @@ static enum sl_status run_in(const struct sl_bench *bench, void *state, struct s
         fprintf(stderr, "%s: stopped at --time-limit\n", bench->name);
         status = SL_OK;
     }
-    if (status == SL_OK && !bench->counts) {
+    if (status == SL_OK && !bench->counts && !is_part) {
         print_steal(ticks, wants_json(bench, state));
     }
     return status;
 }
 
-static int run(const struct sl_bench *bench, int argc, char **argv) {
+static int run(const struct sl_bench *bench, int argc, char **argv, bool is_part) {
     struct sl_error err = {0};
     void *state = calloc(1, limit_offset(bench) + sizeof(int64_t)); // holds arrays of every run: too large for a stack
     enum sl_status status =
         state ? parse(bench, argc, argv, state, &err) : sl_fail(&err, SL_ERR_EXHAUSTED, "out of memory");
     int code = status == SL_ERR_CANCELLED ? SL_EXIT_OK : SL_EXIT_USAGE; // --help was printed
     if (status == SL_OK) {
-        status = run_in(bench, state, &err);
+        status = run_in(bench, state, is_part, &err);
         code = sl_exit_of(status);
     }
     if (code != SL_EXIT_OK) {
@@ -181,10 +181,14 @@ static int run(const struct sl_bench *bench, int argc, char **argv) {
     return code;
 }
 
+int sl_bench_part(const struct sl_bench *bench, int argc, char **argv) {
+    return run(bench, argc, argv, true);
+}
+
 int sl_bench_main(int argc, char **argv) {
     for (size_t i = 0; argc > 1 && i < sizeof benches / sizeof benches[0]; i++) {
         if (strcmp(benches[i].name, argv[1]) == 0) {
-            return run(benches[i].bench, argc - 1, argv + 1);
+            return run(benches[i].bench, argc - 1, argv + 1, false);
         }
     }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
