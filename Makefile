@@ -2,7 +2,7 @@
 
 JOBS       ?= $(shell nproc)
 BUILD_TYPE ?= RelWithDebInfo
-# Two more than processors: clusters wait, and work of the lowest priority takes what others leave (tests/CMakeLists.txt).
+# Two more than processors: clusters wait, and work of a low priority takes what others leave (tests/CMakeLists.txt).
 CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 2)
 TIME       ?= 600
 SEED       ?= 1
