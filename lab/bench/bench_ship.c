@@ -449,7 +449,7 @@ static enum sl_status measure_job(struct bench *b, struct sl_error *err) {
     pid_t child = fork();
     if (child == 0) {
         const char *words[] = {"ttft", "--model", b->model, "--tokens", n_tokens, "--json"};
-        int code = sl_bench_part(&sl_bench_ttft, b->json ? 6 : 5, (char **)words);
+        int code = sl_bench_run(&sl_bench_ttft, b->json ? 6 : 5, (char **)words, true);
         fflush(NULL);
         _exit(code);
     }
