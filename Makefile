@@ -2,8 +2,8 @@
 
 JOBS       ?= $(shell nproc)
 BUILD_TYPE ?= RelWithDebInfo
-# One more than processors: clusters wait, and fuzzers take what others leave.
-CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 1)
+# Two more than processors: clusters wait, and work of a low priority takes what others leave (tests/CMakeLists.txt).
+CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 2)
 TIME       ?= 600
 SEED       ?= 1
 PREFIX     ?= /usr/local
@@ -74,8 +74,8 @@ test-tsan: deps  ## the tests with ThreadSanitizer, in build-tsan
 bits: build      ## capsules, tokens and log-probabilities of every recipe, bit by bit as recorded: all of tests/bits
 	@/usr/bin/python3 -u tests/bits/record.py
 
-fuzz: deps       ## every fuzzer for TIME seconds with a new seed, one after the other; only FUZZER=name
-	@tests/fuzz/run.sh build build-fuzz
+fuzz: build      ## every fuzzer for TIME seconds with a new seed, one after the other; only FUZZER=name
+	@tests/fuzz/run.sh build build-fuzz build
 	@for name in $(FUZZER); do tests/fuzz/run.sh hunt build-fuzz $$name $(TIME) || exit 1; done
 
 faults: build    ## every allocation, send and receive of a job fails once, in every process (tests/faults/faults.py)

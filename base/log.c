@@ -141,17 +141,15 @@ bool sl_log_enabled(const char *component, enum sl_log_level level) {
 
 // ---- text -----------------------------------------------------------------------------------------------------------------
 
-// One event is one line, and its text cannot control a terminal, whatever a peer put into a name or an error text.
-// Beyond ASCII, UTF-8 is kept except for its control characters (C2 80 to C2 9F), which some terminals obey too.
-static void disarm(char *line, size_t used) {
-    for (size_t i = 0; i < used; i++) {
-        unsigned char c = (unsigned char)line[i], next = (unsigned char)(i + 1 < used ? line[i + 1] : 0);
+void sl_log_disarm(char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i], next = (unsigned char)(i + 1 < bytes ? text[i + 1] : 0);
         if (c == '\n' || c == '\r' || c == '\t') {
-            line[i] = ' ';
+            text[i] = ' ';
         } else if (c < 0x20 || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0)) {
-            line[i] = '?';
+            text[i] = '?';
             if (c == 0xc2) {
-                line[++i] = '?';
+                text[++i] = '?';
             }
         }
     }
@@ -171,7 +169,7 @@ static size_t write_text(char line[MAX_LINE_BYTES], const char *component, enum 
         used = MAX_LINE_BYTES - 2;
         memcpy(line + used - 3, "...", 3);
     }
-    disarm(line, used);
+    sl_log_disarm(line, used); // one event is one line, whatever a peer put into a name or an error text
     return used;
 }
 

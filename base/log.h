@@ -32,6 +32,10 @@ bool sl_log_is_json(void);
 void sl_log_set_job(const char *job_id);
 void sl_log_set_trace(const char *trace_id);
 
+// Replaces in place what would control a terminal: line ends and tabs by spaces, other control characters by '?', also those
+// of UTF-8 (C2 80 to C2 9F), which some terminals obey too. Other UTF-8 stays.
+void sl_log_disarm(char *text, size_t bytes);
+
 bool sl_log_enabled(const char *component, enum sl_log_level level);
 void sl_log_write(const char *component, enum sl_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -4,8 +4,6 @@
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 
-# gRPC's own CMake package refers to C++ plug-ins that the C library's package does not contain: pkg-config it is.
-pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET GLOBAL grpc gpr)
 pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET GLOBAL libprotobuf-c)
 pkg_check_modules(UCX REQUIRED IMPORTED_TARGET GLOBAL ucx)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET GLOBAL jansson)
@@ -23,7 +21,17 @@ pkg_check_modules(ZIP REQUIRED IMPORTED_TARGET GLOBAL libzip)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET GLOBAL libedit)
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET GLOBAL cmocka)
 
-add_library(sluice::grpc ALIAS PkgConfig::GRPC)
+# gRPC's own CMake package refers to C++ plug-ins that the C library's package does not contain. pkg-config names all of Abseil, which we
+# do not call, and takes half a second for each of twenty questions.
+find_library(GRPC_LIBRARY grpc REQUIRED)
+find_library(GPR_LIBRARY gpr REQUIRED)
+find_path(GRPC_INCLUDE grpc/grpc.h REQUIRED)
+add_library(sluice::gpr UNKNOWN IMPORTED)
+set_target_properties(sluice::gpr PROPERTIES IMPORTED_LOCATION ${GPR_LIBRARY})
+add_library(sluice::grpc UNKNOWN IMPORTED)
+set_target_properties(sluice::grpc PROPERTIES IMPORTED_LOCATION ${GRPC_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${GRPC_INCLUDE}
+  INTERFACE_LINK_LIBRARIES sluice::gpr)
+
 add_library(sluice::protobuf_c ALIAS PkgConfig::PROTOBUF_C)
 add_library(sluice::ucx ALIAS PkgConfig::UCX)
 add_library(sluice::jansson ALIAS PkgConfig::JANSSON)

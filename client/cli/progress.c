@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/options/config.h"
 
 #define LONGEST_BAR  40
@@ -109,9 +110,7 @@ char *sl_progress_loading_phase(const char *model, char *buf, size_t buf_bytes) 
         begin--;
     }
     snprintf(buf, buf_bytes, "loading %.*s", (int)(end - begin), model + begin);
-    for (char *c = buf; *c; c++) { // a terminal would obey it
-        *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
-    }
+    sl_log_disarm(buf, strlen(buf));
     return buf;
 }
 

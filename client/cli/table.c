@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "client/cli/tool.h"
 
 #define INDENT 4 // indentation of a row's further lines
@@ -30,11 +31,7 @@ static void add_cell(struct sl_table *table, const char *text) {
         table->out_of_memory = true;
         return;
     }
-    for (char *c = cell; *c; c++) {
-        if ((unsigned char)*c < ' ' || *c == 0x7f) {
-            *c = '?';
-        }
-    }
+    sl_log_disarm(cell, strlen(cell));
     table->cells[table->n_cells++] = cell;
 }
 

@@ -25,9 +25,9 @@ struct sl_table {
         .columns = (array), .n_columns = sizeof(array) / sizeof *(array)                                               \
     }
 void sl_table_init(struct sl_table *table, const struct sl_column *columns, size_t n_columns);
-// Adds the next cells, left to right and row by row: one more than the tabs in the format. Control characters become
-// '?', because names come from other machines. If a name may contain a tab, pass it in a call of its own, or after the
-// format's last tab.
+// Adds the next cells, left to right and row by row: one more than the tabs in the format. Control characters are
+// replaced (sl_log_disarm), because names come from other machines. If a name may contain a tab, pass it in a call of its
+// own, or after the format's last tab.
 void sl_table_add(struct sl_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints the table, on a terminal within its width.
 void sl_table_print(const struct sl_table *table, FILE *file);

@@ -10,6 +10,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 #include "base/options/config.h"
 
 struct sl_bench {
@@ -27,6 +29,10 @@ struct sl_bench {
 // `sluice bench`: finds the bench in the table of bench_table.c and runs it. argv[0] is "bench". Returns the exit
 // status.
 int sl_bench_main(int argc, char **argv);
+
+// Runs a bench with these options; argv[0] is its name. is_part: of another bench, in a process that the caller forked: the
+// caller's line of the CPU steal covers it. Returns the exit status.
+int sl_bench_run(const struct sl_bench *bench, int argc, char **argv, bool is_part);
 
 extern const struct sl_bench sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine, sl_bench_group,
     sl_bench_kernels, sl_bench_memory, sl_bench_mixed, sl_bench_retrieve, sl_bench_ship, sl_bench_ttft;

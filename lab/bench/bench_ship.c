@@ -312,24 +312,17 @@ static int n_references(const struct transport *transport) {
 // `beside`: the name of the reference. With `optional`, one that is not installed has no line.
 static void print_shape(const char *name, const char *beside, const double rates[ROUNDS],
                         const double reference_rates[ROUNDS], size_t n_rounds, bool optional, bool json) {
-    double own[ROUNDS], reference[ROUNDS], ratios[ROUNDS];
-    for (size_t i = 0; i < n_rounds; i++) {
-        own[i] = rates[i];
-        reference[i] = reference_rates[i];
-        ratios[i] = reference[i] > 0 ? own[i] / reference[i] : 0;
+    struct sl_bench_result result = {.bench = "ship", .test = name, .unit = "GB/s", .reference = beside};
+    double sorted[ROUNDS];
+    memcpy(sorted, reference_rates, sizeof sorted);
+    if (sl_bench_median(sorted, n_rounds) > 0) {
+        sl_bench_print_turns(result, rates, reference_rates, n_rounds, json);
+    } else if (!optional) {
+        memcpy(sorted, rates, sizeof sorted);
+        result.reference = NULL;
+        result.value = sl_bench_median(sorted, n_rounds);
+        sl_bench_print(&result, json);
     }
-    double value = sl_bench_median(own, n_rounds), reference_value = sl_bench_median(reference, n_rounds);
-    if (optional && reference_value <= 0) {
-        return;
-    }
-    struct sl_bench_result result = {.bench = "ship",
-                                     .test = name,
-                                     .value = value,
-                                     .unit = "GB/s",
-                                     .reference = reference_value > 0 ? beside : NULL,
-                                     .reference_value = reference_value,
-                                     .paired_ratio = sl_bench_median(ratios, n_rounds)};
-    sl_bench_print(&result, json);
 }
 
 // Ships once unmeasured before measuring: after seconds of sleep, waking up halves the rate of the first shape.
@@ -409,7 +402,8 @@ static bool compare(const struct transport *transport, struct sl_signals *signal
             print_shape(name, transport->references[r].name, c.rates[s], c.references[r][s], c.n_rounds, r > 0, json);
         }
         if (s < N_SCATTERED) {
-            print_shape(name, "the same in large pieces", c.rates[s], c.rates[s + N_SCATTERED], c.n_rounds, false, json);
+            print_shape(name, "the same in large pieces", c.rates[s], c.rates[s + N_SCATTERED], c.n_rounds, false,
+                        json);
         }
     }
     fflush(NULL); // before the next fork
@@ -447,16 +441,17 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     return sl_fail(err, SL_ERR_INVALID, "--transport: tcp, tls, shm or all");
 }
 
-// Measures a job's cost in a fresh process: UCX and gRPC require one that has used neither before a fork.
+// Measures a job's cost in a process of its own: UCX and gRPC start there, and neither may be used before a fork.
 static enum sl_status measure_job(struct bench *b, struct sl_error *err) {
     char n_tokens[32];
     snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)b->n_tokens);
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", b->model, "--tokens", n_tokens,
-              b->json ? "--json" : NULL, (char *)NULL);
-        _exit(127);
+        const char *words[] = {"ttft", "--model", b->model, "--tokens", n_tokens, "--json"};
+        int code = sl_bench_run(&sl_bench_ttft, b->json ? 6 : 5, (char **)words, true);
+        fflush(NULL);
+        _exit(code);
     }
     int end = -1;
     enum sl_status status = SL_OK;

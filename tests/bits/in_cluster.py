@@ -19,7 +19,7 @@ from observations import digest_words, float_bits
 
 os.environ["SLUICE_BIN"] = cases.BIN
 sys.path.insert(0, os.path.join(cases.ROOT, "tests", "cluster"))
-from harness import SLOW, Cluster, eventually, inference, worker_pb  # noqa: E402
+from harness import SLOW, Cluster, connect, eventually, inference, worker_pb  # noqa: E402
 import grpc  # noqa: E402
 
 N_TOGETHER = 48  # tokens: long enough that the first of eight still writes when the last begins
@@ -176,7 +176,7 @@ class Series:
 def settle(cluster):
     """Everything that is on its way to the store is there, and on its disk."""
     address = cluster.processes["kvstore-0"].address
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with connect(address) as channel:
         call = channel.unary_unary("/sluice.v1.Store/Stats", request_serializer=worker_pb.StoreStatsRequest.SerializeToString,
                                    response_deserializer=worker_pb.StoreStatsReply.FromString)
 

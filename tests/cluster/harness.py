@@ -9,8 +9,10 @@ import contextlib
 import functools
 import json
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -76,6 +78,38 @@ def stub(kind, method):
                 request_serializer=lambda request: request.SerializeToString())
 
 
+# By default, gRPC's channels to one address share a connection, and with it the back-off after a refusal: the first call to a process
+# that has just started there may get the refusal of an earlier attempt, or waits. Each channel of a test has its own.
+CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def connect(address, *options):
+    """Opens a channel, with a connection of its own, to a process that has no certificate."""
+    return grpc.insecure_channel(address, options=[*CHANNEL, *options])
+
+
+_guards = []
+
+
+def free_port():
+    """Returns a port of 127.0.0.1 that stays this test's until it ends, also while no process listens there. It is below the range from
+    which the kernel chooses ports for connections and for port 0. A socket of a name that only one process can have guards it from the
+    tests that run at the same time."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        end = int(file.read().split()[0])
+    for port in random.sample(range(max(1024, end - 12000), end), 200):
+        guard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            guard.bind(f"\0sluice-test-port-{port}")
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            guard.close()
+            continue
+        _guards.append(guard)
+        return port
+    raise AssertionError(f"no free port below {end}")
+
+
 class Certificates:
     """A folder of certificates, and who has which: "operator/me"."""
 
@@ -96,7 +130,7 @@ class Certificates:
     def channel(self, address, who):
         content = [open(path, "rb").read() for path in (f"{self.folder}/ca.pem", self.file(who, "key"), self.file(who, "pem"))]
         return grpc.secure_channel(address, grpc.ssl_channel_credentials(*content),
-                                   options=[("grpc.enable_http_proxy", 0), ("grpc.ssl_target_name_override", "localhost")])
+                                   options=[*CHANNEL, ("grpc.ssl_target_name_override", "localhost")])
 
 
 @contextlib.contextmanager
@@ -123,7 +157,7 @@ def refused(codes, what, *arguments):
 
 def store_stats(address):
     """Returns the statistics of a kvstore."""
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with connect(address) as channel:
         return stub(channel.unary_unary, "sluice.v1.Store.Stats")(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
 
 
@@ -181,7 +215,7 @@ class Process:
 
 class Cluster:
     def __init__(self, prefill=1, decode=1, kvstore=1, transport="auto", args=(), worker_args=None, coordinator_args=(),
-                 model=MODEL, certificates=None, listen="127.0.0.1:0"):
+                 model=MODEL, certificates=None, listen=None):
         self.transport, self.args, self.model = transport, list(args), model
         self.worker_args = worker_args or {}
         self.certificates = certificates  # of all processes; the test's own calls are those of operator/me
@@ -192,6 +226,7 @@ class Cluster:
             if certificates:
                 certificates.make("coordinator/coordinator", "operator/me")
                 coordinator_args = [*coordinator_args, *certificates.options("coordinator/coordinator")]
+            listen = listen or f"127.0.0.1:{free_port()}"  # a test may start another one there
             self.coordinator = self._start("coordinator", ["sluice-coordinator", "--listen", listen, "--model", model,
                                                            *coordinator_args])
             self.channel = self.channel_of("operator/me")
@@ -269,7 +304,7 @@ class Cluster:
         """Connects to the coordinator as `who`, with a certificate if the cluster wants one."""
         if self.certificates:
             return self.certificates.channel(self.coordinator.address, who)
-        return grpc.insecure_channel(self.coordinator.address, options=[("grpc.enable_http_proxy", 0)])
+        return connect(self.coordinator.address)
 
     # -- calls ------------------------------------------------------------------------------------------------------------
 

@@ -14,18 +14,10 @@ import tempfile
 import threading
 import time
 
-from harness import BIN, MODEL, SLOW, Cluster, call, cluster_pb, eventually, inference
+from harness import BIN, MODEL, SLOW, Cluster, call, cluster_pb, connect, eventually, free_port, inference
 import grpc
 
 ETCD = shutil.which("etcd")
-
-
-def free_ports(n):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def listens(port):
@@ -43,8 +35,7 @@ class Etcd:
         self.certificates = certificates
         if certificates:
             certificates.make("etcd/etcd")
-        ports = free_ports(2 * n)
-        self.clients, self.peers = ports[:n], ports[n:]
+        self.clients, self.peers = ([free_port() for _ in range(n)] for _ in range(2))
         self.processes = [None] * n
         for i in range(n):
             self.start(i)
@@ -96,7 +87,7 @@ class SeveralCoordinators(Cluster):
 
     def __init__(self, etcd, n=2, args=(), **others):
         self.etcd, self.names = etcd, [f"coordinator-{i}" for i in range(n)]
-        self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self.names, free_ports(n))}
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in self.names}
         self.coordinator_args = list(others.pop("coordinator_args", ()))
         self.channels = {}
         self.expected_model = others.get("model", MODEL)
@@ -113,6 +104,8 @@ class SeveralCoordinators(Cluster):
     def start_coordinator(self, name):
         args = ["sluice-coordinator", "--listen", self.addresses[name], "--model", self.expected_model, "--etcd",
                 self.etcd.servers, "--heartbeat", "500ms", *self.coordinator_args]
+        if name in self.channels:  # it may wait before it connects again
+            self.channels.pop(name).close()
         return super()._start(name, args)
 
     def addresses_of_all(self):
@@ -120,8 +113,8 @@ class SeveralCoordinators(Cluster):
 
     def channel_to(self, name):
         if name not in self.channels:
-            self.channels[name] = grpc.insecure_channel(self.addresses[name], options=[
-                ("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300)])
+            self.channels[name] = connect(self.addresses[name], ("grpc.initial_reconnect_backoff_ms", 100),
+                                          ("grpc.max_reconnect_backoff_ms", 300))
         return self.channels[name]
 
     def about(self, name, timeout=2):

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 
-from harness import BIN, MODEL, ROOT, SLOW, Cluster, document, inference, request, run_tests, stub
+from harness import BIN, MODEL, ROOT, SLOW, Cluster, connect, document, inference, request, run_tests, stub
 import grpc
 
 Code = grpc.StatusCode
@@ -42,7 +42,7 @@ def test_strings_with_a_zero_byte_are_refused_by_field():
         submit = stub(cluster.channel.stream_stream, "sluice.v1.Inference.SubmitInParts")
         parts = [inference.GenerateRequest(text=text, max_new_tokens=2), inference.GenerateRequest(text="\0more")]
         # Health, of a worker too; a key of two bytes, and the service's name with a zero byte in it.
-        store = grpc.insecure_channel(cluster.processes["kvstore-0"].address, options=[("grpc.enable_http_proxy", 0)])
+        store = connect(cluster.processes["kvstore-0"].address)
         health = [channel.unary_unary("/grpc.health.v1.Health/Check") for channel in (cluster.channel, store)]
         for field, ask in (("text", lambda: list(submit(iter(parts), timeout=20 * SLOW))),
                            ("service", lambda: health[0](b"\x0a\x02a\0", timeout=20 * SLOW)),
@@ -73,7 +73,7 @@ def test_small_messages_that_want_much_memory():
         said = []
 
         def ask(body):
-            with grpc.insecure_channel(cluster.coordinator.address, options=[("grpc.max_send_message_length", -1)]) as channel:
+            with connect(cluster.coordinator.address, ("grpc.max_send_message_length", -1)) as channel:
                 try:
                     channel.unary_unary("/sluice.v1.Inference/Submit")(body, timeout=60 * SLOW)
                     said.append((None, "answered"))

@@ -3,7 +3,7 @@
 """A foreign client: Debian's grpcio, with Generate, Watch after a reconnect, deadlines, Health, reflection."""
 import time
 
-from harness import SLOW, Cluster, endless, eventually, health, inference, reflection, request, run_tests, stub, tokens
+from harness import SLOW, Cluster, connect, endless, eventually, health, inference, reflection, request, run_tests, stub, tokens
 import grpc
 
 
@@ -58,7 +58,7 @@ def test_watch_after_a_reconnect_misses_nothing():
                 break
         call.cancel()
         cluster.channel.close()  # the connection goes, too
-        cluster.channel = grpc.insecure_channel(cluster.coordinator.address)
+        cluster.channel = connect(cluster.coordinator.address)
         time.sleep(0.2)
         seen += list(cluster.watch(job_id, from_sequence=seen[-1].sequence + 1))
         assert [e.sequence for e in seen] == list(range(1, seen[-1].sequence + 1))
@@ -102,7 +102,7 @@ def test_get_and_list():
 def test_health():
     with Cluster() as cluster:
         for process in cluster.processes.values():
-            channel = grpc.insecure_channel(process.address)
+            channel = connect(process.address)
             check = stub(channel.unary_unary, "grpc.health.v1.Health.Check")
             assert check(health.HealthCheckRequest(), timeout=5 * SLOW).status == health.HealthCheckResponse.SERVING
             try:

@@ -16,8 +16,8 @@ import tempfile
 import threading
 import time
 
-from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, document, eventually, inference, question, refused, request, run_tests, stub, tokens,
-                     worker_pb)
+from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, connect, document, eventually, inference, question, refused, request,
+                     run_tests, stub, tokens, worker_pb)
 import grpc
 from several import ETCD, Answer, Etcd, SeveralCoordinators
 from test_gateway import Gateway, chatting_model
@@ -132,13 +132,13 @@ def test_a_leader_that_wakes_up_is_refused():
         streams = [(decode, "Decode.Run", worker_pb.DecodeRequest(job_id="old", term=old_term)),
                    (prefill, "Prefill.Run", worker_pb.PrefillRequest(job_id="old", term=old_term))]
         for worker, method, message in orders:
-            with grpc.insecure_channel(worker.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            with connect(worker.address) as channel:
                 assert "term" in refused(aborted, call, channel, f"sluice.v1.{method}", message)
                 if method == "Decode.Reserve":  # of no coordinator among several
                     message.term = 0
                     refused(aborted, call, channel, f"sluice.v1.{method}", message)
         for worker, method, message in streams:
-            with grpc.insecure_channel(worker.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            with connect(worker.address) as channel:
                 assert "term" in refused(aborted, lambda c=channel, m=method, q=message:
                                          list(stub(c.unary_stream, f"sluice.v1.{m}")(q, timeout=20)))
         cluster.kill(old, signal.SIGCONT)

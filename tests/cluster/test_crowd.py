@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from harness import ARENA, MODEL, SLOW, Cluster, Process, eventually, run_tests
+from harness import ARENA, MODEL, SLOW, Cluster, Process, connect, eventually, run_tests
 import grpc
 from test_gateway import Gateway
 from test_operate import becomes, probe
@@ -89,7 +89,7 @@ def test_more_connections_than_descriptors():
         return ["prlimit", "--nofile=512:1024", *words]
 
     def answers(process):
-        with grpc.insecure_channel(process.address, options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]) as channel:
+        with connect(process.address) as channel:
             channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=1 * SLOW)
 
     coordinator = Process("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", MODEL], wrap=few)

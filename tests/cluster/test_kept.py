@@ -10,8 +10,7 @@ import time
 import urllib.request
 
 import random_folder
-from harness import BIN, SLOW, Cluster, cluster_pb, document, eventually, inference, question, run_tests, store_stats, stub, tokens
-import grpc
+from harness import BIN, SLOW, Cluster, cluster_pb, connect, document, eventually, inference, question, run_tests, store_stats, stub, tokens
 
 SLUICE = os.path.join(BIN, "sluice")
 
@@ -49,7 +48,7 @@ def test_the_longest_prompt_of_a_cluster_as_it_is_started():
         try:
             assert up.returncode == 0, up
             address = re.search(r"^ready rpc=(\S+)", up.stdout, re.M).group(1)
-            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            with connect(address) as channel:
                 workers = lambda: stub(channel.unary_unary, "sluice.v1.Cluster.Workers")(cluster_pb.WorkersRequest(), timeout=10).workers
                 eventually(lambda: sum(w.state == cluster_pb.READY for w in workers()) == 3, 20, "ready")
                 store = next(w.info.rpc_address for w in workers() if w.info.role == cluster_pb.KVSTORE)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -90,10 +91,11 @@ def slow_down(pid, seconds):
 
 
 def drawn(terminal, until):
-    """Returns what is written to a terminal until a condition holds."""
+    """Returns what is written to a terminal until a condition holds. The kernel passes it on later than it was written, by a thread of its
+    own that waits where processors are busy: the end is a second without more."""
     said, ends = b"", False
-    while not ends:
-        ends = until()
+    while not ends or select.select([terminal], [], [], SLOW)[0]:
+        ends = ends or until()
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(terminal, 65536):
                 said += piece

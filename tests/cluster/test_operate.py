@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.parse
 
-from harness import ARENA, BIN, MODEL, SLOW, Cluster, Process, cluster_pb, endless, eventually, inference, request, run_tests, tokens
+from harness import ARENA, BIN, MODEL, SLOW, Cluster, Process, cluster_pb, endless, eventually, free_port, inference, request, run_tests, tokens
 import grpc
 from test_gateway import Gateway
 from test_stalls import ENVIRONMENT, NEVER, STALL, STALL_S, all_threads, end_frozen, freeze, signal_thread, start
@@ -153,12 +153,6 @@ def test_the_port_can_be_left_out_and_is_checked():
     for words in (["--admin-listen", "nonsense"], ["--admin-listen", "127.0.0.1:99999"]):
         refused = subprocess.run([os.path.join(BIN, "sluice-kvstore"), *words], capture_output=True, text=True, timeout=30 * SLOW)
         assert refused.returncode == 2 and "--admin-listen" in refused.stderr, refused
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def test_it_answers_before_the_model_is_loaded():

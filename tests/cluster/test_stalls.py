@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from harness import BIN, PATIENCE, SLOW, Cluster, cluster_pb, eventually, health, in_one_process, inference, request, run_tests, tokens
+from harness import BIN, PATIENCE, SLOW, Cluster, cluster_pb, connect, eventually, health, in_one_process, inference, request, run_tests, tokens
 import grpc
 
 FREEZE = os.environ.get("SLUICE_FREEZE_LIB", os.path.join(os.path.dirname(BIN), "tests", "lib", "libfreeze.so"))
@@ -54,7 +54,7 @@ def signal_thread(pid, tid):
 
 
 def health_of(process, service=""):
-    with grpc.insecure_channel(process.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with connect(process.address) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check",
                                     request_serializer=health.HealthCheckRequest.SerializeToString,
                                     response_deserializer=health.HealthCheckResponse.FromString)

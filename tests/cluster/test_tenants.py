@@ -5,7 +5,7 @@ not waited for; and what one has had read is not there for others."""
 import os
 import tempfile
 
-from harness import (Cluster, State, call, certificates, cluster_pb, endless, eventually, inference, refused, request, run_tests, stub,
+from harness import (Cluster, State, call, certificates, cluster_pb, connect, endless, eventually, inference, refused, request, run_tests, stub,
                      worker_pb)
 import grpc
 
@@ -87,8 +87,7 @@ class Unread:
     """A client that asks for a stream and never reads: its connection takes what fits, and no more."""
 
     def __init__(self, address, job_id):
-        self.channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0), ("grpc.http2.lookahead_bytes", 1024),
-                                                               ("grpc.http2.bdp_probe", 0)])
+        self.channel = connect(address, ("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
         self.stream = watch(self.channel, job_id, 300)
 
 

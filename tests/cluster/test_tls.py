@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, document, eventually, health, in_one_process, inference,
+from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, connect, document, eventually, health, in_one_process, inference,
                      question, refused, request, run_tests, stub, tokens, worker_pb)
 import grpc
 
@@ -74,7 +74,7 @@ def test_strangers_get_nothing():
         for address in (cluster.coordinator.address, cluster.processes["decode-0"].address):
             with theirs.channel(address, "operator/me") as channel:
                 refused(nothing, call, channel, "sluice.v1.Cluster.Workers", workers, 5)
-            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            with connect(address) as channel:
                 refused(nothing, call, channel, "sluice.v1.Cluster.Workers", workers, 5)
         said = subprocess.run([os.path.join(BIN, "sluice-prefill"), "--name", "prefill-9", "--coordinator", cluster.coordinator.address,
                                "--model", MODEL, "--arena", "16M", "--threads", "1", *made.options("client/acme")],

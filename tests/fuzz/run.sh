@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs the fuzzers. From the repository's root:
-#     tests/fuzz/run.sh build FOLDER                 with clang, in a build folder of their own
+#     tests/fuzz/run.sh build FOLDER LIBRARIES       with clang, in a build folder of their own; libraries are another build's
 #     tests/fuzz/run.sh check FOLDER NAME SECONDS    what `make test` does
 #     tests/fuzz/run.sh hunt  FOLDER NAME SECONDS    what `make fuzz` does
 #     tests/fuzz/run.sh merge FOLDER NAME            to the committed corpus goes what hunts found beyond it
@@ -25,9 +25,10 @@ build() {
     echo 'int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return !data && size; }' >"$1/probe.c"
     "$cc" -fsanitize=fuzzer,address,undefined "$1/probe.c" -o "$1/probe" 2>"$1/probe.log" ||
         skip "$cc has no libFuzzer: $(head -n 1 "$1/probe.log")"
-    # This build does not use the flags and compilers of the surrounding build.
-    env -u CFLAGS CC="$cc" cmake -S . -B "$1" -G Ninja -DSLUICE_FUZZ=ON --log-level=WARNING >/dev/null
-    cmake --build "$1" --target fuzzers
+    # This build does not use the flags and compilers of the surrounding build. Traces need lines, and no variables.
+    env -u CFLAGS CC="$cc" cmake -S . -B "$1" -G Ninja -DSLUICE_FUZZ="$(realpath "$2")" \
+        -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O2 -g1 -DNDEBUG' --log-level=WARNING >/dev/null
+    cmake --build "$1" -j "$(nproc)" --target fuzzers
 }
 
 # run FOLDER NAME OPTION...: the fuzzer, with its log and what it died of in the folder.
@@ -68,7 +69,10 @@ usage() {
 
 [ $# -ge 2 ] || usage
 case $1 in
-build) build "$2" ;;
+build)
+    [ $# -ge 3 ] || usage
+    build "$2" "$3"
+    ;;
 check)
     rm -rf "$2/checked/$3" # what an earlier run added
     mkdir -p "$2/checked/$3"

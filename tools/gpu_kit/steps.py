@@ -395,10 +395,11 @@ def cluster(visit):
     ask = ["--prompt-file", path, "--question", QUESTION, "--max-new-tokens", tokens, "--ignore-eos", "--recipe", "full"]
     local = ["run", "--local", "--model", DEMO, "--device", visit.device, "--arena", "512M" if not visit.small else "24M", *ask]
     port = int(os.environ.get("KIT_PORT", 0))
+    place = [f"XDG_RUNTIME_DIR={os.path.join(KIT, 'work', 'run')}"]  # what `sluice status` lists here stays the user's
     code, text = visit.run("up", visit.sluice(
         "up", "--detach", "--model", DEMO, "--device", visit.device, "--transport", transport(visit, 60e6), "--no-gateway", "--kvstore", 0, "--port", port,
         "--name", f"gpu-kit-{os.getpid()}", "--state-file", state, "--arena", "256M" if not visit.small else "24M", "--json",
-        "--", "--staging", "24M"))
+        "--", "--staging", "24M", variables=place))
     ready = re.search(r"rpc=([\d.]+:\d+)|\"rpc\": *\"([\d.]+:\d+)\"", text)
     if code != 0 or not ready:
         return "failed", {"figure": f"up: {last_line(re.sub(chr(10) + '# .*', '', text))}"}
@@ -412,7 +413,7 @@ def cluster(visit):
         in_cluster = statistics(text)
         _, quiet = visit.run("cluster-text", visit.sluice(*remote, "--quiet"))
     finally:
-        visit.run("down", visit.sluice("down", address))
+        visit.run("down", visit.sluice("down", address, variables=place))
     code, text = visit.run("one-process", visit.sluice(*local))
     one = statistics(text)
     _, quiet_one = visit.run("one-process-text", visit.sluice(*local, "--quiet"))

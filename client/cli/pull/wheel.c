@@ -6,43 +6,20 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 #include <zip.h>
 
 #include "base/whole_file.h"
-#include "base/options/config.h"
+#include "client/cli/pull/disk.h"
 
 enum { PART_BYTES = 1 << 16 };
-
-static enum sl_status check_room(int fd, uint64_t bytes, struct sl_error *err) {
-    struct statvfs disk;
-    if (fstatvfs(fd, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < bytes) {
-        char needed[32], there[32];
-        return sl_fail(err, SL_ERR_IO, "the disk is full: %s are needed, %s are free",
-                       sl_format_bytes((double)bytes, needed, sizeof needed),
-                       sl_format_bytes((double)disk.f_bavail * (double)disk.f_frsize, there, sizeof there));
-    }
-    return SL_OK;
-}
-
-static enum sl_status write_all(int fd, const char *data, size_t bytes, struct sl_error *err) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t written = write(fd, data + done, bytes - done);
-        if (written < 0 && errno != EINTR) {
-            return sl_fail(err, SL_ERR_IO, "cannot be written: %s", strerror(errno));
-        }
-        done += written > 0 ? (size_t)written : 0;
-    }
-    return SL_OK;
-}
 
 static enum sl_status copy(zip_file_t *from, int fd, uint64_t bytes, const char *name, struct sl_error *err) {
     char part[PART_BYTES];
     uint64_t done = 0;
     zip_int64_t n;
     while ((n = zip_fread(from, part, sizeof part)) > 0 && done + (uint64_t)n <= bytes) {
-        enum sl_status status = write_all(fd, part, (size_t)n, err);
+        enum sl_status status = sl_disk_write(fd, part, (size_t)n, err);
         if (status != SL_OK) {
             return status;
         }
@@ -86,7 +63,7 @@ enum sl_status sl_wheel_copy(int wheel, const char *name, int fd, int64_t *bytes
     zip_file_t *from = zip_stat(archive, name, 0, &entry) == 0 && entry.valid & ZIP_STAT_SIZE && entry.size < INT64_MAX
                            ? zip_fopen(archive, name, 0)
                            : NULL;
-    status = from ? check_room(fd, entry.size, err)
+    status = from ? sl_disk_check_room(fd, entry.size, err)
                   : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive has no %s: %s", name, zip_strerror(archive));
     if (status == SL_OK) {
         status = copy(from, fd, entry.size, name, err);

@@ -11,8 +11,8 @@ case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; es
 root=$1
 kept=$2
 stub=$root/tests/kernels/cuda/stub
-ptx=$(mktemp)
-trap 'rm -f "$ptx"' EXIT
+compiled=$(mktemp -d)
+trap 'rm -rf "$compiled"' EXIT
 
 clang=
 for name in clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19; do
@@ -26,16 +26,17 @@ if [ -z "$clang$kept" ]; then
     exit 77
 fi
 
-# compile FILE: its PTX is in $ptx
+# compile FILE: its PTX is $ptx, and compiled once
 compile() {
+    name=$(basename "$1" .cu)
+    folder=$(basename "$(dirname "$1")")_$name
     if [ -n "$kept" ]; then
-        name=$(basename "$1" .cu)
-        folder=$kept/$(basename "$(dirname "$1")")_$name
-        of=$folder/$name.compute_80.ptx # of several architectures nvcc names each
-        [ -f "$of" ] || of=$folder/$name.ptx
-        cp "$of" "$ptx"
+        ptx=$kept/$folder/$name.compute_80.ptx # of several architectures nvcc names each
+        [ -f "$ptx" ] || ptx=$kept/$folder/$name.ptx
         return
     fi
+    ptx=$compiled/$folder.ptx
+    [ ! -f "$ptx" ] || return 0
     "$clang" -x cuda --cuda-gpu-arch=sm_80 --cuda-device-only -nocudainc -nocudalib -S -O3 -std=c++17 -Wall -Werror \
         -Wno-unknown-cuda-version -Wno-unused-function -D__CUDACC__ -include "$stub/cuda_stub.h" -I"$stub" -I"$root" "$1" -o "$ptx"
 }

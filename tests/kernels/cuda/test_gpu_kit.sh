@@ -9,6 +9,8 @@ case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; es
 [ $# -ge 2 ] || { echo "usage: ${0##*/} SOURCE_FOLDER BUILD_FOLDER; --help says more" >&2; exit 2; }
 here=$(mktemp -d)
 trap '[ -z "$visit" ] || kill "$visit" 2>/dev/null; rm -rf "$here"' EXIT
+mkdir "$here/user"
+export XDG_CACHE_HOME="$here/user" XDG_RUNTIME_DIR="$here/user"
 export TMPDIR="$here" OUT="$here/results" DEVICE=emulated PATH="$here/tools:$PATH" KIT_TORCH="$here/tools/torch"
 die() {
     echo "$*"
@@ -74,6 +76,8 @@ grep -q "^| kernels | .* passed | 2 programs" "$OUT/report.md" || die "the step 
 [ "$(find "$OUT" -type f | wc -l)" -lt 8 ] || die "too many files: $(ls "$OUT")"
 [ -z "$(find "$OUT" -size +16M)" ] || die "a file is too large"
 tar -tzf "$OUT/results.tgz" | grep -q "^results/model-decode.txt$" || die "results.tgz lacks what a command printed"
+
+[ -z "$(ls -A "$here/user")" ] || die "the user's folders have: $(find "$here/user" -type f)"
 
 for device in abacus cuda; do # this kit has no plugin for cuda
     code=0

@@ -54,7 +54,7 @@ static void test_progress_of_loading_names_the_model(void **state) {
                                             {"/a/b/x.gguf", "loading x.gguf"},
                                             {"/a/b//", "loading b"},
                                             {"/", "loading "},
-                                            {"a\033[2Jb\x7f", "loading a?[2Jb?"}};
+                                            {"a\033[2Jb\x7f\xc2\x9b", "loading a?[2Jb???"}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         assert_string_equal(sl_progress_loading_phase(models[i][0], phase, sizeof phase), models[i][1]);
     }

@@ -1,0 +1,42 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the other tests of this folder rely on: a process that has just started can be called at once, and a port is one test's alone."""
+import concurrent.futures
+import os
+import socket
+import subprocess
+import sys
+
+from harness import call, connect, free_port, health, refused, run_tests
+import grpc
+
+
+def test_a_process_that_has_just_started_is_called_at_once():
+    address = f"127.0.0.1:{free_port()}"
+    slow = ("grpc.initial_reconnect_backoff_ms", 20000)  # what a channel waits before it tries this address again
+    with connect(address, slow) as before:
+        refused((grpc.StatusCode.UNAVAILABLE,), call, before, "grpc.health.v1.Health.Check", health.HealthCheckRequest(), 5)
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+        assert server.add_insecure_port(address)
+        server.start()
+        with connect(address, slow) as after:
+            refused((grpc.StatusCode.UNIMPLEMENTED,), call, after, "grpc.health.v1.Health.Check", health.HealthCheckRequest(), 5)
+        server.stop(0)
+
+
+def test_a_port_is_given_once():
+    ports = {free_port() for _ in range(50)}
+    assert len(ports) == 50, ports
+    for port in ports:
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    # Another process that has no other port to choose from gets none.
+    other = ("import random, sys; sys.path.insert(0, sys.argv.pop(1)); import harness; ports = list(map(int, sys.argv[1:]));"
+             "random.sample = lambda *_: ports; harness.free_port()")
+    tried = subprocess.run([sys.executable, "-c", other, os.path.dirname(os.path.abspath(__file__)), *map(str, ports)],
+                           capture_output=True, text=True, timeout=60)
+    assert tried.returncode == 1 and "no free port" in tried.stderr, tried
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
