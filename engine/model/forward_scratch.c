@@ -20,9 +20,8 @@ static size_t product_bytes(const struct sl_model *model, int64_t m) {
     size_t bytes = model->ops->matmul_scratch(&model->head, m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS);
     for (int l = 0; l < model->config.n_layers; l++) {
         const struct sl_model_layer *layer = &model->layers[l];
-        const struct sl_matrix *matrices[] = {&layer->qkv,         &layer->o,           &layer->up,
-                                              &layer->down,        &layer->retaining.q, &layer->retaining.k,
-                                              &layer->retaining.v, &layer->retaining.w2};
+        const struct sl_matrix *matrices[] = {&layer->qkv,          &layer->o,           &layer->up, &layer->down,
+                                              &layer->retaining.w1, &layer->retaining.w2};
         for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
             bytes = matrices[i]->n > 0 ? larger(bytes, model->ops->matmul_scratch(matrices[i], m)) : bytes;
         }

@@ -10,11 +10,8 @@
 
 // Retaining heads of one layer; all zero if the model has none. R rows: config.retaining_hidden.
 struct sl_retaining {
-    struct sl_matrix q;     // [R][H d]    the columns of W1 for q,
-    struct sl_matrix k;     // [R][Hk d]   for k
-    struct sl_matrix v;     // [R][Hk d]   and for v
-    struct sl_matrix w2;    // [Hk][R]
-    unsigned char *columns; // owned: rows of q, k and v for a tier that does not pack
+    struct sl_matrix w1; // [R][(H + 2 Hk) d]
+    struct sl_matrix w2; // [Hk][R]
 };
 
 struct sl_model_layer {

@@ -8,9 +8,6 @@
  *
  * File: retaining_heads.safetensors beside the model, with tensors layers.<i>.w1 and layers.<i>.w2 for every layer and
  *       nothing else; tools/convert_retaining_heads.py makes it from the authors' checkpoints.
- *W1 is three matrices over its column blocks, and two of the products add to the first. A sl_matrix has no row
- *stride, so a column block cannot be a view of the file. Blocks are therefore copied; a tier that packs frees the
- *copies.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,14 +20,6 @@
 #define FILE_NAME  "retaining_heads.safetensors"
 #define MAX_NAME   32
 #define MAX_HIDDEN (1 << 16)
-
-static int64_t q_columns(const struct sl_model_config *c) {
-    return (int64_t)c->n_heads * c->head_dim;
-}
-
-static int64_t kv_columns(const struct sl_model_config *c) {
-    return (int64_t)c->n_kv_heads * c->head_dim;
-}
 
 // --- the file ------------------------------------------------------------------------------------------------------
 
@@ -159,74 +148,24 @@ static enum sl_status check_finite(const struct sl_tensor *tensor, struct sl_err
     return SL_OK;
 }
 
-// Copies columns [begin, begin + matrix->k) of a tensor as separate rows to `to`.
-static void copy_columns(const struct sl_tensor *tensor, int64_t begin, int64_t n_columns, unsigned char *to) {
-    size_t size = dtype_bytes(tensor->dtype), row = (size_t)n_columns * size;
-    for (int64_t r = 0; r < tensor->shape[0]; r++) {
-        memcpy(to + (size_t)r * row, tensor->data + (size_t)(r * tensor->shape[1] + begin) * size, row);
-    }
-}
-
-static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_stream *stream, struct sl_error *err) {
-    const struct sl_model_config *c = &model->config;
-    struct sl_retaining *heads = &model->layers[layer].retaining;
-    int64_t rows = c->retaining_hidden, kv = kv_columns(c), begin = 0;
+// Loads one of the two matrices of a layer.
+static enum sl_status load(struct sl_model *model, int layer, const char *which, struct sl_matrix matrix,
+                           struct sl_stream *stream, struct sl_matrix *matrix_out, struct sl_error *err) {
     const struct sl_tensor *tensor;
-    enum sl_status status = find(model->retaining_tensors, layer, "w1", rows, sl_qkv_dim(c), &tensor, err);
+    enum sl_status status = find(model->retaining_tensors, layer, which, matrix.n, matrix.k, &tensor, err);
     if (status == SL_OK) {
         status = check_finite(tensor, err);
     }
     if (status != SL_OK) {
         return status;
     }
-    unsigned char *to = heads->columns = malloc(tensor->bytes);
-    if (to == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory for %s", FILE_NAME, tensor->name);
-    }
-    struct sl_matrix *blocks[] = {&heads->q, &heads->k, &heads->v};
-    bool all_packed = true;
-    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
-        struct sl_matrix *block = blocks[i];
-        *block = (struct sl_matrix){.n = rows,
-                                    .k = i == 0 ? q_columns(c) : kv,
-                                    .dtype = tensor->dtype,
-                                    .parts = {{to, rows, tensor->dtype}},
-                                    .activation = i == 2 ? SL_ACT_SILU : SL_ACT_NONE}; // of the sum of all three
-        copy_columns(tensor, begin, block->k, to);
-        begin += block->k;
-        to += (size_t)(block->n * block->k) * dtype_bytes(tensor->dtype);
-        status = model->ops->pack(stream, block, err);
-        if (status != SL_OK) {
-            return status;
-        }
-        all_packed = all_packed && !sl_matrix_reads_parts(block);
-    }
-    if (all_packed) {
-        heads->q.parts[0].data = heads->k.parts[0].data = heads->v.parts[0].data = NULL;
-        free(heads->columns);
-        heads->columns = NULL;
-    }
+    matrix.dtype = tensor->dtype;
+    matrix.parts[0] = (struct sl_rows){tensor->data, matrix.n, tensor->dtype};
+    *matrix_out = matrix;
     model->weight_bytes += tensor->bytes;
-    sl_tensor_drop_pages(tensor);
-    return SL_OK;
-}
-
-static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_stream *stream, struct sl_error *err) {
-    const struct sl_model_config *c = &model->config;
-    struct sl_matrix *w2 = &model->layers[layer].retaining.w2;
-    const struct sl_tensor *tensor;
-    enum sl_status status =
-        find(model->retaining_tensors, layer, "w2", c->n_kv_heads, c->retaining_hidden, &tensor, err);
-    if (status == SL_OK) {
-        status = check_finite(tensor, err);
-    }
-    if (status == SL_OK) {
-        *w2 = (struct sl_matrix){.n = c->n_kv_heads,
-                                 .k = c->retaining_hidden,
-                                 .dtype = tensor->dtype,
-                                 .parts = {{tensor->data, c->n_kv_heads, tensor->dtype}}};
-        model->weight_bytes += tensor->bytes;
-        status = model->ops->pack(stream, w2, err);
+    status = model->ops->pack(stream, matrix_out, err);
+    if (status == SL_OK && !sl_matrix_reads_parts(matrix_out)) {
+        sl_tensor_drop_pages(tensor);
     }
     return status;
 }
@@ -236,20 +175,18 @@ enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, 
     struct sl_model_config *c = &model->config;
     enum sl_status status = sl_retaining_open(model_dir, c, &model->retaining_tensors, &c->retaining_hidden, err);
     for (int l = 0; l < c->n_layers && status == SL_OK && c->retaining_hidden > 0; l++) {
-        status = load_w1(model, l, stream, err);
+        struct sl_retaining *heads = &model->layers[l].retaining;
+        const struct sl_matrix w1 = {.n = c->retaining_hidden, .k = sl_qkv_dim(c), .activation = SL_ACT_SILU};
+        const struct sl_matrix w2 = {.n = c->n_kv_heads, .k = c->retaining_hidden};
+        status = load(model, l, "w1", w1, stream, &heads->w1, err);
         if (status == SL_OK) {
-            status = load_w2(model, l, stream, err);
+            status = load(model, l, "w2", w2, stream, &heads->w2, err);
         }
     }
     return status;
 }
 
 void sl_retaining_unload(struct sl_model *model, int layer) {
-    struct sl_retaining *heads = &model->layers[layer].retaining;
-    struct sl_matrix *matrices[] = {&heads->q, &heads->k, &heads->v, &heads->w2};
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-        model->ops->unpack(matrices[i]);
-    }
-    free(heads->columns);
-    heads->columns = NULL;
+    model->ops->unpack(&model->layers[layer].retaining.w1);
+    model->ops->unpack(&model->layers[layer].retaining.w2);
 }
