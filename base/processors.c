@@ -79,6 +79,30 @@ static void read_nodes(const char *root, int *nodes_out) {
     }
 }
 
+int sl_processors_node_of(const char *root, const cpu_set_t *allowed) {
+    int *nodes = malloc(CPU_SETSIZE * sizeof *nodes), node = -1;
+    if (nodes == NULL) {
+        return -1;
+    }
+    read_nodes(root, nodes);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET((size_t)i, allowed) && node != nodes[i]) {
+            if (node >= 0) {
+                node = -1;
+                break;
+            }
+            node = nodes[i];
+        }
+    }
+    free(nodes);
+    return node;
+}
+
+int sl_processors_node(const char *root) {
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? sl_processors_node_of(root, &allowed) : -1;
+}
+
 // Reads which processors share the core with p->number, and counts only the usable ones.
 static void read_core(const char *root, const cpu_set_t *usable, struct processor *p) {
     char path[PATH_BYTES];

@@ -19,6 +19,10 @@ int sl_processors_count(void);
 // none.
 int sl_processors_quota(const char *root);
 
+// Returns the NUMA node that has all the processors on which the calling thread may run; -1: there are several.
+int sl_processors_node(const char *root);
+int sl_processors_node_of(const char *root, const cpu_set_t *allowed); // the same for any processors
+
 /*
  * Chooses n processors among those that are allowed and online. A core's first hardware thread comes before any core's
  * second one, and a NUMA node is filled before the next. processors_out: [n], ordered by node, then by core, so that

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/model/model_internal.h"
+#include "engine/tensor/shared_weights.h"
 #include "engine/tensor/weights.h"
 
 #define MAX_NAME 128
@@ -32,11 +33,15 @@ struct loader {
     float *vectors, *next_vector;       // model->vectors, in memory that the host can write
     char notes[256];                    // "Q4_1 as bf16, Q8_0 as int8"
     struct sl_model_progress *progress; // may be NULL
+    size_t done_bytes;
 };
 
-static void advance(const struct loader *l, size_t bytes) {
-    if (l->progress != NULL) {
-        atomic_fetch_add(&l->progress->done_bytes, bytes);
+// Counts bytes of the file. The count never goes back: it may begin with what another process had packed.
+static void advance(struct loader *l, size_t bytes) {
+    l->done_bytes += bytes;
+    sl_shared_weights_progress(l->model->shared, l->done_bytes);
+    if (l->progress != NULL && l->done_bytes > atomic_load(&l->progress->done_bytes)) {
+        atomic_store(&l->progress->done_bytes, l->done_bytes);
     }
 }
 
@@ -192,21 +197,41 @@ static bool has_codes(const struct loader *l, const struct sl_tensor_source *sou
     return !matrix->gated || rows / 2 % 16 == 0;
 }
 
-// Reads the rows of the sources as the parts of *matrix.
-static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
-                                  struct sl_matrix *matrix) {
-    enum sl_status status = SL_OK;
+// Describes the matrix of the sources: all but the rows of its parts.
+static void describe_matrix(struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
     bool codes = has_codes(l, sources, n, matrix);
     matrix->dtype = codes ? matrix->parts[0].dtype : sl_sources_type(sources, n, l->model->ops->widened, l->weights);
     matrix->format = codes ? SL_WEIGHT_CODES : format_of(matrix->dtype, l->weights);
     matrix->k = sources[0].columns;
-    for (int i = 0; i < n && status == SL_OK; i++) {
+    for (int i = 0; i < n; i++) {
         matrix->n += sources[i].rows;
-        enum sl_dtype dtype = codes ? matrix->parts[i].dtype : matrix->dtype;
-        status = sl_tensors_read(l->model->tensors, &sources[i], dtype, l->stream, &matrix->parts[i], l->err);
+        matrix->parts[i] = (struct sl_rows){NULL, sources[i].rows, codes ? matrix->parts[i].dtype : matrix->dtype};
         note(l, &sources[i], matrix);
     }
+}
+
+// Reads the rows of the sources as the parts of *matrix.
+static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
+                                  struct sl_matrix *matrix) {
+    enum sl_status status = SL_OK;
+    describe_matrix(l, sources, n, matrix);
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        status = sl_tensors_read(l->model->tensors, &sources[i], matrix->parts[i].dtype, l->stream, &matrix->parts[i],
+                                 l->err);
+    }
     return status;
+}
+
+// Does the same for a matrix that is packed next, but reads no rows if another process has packed them.
+static enum sl_status read_to_pack(struct loader *l, const struct sl_tensor_source *sources, int n,
+                                   struct sl_matrix *matrix) {
+    struct sl_matrix described = *matrix;
+    describe_matrix(l, sources, n, &described);
+    if (sl_shared_weights_hold(l->model->shared, &described)) {
+        *matrix = described;
+        return SL_OK;
+    }
+    return read_matrix(l, sources, n, matrix);
 }
 
 static void release_matrix(struct sl_model *model, const struct sl_tensor_source *sources, int n,
@@ -224,6 +249,7 @@ static void count_memory(struct sl_model *model, const struct sl_matrix *matrix)
 
 static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
                                   struct sl_matrix *matrix) {
+    matrix->shared = l->model->shared;
     enum sl_status status = l->model->ops->pack(l->stream, matrix, l->err);
     if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
         release_matrix(l->model, sources, n, matrix);
@@ -243,7 +269,7 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
     int n_parts;
     enum sl_status status = find_matrix(l, source, k, sources, &n_parts);
     if (status == SL_OK) {
-        status = read_matrix(l, sources, n_parts, matrix);
+        status = read_to_pack(l, sources, n_parts, matrix);
     }
     int64_t above = 0;
     for (int i = 0; i < n_parts && status == SL_OK; i++) {
@@ -341,12 +367,13 @@ static enum sl_status load_embedding(struct loader *l, struct sl_tensor_source s
 static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_source *embed) {
     struct sl_matrix *head = &l->model->head;
     if (l->keeps_codes || sl_sources_type(embed, 1, l->model->ops->widened, l->weights) != l->model->embed.dtype) {
-        enum sl_status status = read_matrix(l, embed, 1, head);
+        enum sl_status status = read_to_pack(l, embed, 1, head);
         return status == SL_OK ? pack_matrix(l, embed, 1, head) : status;
     }
     *head = l->model->embed;
     head->packed = NULL;
     head->format = format_of(head->dtype, l->weights);
+    head->shared = l->model->shared;
     enum sl_status status = l->model->ops->pack(l->stream, head, l->err);
     if (status == SL_OK) {
         count_memory(l->model, head);
@@ -432,7 +459,9 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
     if (vectors == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of norms", bytes);
     }
-    sl_tensors_will_read(model->tensors);
+    if (!sl_shared_weights_are_ready(model->shared)) {
+        sl_tensors_will_read(model->tensors);
+    }
     struct loader loader = {.model = model,
                             .family = model->config.family,
                             .stream = stream,
@@ -443,9 +472,6 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
                             .vectors = vectors,
                             .next_vector = vectors,
                             .progress = progress};
-    if (progress != NULL) {
-        atomic_store(&progress->total_bytes, sl_tensors_bytes(model->tensors));
-    }
     enum sl_status status = load_tensors(&loader);
     if (!one) {
         sl_stream_copy(stream, model->vectors, vectors, bytes);
@@ -453,6 +479,7 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
         status = status == SL_OK ? copied : status;
         sl_device_free(model->device, SL_MEMORY_SHARED, vectors);
     }
+    status = status == SL_OK && model->shared != NULL ? sl_model_share_end(model, model_dir, err) : status;
     status = status == SL_OK ? prepare_products(model, stream, err) : status;
     if (status == SL_OK && loader.notes[0] != '\0') {
         sl_log_info("engine", "%s: %s", model_dir, loader.notes);
@@ -476,36 +503,67 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
     return SL_OK;
 }
 
-enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
-                             struct sl_stream *stream, struct sl_model_progress *progress, struct sl_model **model_out,
-                             struct sl_error *err) {
+struct loading {
+    const char *model_dir;
+    const struct sl_ops *ops;
+    enum sl_weight_format weights;
+    struct sl_stream *stream;
+    struct sl_model_progress *progress; // may be NULL
+};
+
+static enum sl_status load(const struct loading *l, bool shares, struct sl_model **model_out, struct sl_error *err) {
     int64_t begin_ns = sl_now_ns();
     struct sl_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    model->ops = ops;
-    model->device = stream->device;
-    enum sl_status status = sl_model_config_load(model_dir, &model->config, err);
+    model->ops = l->ops;
+    model->device = l->stream->device;
+    enum sl_status status = sl_model_config_load(l->model_dir, &model->config, err);
     if (status == SL_OK) {
-        status = sl_tensors_open(model_dir, &model->config, &model->tensors, err);
+        status = sl_tensors_open(l->model_dir, &model->config, &model->tensors, err);
     }
     if (status == SL_OK) {
         status = allocate(model, err);
     }
     if (status == SL_OK) {
-        status = load_all(model, model_dir, weights, stream, progress, err);
+        if (l->progress != NULL) { // first: waiting for another process is progress, too
+            atomic_store(&l->progress->total_bytes, sl_tensors_bytes(model->tensors));
+        }
+        if (shares) {
+            sl_model_share_begin(model, l->model_dir, l->weights, l->progress);
+        }
+        status = load_all(model, l->model_dir, l->weights, l->stream, l->progress, err);
     }
     if (status != SL_OK) {
         sl_model_destroy(&model);
         return status;
     }
     double seconds = (double)(sl_now_ns() - begin_ns) / 1e9;
-    sl_log_info("engine", "%s: %.1f MB of weights, %.1f MB in memory as %s for tier %s, loaded in %.2f s", model_dir,
-                (double)model->weight_bytes / 1e6, (double)model->memory_bytes / 1e6, sl_weight_format_name(weights),
-                ops->name, seconds);
+    sl_log_info("engine", "%s: %.1f MB of weights, %.1f MB in memory as %s for tier %s, loaded in %.2f s", l->model_dir,
+                (double)model->weight_bytes / 1e6, (double)model->memory_bytes / 1e6, sl_weight_format_name(l->weights),
+                l->ops->name, seconds);
     *model_out = model;
     return SL_OK;
+}
+
+enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
+                             struct sl_stream *stream, struct sl_model_progress *progress, struct sl_model **model_out,
+                             struct sl_error *err) {
+    const struct loading loading = {model_dir, ops, weights, stream, progress};
+    return load(&loading, false, model_out, err);
+}
+
+enum sl_status sl_model_load_shared(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
+                                    struct sl_stream *stream, struct sl_model_progress *progress,
+                                    struct sl_model **model_out, struct sl_error *err) {
+    const struct loading loading = {model_dir, ops, weights, stream, progress};
+    enum sl_status status = load(&loading, stream->device->ops->one_memory, model_out, err);
+    if (status == SL_ERR_PEER_STALE) {
+        sl_log_warn("engine", "%s: weights are not shared: those of another process have another layout", model_dir);
+        status = load(&loading, false, model_out, err);
+    }
+    return status;
 }
 
 void sl_model_destroy(struct sl_model **model) {
@@ -523,6 +581,7 @@ void sl_model_destroy(struct sl_model **model) {
     }
     m->ops->unpack(&m->head);
     m->ops->unpack(&m->embed);
+    sl_shared_weights_close(&m->shared);
     sl_tensors_close(&m->tensors);
     sl_safetensors_close(&m->retaining_tensors);
     free(m->layers);
@@ -530,36 +589,4 @@ void sl_model_destroy(struct sl_model **model) {
     free(m->inv_freq);
     free(m);
     *model = NULL;
-}
-
-const struct sl_model_config *sl_model_get_config(const struct sl_model *model) {
-    return &model->config;
-}
-
-const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set) {
-    return &model->ropes[rope_set];
-}
-
-size_t sl_model_weight_bytes(const struct sl_model *model) {
-    return model->weight_bytes;
-}
-
-size_t sl_model_memory_bytes(const struct sl_model *model) {
-    return model->memory_bytes;
-}
-
-size_t sl_model_embedding_bytes(const struct sl_model *model) {
-    return model->embedding_bytes;
-}
-
-int64_t sl_model_layer_weights(const struct sl_model *model) {
-    int64_t weights = 0;
-    for (int l = 0; l < model->config.n_layers; l++) {
-        const struct sl_model_layer *layer = &model->layers[l];
-        const struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
-        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-            weights += matrices[i]->n * matrices[i]->k;
-        }
-    }
-    return weights;
 }

@@ -99,6 +99,12 @@ struct sl_model_progress {
 enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
                              struct sl_stream *stream, struct sl_model_progress *progress, struct sl_model **model_out,
                              struct sl_error *err);
+// Does the same, in memory that this user's other processes share where they load the same files for the same
+// operations (engine/tensor/shared_weights.h). The log says why where nothing can be shared. `ops` must pack as the
+// tier of its name does, and the device must not consist of ranks.
+enum sl_status sl_model_load_shared(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
+                                    struct sl_stream *stream, struct sl_model_progress *progress,
+                                    struct sl_model **model_out, struct sl_error *err);
 void sl_model_destroy(struct sl_model **model);
 
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);

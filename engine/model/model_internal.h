@@ -40,7 +40,15 @@ struct sl_model {
     struct sl_norm final_norm; // [E]
     struct sl_matrix head;     // [V][E], packed; the embedding's rows if tied
     size_t weight_bytes, memory_bytes, embedding_bytes;
+    struct sl_shared_weights *shared; // holds the packed matrices; NULL: memory of this process
 };
+
+// Opens shared weights for the model, whose tensors are open. If that fails, the log says why, and model->shared is NULL.
+void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
+                          struct sl_model_progress *progress);
+// Gives the packed weights to other processes. SL_ERR_PEER_STALE: another process's are for other matrices.
+// SL_ERR_INTERNAL: they are lost. If others cannot have them, the log says why.
+enum sl_status sl_model_share_end(const struct sl_model *model, const char *model_dir, struct sl_error *err);
 
 // A matrix as read from the files, independent of the format that the model keeps.
 struct sl_model_source {

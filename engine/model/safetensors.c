@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_identity.h"
 #include "base/json_file.h"
 
 #define MAX_HEADER_BYTES (100u << 20) // the limit of the format's own library
@@ -28,6 +29,7 @@ struct mapping {
     unsigned char *base;
     size_t bytes;
     bool is_hole; // the file is sparse: there is little to read ahead
+    uint64_t identity;
 };
 
 struct sl_safetensors {
@@ -105,7 +107,8 @@ static enum sl_status map_file(const char *model_dir, const char *name, struct m
         goto err_close;
     }
     close(fd);
-    *map_out = (struct mapping){copy, base, (size_t)st.st_size, st.st_blocks < st.st_size / 1024};
+    *map_out =
+        (struct mapping){copy, base, (size_t)st.st_size, st.st_blocks < st.st_size / 1024, sl_file_identity(&st)};
     return SL_OK;
 err_close:
     close(fd);
@@ -395,6 +398,14 @@ void sl_safetensors_close(struct sl_safetensors **tensors) {
     free(st->maps);
     free(st);
     *tensors = NULL;
+}
+
+uint64_t sl_safetensors_identity(const struct sl_safetensors *t) {
+    uint64_t identity = 0;
+    for (size_t i = 0; i < t->n_maps; i++) {
+        identity = sl_mix(identity + t->maps[i].identity);
+    }
+    return identity;
 }
 
 const struct sl_tensor *sl_safetensors_list(const struct sl_safetensors *tensors, size_t *n_out) {

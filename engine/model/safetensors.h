@@ -41,6 +41,9 @@ void sl_safetensors_close(struct sl_safetensors **tensors);
 // Returns all tensors, sorted by name.
 const struct sl_tensor *sl_safetensors_list(const struct sl_safetensors *tensors, size_t *n_out);
 
+// Returns a number for the files as they are now (base/file_identity.h).
+uint64_t sl_safetensors_identity(const struct sl_safetensors *tensors);
+
 // Finds the tensor of this name, which must have this shape (n_dims 1 or 2; columns is ignored for 1) and a supported
 // type. SL_ERR_NOT_FOUND, SL_ERR_INVALID or SL_ERR_UNSUPPORTED name the tensor, the found and the expected value.
 enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const char *name, int n_dims, int64_t rows,

@@ -142,6 +142,10 @@ size_t sl_tensors_bytes(const struct sl_tensors *t) {
     return bytes;
 }
 
+uint64_t sl_tensors_identity(const struct sl_tensors *t) {
+    return t->gguf != NULL ? sl_gguf_identity(t->gguf) : sl_safetensors_identity(t->safetensors);
+}
+
 // --- finding ---------------------------------------------------------------------------------------------------------
 
 static const struct sl_block_type *type_of(enum sl_dtype dtype) {

@@ -32,6 +32,8 @@ void sl_tensors_close(struct sl_tensors **tensors);
 void sl_tensors_will_read(const struct sl_tensors *tensors); // announces that all tensors will be read soon
 size_t sl_tensors_bytes(const struct sl_tensors *tensors);   // bytes of all tensors, as stored
 
+uint64_t sl_tensors_identity(const struct sl_tensors *tensors); // base/file_identity.h, of all files
+
 // Finds a tensor, as sl_safetensors_find() does.
 enum sl_status sl_tensors_find(const struct sl_tensors *tensors, const char *name, int n_dims, int64_t rows,
                                int64_t columns, struct sl_tensor_source *source_out, struct sl_error *err);

@@ -14,6 +14,7 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
                                         .tier = config->tier,
                                         .device = config->device,
                                         .weights = config->weights,
+                                        .share_weights = config->share_weights,
                                         .ranks = config->ranks,
                                         .threads = config->threads,
                                         .max_rows = local->max_chunk_tokens,

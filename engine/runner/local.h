@@ -22,6 +22,7 @@ struct sl_local_config {
     const char *tier;   // NULL: auto
     const char *device; // NULL: cpu; see engine/runtime/runtime.h
     enum sl_weight_format weights;
+    bool share_weights;   // with this user's other processes; see engine/runtime/runtime.h
     int ranks;            // 0: one; see engine/runtime/runtime.h
     int threads;          // 0: one per processor
     size_t arena_bytes;   // 0: sl_runtime_usual_arena_bytes(); on CPUs, pages are touched as they are used

@@ -179,9 +179,15 @@ static enum sl_status load_model(const struct sl_runtime_config *config, struct 
     if (status != SL_OK) {
         return status;
     }
+    bool shares = config->share_weights && sl_runtime_ranks(r) == 1 && config->instead == NULL && config->ops == NULL;
+    if (shares && sl_processors_node("") < 0) { // one copy would be far from half of the threads
+        shares = false;
+        sl_log_info("runtime", "weights are not shared: this process runs on several NUMA nodes");
+    }
     // The team packs weights: the member that will read a share packs it.
     sl_team_pin_caller(r->team);
-    status = sl_model_load(config->model_dir, r->ops, config->weights, r->stream, &loading.progress, &r->model, err);
+    status = (shares ? sl_model_load_shared : sl_model_load)(config->model_dir, r->ops, config->weights, r->stream,
+                                                             &loading.progress, &r->model, err);
     sl_team_release_caller(r->team);
     sl_loading_end(&loading);
     return status;

@@ -24,6 +24,7 @@ struct sl_runtime_config {
     // that times or replaces entries. May be NULL.
     const struct sl_ops *(*instead)(const struct sl_ops *ops);
     enum sl_weight_format weights;
+    bool share_weights;   // with this user's other processes (engine/tensor/shared_weights.h); not with ranks
     struct sl_team *team; // borrowed, or NULL: created by the following members
     int ranks;        // devices that compute the model together (engine/tensor/ranks/ranks.h); share threads. 0: one
     int threads;      // 0: one for each processor that this process may use

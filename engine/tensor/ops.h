@@ -125,7 +125,8 @@ struct sl_matrix {
     const float *bias;                  // [n] or NULL; not owned
     enum sl_activation activation;
     bool gated;
-    void *packed; // the tier's own layout, or NULL when it computes from the parts
+    struct sl_shared_weights *shared; // gets the packed form (shared_weights.h); NULL: memory of this process
+    void *packed;                     // the tier's own layout, or NULL when it computes from the parts
     size_t packed_bytes;
     bool packed_reads_parts; // the packed form points into the parts, at least in places
     bool in_two_terms;       // set by tier amx2: engine/tensor/cpu/dense/amx_dense.c

@@ -59,6 +59,7 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
                                             .tier = node->config.tier,
                                             .device = node->config.device,
                                             .weights = weights,
+                                            .share_weights = !node->config.private_weights,
                                             .ranks = (int)node->config.ranks,
                                             .threads = (int)node->config.threads,
                                             .pin = node->config.pin,

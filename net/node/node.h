@@ -37,7 +37,7 @@ struct sl_node_config {
     int64_t arena_bytes;
     int64_t beside_bytes; // that the service takes besides; the service sets it, no option does
     int64_t staging_bytes, threads, ranks, lease_ms, max_jobs, grace_ms, stall_ms;
-    bool lock_memory, huge_pages, pin, insecure, report_loading;
+    bool lock_memory, huge_pages, pin, insecure, private_weights, report_loading;
 };
 
 // `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.
@@ -95,6 +95,10 @@ struct sl_node_config {
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
                       SL_FIELD(sl_node_config, weights)),                                                              \
+        SL_OPTION_ROW("private-weights", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
+                      "keep a copy of the weights in this process alone; without, all processes of this user on this " \
+                      "machine share one",                                                                             \
+                      SL_FIELD(sl_node_config, private_weights)),                                                      \
         SL_OPTION_ROW("report-loading", 0, SL_OPTION_FLAG, NULL, NULL,                                                 \
                       "write lines `loading done=BYTES total=BYTES` to standard output while the model is loaded, "    \
                       "one each time that it is further than before; `sluice up` asks for them",                       \

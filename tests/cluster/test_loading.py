@@ -32,10 +32,10 @@ def place():
 class Up:
     """`sluice up` in the foreground, and what it says on standard error."""
 
-    def __init__(self, model, env, terminal=None, options=(), sluice=SLUICE):
+    def __init__(self, model, env, terminal=None, options=(), sluice=SLUICE, weights=("--private-weights",)):
         words = [sluice, "up", "--model", model, "--weights", "int4", "--port", "0", "--no-gateway", "--kvstore", "0", "--arena", "32M",
                  "--ready-timeout", f"{LIMIT}s", "--name", "loads", *options,
-                 "--", "--threads", "1"]
+                 "--", "--threads", "1", *weights]
         self.began, self.ready, self.log = time.monotonic(), 0, None
         self.popen = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE if terminal is None else terminal, text=True)
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -197,6 +197,44 @@ def test_processes_that_are_waited_for_are_named():
             eventually(lambda: up.ready or up.popen.poll() is not None, 120, "the cluster")
             said = up.end()
         assert up.ready and re.search(r"^sluice: waiting for decode-0: \d+ s$", said, re.M), said
+
+
+def memory(pid):
+    """What a process has of shared memory in MB: mapped, and its part of that."""
+    with open(f"/proc/{pid}/smaps") as file:
+        of_weights = re.findall(r"/memfd:sluice-weights-.*?Rss: +(\d+) kB\nPss: +(\d+) kB", file.read(), re.S)
+    return [sum(int(number) for number in column) / 1000 for column in zip(*of_weights)]
+
+
+def lists(pid):
+    """The lists of users of shared weights that name a process."""
+    found = []
+    for folder, _, names in os.walk("/dev/shm"):
+        for path in (os.path.join(folder, name) for name in names if f"/sluice-{os.geteuid()}-" in folder):
+            with contextlib.suppress(OSError), open(path) as file:
+                found += [path] if re.search(rf"^{pid} ", file.read(), re.M) else []
+    return found
+
+
+def test_workers_share_the_weights():
+    """The first one packs, the second waits with its progress, and the weights outlive the first."""
+    with place() as (model, env):
+        with Up(model, env, weights=()) as up:
+            eventually(lambda: up.ready or up.popen.poll() is not None, 120, "the end of loading")
+            assert up.ready, up.popen.stderr.read()
+            pids = [up.worker(name) for name in ("prefill-0", "decode-0")]
+            mapped, parts = zip(*map(memory, pids))
+            assert all(190 < each < 220 for each in mapped), (mapped, parts)  # 0.36 billion weights as int4
+            assert all(part < 0.55 * each for part, each in zip(parts, mapped)), (mapped, parts)
+            left = lists(pids[0])
+            assert len(left) == 1 and left == lists(pids[1]), left
+            os.kill(pids[0], signal.SIGKILL)
+            eventually(lambda: memory(pids[1])[1] > 0.9 * mapped[1], 20, "the weights of one process alone")
+            said = up.end()
+        # Both show progress in the same proportion, which the one that waits has from the other.
+        lines = re.findall(r"decode-0 (\d+)%, prefill-0 (\d+)%$", said, re.M)
+        assert all(abs(int(a) - int(b)) < 40 for a, b in lines if int(a) > 0 and int(b) > 0), said
+        assert not os.path.exists(left[0]), "a list without users"
 
 
 if __name__ == "__main__":

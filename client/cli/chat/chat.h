@@ -24,7 +24,7 @@ struct sl_chat_config {
     struct sl_request_config request;
     const char *model, *device, *weights, *arena;
     int64_t threads, keep_ms;
-    bool local, no_history, quiet;
+    bool local, no_history, private_weights, quiet;
 };
 
 // One completed turn.

@@ -39,6 +39,10 @@ static const struct sl_option options[] = {
         SL_FIELD(sl_chat_config, no_history)),
     ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",
         "of --local: the model's weights in memory: stored, int8 or int4", SL_FIELD(sl_chat_config, weights)),
+    ROW("private-weights", 0, SL_OPTION_FLAG, NULL, NULL,
+        "of --local: keep a copy of the weights in this process alone; without, all processes of this user on this "
+        "machine share one",
+        SL_FIELD(sl_chat_config, private_weights)),
     SL_DEVICE_OPTION(sl_chat_config, device),
     ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",
         "of --local: memory for KV. Without: 1G, or most of a device's own memory", SL_FIELD(sl_chat_config, arena)),
@@ -95,6 +99,7 @@ static enum sl_status open_local(struct sl_chat_session *chat, struct sl_error *
         struct sl_local_config local = {.model_dir = config->model,
                                         .device = config->device,
                                         .weights = weights,
+                                        .share_weights = !config->private_weights,
                                         .arena_bytes = arena_bytes,
                                         .threads = (int)config->threads,
                                         .loading_fn = show_loading,

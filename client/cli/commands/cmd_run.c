@@ -30,7 +30,7 @@ struct run_config {
     struct sl_cluster_config cluster;
     int64_t threads, wait_ms;
     const char *capsule_path;
-    bool local, jsonl, quiet;
+    bool local, jsonl, private_weights, quiet;
 };
 
 static const struct sl_option options[] = {
@@ -48,6 +48,10 @@ static const struct sl_option options[] = {
      SL_FIELD(run_config, capsule_path)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(run_config, threads), 0,
      1024},
+    {"private-weights", 0, SL_OPTION_FLAG, NULL, NULL,
+     "of --local: keep a copy of the weights in this process alone; without, all processes of this user on this "
+     "machine share one",
+     SL_FIELD(run_config, private_weights)},
     {"wait", 0, SL_OPTION_DURATION, "0", "TIME", "for a cluster that is still starting", SL_FIELD(run_config, wait_ms),
      0, 3600000},
     {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(run_config, quiet)},
@@ -163,6 +167,7 @@ static int run_local(const struct run_config *config, struct sl_request *request
         struct sl_local_config local = {.model_dir = config->cluster.model,
                                         .device = config->cluster.device,
                                         .weights = weights,
+                                        .share_weights = !config->private_weights,
                                         .ranks = (int)config->cluster.ranks,
                                         .arena_bytes = arena_bytes,
                                         .threads = (int)config->threads,
@@ -202,6 +207,7 @@ static enum sl_status check_jsonl(const struct run_config *config, struct sl_err
 static int run_jsonl(const struct run_config *config) {
     struct sl_jsonl_config jsonl = {.local = {.model_dir = config->cluster.model,
                                               .device = config->cluster.device,
+                                              .share_weights = !config->private_weights,
                                               .ranks = (int)config->cluster.ranks,
                                               .threads = (int)config->threads,
                                               .shared_prefix_bytes = shared_prefix_bytes()},

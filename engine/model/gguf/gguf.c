@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_identity.h"
 #include "engine/tensor/half.h"
 
 #define MAX_VALUES        65536 // limit of keys, and of tensors
@@ -25,6 +26,7 @@
 struct sl_gguf {
     unsigned char *base; // the mapping
     size_t bytes;
+    uint64_t identity;
     size_t header_bytes;
     struct sl_gguf_value *values; // sorted by key
     size_t n_values;
@@ -410,6 +412,7 @@ static enum sl_status map_file(struct sl_gguf *g, const char *path, struct sl_er
         } else {
             g->base = base;
             g->bytes = (size_t)st.st_size;
+            g->identity = sl_file_identity(&st);
         }
     }
     close(fd);
@@ -470,6 +473,10 @@ const unsigned char *sl_gguf_header(const struct sl_gguf *g, size_t *n_bytes_out
 const unsigned char *sl_gguf_mapping(const struct sl_gguf *g, size_t *n_bytes_out) {
     *n_bytes_out = g->bytes;
     return g->base;
+}
+
+uint64_t sl_gguf_identity(const struct sl_gguf *g) {
+    return g->identity;
 }
 
 const struct sl_gguf_value *sl_gguf_value(const struct sl_gguf *g, const char *key) {

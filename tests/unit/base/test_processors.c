@@ -160,9 +160,28 @@ static void test_processors_of_this_machine(void **state) {
     }
 }
 
+static void test_node_of_processors(void **state) {
+    (void)state;
+    cpu_set_t allowed;
+    put_machine();
+    const struct {
+        int first, last, node;
+    } cases[] = {{0, 3, 0}, {8, 11, 0}, {12, 15, 2}, {4, 4, 2}, {0, 15, -1}, {3, 4, -1}, {11, 12, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        allow(&allowed, cases[i].first, cases[i].last);
+        assert_int_equal(sl_processors_node_of(root, &allowed), cases[i].node);
+    }
+    CPU_ZERO(&allowed);
+    assert_int_equal(sl_processors_node_of(root, &allowed), -1);
+    allow(&allowed, 0, 15);
+    assert_int_equal(sl_processors_node_of("/nowhere", &allowed), 0); // a kernel without nodes
+    assert_true(sl_processors_node("/nowhere") == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_processors_cores_before_threads_and_node_by_node, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_node_of_processors, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_processors_of_a_restricted_mask, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_processors_without_a_description, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_processors_quota_is_the_smallest_on_the_way_up, make_root, remove_root),

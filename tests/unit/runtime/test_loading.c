@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/processors.h"
+#include "engine/model/model_internal.h"
 #include "engine/runtime/loading.h"
 #include "engine/runtime/runtime.h"
 #include "tests/unit/temp_folder.h"
@@ -121,8 +123,33 @@ static void test_errors_of_the_tokenizer_and_of_the_weights(void **state) {
     temp_folder_destroy(&folder);
 }
 
+static const struct sl_ops *keep_ops(const struct sl_ops *ops) {
+    return ops;
+}
+
+static bool shares(struct sl_runtime_config config) {
+    struct sl_runtime runtime;
+    config.model_dir = "models/demo";
+    config.threads = 2;
+    assert_int_equal(sl_runtime_open(&config, &runtime, NULL), SL_OK);
+    bool shares = runtime.model->shared != NULL;
+    sl_runtime_close(&runtime);
+    return shares;
+}
+
+// Ranks have shares of the weights, and a replaced table may pack in its own way.
+static void test_weights_are_shared_only_where_they_are_the_tiers(void **state) {
+    (void)state;
+    assert_int_equal(shares((struct sl_runtime_config){.share_weights = true}), sl_processors_node("") >= 0);
+    assert_false(shares((struct sl_runtime_config){.share_weights = false}));
+    assert_false(shares((struct sl_runtime_config){.share_weights = true, .ranks = 2}));
+    assert_false(shares((struct sl_runtime_config){.share_weights = true, .device = "emulated"}));
+    assert_false(shares((struct sl_runtime_config){.share_weights = true, .instead = keep_ops}));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loading_reports_what_moves),
+                                       cmocka_unit_test(test_weights_are_shared_only_where_they_are_the_tiers),
                                        cmocka_unit_test(test_model_counts_all_of_its_bytes),
                                        cmocka_unit_test(test_errors_of_the_tokenizer_and_of_the_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,7 +191,7 @@ static enum sl_status quantize(struct sl_stream *stream, struct sl_matrix *matri
     int64_t halves = 2 * sl_panel_count(matrix, sl_matrix_outputs(matrix));
     size_t bytes = (size_t)halves * sl_code_half_bytes(sl_code_type(quantized_dtype(matrix)), matrix->k);
     enum sl_status status = sl_panels_allocate(matrix, bytes, err);
-    if (status == SL_OK) {
+    if (status == SL_OK && !sl_panels_are_packed(matrix)) {
         sl_stream_run(stream, halves, 2, quantize_halves, matrix);
     }
     return status;
@@ -207,7 +207,7 @@ enum sl_status sl_code_pack(struct sl_stream *stream, struct sl_matrix *matrix, 
     }
     enum sl_status status = sl_panels_allocate(matrix, bytes, err);
     char *data = matrix->packed;
-    for (int i = 0; i < SL_MAX_PARTS && status == SL_OK; i++) {
+    for (int i = 0; i < SL_MAX_PARTS && status == SL_OK && !sl_panels_are_packed(matrix); i++) {
         struct packing packing = {matrix, &matrix->parts[i], data};
         sl_stream_run(stream, part_halves(packing.part), 2, pack_halves, &packing);
         data += part_bytes(matrix, packing.part);

@@ -6,11 +6,27 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/tensor/shared_weights.h"
 #include "engine/tensor/weights.h"
 
 #define HUGE_PAGE (2u << 20)
 
+// Takes shared memory; sets w->shared to NULL where there is none left.
+static enum sl_status take_shared(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
+    w->packed = sl_shared_weights_take(w->shared, w, bytes);
+    w->packed_bytes = w->packed != NULL ? bytes : 0;
+    if (w->packed == NULL && sl_shared_weights_are_ready(w->shared)) {
+        return sl_fail(err, SL_ERR_PEER_STALE, "shared weights are of other matrices");
+    }
+    w->shared = w->packed != NULL ? w->shared : NULL;
+    return SL_OK;
+}
+
 enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
+    enum sl_status status = w->shared != NULL ? take_shared(w, bytes, err) : SL_OK;
+    if (status != SL_OK || w->shared != NULL) {
+        return status;
+    }
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
     void *packed = aligned_alloc(align, (bytes + align - 1) / align * align);
     if (packed == NULL) {
@@ -46,15 +62,21 @@ enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, siz
                               sl_pack_row_fn pack_row, struct sl_error *err) {
     int64_t n_panels = sl_panel_count(w, sl_matrix_outputs(w));
     enum sl_status status = sl_panels_allocate(w, (size_t)n_panels * panel_bytes, err);
-    if (status == SL_OK) {
+    if (status == SL_OK && !sl_panels_are_packed(w)) {
         struct packing packing = {w, panel_bytes, pack_row};
         sl_stream_run(stream, n_panels, 2, pack_panels, &packing);
     }
     return status;
 }
 
+bool sl_panels_are_packed(const struct sl_matrix *w) {
+    return sl_shared_weights_are_ready(w->shared);
+}
+
 void sl_panels_free(struct sl_matrix *w) {
-    free(w->packed);
+    if (w->shared == NULL) {
+        free(w->packed);
+    }
     w->packed = NULL;
     w->packed_bytes = 0;
 }

@@ -47,11 +47,15 @@ static inline int64_t sl_panel_row(const struct sl_matrix *w, int64_t p, int c) 
 typedef void (*sl_pack_row_fn)(const struct sl_matrix *w, int64_t p, int c, char *panel);
 
 // Packs w->packed: panels of panel_bytes, aligned to 64, in huge pages where they are large enough. Returns
-// SL_ERR_EXHAUSTED.
+// what sl_panels_allocate() does.
 enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
                               sl_pack_row_fn pack_row, struct sl_error *err);
-// Allocates the same memory without packing, for panels of another width (narrow.h).
+// Allocates the same memory without packing, for panels of another width (narrow.h). Raise SL_PACKED_LAYOUT
+// (engine/tensor/shared_weights.h) if what any tier packs into it changes. SL_ERR_PEER_STALE: w->shared is for other
+// matrices.
 enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err);
+// Returns true if another process has already packed what was allocated: it must not be written.
+bool sl_panels_are_packed(const struct sl_matrix *w);
 void sl_panels_free(struct sl_matrix *w);
 
 /*

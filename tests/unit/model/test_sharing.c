@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: models that share their packed weights have the bytes that each of them would pack, and only while the files,
+// the format and the tier are the same.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <sys/stat.h>
+
+#include "engine/model/model.h"
+#include "engine/model/model_internal.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/shared_weights.h"
+#include "tests/unit/temp_folder.h"
+
+#define GQA "tests/golden/llama/gqa"
+
+static const struct sl_ops *ops_of(const char *tier) {
+    const struct sl_ops *ops;
+    assert_int_equal(sl_ops_select(tier, &ops, NULL), SL_OK);
+    return ops;
+}
+
+// A copy of the model for this test alone: other processes on this machine may share the original.
+static struct temp_folder copy_model(void) {
+    struct temp_folder folder = temp_folder_create();
+    temp_folder_copy(&folder, GQA, "config.json");
+    temp_folder_copy(&folder, GQA, "model.safetensors");
+    return folder;
+}
+
+static struct sl_model *load_shared(const struct temp_folder *folder, const struct sl_ops *ops,
+                                    enum sl_weight_format format) {
+    struct sl_model *model = NULL;
+    struct sl_model_progress progress = {0};
+    struct sl_error err;
+    if (sl_model_load_shared(folder->path, ops, format, sl_cpu_caller(), &progress, &model, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(atomic_load(&progress.done_bytes), atomic_load(&progress.total_bytes));
+    return model;
+}
+
+static const struct sl_matrix *matrix_of(const struct sl_model *model, int i) {
+    const struct sl_model_layer *layer = &model->layers[i / SL_N_LAYER_MATRICES];
+    const struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+    return i == model->config.n_layers * SL_N_LAYER_MATRICES ? &model->head : matrices[i % SL_N_LAYER_MATRICES];
+}
+
+static void assert_same_weights(const struct sl_model *a, const struct sl_model *b) {
+    for (int i = 0; i <= a->config.n_layers * SL_N_LAYER_MATRICES; i++) {
+        const struct sl_matrix *in_a = matrix_of(a, i), *in_b = matrix_of(b, i);
+        assert_int_equal(in_a->packed_bytes, in_b->packed_bytes);
+        assert_int_equal(in_a->in_two_terms, in_b->in_two_terms);
+        assert_int_equal(in_a->packed == NULL, in_b->packed == NULL);
+        assert_true(in_a->packed == NULL || memcmp(in_a->packed, in_b->packed, in_a->packed_bytes) == 0);
+        assert_true(!sl_matrix_reads_parts(in_b) || in_b->parts[0].data != NULL);
+    }
+}
+
+static void test_shared_models_have_the_bytes_of_private_ones(void **state) {
+    struct temp_folder folder = copy_model();
+    (void)state;
+    for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
+        for (int format = SL_WEIGHT_STORED; format <= SL_WEIGHT_INT4; format++) {
+            struct sl_model *own = NULL;
+            enum sl_weight_format as = (enum sl_weight_format)format;
+            assert_int_equal(sl_model_load(folder.path, ops_of(*tier), as, sl_cpu_caller(), NULL, &own, NULL), SL_OK);
+            struct sl_model *first = load_shared(&folder, ops_of(*tier), as);
+            struct sl_model *second = load_shared(&folder, ops_of(*tier), as);
+            assert_false(sl_shared_weights_are_ready(first->shared));
+            assert_true(sl_shared_weights_are_ready(second->shared));
+            assert_same_weights(own, first);
+            assert_same_weights(own, second);
+            assert_int_equal(sl_model_memory_bytes(second), sl_model_memory_bytes(own));
+            assert_int_equal(sl_model_weight_bytes(second), sl_model_weight_bytes(own));
+            sl_model_destroy(&first);
+            assert_same_weights(own, second);
+            sl_model_destroy(&second);
+            sl_model_destroy(&own);
+        }
+    }
+    temp_folder_destroy(&folder);
+}
+
+static void test_models_that_differ_do_not_share(void **state) {
+    struct temp_folder folder = copy_model(), other = copy_model();
+    char path[96];
+    (void)state;
+    struct sl_model *first = load_shared(&folder, ops_of("auto"), SL_WEIGHT_STORED);
+    struct sl_model *models[] = {load_shared(&folder, ops_of("auto"), SL_WEIGHT_INT8),
+                                 load_shared(&folder, ops_of("reference"), SL_WEIGHT_STORED),
+                                 load_shared(&other, ops_of("auto"), SL_WEIGHT_STORED)};
+    for (size_t i = 0; i < 3; i++) {
+        assert_false(sl_shared_weights_are_ready(models[i]->shared));
+        sl_model_destroy(&models[i]);
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", folder.path);
+    assert_int_equal(chmod(path, 0640), 0); // a change, of whatever
+    models[0] = load_shared(&folder, ops_of("auto"), SL_WEIGHT_STORED);
+    assert_false(sl_shared_weights_are_ready(models[0]->shared));
+    sl_model_destroy(&models[0]);
+    sl_model_destroy(&first);
+    temp_folder_destroy(&folder);
+    temp_folder_destroy(&other);
+}
+
+// Weights under the right key that are of other matrices, as by a tier that packs in another way.
+static void test_a_model_packs_itself_where_shared_weights_do_not_fit(void **state) {
+    struct temp_folder folder = copy_model();
+    struct sl_ops ops = *ops_of("reference");
+    (void)state;
+    ops.name = ops_of("auto")->name;
+    struct sl_model *first = load_shared(&folder, ops_of("auto"), SL_WEIGHT_STORED);
+    struct sl_model *second = load_shared(&folder, &ops, SL_WEIGHT_STORED);
+    assert_null(second->shared);
+    assert_true(sl_matrix_reads_parts(&second->head));
+    sl_model_destroy(&second);
+    sl_model_destroy(&first);
+    second = load_shared(&folder, &ops, SL_WEIGHT_STORED); // the other way round: it packs nothing
+    first = load_shared(&folder, ops_of("auto"), SL_WEIGHT_STORED);
+    assert_null(first->shared);
+    assert_non_null(first->head.packed);
+    sl_model_destroy(&second);
+    sl_model_destroy(&first);
+    temp_folder_destroy(&folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shared_models_have_the_bytes_of_private_ones),
+        cmocka_unit_test(test_models_that_differ_do_not_share),
+        cmocka_unit_test(test_a_model_packs_itself_where_shared_weights_do_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
