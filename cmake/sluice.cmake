@@ -45,7 +45,7 @@ endif()
 include(CheckLinkerFlag)
 check_linker_flag(C -fuse-ld=gold gold_links)
 function(sl_link_fast target)
-  if(gold_links)
+  if(gold_links AND NOT CMAKE_EXE_LINKER_FLAGS MATCHES "-fuse-ld=") # or the one that was asked for
     target_link_options(${target} PRIVATE -fuse-ld=gold)
   endif()
 endfunction()
@@ -137,6 +137,18 @@ function(sl_program)
   sl_limit_frames(${A_NAME})
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS})
+endfunction()
+
+# sl_test_object(test_request.c DEPS target ... OUT variable): compiles a source that several tests of a folder link once. The variable is
+# what they name among their SOURCES.
+function(sl_test_object source)
+  cmake_parse_arguments(A "" "OUT" "DEPS" ${ARGN})
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REGEX REPLACE "[/.]" _ target ${folder}/${source})
+  add_library(${target} OBJECT ${source})
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE ${A_DEPS} sluice::cmocka)
+  set(${A_OUT} $<TARGET_OBJECTS:${target}> PARENT_SCOPE)
 endfunction()
 
 # sl_test(NAME unit_base_arena SOURCES test_arena.c DEPS sl_base [TIMEOUT seconds] [LABELS ...])
