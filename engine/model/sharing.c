@@ -3,8 +3,8 @@
  * Purpose: decides which processes share a model's packed weights (engine/tensor/shared_weights.h).
  *
  * Design: the key has what decides the bytes: the files, the format and the tier; and the NUMA node, so that no process
- *         reads the memory of another node. Files are identified by device, inode,
- *         size and times, not by the model's fingerprint: that one samples bytes, so it can be equal for two models.
+ *         reads the memory of another node. Files are identified by device, inode, size and times, not by the model's
+ *         fingerprint: that one samples bytes, so it can be equal for two models.
  */
 #include "base/hash.h"
 #include "base/log.h"
@@ -12,10 +12,23 @@
 #include "engine/model/model_internal.h"
 #include "engine/tensor/shared_weights.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
-#define MOST_GROWTH 8            // times that packed weights can be as large as the file's: bits as f32 are not
+#define MOST_GROWTH 8            // times that packed weights can be as large as the file's
 #define SPARE_BYTES (1ULL << 28) // for panels that are padded
+
+// Returns true where this process would have small pages, too: sharing then makes nothing slower.
+static bool has_small_pages(void) {
+    char text[64] = "";
+    int file = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
+    ssize_t n = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+    if (file >= 0) {
+        close(file);
+    }
+    return n <= 0 || strstr(text, "[never]") != NULL;
+}
 
 void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
                           struct sl_model_progress *progress) {
@@ -25,6 +38,7 @@ void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl
         .key = sl_mix(key + (uint64_t)sl_processors_node("") * SL_GOLDEN),
         .room_bytes = MOST_GROWTH * sl_tensors_bytes(model->tensors) + SPARE_BYTES,
         .max_matrices = (uint32_t)(model->config.n_layers * SL_N_LAYER_MATRICES + 1),
+        .small_pages = has_small_pages(),
         .done_out = progress != NULL ? &progress->done_bytes : NULL,
     };
     struct sl_error why;

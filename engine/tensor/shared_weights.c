@@ -56,6 +56,7 @@ struct sl_shared_weights {
     int fd;     // the memfd for reading, which other processes open
     int writer; // for writing; -1: ready, or finished
     bool ready;
+    bool small;  // the kernel joins no pages here
     bool failed; // taken weights stay here, others get none
     struct header *header;
     struct record *records; // in the memfd
@@ -210,7 +211,8 @@ static bool add_memory(struct sl_shared_weights *s, size_t end) {
     for (size_t at = s->made; at < end; at += HUGE_BYTES) { // the kernel joins pages only where it finds one
         (void)madvise(base + at, 4096, MADV_POPULATE_WRITE);
     }
-    (void)madvise(base + s->made, end - s->made, MADV_COLLAPSE); // only advice: small pages are slower
+    // Other failures are of this moment: some pages stay small.
+    s->small = madvise(base + s->made, end - s->made, MADV_COLLAPSE) != 0 && errno == EINVAL;
     if (fallocate(s->writer, 0, (off_t)s->made, (off_t)(end - s->made)) == 0) {
         s->made = end;
         return true;
@@ -247,6 +249,10 @@ static enum sl_status create(struct sl_shared_weights *s, const struct sl_shared
     s->at = weights_at(max);
     if (s->fd < 0 || fchmod(s->writer, 0400) != 0 || !make_memory(s, s->at)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no shared memory: %s", strerror(errno));
+    }
+    if (s->small && !config->small_pages) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "the kernel has no huge pages for shared memory (before Linux 6.1, or with shmem_enabled=deny)");
     }
     s->records = (struct record *)(s->header + 1);
     memcpy(s->header->magic, magic, sizeof magic);

@@ -11,7 +11,8 @@
  *         cut, so no other process can crash this one. A file in a cache on disk would also save packing after a
  *         restart, but needs as much disk as the models, a bound and a cleaner.
  *         Its pages are joined to huge ones before they are filled (MADV_COLLAPSE, Linux 6.1), which works although
- *         huge pages for shared memory are usually off.
+ *         huge pages for shared memory are usually off. Decoding from small pages takes some 6% longer, so a process
+ *         that would have huge pages of its own does not share where the kernel cannot do that.
  *
  *         A small file names the users (shared_users.h). Its lock is held while a process packs; the kernel releases
  *         it if that process dies, and the next one packs.
@@ -43,6 +44,7 @@ struct sl_shared_weights_config {
     size_t room_bytes;        // address space for the weights: more than they can take
     uint32_t max_matrices;    // that are packed
     int64_t still_ms;         // 0: SL_SHARED_STILL_MS
+    bool small_pages;         // share also where the kernel joins no pages of shared memory
     _Atomic size_t *done_out; // gets the progress of another process while it packs; may be NULL
 };
 

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -47,8 +48,12 @@ struct place {
 static void make_place(struct place *place) {
     *place = (struct place){.parent = temp_folder_create()};
     snprintf(place->folder, sizeof place->folder, "%s/users", place->parent.path);
-    place->config = (struct sl_shared_weights_config){
-        .folder = place->folder, .key = KEY, .room_bytes = 1 << 30, .max_matrices = 4, .still_ms = 300 * SLOWNESS};
+    place->config = (struct sl_shared_weights_config){.folder = place->folder,
+                                                      .small_pages = true,
+                                                      .key = KEY,
+                                                      .room_bytes = 1 << 30,
+                                                      .max_matrices = 4,
+                                                      .still_ms = 300 * SLOWNESS};
 }
 
 // The folder of the lists is gone, or the parent cannot be removed.
@@ -249,13 +254,14 @@ static void test_shared_weights_show_progress(void **state) {
     pthread_t thread;
     void *waited = NULL;
     make_place(&place);
+    place.config.still_ms = 1500 * SLOWNESS;
     struct sl_shared_weights *shared = open_ok(&place);
     place.config.done_out = &done;
     assert_int_equal(pthread_create(&thread, NULL, wait_for_weights, &place), 0);
     fill(shared);
-    for (size_t i = 1; i <= 10; i++) { // longer than it would wait without progress
+    for (size_t i = 1; i <= 6; i++) { // longer than it would wait without progress
         sl_shared_weights_progress(shared, i);
-        sl_sleep_ms(place.config.still_ms / 5);
+        sl_sleep_ms(place.config.still_ms / 4);
     }
     sl_shared_weights_progress(shared, 4711);
     for (int64_t until = sl_deadline_in_ms(20000); atomic_load(&done) != 4711 && sl_deadline_left_ms(until) > 0;) {
@@ -468,6 +474,22 @@ static void test_shared_weights_without_a_place_for_the_list(void **state) {
     leave_place(&place);
 }
 
+static void test_shared_weights_want_huge_pages(void **state) {
+    (void)state;
+    struct place place;
+    struct sl_shared_weights *shared = NULL;
+    make_place(&place);
+    place.config.small_pages = false;
+    assert_int_equal(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+    enum sl_status status = sl_shared_weights_open(&place.config, &shared, NULL);
+    place.config.small_pages = true;
+    struct sl_shared_weights *second = open_ok(&place);
+    assert_int_equal(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
+    assert_int_equal(status, SL_ERR_UNSUPPORTED);
+    sl_shared_weights_close(&second);
+    leave_place(&place);
+}
+
 static enum sl_status make_shared(void *arg, struct sl_error *err) {
     struct sl_shared_weights *shared = NULL;
     enum sl_status status = sl_shared_weights_open(arg, &shared, err);
@@ -503,6 +525,7 @@ int main(void) {
         cmocka_unit_test(test_shared_weights_of_other_matrices_are_stale),
         cmocka_unit_test(test_shared_weights_without_memory),
         cmocka_unit_test(test_shared_weights_without_heap),
+        cmocka_unit_test(test_shared_weights_want_huge_pages),
         cmocka_unit_test(test_shared_weights_without_a_place_for_the_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
