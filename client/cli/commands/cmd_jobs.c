@@ -6,7 +6,7 @@
 
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
-#include "client/cli/listing.h"
+#include "client/cli/commands/listing.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
 #include "client/cli/tool.h"

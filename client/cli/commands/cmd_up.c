@@ -16,7 +16,7 @@
 #include "client/cli/cluster.h"
 #include "client/cli/clusters_here.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/listing.h"
+#include "client/cli/commands/listing.h"
 #include "client/cli/message_json.h"
 #include "client/cli/tool.h"
 

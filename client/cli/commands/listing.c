@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: jobs and workers as tables for people.
-#include "client/cli/listing.h"
+#include "client/cli/commands/listing.h"
 
 #include "base/clock.h"
 #include "client/cli/table.h"
