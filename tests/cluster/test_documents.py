@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents: a text is read once and kept on purpose. Questions about it do not read it again, also after every process was killed and
 started; answers are those of the whole prompt; what is refused says why, and nothing else is lost."""
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import threading
 
 from harness import (BIN, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, inference, question, refused, request,
                      run_tests, stub, tokens)
+from test_gateway import Gateway, chatting_model
 from test_restart import Restarting
 import grpc
 
@@ -185,6 +187,50 @@ def test_the_command():
         assert code == 1 and "no document gpl" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "sohw", "gpl")
         assert code == 2 and "did you mean show" in err, (code, err)
+
+
+def delete(gateway, path):
+    with contextlib.closing(gateway.connect()) as connection:
+        connection.request("DELETE", path)
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+
+
+def test_http_and_chats():
+    with chatting_model() as model, Cluster(model=model) as cluster, Gateway(cluster) as gateway:
+        status, made = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})
+        assert status == 200 and made["object"] == "document" and made["id"] == "gpl" and made["chat"] and made["store"], made
+        status, listed = gateway.get("/v1/documents")
+        assert status == 200 and [d["id"] for d in json.loads(listed)["data"]] == ["gpl"], listed
+        assert json.loads(gateway.get("/v1/documents/gpl")[1])["sha256"] == made["sha256"]
+        chat = {"messages": [{"role": "user", "content": question()[1:]}], "max_tokens": 8, "temperature": 0}
+        status, whole = gateway.post("/v1/chat/completions", {**chat, "recipe": "full,format=int4", "messages": [
+            {"role": "user", "content": TEXT + question()}]})
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl"})
+        assert status == 200 and reply["choices"] == whole["choices"], (reply, whole)
+        turns = chat["messages"] + [{"role": "assistant", "content": "48213"}, {"role": "user", "content": "And?"}]
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl", "messages": turns})
+        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
+
+        # A text document for completions, and what is refused.
+        assert gateway.post("/v1/documents", {"name": "raw", "text": TEXT, "raw": True})[0] == 200
+        status, reply = gateway.post("/v1/completions", {"prompt": "And?", "document": "raw", "max_tokens": 4})
+        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
+        refusal = gateway.refusal(404, "/v1/chat/completions", {**chat, "document": "nope"})
+        assert refusal["param"] == "document" and "no document nope" in refusal["message"], refusal
+        assert gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "raw"})["param"] == "document"
+        assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
+        system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
+        assert "first message" in gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "gpl", "messages": system})["message"]
+        assert gateway.refusal(409, "/v1/documents", {"name": "gpl", "text": TEXT})["type"] == "invalid_request_error"
+        assert gateway.refusal(400, "/v1/documents", {"name": "a/b", "text": TEXT})["param"] == "name"
+        assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
+        assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": 5})["param"] == "text"
+        assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"
+        assert gateway.get("/v1/documents/nope")[0] == 404 and delete(gateway, "/v1/documents/a%2Fb")[0] == 400
+        status, gone = delete(gateway, "/v1/documents/gpl")
+        assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
+        assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405
 
 
 if __name__ == "__main__":
