@@ -220,7 +220,8 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
 static enum sl_status open_documents(struct sl_coordinator *coordinator, struct sl_error *err) {
     const struct sl_documents_config config = {.folder = coordinator->config.state_dir,
                                                .max_documents = coordinator->config.max_documents,
-                                               .max_bytes = coordinator->config.document_bytes};
+                                               .max_bytes = coordinator->config.document_bytes,
+                                               .secret = &coordinator->salt_secret};
     enum sl_status status = sl_documents_create(&config, &coordinator->documents, err);
     if (status == SL_OK && coordinator->election == NULL) {
         status = sl_document_keeper_start(coordinator->documents, coordinator->registry, &coordinator->keeper, err);

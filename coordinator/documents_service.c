@@ -101,9 +101,12 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
             "for example " SL_DOCUMENT_RECIPE,
             spec->recipe);
     }
-    if (spec->demand.n_prefill_tokens < SL_PREFIX_BLOCK) {
-        return sl_fail(err, SL_ERR_INVALID, "text: %" PRId64 " tokens are no document; put them into the question",
-                       spec->n_tokens);
+    // Prefill continues from whole blocks, and from no fewer tokens than a chunk (prefill/store.h).
+    if (spec->demand.n_prefill_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK < spec->parsed_recipe.chunk_tokens) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "text: %" PRId64 " tokens are no document, of which at least a chunk (%" PRId64
+                       " tokens) is reused; put them into the question",
+                       spec->n_tokens, (int64_t)spec->parsed_recipe.chunk_tokens);
     }
     enum sl_status status = sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text,
                                                &adding->document, err);
@@ -119,6 +122,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     document->capsule.recipe_fingerprint = sl_recipe_fingerprint(&spec->parsed_recipe);
     document->capsule_tokens = spec->demand.n_prefill_tokens;
     document->capsule.prefix_hash = sl_prefix_hash(&spec->salt, spec->tokens, document->capsule_tokens);
+    document->salt_proof = sl_salted_hash(&spec->salt, document->name, strlen(document->name));
     document->n_tokens = spec->n_tokens;
     document->capsule_bytes = spec->demand.capsule_bytes;
     document->created_ms = sl_wall_ms();

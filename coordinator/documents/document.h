@@ -34,6 +34,7 @@ struct sl_document {
     uint64_t model_fingerprint;
     struct sl_capsule_id capsule;
     int64_t capsule_tokens;
+    struct sl_hash128 salt_proof; // of its name under the tenant's salt, with which the capsule's key was made
     int64_t n_tokens;
     int64_t created_ms, expires_ms; // Unix time; expires_ms 0: never
 

@@ -48,6 +48,8 @@ static uint8_t *pack(const struct sl_document *document, size_t *n_out) {
     kept.capsule_hash.data = (uint8_t *)document->capsule.prefix_hash.bytes;
     kept.capsule_hash.len = sizeof document->capsule.prefix_hash;
     kept.capsule_tokens = document->capsule_tokens;
+    kept.salt_proof.data = (uint8_t *)document->salt_proof.bytes;
+    kept.salt_proof.len = sizeof document->salt_proof;
     size_t n = sluice__v1__kept_document__get_packed_size(&kept);
     uint64_t digest;
     uint8_t *bytes = malloc(sizeof digest + n);
@@ -111,6 +113,7 @@ static enum sl_status make(const Sluice__V1__KeptDocument *kept, struct sl_docum
         return status;
     }
     if (!TAKE(document->recipe, described->recipe) || strcmp(document->sha256, described->sha256) != 0 ||
+        !sl_hash128_read(kept->salt_proof.data, kept->salt_proof.len, &document->salt_proof) ||
         !sl_hash128_read(kept->capsule_hash.data, kept->capsule_hash.len, &document->capsule.prefix_hash)) {
         sl_document_unref(&document);
         return sl_fail(err, SL_ERR_INVALID, "its text, recipe or key cannot be right");

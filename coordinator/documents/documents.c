@@ -49,13 +49,36 @@ static void insert(struct sl_documents *documents, struct sl_document **at, stru
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
+// Unsets the capsule's key if it was made with another salt.
+static void check_salt(const struct sl_salt_secret *secret, struct sl_document *document) {
+    struct sl_hash128 salt, proof = {{0}};
+    enum sl_status status = sl_tenant_salt(secret, document->tenant, &salt, NULL);
+    if (status == SL_OK) {
+        proof = sl_salted_hash(&salt, document->name, strlen(document->name));
+    }
+    if (status != SL_OK || !sl_hash128_equals(&proof, &document->salt_proof)) {
+        sl_log_warn("documents",
+                    "%s was read under another secret of tenants (--salt-file), so no store has it: delete it, and add "
+                    "it again",
+                    document->name);
+        document->capsule = (struct sl_capsule_id){0};
+    }
+}
+
+struct restoring {
+    struct sl_documents *documents;
+    const struct sl_salt_secret *secret;
+};
+
 static void restore(void *arg, struct sl_document *document) {
-    struct sl_documents *documents = arg;
+    const struct restoring *restoring = arg;
+    struct sl_documents *documents = restoring->documents;
+    check_salt(restoring->secret, document);
     struct sl_document **at = find(documents, document->tenant, document->name);
     if (documents->n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name)) {
         insert(documents, at, document);
     } else {
-        sl_log_warn("documents", "%s is one of too many, and is left out", document->name);
+        sl_log_warn("documents", "%s exceeds the most documents, and is left out", document->name);
         sl_document_unref(&document);
     }
 }
@@ -72,7 +95,8 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
     enum sl_status status = SL_OK;
     if (config->folder[0] != '\0') {
         documents->folder = strdup(config->folder);
-        status = documents->folder != NULL ? sl_document_files_read(config->folder, restore, documents, err)
+        struct restoring restoring = {documents, config->secret};
+        status = documents->folder != NULL ? sl_document_files_read(config->folder, restore, &restoring, err)
                                            : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for documents");
     }
     if (status != SL_OK) {

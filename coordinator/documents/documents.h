@@ -5,18 +5,22 @@
  * Design: a document enters it before its text is read, so that a second call that adds the same name is refused at once,
  *         and its bytes count. It is written to the folder of --state when a store has its capsule; without a folder,
  *         documents end with the process.
+ *         The key of a capsule depends on the tenant's salt. A document of another secret (--salt-file) gets a key that no
+ *         store has, so that nothing says that it is stored.
  * Threads: any; one lock. Only sl_documents_finish() and sl_documents_remove() write to the disk, finish without the lock.
  */
 #pragma once
 
 #include "coordinator/documents/document.h"
+#include "net/trust/tenant_salt.h"
 
 struct sl_documents;
 
 struct sl_documents_config {
-    const char *folder;    // "": none
-    int64_t max_documents; // of one tenant
-    int64_t max_bytes;     // of one tenant's capsules
+    const char *folder;                  // "": none
+    int64_t max_documents;               // of one tenant
+    int64_t max_bytes;                   // of one tenant's capsules
+    const struct sl_salt_secret *secret; // of the tenants' salts; used only while the registry is opened
 };
 
 // The most documents of all tenants: stores get all their keys in one message.

@@ -95,6 +95,9 @@ static void index_add(struct sl_capsule_cache *capsule_cache, const struct sl_pr
         *at = &node->link;
     } else if (is_same(&node->stored->keys.id, &prefix->id)) {
         return; // a whole capsule with that key: better than a part of ours
+    } else if (!is_same(&stored->keys.id, &prefix->id) &&
+               sl_protected_has(capsule_cache->protected, &node->stored->keys.id)) {
+        return; // a document, which stays longer than ours: with ours the key would go
     }
     node->n_tokens = prefix->n_tokens;
     node->stored = stored;

@@ -19,6 +19,7 @@
 #define ARENA ((int64_t)1000)
 
 static struct temp_folder folder;
+static struct sl_salt_secret secret = {true, {7}};
 
 static int setup(void **state) {
     (void)state;
@@ -33,7 +34,7 @@ static int teardown(void **state) {
 }
 
 static struct sl_documents *open_registry(bool on_disk, int64_t max_documents, int64_t max_bytes) {
-    const struct sl_documents_config config = {on_disk ? folder.path : "", max_documents, max_bytes};
+    const struct sl_documents_config config = {on_disk ? folder.path : "", max_documents, max_bytes, &secret};
     struct sl_documents *documents = NULL;
     assert_int_equal(sl_documents_create(&config, &documents, NULL), SL_OK);
     return documents;
@@ -45,6 +46,9 @@ static struct sl_document *make(const char *tenant, const char *name, int64_t by
     strcpy(document->recipe, "full,format=int4");
     document->capsule = (struct sl_capsule_id){11, 22, {{(uint8_t)strlen(name), (uint8_t)name[0]}}};
     document->model_fingerprint = 11;
+    struct sl_hash128 salt;
+    assert_int_equal(sl_tenant_salt(&secret, tenant, &salt, NULL), SL_OK);
+    document->salt_proof = sl_salted_hash(&salt, name, strlen(name));
     document->capsule_tokens = 99;
     document->n_tokens = 100;
     document->capsule_bytes = bytes;
@@ -264,6 +268,13 @@ static void test_documents_survive_the_process(void **state) {
 
     documents = open_registry(true, 4, 1000);
     assert_int_equal(count(documents, NULL), 1); // removed for good, and only that one
+    sl_documents_destroy(&documents);
+    secret.bytes[0]++; // the coordinator has another --salt-file: no store has the capsule under the keys of today
+    documents = open_registry(true, 4, 1000);
+    assert_int_equal(sl_documents_find(documents, "umbrella", "gpl", &found, &err), SL_OK);
+    assert_int_equal(found->capsule.model_fingerprint, 0);
+    assert_true(sl_hash128_is_zero(&found->capsule.prefix_hash));
+    sl_document_unref(&found);
     sl_documents_destroy(&documents);
     assert_int_equal(touch_files("document-", 20, 0x55), 1);
     documents = open_registry(true, 4, 1000);

@@ -244,6 +244,19 @@ static void test_capsule_cache_a_document_is_not_evicted(void **state) {
     assert_false(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
     assert_int_equal(sl_capsule_cache_oldest_ns(fixture->capsule_cache, INT64_MAX), INT64_MAX);
     assert_true(sl_capsule_cache_has(fixture->capsule_cache, &keys[0]));
+    // A longer capsule that begins with the document does not take its keys, or they would go with it.
+    int32_t longer[N_TOKENS];
+    struct sl_capsule_id key;
+    int64_t covered;
+    memcpy(longer, tokens[0], sizeof longer);
+    longer[N_TOKENS - 1]++;
+    assert_int_equal(put(fixture, longer, false, &key), SL_OK);
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &key));
+    struct sl_stored *stored = pin_prefix(fixture, tokens[0], 128, &covered);
+    assert_non_null(stored);
+    assert_int_equal(covered, 128);
+    sl_capsule_cache_unpin(fixture->capsule_cache, stored);
     assert_true(sl_capsule_cache_forget(fixture->capsule_cache, &keys[0])); // as the document is deleted
     sl_capsule_cache_protect(fixture->capsule_cache, NULL);
     sl_protected_destroy(&protected);
