@@ -10,7 +10,7 @@
 
 enum {
     CALL_MS = 10000,
-    LATE_MS = 15000, // the coordinator ends the reading at its deadline, and then waits for the store
+    LATE_MS = 15000,          // the coordinator ends the reading at its deadline, and then waits for the store
     MAX_TEXT_BYTES = 4000000, // the coordinator takes messages of 4 MiB
     BYTES_A_TOKEN = 4         // until the number is known
 };
@@ -21,8 +21,8 @@ static json_t *describe(const Sluice__V1__Document *document) {
     char fingerprint[24]; // a text, because most JSON readers round 64 bits
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, document->model_fingerprint);
     return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I}", "id",
-                     document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000), "sha256",
-                     document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens",
+                     document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000),
+                     "sha256", document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens",
                      (json_int_t)document->n_tokens, "capsule_bytes", (json_int_t)document->capsule_bytes, "recipe",
                      document->recipe, "chat", document->chat, "store", document->store, "on_disk", document->on_disk,
                      "fingerprint", fingerprint, "other_model", document->other_model, "reading", document->reading,
@@ -115,9 +115,8 @@ static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddD
     if (request->deadline_ms == 0) {
         request->deadline_ms = call->deadline_ms;
     }
-    struct sl_document_watch watch = {.deadline_ns = sl_deadline_in_ms(request->deadline_ms + LATE_MS),
-                                      .stopped = call->stopped,
-                                      .arg = call->arg};
+    struct sl_document_watch watch = {
+        .deadline_ns = sl_deadline_in_ms(request->deadline_ms + LATE_MS), .stopped = call->stopped, .arg = call->arg};
     Sluice__V1__Document *document;
     struct sl_error err = {0};
     status = sl_client_add_document(call->client, request, &watch, &document, &err);
@@ -162,15 +161,13 @@ static enum sl_status list(const struct sl_document_call *call, char **json_out,
     return SL_OK;
 }
 
-static enum sl_status show_or_delete(const struct sl_document_call *call, char **json_out,
-                                     struct sl_refusal *refusal) {
+static enum sl_status show_or_delete(const struct sl_document_call *call, char **json_out, struct sl_refusal *refusal) {
     bool deletes = strcmp(call->method, "DELETE") == 0;
     Sluice__V1__Document *document;
     struct sl_error err = {0};
     int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
-    enum sl_status status = deletes
-                                ? sl_client_delete_document(call->client, call->name, deadline_ns, &document, &err)
-                                : sl_client_get_document(call->client, call->name, deadline_ns, &document, &err);
+    enum sl_status status = deletes ? sl_client_delete_document(call->client, call->name, deadline_ns, &document, &err)
+                                    : sl_client_get_document(call->client, call->name, deadline_ns, &document, &err);
     if (status != SL_OK) {
         return refuse(status, &err, refusal);
     }

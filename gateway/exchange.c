@@ -251,7 +251,7 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
     }
 }
 
-// What an answer's thread does.
+// Tells an answer's thread its work.
 struct work {
     const char *route;  // for traces
     const char *method; // of a call about documents; NULL: it generates an answer

@@ -112,7 +112,7 @@ void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const c
         text += sizeof sampling - 1;
     }
     size_t n = field_bytes(text);
-    bool names_missing = status == SL_ERR_NOT_FOUND && n > 0; // a field that names what is not there: a document
+    bool names_missing = status == SL_ERR_NOT_FOUND && n > 0 && text[n] == ':'; // a field names a missing document
     sl_refuse(refusal, names_missing ? 404 : http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
     n = refusal->http_status == 400 || names_missing ? n : 0;
     snprintf(refusal->param, sizeof refusal->param, "%.*s", (int)n, text);

@@ -152,7 +152,7 @@ static void test_documents_a_full_tenant_and_a_full_store_say_what_they_hold(voi
     assert_int_equal(add(documents, "umbrella", "mine", 50, &err), SL_OK);
     assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_EXHAUSTED);
     assert_non_null(strstr(err.text, "mine (50 bytes), 2 of other tenants"));
-    // What is refused is not there, and a store that has lost a capsule has room again.
+    // A refused document is not there, and a store that has lost a capsule has room again.
     assert_int_equal(count(documents, NULL), 3);
     struct sl_document *two = NULL;
     assert_int_equal(sl_documents_find(documents, "acme", "two", &two, &err), SL_OK);
