@@ -75,7 +75,7 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)disk.n_hits, "tier", "disk", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)capsules.n_misses, "tier", "none", NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_forgotten_total",
-                       "Copies of conversations that went because nobody wants them any more.");
+                       "Capsules of conversations and documents that were deleted because no job will need them.");
     sl_metrics_sample(page, "sluice_store_forgotten_total", (double)atomic_load(&kvstore->n_forgotten), NULL);
     write_disk_metrics(page, kvstore->disk != NULL, &disk);
 }
