@@ -224,7 +224,8 @@ static enum sl_status open_documents(struct sl_coordinator *coordinator, struct 
                                                .secret = &coordinator->salt_secret};
     enum sl_status status = sl_documents_create(&config, &coordinator->documents, err);
     if (status == SL_OK && coordinator->election == NULL) {
-        status = sl_document_keeper_start(coordinator->documents, coordinator->registry, &coordinator->keeper, err);
+        status = sl_document_keeper_start(coordinator->documents, coordinator->registry, sl_coordinator_read_again,
+                                          coordinator, &coordinator->keeper, err);
     }
     return status;
 }
@@ -414,6 +415,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_election_destroy(&coordinator->election);
     sl_coordinator_forget_restored(coordinator);
     sl_document_keeper_stop(&coordinator->keeper);
+    sl_coordinator_forget_reading(coordinator);
     sl_documents_destroy(&coordinator->documents);
     sl_state_close(&coordinator->state);
     sl_jobs_destroy(&coordinator->jobs);

@@ -45,6 +45,8 @@ struct sl_coordinator {
     struct sl_conversations *conversations;
     struct sl_documents *documents;
     struct sl_document_keeper *keeper; // NULL: several coordinators elect a leader, and there are no documents
+    struct sl_document *read_again;    // the keeper's: a lost document whose text is read again, or NULL,
+    struct sl_job *read_again_job;     // and the job
     struct sl_state *state;            // NULL: jobs end with the process
     struct sl_restored_job *restored;  // jobs that start with the server, or NULL
     struct sl_election *election;      // NULL: this coordinator is alone
@@ -83,6 +85,10 @@ void sl_coordinator_forget_restored(struct sl_coordinator *coordinator);
 
 // coordinator_metrics.c: adds metrics and checks to the admin port; call it when all parts exist.
 void sl_coordinator_add_probes(struct sl_coordinator *coordinator);
+
+// documents_again.c: reads the texts of documents whose stores were lost, one at a time; called by the keeper's thread.
+void sl_coordinator_read_again(void *coordinator);
+void sl_coordinator_forget_reading(struct sl_coordinator *coordinator);
 
 // inference_service.c: counts a call that may last long, within the limit of all calls and its tenant's share. Pair it with the second.
 enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,

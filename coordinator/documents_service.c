@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/documents/document_prompt.h"
 #include "coordinator/lead.h"
 #include "proto/kept.h"
 #include "proto/methods.h"
@@ -28,14 +29,10 @@ struct adding {
     struct sl_coordinator *coordinator;
     struct sl_rpc_call *call;
     const Sluice__V1__AddDocumentRequest *asked;
-    struct sl_document *document;        // a reference
-    Sluice__V1__GenerateRequest reading; // the job
-    Sluice__V1__Sampling greedy;
-    Sluice__V1__Chat chat;
-    Sluice__V1__ChatMessage message, *messages[1];
-    Sluice__V1__TokenIds tokens; // owned: the prompt
-    char label[SL_MAX_LABEL + 1];
-    Sluice__V1__Kept kept; // as the job reported it
+    struct sl_document *document;       // a reference
+    struct sl_document_reading reading; // the job
+    Sluice__V1__TokenIds tokens;        // owned: the prompt
+    Sluice__V1__Kept kept;              // as the job reported it
 };
 
 // ---- checking -------------------------------------------------------------------------------------------------------
@@ -58,36 +55,6 @@ static enum sl_status check_fields(struct sl_coordinator *coordinator, const Slu
                        asked->keep_ms, MAX_KEEP_MS);
     }
     return SL_OK;
-}
-
-// Writes the job that reads the text: as a question about it would begin.
-static void make_reading(struct adding *adding) {
-    const Sluice__V1__AddDocumentRequest *asked = adding->asked;
-    Sluice__V1__GenerateRequest *reading = &adding->reading;
-    sluice__v1__generate_request__init(reading);
-    sluice__v1__sampling__init(&adding->greedy);
-    adding->greedy.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
-    reading->sampling = &adding->greedy;
-    reading->recipe = asked->recipe[0] != '\0' ? asked->recipe : (char *)SL_DOCUMENT_RECIPE;
-    reading->max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
-    reading->max_new_tokens = 1;
-    reading->deadline_ms = asked->deadline_ms;
-    snprintf(adding->label, sizeof adding->label, "document %s", asked->name);
-    reading->label = adding->label;
-    if (asked->raw || adding->coordinator->chat_template == NULL) {
-        reading->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
-        reading->text = asked->text;
-        return;
-    }
-    sluice__v1__chat__init(&adding->chat);
-    sluice__v1__chat_message__init(&adding->message);
-    adding->message.role = (char *)"user";
-    adding->message.content = asked->text;
-    adding->messages[0] = &adding->message;
-    adding->chat.messages = adding->messages;
-    adding->chat.n_messages = 1;
-    reading->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
-    reading->chat = &adding->chat;
 }
 
 // Fills in the document from the checked job, and takes its tokens as the job's prompt.
@@ -116,13 +83,14 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     struct sl_document *document = adding->document;
     int rope_set = sl_model_rope_set(&coordinator->model, spec->n_tokens + spec->max_new_tokens);
     strcpy(document->recipe, spec->recipe);
-    document->chat = adding->reading.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    document->chat = adding->reading.request.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
     document->model_fingerprint = coordinator->model_fingerprint;
     document->capsule.model_fingerprint = sl_model_set_fingerprint(coordinator->model_fingerprint, rope_set);
     document->capsule.recipe_fingerprint = sl_recipe_fingerprint(&spec->parsed_recipe);
     document->capsule_tokens = spec->demand.n_prefill_tokens;
     document->capsule.prefix_hash = sl_prefix_hash(&spec->salt, spec->tokens, document->capsule_tokens);
     document->salt_proof = sl_salted_hash(&spec->salt, document->name, strlen(document->name));
+    document->first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
     document->n_tokens = spec->n_tokens;
     document->capsule_bytes = spec->demand.capsule_bytes;
     document->created_ms = sl_wall_ms();
@@ -130,17 +98,17 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     sluice__v1__token_ids__init(&adding->tokens);
     adding->tokens.ids = spec->tokens;
     adding->tokens.n_ids = (size_t)spec->n_tokens;
-    adding->reading.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
-    adding->reading.tokens = &adding->tokens;
+    adding->reading.request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    adding->reading.request.tokens = &adding->tokens;
     spec->tokens = NULL;
     return SL_OK;
 }
 
 // Enters the document, if its store has room for it, and tells the stores.
-static enum sl_status enter(struct adding *adding, uint64_t first_key, struct sl_error *err) {
+static enum sl_status enter(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     char address[SL_ADDRESS_BYTES];
-    int64_t arena_bytes = sl_registry_store_address(coordinator->registry, first_key, address);
+    int64_t arena_bytes = sl_registry_store_address(coordinator->registry, adding->document->first_key, address);
     struct sl_worker *store =
         address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
                            : NULL;
@@ -165,13 +133,15 @@ static enum sl_status check(struct adding *adding, struct sl_error *err) {
     if (status != SL_OK || spec == NULL) {
         return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
     }
-    make_reading(adding);
-    status = sl_request_check(&coordinator->rules, &adding->reading, &setting, spec, err);
+    bool chat = !adding->asked->raw && coordinator->chat_template != NULL;
+    const char *recipe = adding->asked->recipe[0] != '\0' ? adding->asked->recipe : SL_DOCUMENT_RECIPE;
+    sl_document_reading_init(&adding->reading, adding->asked->name, adding->asked->text, recipe, chat);
+    adding->reading.request.deadline_ms = adding->asked->deadline_ms;
+    status = sl_request_check(&coordinator->rules, &adding->reading.request, &setting, spec, err);
     if (status == SL_OK) {
-        uint64_t first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
         status = make_document(adding, spec, err);
         sl_job_spec_cleanup(spec);
-        status = status == SL_OK ? enter(adding, first_key, err) : status;
+        status = status == SL_OK ? enter(adding, err) : status;
     }
     free(spec);
     return status;
@@ -227,7 +197,7 @@ static enum sl_status follow(struct adding *adding, struct sl_job *job, struct s
 static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
     struct sl_job *job = NULL;
     enum sl_status status =
-        sl_coordinator_submit(adding->coordinator, sl_rpc_call_identity(adding->call), &adding->reading,
+        sl_coordinator_submit(adding->coordinator, sl_rpc_call_identity(adding->call), &adding->reading.request,
                               sl_rpc_call_deadline_ns(adding->call), true, &job, err);
     if (status != SL_OK) {
         return status;

@@ -34,6 +34,7 @@ struct sl_document {
     uint64_t model_fingerprint;
     struct sl_capsule_id capsule;
     int64_t capsule_tokens;
+    uint64_t first_key;           // of its prompts: it chooses the store
     struct sl_hash128 salt_proof; // of its name under the tenant's salt, with which the capsule's key was made
     int64_t n_tokens;
     int64_t created_ms, expires_ms; // Unix time; expires_ms 0: never
@@ -44,6 +45,8 @@ struct sl_document {
     char store[64];          // or will get it; "": none
     bool on_disk;            // of that store
     int64_t capsule_bytes;   // as planned, until a store has it
+    int64_t again_ns;        // while no store has it: when to read the text again; monotonic time
+    int n_again;             // how often it was read again since a store last had it
     struct sl_document *next;
 };
 

@@ -49,6 +49,7 @@ static uint8_t *pack(const struct sl_document *document, size_t *n_out) {
     kept.capsule_hash.data = (uint8_t *)document->capsule.prefix_hash.bytes;
     kept.capsule_hash.len = sizeof document->capsule.prefix_hash;
     kept.capsule_tokens = document->capsule_tokens;
+    kept.first_key = document->first_key;
     kept.salt_proof.data = (uint8_t *)document->salt_proof.bytes;
     kept.salt_proof.len = sizeof document->salt_proof;
     size_t n = sluice__v1__kept_document__get_packed_size(&kept);
@@ -127,6 +128,7 @@ static enum sl_status make(const Sluice__V1__KeptDocument *kept, struct sl_docum
     document->capsule.model_fingerprint = kept->capsule_model;
     document->capsule.recipe_fingerprint = kept->capsule_recipe;
     document->capsule_tokens = kept->capsule_tokens;
+    document->first_key = kept->first_key;
     document->n_tokens = described->n_tokens;
     document->capsule_bytes = described->capsule_bytes;
     document->created_ms = described->created_ms;

@@ -3,6 +3,7 @@
 #include "coordinator/documents/document_prompt.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,4 +94,32 @@ void sl_document_prompt_cleanup(struct sl_document_prompt *prompt) {
     free(prompt->text);
     prompt->messages = NULL;
     prompt->text = NULL;
+}
+
+void sl_document_reading_init(struct sl_document_reading *reading, const char *name, const char *text,
+                              const char *recipe, bool chat) {
+    Sluice__V1__GenerateRequest *request = &reading->request;
+    sluice__v1__generate_request__init(request);
+    sluice__v1__sampling__init(&reading->greedy);
+    reading->greedy.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
+    request->sampling = &reading->greedy;
+    request->recipe = (char *)recipe;
+    request->max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request->max_new_tokens = 1;
+    snprintf(reading->label, sizeof reading->label, "document %s", name);
+    request->label = reading->label;
+    if (!chat) {
+        request->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+        request->text = (char *)text;
+        return;
+    }
+    sluice__v1__chat__init(&reading->chat);
+    sluice__v1__chat_message__init(&reading->message);
+    reading->message.role = (char *)"user";
+    reading->message.content = (char *)text;
+    reading->messages[0] = &reading->message;
+    reading->chat.messages = reading->messages;
+    reading->chat.n_messages = 1;
+    request->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    request->chat = &reading->chat;
 }

@@ -9,8 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/documents/document_file.h"
+
+#define MAX_DOUBLINGS 10 // of the wait before a text is read again: up to 3 hours
 
 struct sl_documents {
     char *folder; // owned; NULL: none
@@ -74,6 +77,7 @@ static void restore(void *arg, struct sl_document *document) {
     const struct restoring *restoring = arg;
     struct sl_documents *documents = restoring->documents;
     check_salt(restoring->secret, document);
+    document->again_ns = sl_deadline_in_ms(SL_DOCUMENT_LOST_MS); // stores report first
     struct sl_document **at = find(documents, document->tenant, document->name);
     if (documents->n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name)) {
         insert(documents, at, document);
@@ -265,10 +269,12 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
     if (capsule_bytes > 0) {
         snprintf(document->store, sizeof document->store, "%s", store);
         document->is_stored = true;
+        document->n_again = 0;
         document->on_disk = on_disk;
         document->capsule_bytes = capsule_bytes;
-    } else if (strcmp(document->store, store) == 0) {
+    } else if (document->is_stored && strcmp(document->store, store) == 0) {
         document->is_stored = false;
+        document->again_ns = sl_deadline_in_ms(SL_DOCUMENT_LOST_MS);
     }
     pthread_mutex_unlock(&documents->mutex);
 }
@@ -320,6 +326,33 @@ struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t
     struct sl_document *expired = one != NULL ? sl_document_ref(one) : NULL;
     pthread_mutex_unlock(&documents->mutex);
     return expired;
+}
+
+struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns) {
+    static const struct sl_capsule_id no_key = {0};
+    pthread_mutex_lock(&documents->mutex);
+    struct sl_document *one = documents->first;
+    while (one != NULL &&
+           (one->reading || one->is_stored || one->again_ns > now_ns || one->model_fingerprint != model_fingerprint ||
+            memcmp(&one->capsule, &no_key, sizeof no_key) == 0)) {
+        one = one->next;
+    }
+    if (one != NULL) {
+        int64_t wait_ms = (int64_t)SL_DOCUMENT_LOST_MS << (one->n_again < MAX_DOUBLINGS ? one->n_again : MAX_DOUBLINGS);
+        one->again_ns = now_ns + 2 * wait_ms * SL_NS_PER_MS;
+        one->n_again++;
+        (void)sl_document_ref(one);
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return one;
+}
+
+enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
+                                       const char *store, int64_t arena_bytes, struct sl_error *err) {
+    pthread_mutex_lock(&documents->mutex);
+    enum sl_status status = check_store(documents, document, store, arena_bytes, err);
+    pthread_mutex_unlock(&documents->mutex);
+    return status;
 }
 
 bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document) {

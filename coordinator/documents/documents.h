@@ -57,6 +57,16 @@ size_t sl_documents_list(struct sl_documents *documents, const char *tenant, str
 // Finds a document whose time is over, with a reference; NULL: there is none.
 struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t now_ms);
 
+/*
+ * Finds a document of this model that no store has had for a while, so that its text should be read again; with a
+ * reference. NULL: there is none. A second time for the same loss comes later, and each further one twice as late.
+ */
+#define SL_DOCUMENT_LOST_MS 5000 // a store that was only restarted is back by then
+struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns);
+// Returns SL_ERR_EXHAUSTED if this store has no room for a document that it does not have.
+enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
+                                       const char *store, int64_t arena_bytes, struct sl_error *err);
+
 // Returns whether another document has this document's capsule too.
 bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document);
 

@@ -19,6 +19,8 @@
 struct sl_document_keeper {
     struct sl_documents *documents;
     struct sl_registry *registry;
+    void (*round_fn)(void *arg);
+    void *arg;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -149,6 +151,7 @@ static void *keeper_main(void *arg) {
         pthread_mutex_unlock(&keeper->mutex);
         end_expired(keeper);
         sl_document_keeper_tell(keeper);
+        keeper->round_fn(keeper->arg);
         pthread_mutex_lock(&keeper->mutex);
         int64_t next_ns = sl_deadline_in_ms(ROUND_MS);
         while (!keeper->stopping && sl_cond_wait_until(&keeper->changed, &keeper->mutex, next_ns) == SL_OK) {
@@ -159,13 +162,16 @@ static void *keeper_main(void *arg) {
 }
 
 enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct sl_registry *registry,
-                                        struct sl_document_keeper **keeper_out, struct sl_error *err) {
+                                        void (*round_fn)(void *arg), void *arg, struct sl_document_keeper **keeper_out,
+                                        struct sl_error *err) {
     struct sl_document_keeper *keeper = calloc(1, sizeof *keeper);
     if (keeper == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to keep documents");
     }
     keeper->documents = documents;
     keeper->registry = registry;
+    keeper->round_fn = round_fn;
+    keeper->arg = arg;
     pthread_mutex_init(&keeper->mutex, NULL);
     pthread_mutex_init(&keeper->telling, NULL);
     sl_cond_init(&keeper->changed);

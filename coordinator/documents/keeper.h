@@ -14,9 +14,10 @@
 
 struct sl_document_keeper;
 
-// Starts the thread. Both must outlive it. SL_ERR_EXHAUSTED.
+// Starts the thread, which calls round_fn(arg) after each round. All must outlive it. SL_ERR_EXHAUSTED.
 enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct sl_registry *registry,
-                                        struct sl_document_keeper **keeper_out, struct sl_error *err);
+                                        void (*round_fn)(void *arg), void *arg, struct sl_document_keeper **keeper_out,
+                                        struct sl_error *err);
 void sl_document_keeper_stop(struct sl_document_keeper **keeper); // accepts NULL, nulls
 
 // Tells all stores now, as the thread does. Returns when each has answered or failed, within a few seconds.

@@ -88,7 +88,7 @@ def test_a_document_is_not_evicted():
     with Cluster(worker_args={"kvstore": ["--arena", "16M"]}) as cluster:
         made, _ = add(cluster.channel, "kept")
         cluster.answer(asking("kept", "What is it?"))  # leaves a longer capsule with the same beginning, which goes later
-        for seed in range(8):  # more than the store's memory
+        for seed in range(5):  # more than the store's memory
             cluster.answer(request(5000, seed=seed + 1))
         eventually(lambda: store_load(cluster).stored_bytes <= 16 << 20 and store_load(cluster).leases == 0, 10, "the store settled")
         finished, _ = cluster.answer(asking("kept", "What else?"))
@@ -99,6 +99,14 @@ def test_a_document_is_not_evicted():
         assert names(cluster.channel) == ["kept"]
         of(cluster.channel, "Delete", "kept")
         assert store_load(cluster).stored_bytes < 16 << 20
+        # Its store is lost, with all that it had: another one gets it.
+        made, _ = add(cluster.channel, "moved")
+        cluster.kill("kvstore-0")
+        cluster.start_worker("kvstore-1")
+        eventually(lambda: of(cluster.channel, "Get", "moved").store == "kvstore-1", 30, "the text was read again")
+        finished, _ = cluster.answer(asking("moved", "And then?"))
+        assert finished.statistics.n_reused_tokens >= made.n_tokens - 64, finished.statistics
+        of(cluster.channel, "Delete", "moved")
         # Its time is over.
         add(cluster.channel, "brief", keep_ms=500)
         eventually(lambda: not names(cluster.channel), 10, "the document ended at its time")

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "coordinator/documents/documents.h"
 #include "tests/unit/temp_folder.h"
 
@@ -50,6 +51,7 @@ static struct sl_document *make(const char *tenant, const char *name, int64_t by
     assert_int_equal(sl_tenant_salt(&secret, tenant, &salt, NULL), SL_OK);
     document->salt_proof = sl_salted_hash(&salt, name, strlen(name));
     document->capsule_tokens = 99;
+    document->first_key = 77;
     document->n_tokens = 100;
     document->capsule_bytes = bytes;
     document->created_ms = 5;
@@ -216,6 +218,39 @@ static void test_documents_end_at_their_time_and_share_capsules(void **state) {
     sl_documents_destroy(&documents);
 }
 
+static void test_documents_that_are_lost_are_read_again_ever_later(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 4, 1000);
+    struct sl_document *document = make("acme", "abc", 300), *lost;
+    int64_t now_ns = sl_now_ns(), soon_ns = now_ns + 2 * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_null(sl_documents_lost(documents, 11, soon_ns)); // its call reads it
+    sl_documents_found(documents, document, "kvstore-0", 300, false);
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
+    assert_null(sl_documents_lost(documents, 11, soon_ns));
+    sl_documents_found(documents, document, "kvstore-0", 0, false);
+    assert_null(sl_documents_lost(documents, 11, sl_now_ns())); // the store may only have been restarted
+    soon_ns = sl_now_ns() + SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
+    assert_null(sl_documents_lost(documents, 12, soon_ns)); // the cluster has another model
+    for (int64_t wait = 2; wait <= 8; wait *= 2) {          // reading it again does not help
+        lost = sl_documents_lost(documents, 11, soon_ns);
+        assert_ptr_equal(lost, document);
+        sl_document_unref(&lost);
+        soon_ns += wait * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
+        assert_null(sl_documents_lost(documents, 11, soon_ns - 1));
+    }
+    sl_documents_found(documents, document, "kvstore-1", 300, false);
+    assert_null(sl_documents_lost(documents, 11, INT64_MAX));
+    // Another store has documents of its own by now, and room for those that it has.
+    struct sl_document *other = make("acme", "abd", 210);
+    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-2", ARENA, &err), SL_OK);
+    sl_document_unref(&other);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+}
+
 // Writes to every file of the folder whose name begins so; returns how many there are.
 static int touch_files(const char *prefix, long offset, int byte) {
     int n = 0;
@@ -258,6 +293,7 @@ static void test_documents_survive_the_process(void **state) {
     assert_int_equal(found->capsule.prefix_hash.bytes[1], 'g');
     assert_int_equal(found->capsule_tokens, 99);
     assert_int_equal(found->n_tokens, 100);
+    assert_int_equal(found->first_key, 77);
     assert_int_equal(found->capsule_bytes, 120);
     assert_int_equal(found->created_ms, 5);
     char store[64];
@@ -299,6 +335,7 @@ int main(void) {
         cmocka_unit_test(test_documents_a_full_tenant_and_a_full_store_say_what_they_hold),
         cmocka_unit_test(test_documents_describe_what_stores_report),
         cmocka_unit_test(test_documents_end_at_their_time_and_share_capsules),
+        cmocka_unit_test(test_documents_that_are_lost_are_read_again_ever_later),
         cmocka_unit_test_setup_teardown(test_documents_survive_the_process, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
