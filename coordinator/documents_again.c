@@ -59,6 +59,13 @@ void sl_coordinator_read_again(void *arg) {
         sl_coordinator_forget_reading(coordinator);
         return;
     }
+    static const Sluice__V1__WorkerRole roles[] = {SLUICE__V1__WORKER_ROLE__KVSTORE, SLUICE__V1__WORKER_ROLE__PREFILL,
+                                                   SLUICE__V1__WORKER_ROLE__DECODE};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        if (!sl_registry_is_served(coordinator->registry, roles[i])) {
+            return; // it would only fail, and count
+        }
+    }
     struct sl_document *document =
         sl_documents_lost(coordinator->documents, coordinator->model_fingerprint, sl_now_ns());
     if (document == NULL) {

@@ -103,7 +103,7 @@ def test_a_document_is_not_evicted():
         made, _ = add(cluster.channel, "moved")
         cluster.kill("kvstore-0")
         cluster.start_worker("kvstore-1")
-        eventually(lambda: of(cluster.channel, "Get", "moved").store == "kvstore-1", 30, "the text was read again")
+        eventually(lambda: of(cluster.channel, "Get", "moved").store == "kvstore-1", 60, "the text was read again")
         finished, _ = cluster.answer(asking("moved", "And then?"))
         assert finished.statistics.n_reused_tokens >= made.n_tokens - 64, finished.statistics
         of(cluster.channel, "Delete", "moved")
