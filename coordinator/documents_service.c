@@ -32,6 +32,7 @@ struct adding {
     struct sl_document *document;       // a reference
     struct sl_document_reading reading; // the job
     Sluice__V1__TokenIds tokens;        // owned: the prompt
+    int64_t planned_bytes;              // of its capsule
     Sluice__V1__Kept kept;              // as the job reported it
 };
 
@@ -92,7 +93,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     document->salt_proof = sl_salted_hash(&spec->salt, document->name, strlen(document->name));
     document->first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
     document->n_tokens = spec->n_tokens;
-    document->capsule_bytes = spec->demand.capsule_bytes;
+    document->capsule_bytes = adding->planned_bytes = spec->demand.capsule_bytes;
     document->created_ms = sl_wall_ms();
     document->expires_ms = asked->keep_ms > 0 ? document->created_ms + asked->keep_ms : 0;
     sluice__v1__token_ids__init(&adding->tokens);
@@ -214,7 +215,7 @@ static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
 static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     char store[64];
-    int64_t planned_bytes = adding->document->capsule_bytes;
+    int64_t planned_bytes = adding->planned_bytes;
     int64_t until_ns = sl_deadline_in_ms(STORED_MS + planned_bytes / STORED_BYTES_MS);
     const char *reason = sl_kept_word(adding->kept);
     bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;

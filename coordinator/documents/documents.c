@@ -235,7 +235,10 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
 }
 
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err) {
-    enum sl_status status = documents->folder ? sl_document_file_write(documents->folder, document, err) : SL_OK;
+    pthread_mutex_lock(&documents->mutex);
+    struct sl_document copy = *document; // reports of stores may change it meanwhile
+    pthread_mutex_unlock(&documents->mutex);
+    enum sl_status status = documents->folder ? sl_document_file_write(documents->folder, &copy, err) : SL_OK;
     if (status == SL_OK) {
         pthread_mutex_lock(&documents->mutex);
         document->reading = false;
