@@ -230,13 +230,11 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *id) {
 }
 
 bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *id) {
-    (void)disk, (void)id;
-    return false;
+    return disk && id && false;
 }
 
 int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *id) {
-    (void)disk, (void)id;
-    return 0;
+    return disk && id && false;
 }
 
 void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
@@ -330,24 +328,22 @@ static enum sl_status call_lookup(struct sl_error *err) {
 // Replaces the set of protected capsules: all of it, or nothing.
 static void step_protect(void) {
     Sluice__V1__ProtectRequest request = SLUICE__V1__PROTECT_REQUEST__INIT;
-    Sluice__V1__StoreKey keys[3], *pointers[3];
+    Sluice__V1__StoreKey keys[3], *pointers[3] = {&keys[0], &keys[1], &keys[2]};
     struct sl_error err = {0};
     uint8_t how = draw();
     request.n_keys = how % 4;
     request.keys = pointers;
-    request.term = how & 4 ? draw_number() : 0;
     for (size_t i = 0; i < request.n_keys; i++) {
         sluice__v1__store_key__init(&keys[i]);
         keys[i].model_fingerprint = MODEL;
-        keys[i].recipe_fingerprint = how >> 6;
         keys[i].prefix_hash = draw_hashes(1);
-        pointers[i] = &keys[i];
     }
+    request.term = how & 4 ? draw_number() : 0;
     enum sl_status status = sl_store_handle_protect(&kvstore, NULL, &request.base, &err);
     for (size_t i = 0; status == SL_OK && i < request.n_keys; i++) {
-        struct sl_capsule_id id = {MODEL, how >> 6, {{0}}};
-        require(sl_hash128_read(keys[i].prefix_hash.data, keys[i].prefix_hash.len, &id.prefix_hash));
-        require(sl_protected_has(kvstore.protected, &id));
+        struct sl_capsule_id id = {MODEL, 0, {{0}}};
+        require(sl_hash128_read(keys[i].prefix_hash.data, keys[i].prefix_hash.len, &id.prefix_hash) &&
+                sl_protected_has(kvstore.protected, &id));
     }
     require(status == SL_OK || err.text[0] != '\0');
 }
