@@ -16,7 +16,8 @@ endif()
 install(TARGETS libsluice EXPORT SluiceTargets LIBRARY INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY ${CMAKE_BINARY_DIR}/include/sluice TYPE INCLUDE)
 install(FILES ${CMAKE_BINARY_DIR}/proto/generated/proto/sluice/v1/inference.pb-c.h
-  ${CMAKE_BINARY_DIR}/proto/generated/proto/sluice/v1/cluster.pb-c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/v1)
+  ${CMAKE_BINARY_DIR}/proto/generated/proto/sluice/v1/cluster.pb-c.h
+  ${CMAKE_BINARY_DIR}/proto/generated/proto/sluice/v1/documents.pb-c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/v1)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Sluice)
 install(EXPORT SluiceTargets NAMESPACE Sluice:: DESTINATION ${package})
 configure_package_config_file(cmake/installed/SluiceConfig.cmake.in ${CMAKE_BINARY_DIR}/installed/SluiceConfig.cmake

@@ -49,6 +49,8 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .max_prefixes = 65536,
         .max_prompt_bytes = INT64_C(64) << 20,
         .request_bytes = INT64_C(1) << 30,
+        .max_documents = 64,
+        .document_bytes = INT64_C(1) << 30,
         .tenant_share = 50,
         .reader_ms = 30000,
     };
@@ -214,10 +216,24 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     return status;
 }
 
+// Opens the documents; those of --state after its folder was locked.
+static enum sl_status open_documents(struct sl_coordinator *coordinator, struct sl_error *err) {
+    const struct sl_documents_config config = {.folder = coordinator->config.state_dir,
+                                               .max_documents = coordinator->config.max_documents,
+                                               .max_bytes = coordinator->config.document_bytes,
+                                               .secret = &coordinator->salt_secret};
+    enum sl_status status = sl_documents_create(&config, &coordinator->documents, err);
+    if (status == SL_OK && coordinator->election == NULL) {
+        status = sl_document_keeper_start(coordinator->documents, coordinator->registry, sl_coordinator_read_again,
+                                          coordinator, &coordinator->keeper, err);
+    }
+    return status;
+}
+
 static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl_error *err) {
-    struct sl_rpc_implementation services[2 + SL_RPC_N_STANDARD] = {sl_inference_service(coordinator),
-                                                                    sl_cluster_service(coordinator)};
-    enum sl_status status = sl_rpc_standard_init(&coordinator->standard, services, 2, err);
+    struct sl_rpc_implementation services[3 + SL_RPC_N_STANDARD] = {
+        sl_inference_service(coordinator), sl_documents_service(coordinator), sl_cluster_service(coordinator)};
+    enum sl_status status = sl_rpc_standard_init(&coordinator->standard, services, 3, err);
     if (status != SL_OK) {
         return status;
     }
@@ -272,6 +288,9 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     }
     if (status == SL_OK && config->state_dir[0] != '\0') {
         status = sl_coordinator_restore(coordinator, err);
+    }
+    if (status == SL_OK) {
+        status = open_documents(coordinator, err);
     }
     if (status != SL_OK) {
         goto err_destroy;
@@ -395,6 +414,9 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_rpc_standard_cleanup(&coordinator->standard);
     sl_election_destroy(&coordinator->election);
     sl_coordinator_forget_restored(coordinator);
+    sl_document_keeper_stop(&coordinator->keeper);
+    sl_coordinator_forget_reading(coordinator);
+    sl_documents_destroy(&coordinator->documents);
     sl_state_close(&coordinator->state);
     sl_jobs_destroy(&coordinator->jobs);
     sl_conversations_destroy(&coordinator->conversations);

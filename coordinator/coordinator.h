@@ -7,11 +7,12 @@
  *     workers/registry.h   the workers of the cluster            workers/admit.h      the line of jobs, and memory for them
  *     jobs/event_log.h     the events of a job                   jobs/job.h           one request and its state machine
  *     jobs/jobs.h          the table of jobs                     jobs/request.h       checks a client's request
+ *     documents/documents.h  texts that stores keep                documents/keeper.h    tells the stores of them
  *     state/state.h        jobs on a disk                        restore.c            jobs of the process before this one
  *     lead.h               whether this coordinator leads        election/election.h  elects the leader
  *     run/states.h         the states of a job run               run/run.h            runs one job from its beginning to its end
  *     submit.c             makes a job and its thread from a request
- *     inference_service.c, cluster_service.c                     the services for clients and for workers
+ *     inference_service.c, documents_service.c, cluster_service.c  the services for clients and for workers
  * Threads: gRPC's handlers, one thread per job, and a sweeper, which declares silent workers lost and forgets old jobs.
  */
 #pragma once
@@ -60,6 +61,8 @@ struct sl_coordinator_config {
     int64_t max_prefixes;       // entries of the affinity index
     int64_t max_prompt_bytes;   // of a request that arrives in parts
     int64_t request_bytes;      // memory for all requests that are being handled
+    int64_t max_documents;      // of one tenant
+    int64_t document_bytes;     // the most that the capsules of one tenant's documents may take
     int64_t tenant_share;       // percent of max_queued, max_watchers and retained jobs that one tenant may use
 };
 

@@ -7,6 +7,7 @@
 
 #include "net/admin/admin.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/documents/keeper.h"
 #include "coordinator/election/election.h"
 #include "coordinator/run/figures.h"
 #include "coordinator/jobs/conversations.h"
@@ -42,10 +43,14 @@ struct sl_coordinator {
     struct sl_tenants *tenants;
     struct sl_jobs *jobs;
     struct sl_conversations *conversations;
-    struct sl_state *state;           // NULL: jobs end with the process
-    struct sl_restored_job *restored; // jobs that start with the server, or NULL
-    struct sl_election *election;     // NULL: this coordinator is alone
-    struct sl_rpc_standard standard;  // in addition to the coordinator's own services
+    struct sl_documents *documents;
+    struct sl_document_keeper *keeper; // NULL: several coordinators elect a leader, and there are no documents
+    struct sl_document *read_again;    // the keeper's: a lost document whose text is read again, or NULL,
+    struct sl_job *read_again_job;     // and the job
+    struct sl_state *state;            // NULL: jobs end with the process
+    struct sl_restored_job *restored;  // jobs that start with the server, or NULL
+    struct sl_election *election;      // NULL: this coordinator is alone
+    struct sl_rpc_standard standard;   // in addition to the coordinator's own services
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
     atomic_int n_watchers;              // handlers that may run for a long time
@@ -81,6 +86,18 @@ void sl_coordinator_forget_restored(struct sl_coordinator *coordinator);
 // coordinator_metrics.c: adds metrics and checks to the admin port; call it when all parts exist.
 void sl_coordinator_add_probes(struct sl_coordinator *coordinator);
 
-// inference_service.c, cluster_service.c: the implementations of the services in proto/.
+// documents_again.c: reads the texts of documents whose stores were lost, one at a time; called by the keeper's thread.
+void sl_coordinator_read_again(void *coordinator);
+void sl_coordinator_forget_reading(struct sl_coordinator *coordinator);
+
+// inference_service.c: counts a call that may last long, within the limit of all calls and its tenant's share. Pair it with the second.
+enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
+                                            struct sl_tenant **tenant_out, struct sl_error *err);
+void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_tenant **tenant);
+// inference_service.c: returns the tenant whose jobs and documents the caller may see; NULL: all.
+const char *sl_coordinator_sees(const struct sl_rpc_call *call);
+
+// inference_service.c, documents_service.c, cluster_service.c: the implementations of the services in proto/.
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator);
+struct sl_rpc_implementation sl_documents_service(struct sl_coordinator *coordinator);
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator);

@@ -21,15 +21,14 @@
 #define LIST_DEFAULT   100
 #define LIST_MAX       1000
 
-static void leave_watcher(struct sl_coordinator *coordinator, struct sl_tenant **tenant) {
+void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_tenant **tenant) {
     atomic_fetch_sub(&coordinator->n_watchers, 1);
     atomic_fetch_sub(&(*tenant)->n_watchers, 1);
     sl_tenant_give(tenant);
 }
 
-// Counts a call that may last long, within the limit of all calls and its tenant's share. Pair it with leave_watcher().
-static enum sl_status enter_watcher(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
-                                    struct sl_tenant **tenant_out, struct sl_error *err) {
+enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
+                                            struct sl_tenant **tenant_out, struct sl_error *err) {
     const int64_t most = coordinator->config.max_watchers;
     struct sl_tenant *tenant;
     enum sl_status status = sl_tenants_take(coordinator->tenants, sl_rpc_call_identity(call)->tenant, &tenant, err);
@@ -41,7 +40,7 @@ static enum sl_status enter_watcher(struct sl_coordinator *coordinator, const st
         *tenant_out = tenant;
         return SL_OK;
     }
-    leave_watcher(coordinator, &tenant);
+    sl_coordinator_leave_watcher(coordinator, &tenant);
     return n_all >= most ? sl_fail(err, SL_ERR_EXHAUSTED,
                                    "%" PRId64 " calls follow jobs, the most allowed; retry in 1000 ms", most)
                          : sl_fail(err, SL_ERR_EXHAUSTED, "%d calls follow jobs of %s, its share; retry in 1000 ms",
@@ -75,8 +74,7 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_job *job, 
     }
 }
 
-// Returns the tenant whose jobs the caller may see; NULL: all jobs.
-static const char *sees(const struct sl_rpc_call *call) {
+const char *sl_coordinator_sees(const struct sl_rpc_call *call) {
     const struct sl_identity *caller = sl_rpc_call_identity(call);
     return caller->role == SL_ROLE_CLIENT ? caller->tenant : NULL;
 }
@@ -95,21 +93,23 @@ static enum sl_status job_status(struct sl_job *job, struct sl_error *err) {
 // Tokenizing a prompt takes this much request memory in addition: one id per byte in the worst case.
 #define TOKENS_A_BYTE ((size_t)sizeof(int32_t))
 
-static enum sl_status hold_tokens(struct sl_rpc_call *call, const Sluice__V1__GenerateRequest *request,
-                                  struct sl_error *err) {
+static enum sl_status hold_tokens(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                  const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
     size_t n = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT ? strlen(request->text) : 0;
     if (request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
         for (size_t i = 0; i < request->chat->n_messages; i++) {
             n += strlen(request->chat->messages[i]->content);
         }
     }
-    return sl_rpc_call_hold(call, TOKENS_A_BYTE * n, err);
+    size_t n_document =
+        sl_documents_text_bytes(coordinator->documents, sl_rpc_call_identity(call)->tenant, request->document);
+    return sl_rpc_call_hold(call, TOKENS_A_BYTE * n + (TOKENS_A_BYTE + 1) * n_document, err);
 }
 
 // A coordinator that does not lead must not report an unknown job as missing: the leader may have it.
 static enum sl_status find_job(struct sl_coordinator *coordinator, const struct sl_rpc_call *call, const char *id,
                                struct sl_job **job_out, struct sl_error *err) {
-    enum sl_status status = sl_jobs_find(coordinator->jobs, id, sees(call), job_out, err);
+    enum sl_status status = sl_jobs_find(coordinator->jobs, id, sl_coordinator_sees(call), job_out, err);
     if (status == SL_ERR_NOT_FOUND) {
         enum sl_status leads = sl_coordinator_check_leads(coordinator, err);
         status = leads == SL_OK ? status : leads;
@@ -120,7 +120,7 @@ static enum sl_status find_job(struct sl_coordinator *coordinator, const struct 
 static enum sl_status submit(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
                              struct sl_job **job_out, struct sl_error *err) {
-    enum sl_status status = hold_tokens(call, request, err);
+    enum sl_status status = hold_tokens(coordinator, call, request, err);
     return status == SL_OK ? sl_coordinator_submit(coordinator, sl_rpc_call_identity(call), request, call_deadline_ns,
                                                    attached, job_out, err)
                            : status;
@@ -174,7 +174,8 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
     (void)no_request;
     struct sl_coordinator *coordinator = service;
     struct sl_tenant *tenant;
-    enum sl_status status = enter_watcher(coordinator, call, &tenant, err); // may last as long as the client takes
+    enum sl_status status =
+        sl_coordinator_enter_watcher(coordinator, call, &tenant, err); // may last as long as the client takes
     if (status != SL_OK) {
         return status;
     }
@@ -189,7 +190,7 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
         status = submit_and_reply(coordinator, call, whole, err);
     }
     sl_request_parts_cleanup(&parts);
-    leave_watcher(coordinator, &tenant);
+    sl_coordinator_leave_watcher(coordinator, &tenant);
     return status;
 }
 
@@ -202,7 +203,7 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
                                       struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     struct sl_tenant *tenant;
-    enum sl_status status = enter_watcher(coordinator, call, &tenant, err);
+    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
     if (status != SL_OK) {
         return status;
     }
@@ -220,7 +221,7 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
         }
         sl_job_unref(&job);
     }
-    leave_watcher(coordinator, &tenant);
+    sl_coordinator_leave_watcher(coordinator, &tenant);
     return status;
 }
 
@@ -235,10 +236,10 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
     struct sl_job *job = NULL;
     enum sl_status status = find_job(coordinator, call, watch->job_id, &job, err);
     if (status == SL_OK) {
-        status = enter_watcher(coordinator, call, &tenant, err);
+        status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
         if (status == SL_OK) {
             status = send_events(call, job, watch->from_sequence > 0 ? watch->from_sequence : 1, err);
-            leave_watcher(coordinator, &tenant);
+            sl_coordinator_leave_watcher(coordinator, &tenant);
         }
         sl_job_unref(&job);
     }
@@ -282,10 +283,10 @@ static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, con
     enum sl_status status = find_job(coordinator, call, id, &job, err);
     if (status == SL_OK) {
         sl_job_cancel(job); // also when too many calls wait
-        status = enter_watcher(coordinator, call, &tenant, err);
+        status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
         if (status == SL_OK) {
             status = cancel_and_wait(call, job, err);
-            leave_watcher(coordinator, &tenant);
+            sl_coordinator_leave_watcher(coordinator, &tenant);
         }
         sl_job_unref(&job);
     }
@@ -320,7 +321,7 @@ static enum sl_status state_mask(const Sluice__V1__ListRequest *request, unsigne
 
 static enum sl_status add_up(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
                              Sluice__V1__Totals *totals, struct sl_error *err) {
-    const char *tenant_name = sees(call);
+    const char *tenant_name = sl_coordinator_sees(call);
     struct sl_tenant *tenant = NULL;
     if (tenant_name != NULL) {
         enum sl_status status = sl_tenants_take(coordinator->tenants, tenant_name, &tenant, err);
@@ -375,10 +376,10 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of %zu jobs", limit);
     } else {
         Sluice__V1__ListReply reply = SLUICE__V1__LIST_REPLY__INIT;
-        reply.n_jobs = sl_jobs_list(coordinator->jobs, sees(call), mask, jobs, limit);
+        reply.n_jobs = sl_jobs_list(coordinator->jobs, sl_coordinator_sees(call), mask, jobs, limit);
         reply.jobs = messages;
         reply.totals = &totals;
-        reply.everybody = sees(call) == NULL;
+        reply.everybody = sl_coordinator_sees(call) == NULL;
         for (size_t i = 0; i < reply.n_jobs; i++) {
             sl_job_describe(jobs[i], &reports[i]);
             messages[i] = &reports[i].message;

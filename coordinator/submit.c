@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/documents/document_prompt.h"
 #include "coordinator/lead.h"
 #include "coordinator/run/attempt.h"
 
@@ -154,9 +155,9 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
 }
 
 // Makes a job's specification from the request. A turn that continues a conversation gets its prompt as tokens.
-static enum sl_status specify(struct sl_coordinator *coordinator, const struct sl_identity *caller,
-                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                              struct sl_job_spec *spec_out, struct sl_error *err) {
+static enum sl_status specify_whole(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                                    const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                                    struct sl_job_spec *spec_out, struct sl_error *err) {
     Sluice__V1__GenerateRequest asked = *request;
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
     struct sl_job_turn turn = {0};
@@ -192,6 +193,43 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
             sl_job_spec_cleanup(spec_out);
         }
     }
+    return status;
+}
+
+// Makes a job's specification from a request whose prompt begins with a document.
+static enum sl_status specify_with(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                                   const struct sl_document *document, const Sluice__V1__GenerateRequest *request,
+                                   int64_t call_deadline_ns, struct sl_job_spec *spec_out, struct sl_error *err) {
+    struct sl_document_prompt prompt;
+    enum sl_status status = sl_document_prompt_init(&prompt, document, coordinator->model_fingerprint, request, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = specify_whole(coordinator, caller, &prompt.request, call_deadline_ns, spec_out, err);
+    sl_document_prompt_cleanup(&prompt);
+    if (status == SL_OK && strcmp(spec_out->recipe, document->recipe) != 0) {
+        sl_job_spec_cleanup(spec_out);
+        status = sl_fail(err, SL_ERR_INVALID, "recipe: document %s was read under %s: leave the recipe out",
+                         document->name, document->recipe);
+    }
+    return status;
+}
+
+static enum sl_status specify(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                              struct sl_job_spec *spec_out, struct sl_error *err) {
+    if (request->document[0] == '\0') {
+        return specify_whole(coordinator, caller, request, call_deadline_ns, spec_out, err);
+    }
+    struct sl_document *document = NULL;
+    enum sl_status status =
+        sl_documents_find(coordinator->documents, caller->tenant, request->document, &document, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "document");
+        return status;
+    }
+    status = specify_with(coordinator, caller, document, request, call_deadline_ns, spec_out, err);
+    sl_document_unref(&document);
     return status;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "gateway/documents.h"
 #include "gateway/openai/answer.h"
 #include "net/rpc/rpc.h"
 #include "net/trace/trace.h"
@@ -232,14 +233,36 @@ static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *e
     return status;
 }
 
+// Makes a call about documents, instead of reading a request and generating an answer.
+static enum sl_status call_documents(struct sl_http_answer *answer, struct sl_error *err) {
+    const struct sl_document_call call = {.client = answer->config.client,
+                                          .method = answer->config.method,
+                                          .name = answer->config.document,
+                                          .deadline_ms = answer->config.deadline_ms,
+                                          .stopped = stopped,
+                                          .arg = answer};
+    struct sl_refusal refusal;
+    char *json = NULL;
+    enum sl_status status = sl_document_call_run(&call, &answer->intake, &json, &refusal);
+    pthread_mutex_lock(&answer->mutex);
+    answer->rate_limits = answer->intake.rate_limits;
+    pthread_mutex_unlock(&answer->mutex);
+    if (status != SL_OK) {
+        refuse(answer, &refusal);
+        return sl_fail(err, status, "%.300s", refusal.text);
+    }
+    append(answer, json);
+    return SL_OK;
+}
+
 static void *answer_thread(void *arg) {
     struct sl_http_answer *answer = arg;
     struct sl_error err = {0};
     struct sl_span span;
     sl_trace_set(&answer->config.trace);
     sl_span_begin(&span, answer->config.route, SL_SPAN_SERVER);
-    enum sl_status status = read_request(answer, &err);
-    if (status == SL_OK) {
+    enum sl_status status = answer->config.method ? call_documents(answer, &err) : read_request(answer, &err);
+    if (status == SL_OK && !answer->config.method) {
         status = generate(answer, &err);
     }
     sl_span_set_text(&span, "gen_ai.request.model", answer->intake.model.name);

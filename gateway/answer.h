@@ -20,11 +20,15 @@
 #include "client/libsluice/sluice.h"
 #include "gateway/intake.h"
 
+#define SL_DOCUMENT_PATH_BYTES 72 // longer than any name of a document
+
 struct sl_http_answer;
 
 struct sl_http_answer_config {
     struct sl_client *client;
     const char *route;     // "POST /v1/completions": a literal
+    const char *method;    // of a call about documents (gateway/documents.h): a literal; NULL: an answer is wanted
+    char document[SL_DOCUMENT_PATH_BYTES];
     struct sl_trace trace; // trace that the request belongs to
     int64_t deadline_ms;   // for requests that set none
     int64_t ping_ms;       // a stream without new text sends a ping this often

@@ -251,7 +251,16 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
     }
 }
 
-static enum MHD_Result begin_answer(const struct sl_http_request *request, bool is_chat) {
+// Tells an answer's thread its work.
+struct work {
+    const char *route;  // for traces
+    const char *method; // of a call about documents; NULL: it generates an answer
+    bool is_chat;
+};
+
+// document: a name for a call about one, or "".
+static enum MHD_Result begin_answer(const struct sl_http_request *request, const struct work *work,
+                                    const char *document) {
     struct sl_exchange *exchange = request->exchange;
     struct MHD_Connection *connection = request->reply->connection;
     struct sl_gateway *gateway = exchange->gateway;
@@ -262,7 +271,7 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, bool 
         struct sl_http_reply reply = reply_to(exchange, connection); // with the limits that refuse it
         return sl_http_reply_refusal(&reply, &refusal);
     }
-    struct sl_intake intake = {.is_chat = is_chat,
+    struct sl_intake intake = {.is_chat = work->is_chat,
                                .body = exchange->body,
                                .n_body = exchange->n_body,
                                .body_bytes = exchange->body_bytes,
@@ -275,12 +284,14 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, bool 
     exchange->body = NULL; // the answer owns it now
     exchange->n_body = exchange->body_bytes = 0;
     struct sl_http_answer_config config = {.client = request->client,
-                                           .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
+                                           .route = work->route,
+                                           .method = work->method,
                                            .deadline_ms = gateway->config.deadline_ms,
                                            .ping_ms = gateway->config.ping_ms,
                                            .reader_ms = gateway->config.reader_ms,
                                            .on_end = on_answer_end,
                                            .arg = gateway};
+    snprintf(config.document, sizeof config.document, "%s", document);
     const char *parent = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "traceparent");
     sl_trace_parse(parent ? parent : "", parent ? strlen(parent) : 0, &config.trace);
     struct sl_error err = {0};
@@ -296,11 +307,29 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, bool 
 }
 
 static enum MHD_Result post_chat(const struct sl_http_request *request) {
-    return begin_answer(request, true);
+    static const struct work chat = {"POST /v1/chat/completions", NULL, true};
+    return begin_answer(request, &chat, "");
 }
 
 static enum MHD_Result post_completion(const struct sl_http_request *request) {
-    return begin_answer(request, false);
+    static const struct work completion = {"POST /v1/completions", NULL, false};
+    return begin_answer(request, &completion, "");
+}
+
+static enum MHD_Result call_documents(const struct sl_http_request *request) {
+    static const struct work list = {"GET /v1/documents", "GET", false}, add = {"POST /v1/documents", "POST", false};
+    return begin_answer(request, strcmp(request->method, "POST") == 0 ? &add : &list, "");
+}
+
+static enum MHD_Result call_document(const struct sl_http_request *request) {
+    static const struct work show = {"GET /v1/documents/NAME", "GET", false},
+                             delete = {"DELETE /v1/documents/NAME", "DELETE", false};
+    struct sl_refusal refusal;
+    if (request->rest[0] == '\0' || strlen(request->rest) >= SL_DOCUMENT_PATH_BYTES) {
+        sl_refuse(&refusal, 404, "there is no document \"%.100s\"", request->rest);
+        return sl_http_reply_refusal(request->reply, &refusal);
+    }
+    return begin_answer(request, strcmp(request->method, "DELETE") == 0 ? &delete : &show, request->rest);
 }
 
 static ssize_t take(void *cls, uint64_t at, char *buf, size_t n_bytes) {
@@ -336,6 +365,8 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
 const struct sl_route sl_gateway_routes[] = {
     {"/v1/chat/completions", "POST", SL_ROUTE_KEYED, post_chat},
     {"/v1/completions", "POST", SL_ROUTE_KEYED, post_completion},
+    {"/v1/documents", "GET, POST", SL_ROUTE_KEYED, call_documents},
+    {"/v1/documents/", "GET, DELETE", SL_ROUTE_KEYED, call_document},
     {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED, get_models},
     {"/v1/models/", "GET, HEAD", SL_ROUTE_KEYED, get_model},
     {"/status.json", "GET, HEAD", SL_ROUTE_KEYED, get_status},
@@ -349,7 +380,7 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
                              const char *method) {
     const struct sl_route *found = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
     struct sl_http_reply reply = reply_to(exchange, connection);
-    struct sl_http_request request = {.exchange = exchange, .reply = &reply};
+    struct sl_http_request request = {.exchange = exchange, .reply = &reply, .method = method};
     struct sl_refusal refusal;
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     // Before the path is judged: a caller without a key learns nothing about paths that need one.

@@ -88,13 +88,12 @@ static int64_t guess_tokens(const Sluice__V1__GenerateRequest *message) {
     return (int64_t)(n_bytes + BYTES_A_TOKEN - 1) / BYTES_A_TOKEN;
 }
 
-static enum sl_status charge(struct sl_intake *intake, const struct sl_openai_request *request,
-                             struct sl_refusal *refusal) {
-    int64_t n = guess_tokens(&request->message), now_ns = sl_now_ns(), retry_ms = 0;
-    enum sl_status status =
-        sl_limits_take(intake->limits, &intake->who, SL_LIMIT_TOKENS, n, now_ns, &intake->rate_limits, &retry_ms);
+enum sl_status sl_intake_charge(struct sl_intake *intake, int64_t n_tokens, struct sl_refusal *refusal) {
+    int64_t now_ns = sl_now_ns(), retry_ms = 0;
+    enum sl_status status = sl_limits_take(intake->limits, &intake->who, SL_LIMIT_TOKENS, n_tokens, now_ns,
+                                           &intake->rate_limits, &retry_ms);
     if (status == SL_OK) {
-        intake->n_charged_tokens = n;
+        intake->n_charged_tokens = n_tokens;
         return SL_OK;
     }
     sl_limits_give_back(intake->limits, &intake->who, SL_LIMIT_REQUESTS, 1, now_ns);
@@ -127,7 +126,7 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
         status = check_model(&intake->model, request, refusal);
     }
     if (status == SL_OK) {
-        status = charge(intake, request, refusal);
+        status = sl_intake_charge(intake, guess_tokens(&request->message), refusal);
     }
     if (status != SL_OK) {
         sl_openai_request_destroy(&request);

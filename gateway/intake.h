@@ -51,6 +51,9 @@ struct sl_intake {
 enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                               struct sl_openai_request **request_out, struct sl_refusal *refusal);
 
+// Charges a prompt of about n_tokens. SL_ERR_EXHAUSTED: the caller's limit is used up, as *refusal says; the request is
+// not charged either.
+enum sl_status sl_intake_charge(struct sl_intake *intake, int64_t n_tokens, struct sl_refusal *refusal);
 // Corrects the charge of a prompt when its number of tokens is known. 0: it was never read.
 void sl_intake_reconcile(struct sl_intake *intake, int64_t n_tokens);
 

@@ -18,6 +18,7 @@ struct sl_http_request {
     struct sl_exchange *exchange;
     const struct sl_http_reply *reply; // to it
     struct sl_client *client;          // of the caller's tenant; NULL for a route that is open
+    const char *method;
     const char *rest;                  // of the path, after a route that ends in a slash
 };
 

@@ -17,6 +17,7 @@ struct sl_kvstore {
     struct sl_node node;
     struct sl_capsule_cache *capsule_cache;
     struct sl_kv_segments *segments;
+    struct sl_protected *protected; // the capsules of documents
     struct sl_room room;
     struct sl_disk *disk; // NULL: none
     struct sl_pins *pins;
@@ -48,6 +49,10 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err);
 enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
+
+// protect_service.c: the one about documents
+enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                       struct sl_error *err);
 
 // remote_kv_service.c: those about offloaded layers
 enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

@@ -17,6 +17,7 @@
 #define PAUSE_MS     5000 // after a disk failure, and
 #define MAX_PAUSE_MS 600000
 #define KEEP_MS      100
+#define UNKNOWN_MS   3000 // after a start, until the coordinator has named the documents
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_kvstore *kvstore = arg;
@@ -76,7 +77,7 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)disk.n_hits, "tier", "disk", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)capsules.n_misses, "tier", "none", NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_forgotten_total",
-                       "Copies of conversations that went because nobody wants them any more.");
+                       "Capsules of conversations and documents that were deleted because no job will need them.");
     sl_metrics_sample(page, "sluice_store_forgotten_total", (double)atomic_load(&kvstore->n_forgotten), NULL);
     write_disk_metrics(page, kvstore->disk != NULL, &disk);
 }
@@ -158,6 +159,7 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         {&sl_method_store_lookup, sl_store_handle_lookup, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_forget, sl_store_handle_forget, SL_ROLE_COORDINATOR},
+        {&sl_method_store_protect, sl_store_handle_protect, SL_ROLE_COORDINATOR},
         {&sl_method_store_stats, sl_store_handle_stats, SL_ROLE_COORDINATOR | SL_ROLE_OPERATOR},
         {&sl_method_store_open_annex, sl_store_handle_open_annex, SL_ROLE_WORKER},
         {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch, SL_ROLE_WORKER},
@@ -186,7 +188,8 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
                                   .max_pause_ms = MAX_PAUSE_MS,
                                   .progress_counter = &kvstore->writing,
                                   .capsule_cache = kvstore->capsule_cache,
-                                  .room = &kvstore->room};
+                                  .room = &kvstore->room,
+                                  .protected = kvstore->protected};
     return sl_disk_open(&disk, &kvstore->disk, err);
 }
 
@@ -209,6 +212,10 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     }
     status = sl_capsule_cache_create(kvstore.node.arena, config->keep_ms, &kvstore.capsule_cache, err);
     if (status == SL_OK) {
+        status = sl_protected_create(UNKNOWN_MS, &kvstore.protected, err);
+    }
+    if (status == SL_OK) {
+        sl_capsule_cache_protect(kvstore.capsule_cache, kvstore.protected);
         status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);
@@ -228,6 +235,7 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     sl_room_cleanup(&kvstore.room);
     sl_kv_segments_destroy(&kvstore.segments);
     sl_capsule_cache_destroy(&kvstore.capsule_cache);
+    sl_protected_destroy(&kvstore.protected);
     sl_node_close(&kvstore.node);
     sl_questions_destroy(&kvstore.questions);
     return status;

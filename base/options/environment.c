@@ -17,10 +17,10 @@ static const char *const of_tool[] = {"config",      "coordinator", "device",  "
 // To add an option to a server: add its name here too (tests/unit/sluice/test_traps.py compares).
 static const char *const of_servers[] = {
     "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "coordinator", "deadline", "device",
-    "disk", "disk-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
+    "disk", "disk-bytes", "document-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
     "generation-config", "gpudirect", "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
-    "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-jobs",
+    "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-documents", "max-jobs",
     "max-prompt", "max-requests", "max-scan-load", "max-watchers", "metrics-alias", "model", "model-name", "name",
     "otlp", "otlp-share", "pin", "ping", "prefill-timeout", "prefixes", "private-weights", "queue", "ranks", "reader-timeout", "recipe", "report-loading",
     "request-memory", "retries", "retrieve-deadline", "retrieve-lost", "salt-file", "scan-threads", "staging",
@@ -32,7 +32,7 @@ static const char *const of_servers[] = {
 static const char *const of_commands[] = {
     "all", "answer-tokens", "available", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
     "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
-    "data", "decode", "decode-arena",  "detach", "drift", "dtype",  "estimate-errors", "every",
+    "data", "decode", "decode-arena",  "detach", "doc", "drift", "dtype",  "estimate-errors", "every",
     "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
     "hidden-size", "host", "http-port", "ignore-eos", "in-time", "index-url", "interval", "json",
     "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers",  "limit", "link",  "local",
@@ -48,6 +48,7 @@ static const char *const of_commands[] = {
 // To add a command or a program: add its name here too (the same test).
 static const char *const programs[] = {
     "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice chat", "sluice run",
+    "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc rm",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",

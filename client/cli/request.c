@@ -239,6 +239,7 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
     request->message.estimate_errors = config->estimate_errors;
     request->message.no_reuse = config->no_reuse;
     request->message.label = (char *)config->label;
+    request->message.document = (char *)(config->document ? config->document : "");
     return SL_OK;
 }
 
@@ -275,13 +276,27 @@ enum sl_status sl_request_choose(struct sl_request *request, const struct sl_req
 
 enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
                               struct sl_client *client, int64_t deadline_ns, struct sl_error *err) {
-    Sluice__V1__ModelReply *reply;
-    enum sl_status status = sl_request_is_open(config) ? sl_client_model(client, deadline_ns, &reply, err) : SL_OK;
-    if (status == SL_OK && sl_request_is_open(config)) {
-        status = sl_request_choose(request, config, reply->takes_chats, err);
-        sluice__v1__model_reply__free_unpacked(reply, NULL);
+    if (!sl_request_is_open(config)) {
+        return SL_OK;
     }
-    return status;
+    bool takes_chats = false;
+    enum sl_status status;
+    if (config->document) {
+        Sluice__V1__Document *document;
+        status = sl_client_get_document(client, config->document, deadline_ns, &document, err);
+        if (status == SL_OK) {
+            takes_chats = document->chat;
+            sluice__v1__document__free_unpacked(document, NULL);
+        }
+    } else {
+        Sluice__V1__ModelReply *reply;
+        status = sl_client_model(client, deadline_ns, &reply, err);
+        if (status == SL_OK) {
+            takes_chats = reply->takes_chats;
+            sluice__v1__model_reply__free_unpacked(reply, NULL);
+        }
+    }
+    return status == SL_OK ? sl_request_choose(request, config, takes_chats, err) : status;
 }
 
 void sl_request_cleanup(struct sl_request *request) {

@@ -11,7 +11,7 @@
 #define SL_MAX_PROMPT_BYTES ((size_t)64 << 20)
 
 struct sl_request_config {
-    const char *recipe, *prompt, *prompt_file, *system, *stop, *label, *generation_config;
+    const char *recipe, *prompt, *prompt_file, *system, *stop, *label, *generation_config, *document;
     struct sl_option_list questions; // the first is part of the prompt, each other one is a later turn
     int64_t max_new, top_k, seed, deadline_ms;
     double ship_at_most, temperature, top_p, repetition_penalty;
@@ -52,6 +52,9 @@ struct sl_request_config {
                       SL_FIELD(type, request.prompt_file)),                                                            \
         SL_OPTION_ROW("prompt", 'p', SL_OPTION_STRING, NULL, "TEXT", "the document itself",                            \
                       SL_FIELD(type, request.prompt)),                                                                 \
+        SL_OPTION_ROW("doc", 0, SL_OPTION_STRING, NULL, "NAME",                                                        \
+                      "a document of the cluster (`sluice doc`), before everything else of the prompt",                \
+                      SL_FIELD(type, request.document)),                                                               \
         SL_OPTION_ROW("question", 'q', SL_OPTION_LIST, NULL, "TEXT",                                                   \
                       "put behind the document, on a line of its own; with run --local several times: turns",          \
                       SL_FIELD(type, request.questions)),                                                              \
@@ -106,7 +109,8 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
 bool sl_request_is_open(const struct sl_request_config *config);
 enum sl_status sl_request_choose(struct sl_request *request, const struct sl_request_config *config, bool takes_chats,
                                  struct sl_error *err);
-// Asks the cluster about its model if the request is open, and then works like sl_request_choose().
+// Asks the cluster about its model, or about the request's document, if the request is open, and then works like
+// sl_request_choose().
 enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
                               struct sl_client *client, int64_t deadline_ns, struct sl_error *err);
 

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "net/trust/tls_paths.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
+#include "proto/sluice/v1/documents.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 // The shared library exports the declarations between these, and no others.
@@ -106,6 +107,30 @@ enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sl
 // Copies in stores are freed when stores need the memory.
 enum sl_status sl_client_end_conversation(struct sl_client *client, const char *id, int64_t deadline_ns,
                                           struct sl_error *err);
+
+// ---- documents (proto/sluice/v1/documents.proto) -------------------------------------------------------------------
+
+struct sl_document_watch {
+    int64_t deadline_ns; // of the whole call; SL_NO_DEADLINE: none
+    // Called with each event of the job that reads the text; the event is freed afterwards. May be NULL.
+    void (*on_event)(void *arg, const Sluice__V1__Event *event);
+    // Called about ten times a second; true ends the call with SL_ERR_CANCELLED, and leaves no document. May be NULL.
+    bool (*stopped)(void *arg);
+    void *arg;
+};
+// Adds a document; returns when a store has its capsule. Not repeated after a lost connection: SL_ERR_PEER_LOST.
+enum sl_status sl_client_add_document(struct sl_client *client, const Sluice__V1__AddDocumentRequest *request,
+                                      const struct sl_document_watch *watch, Sluice__V1__Document **document_out,
+                                      struct sl_error *err);
+enum sl_status sl_client_get_document(struct sl_client *client, const char *name, int64_t deadline_ns,
+                                      Sluice__V1__Document **document_out, struct sl_error *err);
+enum sl_status sl_client_list_documents(struct sl_client *client, int64_t deadline_ns,
+                                        Sluice__V1__ListDocumentsReply **reply_out, struct sl_error *err);
+enum sl_status sl_client_delete_document(struct sl_client *client, const char *name, int64_t deadline_ns,
+                                         Sluice__V1__Document **document_out, struct sl_error *err);
+
+// ---- the cluster ---------------------------------------------------------------------------------------------------
+
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,
                                  struct sl_error *err);
 enum sl_status sl_client_drain(struct sl_client *client, const char *worker, bool undo, int64_t deadline_ns,

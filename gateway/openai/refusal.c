@@ -111,8 +111,10 @@ void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const c
     if (strncmp(text, sampling, sizeof sampling - 1) == 0) {
         text += sizeof sampling - 1;
     }
-    sl_refuse(refusal, http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
-    size_t n = refusal->http_status == 400 ? field_bytes(text) : 0;
+    size_t n = field_bytes(text);
+    bool names_missing = status == SL_ERR_NOT_FOUND && n > 0 && text[n] == ':'; // a field names a missing document
+    sl_refuse(refusal, names_missing ? 404 : http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
+    n = refusal->http_status == 400 || names_missing ? n : 0;
     snprintf(refusal->param, sizeof refusal->param, "%.*s", (int)n, text);
     for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
         if (strcmp(refusal->param, renamed[i].ours) == 0) {

@@ -316,6 +316,11 @@ static enum sl_status take_recipe(const struct taking *taking) {
     return taking->request->message.recipe ? SL_OK : wrong_type(taking, "a string");
 }
 
+static enum sl_status take_document(const struct taking *taking) {
+    taking->request->message.document = (char *)json_string_value(taking->value);
+    return taking->request->message.document ? SL_OK : wrong_type(taking, "a string");
+}
+
 static enum sl_status take_ship_at_most(const struct taking *taking) {
     float percent = 0;
     enum sl_status status = take_real(taking, &percent);
@@ -409,6 +414,7 @@ static const struct field {
     // Fields of Sluice, and fields that other servers add to OpenAI's.
     {"recipe", BOTH, take_recipe},
     {"ship_at_most", BOTH, take_ship_at_most},
+    {"document", BOTH, take_document},
     {"top_k", BOTH, take_top_k},
     {"repetition_penalty", BOTH, take_repetition_penalty},
     {"ignore_eos", BOTH, take_ignore_eos},

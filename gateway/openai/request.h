@@ -4,8 +4,8 @@
  *
  * Design: one table row per field (request.c). A field that is not in the table, or has an unsupported value, is
  *         refused by its name: no field is ignored that could change an answer. The coordinator checks ranges; here
- *         only types are checked. Additional fields: recipe, ship_at_most, top_k, repetition_penalty, ignore_eos,
- *         reuse, deadline_ms.
+ *         only types are checked. Additional fields: recipe, ship_at_most, document, top_k, repetition_penalty,
+ *         ignore_eos, reuse, deadline_ms.
  */
 #pragma once
 

@@ -168,6 +168,7 @@ static void open_anew(struct sl_disk *disk) {
     enum sl_status status = sl_disk_folder_open(disk->config.folder, disk->config.bytes, &folder, &err);
     pthread_mutex_lock(&disk->mutex);
     if (status == SL_OK) {
+        sl_disk_folder_protect(folder, disk->config.protected);
         disk->folder = folder;
         disk->n_openings++;
         disk->failure[0] = '\0';
@@ -261,6 +262,17 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
         sl_log_info("disk", "a capsule that nobody wants stays for now: the disk's thread has too much to do");
     }
     return is_there;
+}
+
+int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
+    if (!is_used(disk)) {
+        return 0;
+    }
+    struct sl_disk_entry entry;
+    pthread_mutex_lock(&disk->mutex); // keeps the folder open meanwhile
+    bool is_there = disk->folder && sl_disk_folder_get(disk->folder, key, &entry);
+    pthread_mutex_unlock(&disk->mutex);
+    return is_there ? (int64_t)entry.head.body_bytes : 0;
 }
 
 // ---- reading back ---------------------------------------------------------------------------------------------------
@@ -413,6 +425,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     disk->n_openings = 1;
     enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, &disk->folder, err);
     if (status == SL_OK) {
+        sl_disk_folder_protect(disk->folder, config->protected);
         status = sl_queue_create(config->max_offers, &disk->offers, err);
     }
     if (status == SL_OK) {

@@ -40,6 +40,7 @@ struct sl_disk_config {
     // disk
     struct sl_capsule_cache *capsule_cache;
     struct sl_room *room;
+    struct sl_protected *protected; // capsules that are not evicted; outlives the disk. NULL: none
 };
 
 // Opens the folder. SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be used; err names it and the remedy.
@@ -57,6 +58,9 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key);
 // Forgets this whole capsule: it is not found here any more, and its file is removed soon. Never blocks. False: it is
 // not on disk now.
 bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key);
+
+// Returns the bytes that this whole capsule takes on disk; 0: it is not there, or the disk is not used now. Never blocks.
+int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key);
 
 /*
  * Returns the capsule for the longest of these prefixes (longest first), from the capsule cache or read back to it,

@@ -29,6 +29,7 @@ struct sl_disk_folder {
     char path[PATH_MAX - 32];
     int dir_fd, owner_fd;
     struct sl_disk_index *index;
+    struct sl_protected *protected; // NULL: none
     int64_t max_bytes;
     _Atomic int64_t n_capsules, bytes;
     // Used by the writer alone:
@@ -89,11 +90,11 @@ enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id,
     return SL_OK;
 }
 
-// Removes the least recently used capsule. SL_ERR_NOT_FOUND: there is none.
+// Removes the least recently used capsule. SL_ERR_NOT_FOUND: there is none, or documents alone.
 static enum sl_status remove_oldest(struct sl_disk_folder *folder, struct sl_error *err) {
     struct sl_disk_entry entry;
-    if (!sl_disk_index_oldest(folder->index, &entry)) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "nothing is on disk");
+    if (!sl_protected_is_known(folder->protected) || !sl_disk_index_oldest(folder->index, folder->protected, &entry)) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "nothing on disk may be evicted");
     }
     enum sl_status status = remove_capsule(folder, &entry, err);
     return status == SL_ERR_NOT_FOUND ? SL_OK : status; // a reader found it damaged and has removed it
@@ -287,6 +288,10 @@ void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
     *folder_inout = NULL;
 }
 
+void sl_disk_folder_protect(struct sl_disk_folder *folder, struct sl_protected *set) {
+    folder->protected = set;
+}
+
 // ---- writing --------------------------------------------------------------------------------------------------------
 
 // Makes a new file under an unused id, *id_out. -1: errno.
@@ -390,6 +395,9 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
     struct sl_disk_entry entry;
     int64_t left = atomic_load(&folder->bytes) - bytes;
     enum sl_status status = shrink_to(folder, folder->max_bytes - bytes, &why);
+    if (status == SL_OK && atomic_load(&folder->bytes) > folder->max_bytes - bytes) {
+        status = sl_fail(&why, SL_ERR_EXHAUSTED, "documents leave no room for %lld bytes on disk", (long long)bytes);
+    }
     if (status == SL_OK) {
         status = write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why);
     }

@@ -33,11 +33,13 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
 // Returns the memory that the index of a folder of max_bytes may take.
 int64_t sl_disk_folder_index_bytes(int64_t max_bytes);
 void sl_disk_folder_close(struct sl_disk_folder **folder);
+// Sets the capsules that are not evicted. Does not own the set, which must outlive the folder.
+void sl_disk_folder_protect(struct sl_disk_folder *folder, struct sl_protected *set);
 
 /*
  * Writes a capsule; evicts others for it. Calls go_on (may be NULL) between pieces. SL_ERR_EXISTS: it is on disk
- * already. SL_ERR_EXHAUSTED: it is larger than the folder may become, or other programs have filled the disk (logged
- * when that begins and ends). SL_ERR_CANCELLED: go_on returned false, or no file can be opened just now. SL_ERR_IO: the
+ * already. SL_ERR_EXHAUSTED: it is larger than the folder may become, protected capsules leave no room, or other
+ * programs have filled the disk (logged when that begins and ends). SL_ERR_CANCELLED: go_on returned false, or no file can be opened just now. SL_ERR_IO: the
  * disk fails. In none of these cases a part of it stays.
  */
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,

@@ -236,9 +236,13 @@ bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id
     return found;
 }
 
-bool sl_disk_index_oldest(struct sl_disk_index *index, struct sl_disk_entry *entry_out) {
+bool sl_disk_index_oldest(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out) {
     pthread_mutex_lock(&index->mutex);
-    bool found = answer(index->oldest, entry_out);
+    const struct capsule *capsule = index->oldest;
+    while (capsule && sl_protected_has(set, &capsule->entry.head.key)) {
+        capsule = capsule->newer;
+    }
+    bool found = answer(capsule, entry_out);
     pthread_mutex_unlock(&index->mutex);
     return found;
 }

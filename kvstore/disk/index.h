@@ -35,8 +35,8 @@ bool sl_disk_index_remove(struct sl_disk_index *index, const struct sl_disk_entr
 bool sl_disk_index_get(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
 // Does the same, and counts it as the most recently used.
 bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
-// Finds the least recently used capsule.
-bool sl_disk_index_oldest(struct sl_disk_index *index, struct sl_disk_entry *entry_out);
+// Finds the least recently used capsule that is not in the set (NULL: an empty one).
+bool sl_disk_index_oldest(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out);
 
 /*
  * Finds the first of the prefixes (longest first) that leads to a capsule with at most four times as many tokens: a

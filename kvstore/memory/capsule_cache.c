@@ -26,6 +26,7 @@ struct sl_capsule_cache {
     struct sl_arena *arena;
     int64_t keep_ms;
     size_t max_beside_bytes;
+    struct sl_protected *protected; // NULL: none
     pthread_mutex_t mutex;
     struct sl_hash_table by_id;
     struct sl_stored *newest, *oldest;
@@ -50,6 +51,10 @@ enum sl_status sl_capsule_cache_create(struct sl_arena *arena, int64_t keep_ms,
     pthread_mutex_init(&capsule_cache->mutex, NULL);
     *capsule_cache_out = capsule_cache;
     return SL_OK;
+}
+
+void sl_capsule_cache_protect(struct sl_capsule_cache *capsule_cache, struct sl_protected *set) {
+    capsule_cache->protected = set;
 }
 
 // ---- index (lock held) --------------------------------------------------------------------------------------------
@@ -90,6 +95,9 @@ static void index_add(struct sl_capsule_cache *capsule_cache, const struct sl_pr
         *at = &node->link;
     } else if (is_same(&node->stored->keys.id, &prefix->id)) {
         return; // a whole capsule with that key: better than a part of ours
+    } else if (!is_same(&stored->keys.id, &prefix->id) &&
+               sl_protected_has(capsule_cache->protected, &node->stored->keys.id)) {
+        return; // a document, which stays longer than ours: with ours the key would go
     }
     node->n_tokens = prefix->n_tokens;
     node->stored = stored;
@@ -218,10 +226,14 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
     return stored;
 }
 
+static bool may_go(const struct sl_capsule_cache *capsule_cache, const struct sl_stored *stored) {
+    return stored->n_pins == 0 && !sl_protected_has(capsule_cache->protected, &stored->keys.id);
+}
+
 // Call with the lock held. Returns the least recently used that may be evicted.
 static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
     struct sl_stored *stored = capsule_cache->oldest;
-    while (stored && (stored->n_pins > 0 || stored->kept_until_ns > now_ns)) {
+    while (stored && (stored->kept_until_ns > now_ns || !may_go(capsule_cache, stored))) {
         stored = stored->newer;
     }
     return stored;
@@ -260,9 +272,9 @@ enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, cons
     if (find_whole(capsule_cache, &keys->id)) {
         status = sl_fail(err, SL_ERR_EXISTS, "this capsule is in the capsule cache already");
     } else if (!make_room_beside(capsule_cache, beside_bytes(stored))) {
-        status =
-            sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: headers and keys of pinned capsules take all of %zu bytes",
-                    capsule_cache->max_beside_bytes);
+        status = sl_fail(err, SL_ERR_EXHAUSTED,
+                         "capsule cache: headers and keys of pinned and protected capsules take all of %zu bytes",
+                         capsule_cache->max_beside_bytes);
     } else {
         link_newest(capsule_cache, stored);
         capsule_cache->stats.n_capsules++;
@@ -390,7 +402,7 @@ void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct s
     pthread_mutex_lock(&capsule_cache->mutex);
     *stats_out = capsule_cache->stats;
     for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
-        stats_out->evictable_bytes += stored->n_pins > 0 ? 0 : stored->capsule.body_bytes;
+        stats_out->evictable_bytes += may_go(capsule_cache, stored) ? stored->capsule.body_bytes : 0;
     }
     pthread_mutex_unlock(&capsule_cache->mutex);
 }

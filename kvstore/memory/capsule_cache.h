@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "engine/kvcache/capsule.h"
+#include "kvstore/memory/protected.h"
 
 #define SL_CAPSULE_CACHE_MAX_PREFIXES 1025
 
@@ -51,6 +52,9 @@ struct sl_stored {
 enum sl_status sl_capsule_cache_create(struct sl_arena *arena, int64_t keep_ms,
                                        struct sl_capsule_cache **capsule_cache_out, struct sl_error *err);
 void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache); // no capsule may be pinned
+
+// Sets the capsules that are not evicted, before any is put in. Does not own the set, which must outlive the cache.
+void sl_capsule_cache_protect(struct sl_capsule_cache *capsule_cache, struct sl_protected *set);
 
 bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id);
 
@@ -89,7 +93,7 @@ bool sl_capsule_cache_forget(struct sl_capsule_cache *capsule_cache, const struc
 size_t sl_capsule_cache_list(struct sl_capsule_cache *capsule_cache, struct sl_capsule_id *ids_out, size_t max_ids);
 
 /*
- * Evicts the least recently used capsule that is not pinned, passing over those that are kept beyond now_ns; INT64_MAX
+ * Evicts the least recently used capsule that is neither pinned nor protected, passing over those that are kept beyond now_ns; INT64_MAX
  * passes over none. False: there is none.
  */
 bool sl_capsule_cache_evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns);
@@ -98,7 +102,7 @@ int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64
 
 struct sl_capsule_cache_stats {
     int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;
-    size_t bytes, evictable_bytes; // of all; of those that are not pinned
+    size_t bytes, evictable_bytes; // of all; of those that are neither pinned nor protected
     size_t beside_bytes;           // of headers and keys of all, outside the arena
 };
 void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out);

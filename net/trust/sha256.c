@@ -12,15 +12,38 @@
 
 enum { HASH_BYTES = 32, PART_BYTES = 64 << 10 };
 
+static enum sl_status digest(const void *bytes, size_t n_bytes, unsigned char hash_out[HASH_BYTES],
+                             struct sl_error *err) {
+    unsigned n = 0;
+    return EVP_Digest(bytes, n_bytes, hash_out, &n, EVP_sha256(), NULL) == 1 && n == HASH_BYTES
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INTERNAL, "OpenSSL computes no SHA-256");
+}
+
+static void write_hex(const unsigned char hash[HASH_BYTES], char hex_out[SL_SHA256_HEX_BYTES]) {
+    for (int i = 0; i < HASH_BYTES; i++) {
+        snprintf(hex_out + 2 * i, 3, "%02x", hash[i]);
+    }
+}
+
+enum sl_status sl_sha256_hex(const void *bytes, size_t n_bytes, char hex_out[SL_SHA256_HEX_BYTES],
+                             struct sl_error *err) {
+    unsigned char hash[HASH_BYTES];
+    enum sl_status status = digest(bytes, n_bytes, hash, err);
+    if (status == SL_OK) {
+        write_hex(hash, hex_out);
+    }
+    return status;
+}
+
 enum sl_status sl_sha256_base64(const void *bytes, size_t n_bytes, char text_out[SL_SHA256_TEXT_BYTES],
                                 struct sl_error *err) {
     unsigned char hash[HASH_BYTES];
-    unsigned n = 0;
-    if (EVP_Digest(bytes, n_bytes, hash, &n, EVP_sha256(), NULL) != 1 || n != HASH_BYTES) {
-        return sl_fail(err, SL_ERR_INTERNAL, "OpenSSL computes no SHA-256");
+    enum sl_status status = digest(bytes, n_bytes, hash, err);
+    if (status == SL_OK) {
+        EVP_EncodeBlock((unsigned char *)text_out, hash, HASH_BYTES);
     }
-    EVP_EncodeBlock((unsigned char *)text_out, hash, HASH_BYTES);
-    return SL_OK;
+    return status;
 }
 
 enum sl_status sl_sha256_file(int fd, char hex_out[SL_SHA256_HEX_BYTES], struct sl_error *err) {
@@ -46,8 +69,6 @@ enum sl_status sl_sha256_file(int fd, char hex_out[SL_SHA256_HEX_BYTES], struct 
     if (!ok) {
         return sl_fail(err, SL_ERR_INTERNAL, "OpenSSL computes no SHA-256");
     }
-    for (int i = 0; i < HASH_BYTES; i++) {
-        snprintf(hex_out + 2 * i, 3, "%02x", hash[i]);
-    }
+    write_hex(hash, hex_out);
     return SL_OK;
 }

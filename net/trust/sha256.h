@@ -14,5 +14,8 @@ enum sl_status sl_sha256_base64(const void *bytes, size_t n_bytes, char text_out
 
 #define SL_SHA256_HEX_BYTES 65 // with the terminating zero
 
+// Writes the hash as lower-case hexadecimal digits. SL_ERR_INTERNAL: OpenSSL fails.
+enum sl_status sl_sha256_hex(const void *bytes, size_t n_bytes, char hex_out[SL_SHA256_HEX_BYTES],
+                             struct sl_error *err);
 // Hashes a file from its beginning to its end; writes lower-case hexadecimal digits. SL_ERR_IO: it cannot be read.
 enum sl_status sl_sha256_file(int fd, char hex_out[SL_SHA256_HEX_BYTES], struct sl_error *err);

@@ -41,7 +41,7 @@ os.environ["UCX_MEM_EVENTS"] = "n"
 
 def _messages(out):
     """The Python classes of our .proto files, compiled into the folder `out`, which is not needed any more afterwards."""
-    protos = ["sluice/v1/inference.proto", "sluice/v1/cluster.proto", "sluice/v1/worker.proto", "grpc/health/v1/health.proto",
+    protos = ["sluice/v1/inference.proto", "sluice/v1/cluster.proto", "sluice/v1/worker.proto", "sluice/v1/documents.proto", "grpc/health/v1/health.proto",
               "grpc/reflection/v1alpha/reflection.proto", "opentelemetry/collector/trace/v1/trace_service.proto"]
     # The generated modules of grpc/... would hide the grpc package: compile those under another root.
     ours = [p for p in protos if p.startswith("sluice/")]
@@ -57,14 +57,14 @@ def _messages(out):
         import health_pb2
         import reflection_pb2
         import trace_service_pb2
-        from sluice.v1 import cluster_pb2, inference_pb2, worker_pb2
+        from sluice.v1 import cluster_pb2, documents_pb2, inference_pb2, worker_pb2
     finally:
         sys.path.remove(out)
-    return inference_pb2, cluster_pb2, worker_pb2, health_pb2, reflection_pb2, trace_service_pb2
+    return inference_pb2, cluster_pb2, worker_pb2, documents_pb2, health_pb2, reflection_pb2, trace_service_pb2
 
 
 with tempfile.TemporaryDirectory(prefix="sluice-proto-") as generated:
-    inference, cluster_pb, worker_pb, health, reflection, otlp = _messages(generated)
+    inference, cluster_pb, worker_pb, documents_pb, health, reflection, otlp = _messages(generated)
 State = inference.JobState
 
 

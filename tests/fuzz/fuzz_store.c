@@ -230,8 +230,11 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *id) {
 }
 
 bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *id) {
-    (void)disk, (void)id;
-    return false;
+    return disk && id && false;
+}
+
+int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *id) {
+    return disk && id && false;
 }
 
 void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
@@ -320,6 +323,29 @@ static enum sl_status call_lookup(struct sl_error *err) {
         at[i] = &keys[i];
     }
     return sl_store_handle_lookup(&kvstore, NULL, &request.base, err);
+}
+
+// Replaces the set of protected capsules: all of it, or nothing.
+static void step_protect(void) {
+    Sluice__V1__ProtectRequest request = SLUICE__V1__PROTECT_REQUEST__INIT;
+    Sluice__V1__StoreKey keys[3], *pointers[3] = {&keys[0], &keys[1], &keys[2]};
+    struct sl_error err = {0};
+    uint8_t how = draw();
+    request.n_keys = how % 4;
+    request.keys = pointers;
+    for (size_t i = 0; i < request.n_keys; i++) {
+        sluice__v1__store_key__init(&keys[i]);
+        keys[i].model_fingerprint = MODEL;
+        keys[i].prefix_hash = draw_hashes(1);
+    }
+    request.term = how & 4 ? draw_number() : 0;
+    enum sl_status status = sl_store_handle_protect(&kvstore, NULL, &request.base, &err);
+    for (size_t i = 0; status == SL_OK && i < request.n_keys; i++) {
+        struct sl_capsule_id id = {MODEL, 0, {{0}}};
+        require(sl_hash128_read(keys[i].prefix_hash.data, keys[i].prefix_hash.len, &id.prefix_hash) &&
+                sl_protected_has(kvstore.protected, &id));
+    }
+    require(status == SL_OK || err.text[0] != '\0');
 }
 
 // Forgets a capsule: it is neither stored nor expected afterwards, even while it is read or sent.
@@ -493,6 +519,8 @@ static void open_store(uint8_t *memory) {
     require(sl_ledger_create(node->arena, &node->ledger, &err) == SL_OK);
     require(sl_inbound_create(NULL, node->ledger, node->ledger, LEASE_MS, &node->inbound, &err) == SL_OK);
     require(sl_capsule_cache_create(node->arena, LEASE_MS, &kvstore.capsule_cache, &err) == SL_OK);
+    require(sl_protected_create(0, &kvstore.protected, &err) == SL_OK);
+    sl_capsule_cache_protect(kvstore.capsule_cache, kvstore.protected);
     require(sl_kv_segments_create(LEASE_MS, &kvstore.segments, &err) == SL_OK);
     sl_room_init(&kvstore.room, node->ledger, node->inbound, kvstore.capsule_cache, kvstore.segments);
     require(sl_pins_create(kvstore.capsule_cache, LEASE_MS, &kvstore.pins, &err) == SL_OK);
@@ -518,6 +546,7 @@ static void close_store(void) {
     sl_inbound_close(node->inbound);
     require(sl_inbound_count(node->inbound) == 0 && sl_ledger_promised_bytes(node->ledger) == 0);
     sl_capsule_cache_destroy(&kvstore.capsule_cache);
+    sl_protected_destroy(&kvstore.protected);
     sl_kv_segments_destroy(&kvstore.segments);
     struct sl_arena_stats stats;
     sl_arena_get_stats(node->arena, &stats);
@@ -558,6 +587,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             step_arrival();
         } else if (what % 16 == 12) {
             keeps_grants = what & 0x40;
+        } else if (what % 16 == 15 && what & 0x80) {
+            step_protect();
         } else if (what % 16 == 15) {
             step_forget();
         } else {

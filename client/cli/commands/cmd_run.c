@@ -195,8 +195,8 @@ static enum sl_status check_jsonl(const struct run_config *config, struct sl_err
         return sl_fail(err, SL_ERR_INVALID, "--save-capsule is of one prompt, and --jsonl has many");
     }
     if (r->recipe || r->prompt || r->prompt_file || r->system || r->stop || r->questions.n > 0 || r->ship_at_most > 0 ||
-        r->chat || r->raw || r->ignore_eos || r->estimate_errors || r->no_reuse || r->has_temperature || r->has_top_k ||
-        r->has_top_p || r->has_repetition_penalty || r->has_seed || r->has_max_new) {
+        r->document || r->chat || r->raw || r->ignore_eos || r->estimate_errors || r->no_reuse || r->has_temperature ||
+        r->has_top_k || r->has_top_p || r->has_repetition_penalty || r->has_seed || r->has_max_new) {
         return sl_fail(err, SL_ERR_INVALID,
                        "--jsonl: each line has its own prompt, recipe and sampling; leave out "
                        "these options");
@@ -294,6 +294,10 @@ int sl_command_run(int argc, char **argv) {
     }
     if (config.capsule_path && !config.local) {
         sl_fail(&err, SL_ERR_INVALID, "--save-capsule needs --local");
+        return sl_tool_complain("run", &err);
+    }
+    if (config.request.document && config.local) {
+        sl_fail(&err, SL_ERR_INVALID, "--doc names a document of a cluster: leave out --local, or give --prompt-file");
         return sl_tool_complain("run", &err);
     }
     // Check it before hours of work

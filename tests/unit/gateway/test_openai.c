@@ -252,6 +252,7 @@ static void test_what_failures_are_called(void **state) {
         {SL_ERR_EXHAUSTED, 429, "the line is full", ""},
         {SL_ERR_PEER_LOST, 503, "decode-0: lost", ""},
         {SL_ERR_NOT_FOUND, 503, "there is no job x", ""},
+        {SL_ERR_NOT_FOUND, 404, "document: no document x", "document"},
         {SL_ERR_DEADLINE, 504, "too late", ""},
         {SL_ERR_DENIED, 403, "not yours", ""},
         {SL_ERR_INTERNAL, 500, "", ""},

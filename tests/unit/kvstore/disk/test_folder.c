@@ -93,6 +93,37 @@ static void test_disk_folder_the_least_recently_used_goes(void **state) {
     assert_true(finds_whole(fixture, 9, 2));
 }
 
+static void test_disk_folder_a_document_stays(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_protected *protected = NULL;
+    struct sl_capsule_id *ids = malloc(2 * sizeof *ids);
+    int64_t bytes;
+    assert_int_equal(sl_protected_create(60000, &protected, NULL), SL_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(write_capsule(fixture, i, 2, BODY), SL_OK);
+    }
+    sl_disk_folder_protect(fixture->folder, protected);
+    assert_int_equal(write_capsule(fixture, 3, 2, BODY), SL_ERR_EXHAUSTED); // which are documents is not known yet
+    assert_int_equal(count(fixture, NULL), 3);
+    ids[0] = (struct sl_capsule_id){11, 22, hash_of(0, WHOLE)};
+    ids[1] = (struct sl_capsule_id){11, 22, hash_of(1, WHOLE)};
+    sl_protected_set(protected, ids, 2);
+    for (int i = 3; i < 6; i++) { // each takes the place of the one before
+        assert_int_equal(write_capsule(fixture, i, 2, BODY), SL_OK);
+        assert_true(finds_whole(fixture, 0, 2));
+        assert_true(finds_whole(fixture, 1, 2));
+        assert_true(finds_whole(fixture, i, 2));
+    }
+    assert_int_equal(write_capsule(fixture, 6, 2, 2 * BODY), SL_ERR_EXHAUSTED); // more than documents leave
+    assert_int_equal(count(fixture, &bytes), 2);
+    assert_true(bytes <= MAX_BYTES);
+    sl_protected_set(protected, NULL, 0);
+    assert_int_equal(write_capsule(fixture, 6, 2, 2 * BODY), SL_OK);
+    assert_false(finds_whole(fixture, 0, 2));
+    sl_disk_folder_protect(fixture->folder, NULL);
+    sl_protected_destroy(&protected);
+}
+
 static void test_disk_folder_a_full_index_makes_room_too(void **state) {
     struct fixture *fixture = *state;
     for (int pass = 0; pass < 2; pass++) { // the second one fills it anew
@@ -334,6 +365,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_folder_gives_back_what_was_written, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_the_longest_prefix_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_the_least_recently_used_goes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_folder_a_document_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_full_index_makes_room_too, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_opens_with_many, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_damaged_capsule_is_a_miss_and_goes, setup, teardown),

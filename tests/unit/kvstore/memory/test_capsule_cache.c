@@ -221,6 +221,47 @@ static void test_capsule_cache_forgets_at_once_and_frees_behind_the_last_pin(voi
     assert_int_equal(bytes_in_arena(fixture), 0);
 }
 
+static void test_capsule_cache_a_document_is_not_evicted(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[3][N_TOKENS];
+    struct sl_capsule_id keys[3], *ids = malloc(sizeof *ids);
+    struct sl_protected *protected = NULL;
+    struct sl_capsule_cache_stats stats;
+    assert_int_equal(sl_protected_create(0, &protected, NULL), SL_OK);
+    sl_capsule_cache_protect(fixture->capsule_cache, protected);
+    for (int i = 0; i < 3; i++) {
+        make_tokens(i, 0, tokens[i]);
+        assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
+    }
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.evictable_bytes, stats.bytes);
+    ids[0] = keys[0]; // the oldest
+    sl_protected_set(protected, ids, 1);
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.evictable_bytes, stats.bytes / 3 * 2);
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_int_equal(sl_capsule_cache_oldest_ns(fixture->capsule_cache, INT64_MAX), INT64_MAX);
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &keys[0]));
+    // A longer capsule that begins with the document does not take its keys, or they would go with it.
+    int32_t longer[N_TOKENS];
+    struct sl_capsule_id key;
+    int64_t covered;
+    memcpy(longer, tokens[0], sizeof longer);
+    longer[N_TOKENS - 1]++;
+    assert_int_equal(put(fixture, longer, false, &key), SL_OK);
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &key));
+    struct sl_stored *stored = pin_prefix(fixture, tokens[0], 128, &covered);
+    assert_non_null(stored);
+    assert_int_equal(covered, 128);
+    sl_capsule_cache_unpin(fixture->capsule_cache, stored);
+    assert_true(sl_capsule_cache_forget(fixture->capsule_cache, &keys[0])); // as the document is deleted
+    sl_capsule_cache_protect(fixture->capsule_cache, NULL);
+    sl_protected_destroy(&protected);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_capsule_cache_finds_every_block_of_a_prefix, setup, teardown),
@@ -229,6 +270,7 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_of_a_common_prefix_the_younger_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_refuses_what_was_not_announced, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_a_document_is_not_evicted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_forgets_at_once_and_frees_behind_the_last_pin, setup,
                                         teardown),
     };

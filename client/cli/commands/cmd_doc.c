@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: `sluice doc`: texts that a cluster reads once and keeps, and questions about them.
+ *
+ * To add a command: write `int NAME(int argc, char **argv)` and a row of the table at the end.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/options/describe.h"
+#include "base/similar.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/follow.h"
+#include "client/cli/message_json.h"
+#include "client/cli/request.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
+
+#define MAX_TEXT_BYTES    ((size_t)4000000) // the coordinator takes messages of 4 MiB
+#define DEADLINE_SLACK_MS 15000 // the coordinator ends the job at its deadline, and then waits for the store
+
+// ---- one document ---------------------------------------------------------------------------------------------------
+
+static const char *time_text(int64_t ms, char buf[SL_UTC_BYTES]) {
+    if (ms <= 0) {
+        return "never";
+    }
+    sl_utc_text(ms, buf);
+    return buf;
+}
+
+static void show(const Sluice__V1__Document *document, bool json) {
+    char capsule[32], created[SL_UTC_BYTES], expires[SL_UTC_BYTES];
+    if (json) {
+        sl_message_print_json(&document->base, stdout);
+        return;
+    }
+    printf("name         %s\n", document->name);
+    if (document->tenant[0]) {
+        printf("tenant       %s\n", document->tenant);
+    }
+    printf("text         %" PRId64 " bytes, %" PRId64 " tokens, read as %s\n", document->text_bytes, document->n_tokens,
+           document->chat ? "a user's message" : "text");
+    printf("sha256       %s\n", document->sha256);
+    printf("recipe       %s\n", document->recipe);
+    printf("model        %016" PRIx64 "%s\n", document->model_fingerprint,
+           document->other_model ? ": NOT the cluster's: delete the document, and add it again" : "");
+    printf("capsule      %s%s\n", sl_format_bytes((double)document->capsule_bytes, capsule, sizeof capsule),
+           document->reading ? ", being read" : "");
+    printf("store        %s%s\n", document->store[0] ? document->store : "none now: the cluster reads the text again",
+           !document->store[0] ? ""
+           : document->on_disk ? ", in memory and on disk"
+                               : ", in memory only");
+    printf("added        %s\n", time_text(document->created_ms, created));
+    printf("ends         %s\n", time_text(document->expires_ms, expires));
+}
+
+static void print_done(const Sluice__V1__Document *document, const char *word, bool json) {
+    char bytes[32];
+    if (json) {
+        sl_message_print_json(&document->base, stdout);
+    } else {
+        printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
+               sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
+    }
+}
+
+// ---- add ------------------------------------------------------------------------------------------------------------
+
+struct add_config {
+    struct sl_tool_config tool;
+    const char *recipe;
+    int64_t keep_ms, deadline_ms;
+    bool raw;
+};
+
+static const struct sl_option add_options[] = {
+    {"recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE", "one that keeps every token; without: full,format=int4",
+     SL_FIELD(add_config, recipe)},
+    {"raw", 0, SL_OPTION_FLAG, NULL, NULL, "for prompts that are texts, even if the model takes chats",
+     SL_FIELD(add_config, raw)},
+    {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
+     SL_FIELD(add_config, keep_ms), 0, 3.1536e11},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the reading", SL_FIELD(add_config, deadline_ms), 1,
+     604800000},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program add_program = {
+    .name = "sluice doc add",
+    .usage = "[options] NAME FILE",
+    .summary = "Read a text once, and keep its compressed KV cache in a store under a name.\n"
+               "FILE - is standard input. The name is letters, digits, '.', '_' and '-', at most 64.",
+    .epilog = "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 2,
+    .n_arguments_max = 2,
+    SL_OPTIONS(add_options),
+};
+
+struct progress {
+    struct sl_signals signals;
+    struct sl_progress line;
+    int width; // of standard error; 0: not a terminal
+    bool json;
+};
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    struct progress *progress = arg;
+    if (progress->json) {
+        sl_message_print_json(&event->base, stdout);
+    } else if (sl_progress_update(&progress->line, event) && progress->width > 0) {
+        sl_progress_draw(&progress->line, progress->width, stderr);
+    }
+}
+
+static bool stopped(void *arg) {
+    return sl_signals_received(&((struct progress *)arg)->signals) > 0;
+}
+
+static enum sl_status read_document(const char *path, char **text_out, struct sl_error *err) {
+    char *text = NULL;
+    enum sl_status status = sl_request_read_text(path, &text, err);
+    if (status == SL_OK && strlen(text) > MAX_TEXT_BYTES) {
+        status = sl_fail(err, SL_ERR_INVALID, "%s has %zu bytes, and a document at most %zu: split it", path,
+                         strlen(text), MAX_TEXT_BYTES);
+        free(text);
+    }
+    if (status == SL_OK) {
+        *text_out = text;
+    }
+    return status;
+}
+
+static int add_text(const struct add_config *config, const char *name, const char *text) {
+    struct progress progress = {.width = sl_terminal_width(STDERR_FILENO), .json = config->tool.json};
+    Sluice__V1__AddDocumentRequest request = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
+    request.name = (char *)name;
+    request.text = (char *)text;
+    request.recipe = (char *)(config->recipe ? config->recipe : "");
+    request.raw = config->raw;
+    request.keep_ms = config->keep_ms;
+    request.deadline_ms = config->deadline_ms;
+    struct sl_client *client;
+    struct sl_error err = {0};
+    int code;
+    if (sl_signals_init(&progress.signals, &err) != SL_OK) {
+        return sl_tool_complain("doc add", &err);
+    }
+    if (sl_tool_connect("doc add", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+        struct sl_document_watch watch = {.deadline_ns = sl_deadline_in_ms(config->deadline_ms + DEADLINE_SLACK_MS),
+                                          .on_event = on_event,
+                                          .stopped = stopped,
+                                          .arg = &progress};
+        Sluice__V1__Document *document;
+        enum sl_status status = sl_client_add_document(client, &request, &watch, &document, &err);
+        sl_tool_disconnect(&client);
+        if (progress.width > 0 && !progress.json) {
+            sl_progress_clear(stderr);
+        }
+        if (status == SL_OK) {
+            print_done(document, "added", config->tool.json);
+            sluice__v1__document__free_unpacked(document, NULL);
+        }
+        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config->tool.coordinator, "doc add", &err);
+    }
+    sl_signals_cleanup(&progress.signals);
+    return code;
+}
+
+static int add(int argc, char **argv) {
+    struct add_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&add_program, argc, argv, &config, &first, &code)) {
+        return code;
+    }
+    char *text = NULL;
+    struct sl_error err = {0};
+    if (read_document(argv[first + 1], &text, &err) != SL_OK) {
+        return sl_tool_complain("doc add", &err);
+    }
+    code = add_text(&config, argv[first], text);
+    free(text);
+    return code;
+}
+
+// ---- ls, show, rm ---------------------------------------------------------------------------------------------------
+
+static const struct sl_option tool_options[] = {SL_TOOL_OPTIONS};
+
+static const struct sl_program ls_program = {
+    .name = "sluice doc ls",
+    .usage = "[options]",
+    .summary = "List the documents, and which store has each.",
+    .epilog = SL_EXIT_CODES_HELP,
+    SL_OPTIONS(tool_options),
+};
+
+static void print_table(const Sluice__V1__ListDocumentsReply *reply) {
+    static const struct sl_column columns[] = {{"DOCUMENT", false}, {"TOKENS", true}, {"CAPSULE", true},
+                                               {"RECIPE", false},   {"STORE", false}, {"DISK", false},
+                                               {"ENDS", false},     {"TENANT", false}};
+    struct sl_table table = SL_TABLE(columns);
+    for (size_t i = 0; i < reply->n_documents; i++) {
+        const Sluice__V1__Document *document = reply->documents[i];
+        char bytes[32], ends[SL_UTC_BYTES];
+        sl_table_add(&table, "%s", document->name);
+        sl_table_add(&table, "%" PRId64 "\t%s\t%s\t%s", document->n_tokens,
+                     sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes), document->recipe,
+                     document->reading       ? "(being read)"
+                     : document->other_model ? "(another model)"
+                     : document->store[0]    ? document->store
+                                             : "none");
+        sl_table_add(&table, "%s\t%s", document->on_disk ? "yes" : "no", time_text(document->expires_ms, ends));
+        sl_table_add(&table, "%s", document->tenant[0] ? document->tenant : "-");
+    }
+    sl_table_finish(&table, stdout);
+}
+
+static enum sl_status list(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+    (void)arguments;
+    const struct sl_tool_config *config = arg;
+    Sluice__V1__ListDocumentsReply *reply;
+    enum sl_status status = sl_client_list_documents(client, sl_deadline_in_ms(config->timeout_ms), &reply, err);
+    if (status == SL_OK) {
+        for (size_t i = 0; config->json && i < reply->n_documents; i++) {
+            sl_message_print_json(&reply->documents[i]->base, stdout);
+        }
+        if (!config->json) {
+            print_table(reply);
+        }
+        sluice__v1__list_documents_reply__free_unpacked(reply, NULL);
+    }
+    return status;
+}
+
+static int ls(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    return sl_tool_ask(&ls_program, argc, argv, &config, list);
+}
+
+static const struct sl_program show_program = {
+    .name = "sluice doc show",
+    .usage = "[options] NAME",
+    .summary = "Show a document: text, digest, recipe, model, and where its compressed KV cache is.",
+    .epilog = SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = 1,
+    SL_OPTIONS(tool_options),
+};
+
+static enum sl_status show_one(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+    const struct sl_tool_config *config = arg;
+    Sluice__V1__Document *document;
+    enum sl_status status =
+        sl_client_get_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err);
+    if (status == SL_OK) {
+        show(document, config->json);
+        sluice__v1__document__free_unpacked(document, NULL);
+    }
+    return status;
+}
+
+static int show_main(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    return sl_tool_ask(&show_program, argc, argv, &config, show_one);
+}
+
+static const struct sl_program rm_program = {
+    .name = "sluice doc rm",
+    .usage = "[options] NAME",
+    .summary = "Remove a document and its compressed KV cache. Answers about it that have begun go on.",
+    .epilog = SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = 1,
+    SL_OPTIONS(tool_options),
+};
+
+static enum sl_status remove_one(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+    const struct sl_tool_config *config = arg;
+    Sluice__V1__Document *document;
+    enum sl_status status =
+        sl_client_delete_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err);
+    if (status == SL_OK) {
+        print_done(document, "removed", config->json);
+        sluice__v1__document__free_unpacked(document, NULL);
+    }
+    return status;
+}
+
+static int rm(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    return sl_tool_ask(&rm_program, argc, argv, &config, remove_one);
+}
+
+// ---- ask ------------------------------------------------------------------------------------------------------------
+
+struct ask_config {
+    struct sl_tool_config tool;
+    struct sl_request_config request;
+    bool quiet;
+};
+
+static const struct sl_option ask_options[] = {
+    {"max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",
+     "tokens to generate at most; without: a chat goes on to its answer's end, a text for 128",
+     SL_FIELD(ask_config, request.max_new), 1, 1 << 20, SL_GIVEN(ask_config, request.has_max_new)},
+    {"stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text", SL_FIELD(ask_config, request.stop)},
+    SL_SAMPLING_OPTIONS(ask_config),
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job", SL_FIELD(ask_config, request.deadline_ms), 1,
+     604800000},
+    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(ask_config, quiet)},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program ask_program = {
+    .name = "sluice doc ask",
+    .usage = "[options] NAME QUESTION",
+    .summary = "Ask a question about a document. The text is not read again: see \"reused\" in the statistics.",
+    .epilog = "`sluice run --doc NAME` does the same with all options of `sluice run`.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 2,
+    .n_arguments_max = 2,
+    SL_OPTIONS(ask_options),
+};
+
+static int ask_question(const struct ask_config *config, struct sl_request *request, struct sl_signals *signals) {
+    struct sl_client *client;
+    int code;
+    if (!sl_tool_connect("doc ask", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+        return code;
+    }
+    struct sl_follow follow = {.command = "doc ask",
+                               .coordinator = config->tool.coordinator,
+                               .json = config->tool.json,
+                               .quiet = config->quiet,
+                               .out = stdout,
+                               .err = stderr,
+                               .width = sl_terminal_width(STDERR_FILENO),
+                               .signals = signals};
+    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms + DEADLINE_SLACK_MS)};
+    struct sl_error err = {0};
+    char job_id[SL_JOB_ID_BYTES] = "";
+    sl_follow_attach(&follow, &watch);
+    enum sl_status status =
+        sl_request_ask(request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
+    if (status == SL_OK) {
+        status = sl_client_generate(client, &request->message, &watch, job_id, &err);
+    }
+    code = sl_follow_end(&follow, status, &err);
+    sl_tool_disconnect(&client);
+    return code;
+}
+
+static int ask(int argc, char **argv) {
+    struct ask_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&ask_program, argc, argv, &config, &first, &code)) {
+        return code;
+    }
+    struct sl_request request;
+    struct sl_signals signals;
+    struct sl_error err = {0};
+    config.request.document = argv[first];
+    config.request.prompt = argv[first + 1];
+    config.request.label = "";
+    if (sl_request_init(&request, &config.request, &err) != SL_OK) {
+        return sl_tool_complain("doc ask", &err);
+    }
+    if (sl_signals_init(&signals, &err) == SL_OK) {
+        code = ask_question(&config, &request, &signals);
+        sl_signals_cleanup(&signals);
+    } else {
+        code = sl_tool_complain("doc ask", &err);
+    }
+    sl_request_cleanup(&request);
+    return code;
+}
+
+// ---- the table ------------------------------------------------------------------------------------------------------
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"add", "read a text once, and keep it under a name", add},
+    {"ls", "list documents", ls},
+    {"show", "show a document", show_main},
+    {"ask", "ask a question about a document", ask},
+    {"rm", "remove a document", rm},
+};
+
+#define N_COMMANDS (sizeof commands / sizeof commands[0])
+#define SUMMARY                                                                                                        \
+    "Keep texts in the cluster: each is read once, and any question about it takes the time of the question."
+
+static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
+    bool there = i < N_COMMANDS;
+    *name_out = there ? commands[i].name : NULL;
+    *summary_out = there ? commands[i].summary : NULL;
+    return there;
+}
+
+static void print_usage(FILE *file) {
+    fprintf(file, "Usage: sluice doc COMMAND [options]\n\n" SUMMARY "\n\nCommands:\n");
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        fprintf(file, "  %-6s %s\n", commands[i].name, commands[i].summary);
+    }
+    fprintf(file, "\n`sluice doc COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
+}
+
+int sl_command_doc(int argc, char **argv) {
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_usage(stdout);
+        return SL_EXIT_OK;
+    }
+    if (sl_describe_asked(argc, argv)) {
+        sl_describe_commands("sluice doc", SUMMARY, describe_row);
+        return SL_EXIT_OK;
+    }
+    if (argc < 2) {
+        print_usage(stderr);
+        return SL_EXIT_USAGE;
+    }
+    struct sl_similar meant = {.word = argv[1]};
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(commands[i].name, argv[1]) == 0) {
+            return commands[i].run(argc - 1, argv + 1);
+        }
+        sl_similar_offer(&meant, commands[i].name);
+    }
+    fprintf(stderr, "sluice doc: unknown command '%s'%s%s; see sluice doc --help\n", argv[1],
+            meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
+    return SL_EXIT_USAGE;
+}

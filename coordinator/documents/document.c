@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see document.h.
+#include "coordinator/documents/document.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_alphanumeric(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+enum sl_status sl_document_check_name(const char *name, struct sl_error *err) {
+    size_t n = strlen(name), n_good = 0;
+    if (n < 1 || n >= SL_DOCUMENT_NAME_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID, "name: has %zu bytes, must be 1 to %d", n, SL_DOCUMENT_NAME_BYTES - 1);
+    }
+    while (n_good < n && (is_alphanumeric(name[n_good]) || (n_good > 0 && strchr("._-", name[n_good]) != NULL))) {
+        n_good++;
+    }
+    return n_good == n
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID,
+                         "name: byte %zu is 0x%02x; a document's name is letters, digits, '.', '_' and '-', and "
+                         "begins with a letter or a digit",
+                         n_good, (unsigned char)name[n_good]);
+}
+
+enum sl_status sl_document_create(const char *tenant, const char *name, const char *text,
+                                  struct sl_document **document_out, struct sl_error *err) {
+    struct sl_document *document = calloc(1, sizeof *document);
+    char *copy = strdup(text);
+    if (document == NULL || copy == NULL) {
+        free(document);
+        free(copy);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
+    }
+    document->text = copy;
+    document->text_bytes = strlen(text);
+    strcpy(document->tenant, tenant);
+    strcpy(document->name, name);
+    atomic_init(&document->refs, 1);
+    enum sl_status status = sl_sha256_hex(text, document->text_bytes, document->sha256, err);
+    if (status != SL_OK) {
+        sl_document_unref(&document);
+        return status;
+    }
+    *document_out = document;
+    return SL_OK;
+}
+
+struct sl_document *sl_document_ref(struct sl_document *document) {
+    atomic_fetch_add(&document->refs, 1);
+    return document;
+}
+
+void sl_document_unref(struct sl_document **document_inout) {
+    struct sl_document *document = *document_inout;
+    if (document != NULL && atomic_fetch_sub(&document->refs, 1) == 1) {
+        free(document->text);
+        free(document);
+    }
+    *document_inout = NULL;
+}
+
+void sl_document_describe(const struct sl_document *document, Sluice__V1__Document *message_out) {
+    sluice__v1__document__init(message_out);
+    message_out->name = (char *)document->name;
+    message_out->tenant = (char *)document->tenant;
+    message_out->sha256 = (char *)document->sha256;
+    message_out->text_bytes = (int64_t)document->text_bytes;
+    message_out->model_fingerprint = document->model_fingerprint;
+    message_out->recipe = (char *)document->recipe;
+    message_out->chat = document->chat;
+    message_out->n_tokens = document->n_tokens;
+    message_out->capsule_bytes = document->capsule_bytes;
+    message_out->created_ms = document->created_ms;
+    message_out->expires_ms = document->expires_ms;
+    message_out->store = (char *)(document->is_stored ? document->store : "");
+    message_out->on_disk = document->is_stored && document->on_disk;
+    message_out->reading = document->reading;
+}

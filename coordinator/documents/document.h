@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one document: a text under a name, and the key of its capsule in the stores.
+ *
+ *     reading --> kept --> deleted, or its time is over      only the registry (documents.h) changes this
+ *        |
+ *        +------> the call that adds it failed
+ *
+ * Ownership: reference-counted, so that a request can use the text while another call deletes the document.
+ * Threads: any. The members marked "registry" are guarded by its lock; all others are constant.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/compress/recipe/recipe.h"
+#include "engine/kvcache/capsule.h"
+#include "net/trust/identity.h"
+#include "net/trust/sha256.h"
+#include "proto/sluice/v1/documents.pb-c.h"
+
+#define SL_DOCUMENT_NAME_BYTES 65 // with the terminating zero
+#define SL_DOCUMENT_RECIPE     "full,format=int4"
+
+struct sl_document {
+    char tenant[SL_TENANT_BYTES], name[SL_DOCUMENT_NAME_BYTES];
+    char *text; // owned
+    size_t text_bytes;
+    char sha256[SL_SHA256_HEX_BYTES]; // of the text
+    char recipe[SL_RECIPE_TEXT_BYTES];
+    bool chat; // read as a user's message
+    uint64_t model_fingerprint;
+    struct sl_capsule_id capsule;
+    int64_t capsule_tokens;
+    uint64_t first_key;           // of its prompts: it chooses the store
+    struct sl_hash128 salt_proof; // of its name under the tenant's salt, with which the capsule's key was made
+    int64_t n_tokens;
+    int64_t created_ms, expires_ms; // Unix time; expires_ms 0: never
+
+    atomic_int refs;
+    // Registry:
+    bool reading, is_stored; // is_stored: `store` has the capsule
+    char store[64];          // or will get it; "": none
+    bool on_disk;            // of that store
+    int64_t capsule_bytes;   // as planned, until a store has it
+    int64_t again_ns;        // while no store has it: when to read the text again; monotonic time
+    int n_again;             // how often it was read again since a store last had it
+    struct sl_document *next;
+};
+
+// Checks a name of a client. SL_ERR_INVALID: err begins with the field, and shows what is printable.
+enum sl_status sl_document_check_name(const char *name, struct sl_error *err);
+
+/*
+ * Makes a document with a copy of the text and its digest; one reference. The caller fills in the rest. The name was
+ * checked. SL_ERR_EXHAUSTED, SL_ERR_INTERNAL.
+ */
+enum sl_status sl_document_create(const char *tenant, const char *name, const char *text,
+                                  struct sl_document **document_out, struct sl_error *err);
+struct sl_document *sl_document_ref(struct sl_document *document);
+void sl_document_unref(struct sl_document **document); // accepts NULL, nulls *document
+
+// Describes a document; the strings point into it. Call with the registry's lock held, or before it has the document.
+void sl_document_describe(const struct sl_document *document, Sluice__V1__Document *message_out);

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the registry of documents: by tenant and name, with what each tenant and each store may hold.
+ *
+ * Design: a document enters it before its text is read, so that a second call that adds the same name is refused at once,
+ *         and its bytes count. It is written to the folder of --state when a store has its capsule; without a folder,
+ *         documents end with the process.
+ *         The key of a capsule depends on the tenant's salt. A document of another secret (--salt-file) gets a key that no
+ *         store has, so that nothing says that it is stored.
+ * Threads: any; one lock. Only sl_documents_finish() and sl_documents_remove() write to the disk, finish without the lock.
+ */
+#pragma once
+
+#include "coordinator/documents/document.h"
+#include "net/trust/tenant_salt.h"
+
+struct sl_documents;
+
+struct sl_documents_config {
+    const char *folder;                  // "": none
+    int64_t max_documents;               // of one tenant
+    int64_t max_bytes;                   // of one tenant's capsules
+    const struct sl_salt_secret *secret; // of the tenants' salts; used only while the registry is opened
+};
+
+// The most documents of all tenants: stores get all their keys in one message.
+#define SL_MAX_DOCUMENTS 4096
+
+// Opens the registry with the documents in the folder. SL_ERR_IO, SL_ERR_EXHAUSTED.
+enum sl_status sl_documents_create(const struct sl_documents_config *config, struct sl_documents **documents_out,
+                                   struct sl_error *err);
+void sl_documents_destroy(struct sl_documents **documents);
+
+/*
+ * Enters a document that is about to be read, with capsule_bytes as planned; store: the one that will get its capsule, of
+ * arena_bytes. The registry takes a reference. SL_ERR_EXISTS: the name is taken. SL_ERR_EXHAUSTED: the tenant or the
+ * store may hold no more; err names the tenant's documents.
+ */
+enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
+                                  int64_t arena_bytes, struct sl_error *err);
+// Half of a store's arena may be documents: the rest is for everything else that it keeps.
+#define SL_DOCUMENTS_SHARE 2
+
+// Keeps a document whose capsule a store has. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written, and is still being read.
+enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
+// Removes a document from the registry and from the disk. SL_ERR_IO: it stays. SL_ERR_NOT_FOUND: another call removed it.
+enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
+
+// Finds a document, with a reference of the caller's. SL_ERR_NOT_FOUND.
+enum sl_status sl_documents_find(struct sl_documents *documents, const char *tenant, const char *name,
+                                 struct sl_document **document_out, struct sl_error *err);
+// Returns the bytes of a document's text; 0: there is no such document.
+size_t sl_documents_text_bytes(struct sl_documents *documents, const char *tenant, const char *name);
+// Lists documents of a tenant (NULL: all), sorted by tenant and name, each with a reference of the caller's; list_out has
+// room for SL_MAX_DOCUMENTS. Returns how many.
+size_t sl_documents_list(struct sl_documents *documents, const char *tenant, struct sl_document **list_out);
+// Finds a document whose time is over, with a reference; NULL: there is none.
+struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t now_ms);
+
+/*
+ * Finds a document of this model that no store has had for a while, so that its text should be read again; with a
+ * reference. NULL: there is none. A second time for the same loss comes later, and each further one twice as late.
+ */
+#define SL_DOCUMENT_LOST_MS 5000 // a store that was only restarted is back by then
+struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns);
+// Returns SL_ERR_EXHAUSTED if this store has no room for a document that it does not have.
+enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
+                                       const char *store, int64_t arena_bytes, struct sl_error *err);
+
+// Returns whether another document has this document's capsule too.
+bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document);
+
+// Records what a store reports. capsule_bytes 0: it does not have the capsule.
+void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
+                        int64_t capsule_bytes, bool on_disk);
+// Writes the name of the store that has the document's capsule; "" and false: none has it.
+bool sl_documents_where(struct sl_documents *documents, const struct sl_document *document, char store_out[64]);
+// Describes a document for a cluster with this model; store_out holds the store's name for the message.
+void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
+                           uint64_t model_fingerprint, Sluice__V1__Document *message_out, char store_out[64]);

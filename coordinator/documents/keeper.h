@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: tells every store, once a second, which capsules are documents', learns which of them it has, and deletes
+ *          documents whose time is over.
+ *
+ * Design: a store gets the whole set each time (Store.Protect). So a store that was restarted knows it again within a
+ *         second, and one that missed a deletion does not keep the capsule.
+ * Threads: one of its own; the functions from any thread.
+ */
+#pragma once
+
+#include "coordinator/documents/documents.h"
+#include "coordinator/workers/registry.h"
+
+struct sl_document_keeper;
+
+// Starts the thread, which calls round_fn(arg) after each round. All must outlive it. SL_ERR_EXHAUSTED.
+enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct sl_registry *registry,
+                                        void (*round_fn)(void *arg), void *arg, struct sl_document_keeper **keeper_out,
+                                        struct sl_error *err);
+void sl_document_keeper_stop(struct sl_document_keeper **keeper); // accepts NULL, nulls
+
+// Tells all stores now, as the thread does. Returns when each has answered or failed, within a few seconds.
+void sl_document_keeper_tell(struct sl_document_keeper *keeper);
+// Deletes a document: from the registry, then from the stores. As sl_documents_remove().
+enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
+                                         struct sl_error *err);

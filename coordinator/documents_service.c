@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the service of documents (proto/sluice/v1/documents.proto).
+ *
+ * Adding one, in order: check the request as a job; enter the registry, which refuses what is too much; tell the stores
+ * the capsule's key, so that it is safe from the moment that it arrives; run a job that reads the text and writes one
+ * token; wait until a store has the capsule; write the document to the disk. A failure removes all of it.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "coordinator/coordinator_internal.h"
+#include "coordinator/documents/document_prompt.h"
+#include "coordinator/lead.h"
+#include "proto/kept.h"
+#include "proto/methods.h"
+#include "proto/sluice/v1/documents.pb-c.h"
+
+#define POLL_MS         100   // between checks of the client while nothing happens
+#define STORED_MS       10000 // for the copy to a store, and on a slow network:
+#define STORED_BYTES_MS 50000
+#define STORED_POLL_MS  50
+#define MAX_KEEP_MS     (INT64_C(3650) * 24 * 3600 * 1000)
+
+// A document that is being added. The request's members point into the client's request.
+struct adding {
+    struct sl_coordinator *coordinator;
+    struct sl_rpc_call *call;
+    const Sluice__V1__AddDocumentRequest *asked;
+    struct sl_document *document;       // a reference
+    struct sl_document_reading reading; // the job
+    Sluice__V1__TokenIds tokens;        // owned: the prompt
+    int64_t planned_bytes;              // of its capsule
+    Sluice__V1__Kept kept;              // as the job reported it
+};
+
+// ---- checking -------------------------------------------------------------------------------------------------------
+
+static enum sl_status check_fields(struct sl_coordinator *coordinator, const Sluice__V1__AddDocumentRequest *asked,
+                                   struct sl_error *err) {
+    if (coordinator->keeper == NULL) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "documents belong to one coordinator, and here several elect their leader (--etcd)");
+    }
+    enum sl_status status = sl_document_check_name(asked->name, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (asked->text[0] == '\0') {
+        return sl_fail(err, SL_ERR_INVALID, "text: the document is empty");
+    }
+    if (asked->keep_ms < 0 || asked->keep_ms > MAX_KEEP_MS) {
+        return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
+                       asked->keep_ms, MAX_KEEP_MS);
+    }
+    return SL_OK;
+}
+
+// Fills in the document from the checked job, and takes its tokens as the job's prompt.
+static enum sl_status make_document(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
+    struct sl_coordinator *coordinator = adding->coordinator;
+    const Sluice__V1__AddDocumentRequest *asked = adding->asked;
+    if (sl_recipe_evicts(&spec->parsed_recipe) || sl_recipe_offloads(&spec->parsed_recipe)) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "recipe: a document is kept whole, for questions that come later, and %.200s evicts or offloads; "
+            "for example " SL_DOCUMENT_RECIPE,
+            spec->recipe);
+    }
+    // Prefill continues from whole blocks, and from no fewer tokens than a chunk (prefill/store.h).
+    if (spec->demand.n_prefill_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK < spec->parsed_recipe.chunk_tokens) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "text: %" PRId64 " tokens are no document, of which at least a chunk (%" PRId64
+                       " tokens) is reused; put them into the question",
+                       spec->n_tokens, (int64_t)spec->parsed_recipe.chunk_tokens);
+    }
+    enum sl_status status = sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text,
+                                               &adding->document, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_document *document = adding->document;
+    int rope_set = sl_model_rope_set(&coordinator->model, spec->n_tokens + spec->max_new_tokens);
+    strcpy(document->recipe, spec->recipe);
+    document->chat = adding->reading.request.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    document->model_fingerprint = coordinator->model_fingerprint;
+    document->capsule.model_fingerprint = sl_model_set_fingerprint(coordinator->model_fingerprint, rope_set);
+    document->capsule.recipe_fingerprint = sl_recipe_fingerprint(&spec->parsed_recipe);
+    document->capsule_tokens = spec->demand.n_prefill_tokens;
+    document->capsule.prefix_hash = sl_prefix_hash(&spec->salt, spec->tokens, document->capsule_tokens);
+    document->salt_proof = sl_salted_hash(&spec->salt, document->name, strlen(document->name));
+    document->first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
+    document->n_tokens = spec->n_tokens;
+    document->capsule_bytes = adding->planned_bytes = spec->demand.capsule_bytes;
+    document->created_ms = sl_wall_ms();
+    document->expires_ms = asked->keep_ms > 0 ? document->created_ms + asked->keep_ms : 0;
+    sluice__v1__token_ids__init(&adding->tokens);
+    adding->tokens.ids = spec->tokens;
+    adding->tokens.n_ids = (size_t)spec->n_tokens;
+    adding->reading.request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    adding->reading.request.tokens = &adding->tokens;
+    spec->tokens = NULL;
+    return SL_OK;
+}
+
+// Enters the document, if its store has room for it, and tells the stores.
+static enum sl_status enter(struct adding *adding, struct sl_error *err) {
+    struct sl_coordinator *coordinator = adding->coordinator;
+    char address[SL_ADDRESS_BYTES];
+    int64_t arena_bytes = sl_registry_store_address(coordinator->registry, adding->document->first_key, address);
+    struct sl_worker *store =
+        address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
+                           : NULL;
+    if (store == NULL) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
+    }
+    enum sl_status status =
+        sl_documents_begin(coordinator->documents, adding->document, sl_worker_name(store), arena_bytes, err);
+    sl_worker_unref(&store);
+    if (status == SL_OK) {
+        sl_document_keeper_tell(coordinator->keeper);
+    }
+    return status;
+}
+
+static enum sl_status check(struct adding *adding, struct sl_error *err) {
+    struct sl_coordinator *coordinator = adding->coordinator;
+    const struct sl_identity *caller = sl_rpc_call_identity(adding->call);
+    struct sl_request_setting setting = {.call_deadline_ns = sl_rpc_call_deadline_ns(adding->call)};
+    enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &setting.salt, err);
+    struct sl_job_spec *spec = status == SL_OK ? malloc(sizeof *spec) : NULL;
+    if (status != SL_OK || spec == NULL) {
+        return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
+    }
+    bool chat = !adding->asked->raw && coordinator->chat_template != NULL;
+    const char *recipe = adding->asked->recipe[0] != '\0' ? adding->asked->recipe : SL_DOCUMENT_RECIPE;
+    sl_document_reading_init(&adding->reading, adding->asked->name, adding->asked->text, recipe, chat);
+    adding->reading.request.deadline_ms = adding->asked->deadline_ms;
+    status = sl_request_check(&coordinator->rules, &adding->reading.request, &setting, spec, err);
+    if (status == SL_OK) {
+        status = make_document(adding, spec, err);
+        sl_job_spec_cleanup(spec);
+        status = status == SL_OK ? enter(adding, err) : status;
+    }
+    free(spec);
+    return status;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+// Sends an event of the job to the client, without its answer.
+static enum sl_status pass_on(struct adding *adding, Sluice__V1__Event *event, struct sl_error *err) {
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
+        const Sluice__V1__Finished *finished = event->finished;
+        adding->kept = finished->statistics != NULL ? finished->statistics->kept : SLUICE__V1__KEPT__KEPT_NOT_SAID;
+        return finished->status_code == 0
+                   ? SL_OK
+                   : sl_fail(err, sl_rpc_status_of_code(finished->status_code), "%s", finished->status_text);
+    }
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
+        return SL_OK;
+    }
+    Sluice__V1__AddDocumentEvent wrapped = SLUICE__V1__ADD_DOCUMENT_EVENT__INIT;
+    wrapped.what_case = SLUICE__V1__ADD_DOCUMENT_EVENT__WHAT_READING;
+    wrapped.reading = event;
+    return sl_rpc_call_send(adding->call, &wrapped.base) == SL_OK
+               ? SL_OK
+               : sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+}
+
+static enum sl_status follow(struct adding *adding, struct sl_job *job, struct sl_error *err) {
+    for (int64_t sequence = 1;;) {
+        Sluice__V1__Event *event = NULL;
+        enum sl_status status = sl_event_log_get(&job->log, sequence, sl_deadline_in_ms(POLL_MS), &event);
+        if (status == SL_ERR_NOT_FOUND) {
+            return SL_OK;
+        }
+        if (status == SL_ERR_DEADLINE) {
+            if (sl_rpc_call_cancelled(adding->call)) {
+                return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+            }
+            continue;
+        }
+        if (status != SL_OK) {
+            return sl_fail(err, status, "no memory for an event");
+        }
+        status = pass_on(adding, event, err);
+        sluice__v1__event__free_unpacked(event, NULL);
+        if (status != SL_OK) {
+            return status;
+        }
+        sequence++;
+    }
+}
+
+static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
+    struct sl_job *job = NULL;
+    enum sl_status status =
+        sl_coordinator_submit(adding->coordinator, sl_rpc_call_identity(adding->call), &adding->reading.request,
+                              sl_rpc_call_deadline_ns(adding->call), true, &job, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = follow(adding, job, err);
+    if (status != SL_OK) {
+        sl_job_cancel(job);
+    }
+    sl_job_unref(&job);
+    return status;
+}
+
+// Waits until a store has the capsule, which prefill sends in the background.
+static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *err) {
+    struct sl_coordinator *coordinator = adding->coordinator;
+    char store[64];
+    int64_t planned_bytes = adding->planned_bytes;
+    int64_t until_ns = sl_deadline_in_ms(STORED_MS + planned_bytes / STORED_BYTES_MS);
+    const char *reason = sl_kept_word(adding->kept);
+    bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;
+    for (;;) {
+        sl_document_keeper_tell(coordinator->keeper);
+        if (sl_documents_where(coordinator->documents, adding->document, store)) {
+            return SL_OK;
+        }
+        if (sl_rpc_call_cancelled(adding->call)) {
+            return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+        }
+        if (!comes) {
+            return sl_fail(err, SL_ERR_EXHAUSTED,
+                           "the text was read, but no store has its %" PRId64 " bytes: %s (docs/METRICS.md, "
+                           "sluice_capsules_not_kept_total)",
+                           planned_bytes, reason != NULL ? reason : "the prefill worker does not say why");
+        }
+        if (sl_now_ns() >= until_ns) {
+            return sl_fail(err, SL_ERR_DEADLINE, "the text was read, but its %" PRId64 " bytes did not reach a store",
+                           planned_bytes);
+        }
+        sl_sleep_ms(STORED_POLL_MS);
+    }
+}
+
+static enum sl_status send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                    const struct sl_document *document, bool as_event) {
+    char store[64];
+    Sluice__V1__Document message;
+    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &message, store);
+    Sluice__V1__AddDocumentEvent event = SLUICE__V1__ADD_DOCUMENT_EVENT__INIT;
+    event.what_case = SLUICE__V1__ADD_DOCUMENT_EVENT__WHAT_DOCUMENT;
+    event.document = &message;
+    return sl_rpc_call_send(call, as_event ? &event.base : &message.base);
+}
+
+static enum sl_status add(struct adding *adding, struct sl_error *err) {
+    struct sl_coordinator *coordinator = adding->coordinator;
+    enum sl_status status = check(adding, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = read_text(adding, err);
+    status = status == SL_OK ? wait_until_stored(adding, err) : status;
+    status = status == SL_OK ? sl_documents_finish(coordinator->documents, adding->document, err) : status;
+    if (status != SL_OK) {
+        struct sl_error ignored;
+        (void)sl_document_keeper_delete(coordinator->keeper, adding->document, &ignored); // the first error counts
+        return status;
+    }
+    return send_document(coordinator, adding->call, adding->document, true);
+}
+
+static enum sl_status handle_add(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                 struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    struct adding adding = {.coordinator = coordinator, .call = call};
+    adding.asked = (const Sluice__V1__AddDocumentRequest *)request;
+    struct sl_tenant *tenant;
+    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = check_fields(coordinator, adding.asked, err);
+    if (status == SL_OK) { // one id per byte in the worst case, and a copy of the text
+        status = sl_rpc_call_hold(call, (sizeof(int32_t) + 1) * strlen(adding.asked->text), err);
+    }
+    if (status == SL_OK) {
+        status = add(&adding, err);
+        sl_document_unref(&adding.document);
+        free(adding.tokens.ids);
+    }
+    sl_coordinator_leave_watcher(coordinator, &tenant);
+    return status;
+}
+
+// ---- the others -----------------------------------------------------------------------------------------------------
+
+static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                 struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    struct sl_document *document = NULL;
+    enum sl_status status = sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant,
+                                              ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
+    if (status == SL_OK) {
+        status = send_document(coordinator, call, document, false);
+        sl_document_unref(&document);
+    }
+    return status;
+}
+
+static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                    struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    struct sl_document *document = NULL;
+    enum sl_status status = sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant,
+                                              ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char store[64];
+    Sluice__V1__Document message;
+    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &message, store);
+    if (message.reading) {
+        status = sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", message.name);
+    } else if (coordinator->keeper == NULL) { // it was added before coordinators elected their leader
+        status = sl_documents_remove(coordinator->documents, document, err);
+    } else {
+        status = sl_document_keeper_delete(coordinator->keeper, document, err);
+    }
+    if (status == SL_OK) {
+        status = sl_rpc_call_send(call, &message.base);
+    }
+    sl_document_unref(&document);
+    return status;
+}
+
+static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                  struct sl_error *err) {
+    (void)request;
+    struct sl_coordinator *coordinator = service;
+    struct listed {
+        Sluice__V1__Document message;
+        char store[64];
+    };
+    struct sl_document **documents = malloc(SL_MAX_DOCUMENTS * sizeof *documents);
+    Sluice__V1__Document **messages = malloc(SL_MAX_DOCUMENTS * sizeof *messages);
+    size_t n = documents != NULL && messages != NULL
+                   ? sl_documents_list(coordinator->documents, sl_coordinator_sees(call), documents)
+                   : 0;
+    struct listed *listed = malloc((n + 1) * sizeof *listed);
+    enum sl_status status = SL_OK;
+    if (documents == NULL || messages == NULL || listed == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of documents");
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            sl_documents_describe(coordinator->documents, documents[i], coordinator->model_fingerprint,
+                                  &listed[i].message, listed[i].store);
+            messages[i] = &listed[i].message;
+        }
+        Sluice__V1__ListDocumentsReply reply = SLUICE__V1__LIST_DOCUMENTS_REPLY__INIT;
+        reply.n_documents = n;
+        reply.documents = messages;
+        status = sl_rpc_call_send(call, &reply.base);
+    }
+    for (size_t i = 0; i < n; i++) {
+        sl_document_unref(&documents[i]);
+    }
+    free(listed);
+    free(messages);
+    free(documents);
+    return status;
+}
+
+static const struct sl_rpc_handler handlers[] = {
+    {&sl_method_documents_add, handle_add, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_documents_get, handle_get, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_documents_list, handle_list, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_documents_delete, handle_delete, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+};
+
+struct sl_rpc_implementation sl_documents_service(struct sl_coordinator *coordinator) {
+    return SL_RPC_IMPLEMENTATION(&sl_service_documents, handlers, coordinator);
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see documents.h.
+#include "gateway/documents.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CALL_MS = 10000,
+    LATE_MS = 15000,          // the coordinator ends the reading at its deadline, and then waits for the store
+    MAX_TEXT_BYTES = 4000000, // the coordinator takes messages of 4 MiB
+    BYTES_A_TOKEN = 4         // until the number is known
+};
+
+// ---- replies --------------------------------------------------------------------------------------------------------
+
+static json_t *describe(const Sluice__V1__Document *document) {
+    char fingerprint[24]; // a text, because most JSON readers round 64 bits
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, document->model_fingerprint);
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I}", "id",
+                     document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000),
+                     "sha256", document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens",
+                     (json_int_t)document->n_tokens, "capsule_bytes", (json_int_t)document->capsule_bytes, "recipe",
+                     document->recipe, "chat", document->chat, "store", document->store, "on_disk", document->on_disk,
+                     "fingerprint", fingerprint, "other_model", document->other_model, "reading", document->reading,
+                     "expires_ms", (json_int_t)document->expires_ms);
+}
+
+// Prints a JSON value and takes the reference.
+static char *print(json_t *json) {
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    return text;
+}
+
+static enum sl_status refuse(enum sl_status status, const struct sl_error *err, struct sl_refusal *refusal) {
+    if (status == SL_ERR_NOT_FOUND) {
+        sl_refuse(refusal, 404, "%s", err->text);
+    } else {
+        sl_refuse_status(refusal, status, err->text);
+    }
+    return status;
+}
+
+// ---- adding ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status take_string(const json_t *value, const char *name, char **string_out,
+                                  struct sl_refusal *refusal) {
+    *string_out = (char *)json_string_value(value);
+    return *string_out ? SL_OK : sl_refuse_field(refusal, name, "%s: expected a string", name);
+}
+
+static enum sl_status take_ms(const json_t *value, const char *name, int64_t *ms_out, struct sl_refusal *refusal) {
+    *ms_out = json_integer_value(value);
+    return json_is_integer(value) ? SL_OK : sl_refuse_field(refusal, name, "%s: expected a number of ms", name);
+}
+
+static enum sl_status take_field(const char *name, const json_t *value, Sluice__V1__AddDocumentRequest *request,
+                                 struct sl_refusal *refusal) {
+    if (strcmp(name, "name") == 0) {
+        return take_string(value, name, &request->name, refusal);
+    }
+    if (strcmp(name, "text") == 0) {
+        return take_string(value, name, &request->text, refusal);
+    }
+    if (strcmp(name, "recipe") == 0) {
+        return take_string(value, name, &request->recipe, refusal);
+    }
+    if (strcmp(name, "keep_ms") == 0) {
+        return take_ms(value, name, &request->keep_ms, refusal);
+    }
+    if (strcmp(name, "deadline_ms") == 0) {
+        return take_ms(value, name, &request->deadline_ms, refusal);
+    }
+    if (strcmp(name, "raw") == 0) {
+        request->raw = json_is_true(value);
+        return json_is_boolean(value) ? SL_OK : sl_refuse_field(refusal, name, "raw: expected true or false");
+    }
+    return sl_refuse_field(refusal, strlen(name) < sizeof refusal->param ? name : "", "unknown field \"%.60s\"", name);
+}
+
+// Reads the body. The request points into *json_out, which the caller releases.
+static enum sl_status parse(const struct sl_intake *intake, json_t **json_out, Sluice__V1__AddDocumentRequest *request,
+                            struct sl_refusal *refusal) {
+    json_error_t error;
+    json_t *json = json_loadb(intake->body ? intake->body : "", intake->n_body, JSON_REJECT_DUPLICATES, &error);
+    *json_out = json;
+    if (!json_is_object(json)) {
+        return sl_refuse_field(refusal, "", json ? "the body is JSON, but no object" : "the body is not JSON: %s",
+                               error.text);
+    }
+    const char *name;
+    json_t *value;
+    enum sl_status status = SL_OK;
+    json_object_foreach(json, name, value) {
+        status = status == SL_OK && !json_is_null(value) ? take_field(name, value, request, refusal) : status;
+    }
+    if (status == SL_OK && strlen(request->text) > MAX_TEXT_BYTES) {
+        status = sl_refuse_field(refusal, "text", "text: has %zu bytes, at most %d are allowed", strlen(request->text),
+                                 MAX_TEXT_BYTES);
+    }
+    return status;
+}
+
+static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddDocumentRequest *request,
+                           struct sl_intake *intake, char **json_out, struct sl_refusal *refusal) {
+    int64_t guessed = (int64_t)(strlen(request->text) / BYTES_A_TOKEN + 1);
+    enum sl_status status = sl_intake_charge(intake, guessed, refusal);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (request->deadline_ms == 0) {
+        request->deadline_ms = call->deadline_ms;
+    }
+    struct sl_document_watch watch = {
+        .deadline_ns = sl_deadline_in_ms(request->deadline_ms + LATE_MS), .stopped = call->stopped, .arg = call->arg};
+    Sluice__V1__Document *document;
+    struct sl_error err = {0};
+    status = sl_client_add_document(call->client, request, &watch, &document, &err);
+    if (status != SL_OK) {
+        sl_intake_reconcile(intake, 0);
+        return refuse(status, &err, refusal);
+    }
+    sl_intake_reconcile(intake, document->n_tokens);
+    *json_out = print(describe(document));
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_OK;
+}
+
+static enum sl_status add(const struct sl_document_call *call, struct sl_intake *intake, char **json_out,
+                          struct sl_refusal *refusal) {
+    Sluice__V1__AddDocumentRequest request = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
+    json_t *json = NULL;
+    enum sl_status status = parse(intake, &json, &request, refusal);
+    sl_intake_drop(intake);
+    if (status == SL_OK) {
+        status = send(call, &request, intake, json_out, refusal);
+    }
+    json_decref(json);
+    return status;
+}
+
+// ---- the others -----------------------------------------------------------------------------------------------------
+
+static enum sl_status list(const struct sl_document_call *call, char **json_out, struct sl_refusal *refusal) {
+    Sluice__V1__ListDocumentsReply *reply;
+    struct sl_error err = {0};
+    enum sl_status status = sl_client_list_documents(call->client, sl_deadline_in_ms(CALL_MS), &reply, &err);
+    if (status != SL_OK) {
+        return refuse(status, &err, refusal);
+    }
+    json_t *data = json_array();
+    for (size_t i = 0; i < reply->n_documents; i++) {
+        json_array_append_new(data, describe(reply->documents[i]));
+    }
+    sluice__v1__list_documents_reply__free_unpacked(reply, NULL);
+    *json_out = print(json_pack("{s:s, s:o}", "object", "list", "data", data));
+    return SL_OK;
+}
+
+static enum sl_status show_or_delete(const struct sl_document_call *call, char **json_out, struct sl_refusal *refusal) {
+    bool deletes = strcmp(call->method, "DELETE") == 0;
+    Sluice__V1__Document *document;
+    struct sl_error err = {0};
+    int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
+    enum sl_status status = deletes ? sl_client_delete_document(call->client, call->name, deadline_ns, &document, &err)
+                                    : sl_client_get_document(call->client, call->name, deadline_ns, &document, &err);
+    if (status != SL_OK) {
+        return refuse(status, &err, refusal);
+    }
+    *json_out = print(deletes ? json_pack("{s:s, s:s, s:b}", "id", document->name, "object", "document", "deleted", 1)
+                              : describe(document));
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_OK;
+}
+
+enum sl_status sl_document_call_run(const struct sl_document_call *call, struct sl_intake *intake, char **json_out,
+                                    struct sl_refusal *refusal) {
+    if (strcmp(call->method, "POST") == 0) {
+        return add(call, intake, json_out, refusal);
+    }
+    sl_intake_drop(intake);
+    return call->name[0] != '\0' ? show_or_delete(call, json_out, refusal) : list(call, json_out, refusal);
+}

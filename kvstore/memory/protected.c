@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The capsules that are not evicted. See protected.h.
+#include "kvstore/memory/protected.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+struct sl_protected {
+    pthread_mutex_t mutex;
+    // Under the mutex:
+    struct sl_capsule_id *ids; // [n_ids], sorted
+    size_t n_ids;
+    bool is_told;
+    int64_t unknown_until_ns;
+};
+
+enum sl_status sl_protected_create(int64_t unknown_ms, struct sl_protected **set_out, struct sl_error *err) {
+    struct sl_protected *set = calloc(1, sizeof *set);
+    if (!set) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "protected capsules: out of memory");
+    }
+    pthread_mutex_init(&set->mutex, NULL);
+    set->unknown_until_ns = sl_deadline_in_ms(unknown_ms);
+    *set_out = set;
+    return SL_OK;
+}
+
+void sl_protected_destroy(struct sl_protected **set_inout) {
+    struct sl_protected *set = *set_inout;
+    if (!set) {
+        return;
+    }
+    pthread_mutex_destroy(&set->mutex);
+    free(set->ids);
+    free(set);
+    *set_inout = NULL;
+}
+
+static int by_bytes(const void *a, const void *b) {
+    return memcmp(a, b, sizeof(struct sl_capsule_id));
+}
+
+void sl_protected_set(struct sl_protected *set, struct sl_capsule_id *ids, size_t n_ids) {
+    if (n_ids > 0) {
+        qsort(ids, n_ids, sizeof *ids, by_bytes);
+    }
+    pthread_mutex_lock(&set->mutex);
+    struct sl_capsule_id *before = set->ids;
+    set->ids = ids;
+    set->n_ids = n_ids;
+    set->is_told = true;
+    pthread_mutex_unlock(&set->mutex);
+    free(before);
+}
+
+bool sl_protected_has(struct sl_protected *set, const struct sl_capsule_id *id) {
+    if (!set) {
+        return false;
+    }
+    pthread_mutex_lock(&set->mutex);
+    bool has = set->n_ids > 0 && bsearch(id, set->ids, set->n_ids, sizeof *id, by_bytes) != NULL;
+    pthread_mutex_unlock(&set->mutex);
+    return has;
+}
+
+bool sl_protected_is_known(struct sl_protected *set) {
+    if (!set) {
+        return true;
+    }
+    pthread_mutex_lock(&set->mutex);
+    bool is_known = set->is_told || sl_now_ns() >= set->unknown_until_ns;
+    pthread_mutex_unlock(&set->mutex);
+    return is_known;
+}

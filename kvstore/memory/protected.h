@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the capsules that a store does not evict: those of documents (coordinator/documents/documents.h).
+ *
+ * Design: the coordinator sends the whole set again and again, so a set that was lost with a process comes back. Memory
+ *         and disk ask this table before they evict. A capsule may be in the set before it arrives. A store that has
+ *         just started does not know the set yet: for a moment, nothing on its disk may be evicted.
+ * Threads: any number; one lock, under which nothing else is called.
+ */
+#pragma once
+
+#include "engine/kvcache/capsule.h"
+
+struct sl_protected;
+
+// Creates an empty set. unknown_ms: so long, or until the first sl_protected_set(), sl_protected_is_known() is false.
+enum sl_status sl_protected_create(int64_t unknown_ms, struct sl_protected **set_out, struct sl_error *err);
+void sl_protected_destroy(struct sl_protected **set); // accepts NULL, nulls
+
+// Replaces the set; takes over ids[n_ids], which is malloc'd, and sorts it.
+void sl_protected_set(struct sl_protected *set, struct sl_capsule_id *ids, size_t n_ids);
+
+bool sl_protected_has(struct sl_protected *set, const struct sl_capsule_id *id); // set NULL: false
+bool sl_protected_is_known(struct sl_protected *set);                            // set NULL: true

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handler of Store.Protect: the coordinator names the capsules of all documents.
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvstore/internal.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define MAX_KEYS 4096
+
+// Reads the keys into ids_out[request->n_keys].
+static enum sl_status read_keys(const Sluice__V1__ProtectRequest *request, struct sl_capsule_id *ids_out,
+                                struct sl_error *err) {
+    for (size_t i = 0; i < request->n_keys; i++) {
+        const Sluice__V1__StoreKey *key = request->keys[i];
+        ids_out[i] = (struct sl_capsule_id){key->model_fingerprint, key->recipe_fingerprint, {{0}}};
+        if (!sl_hash128_read(key->prefix_hash.data, key->prefix_hash.len, &ids_out[i].prefix_hash)) {
+            return sl_fail(err, SL_ERR_INVALID, "keys: a prefix hash has %zu bytes", sizeof ids_out[i].prefix_hash);
+        }
+    }
+    return SL_OK;
+}
+
+// Reads a capsule back from the disk, so that its first question need not wait, and all its prefixes lead to it.
+static void read_back(struct sl_kvstore *kvstore, const struct sl_capsule_id *id, int64_t n_tokens,
+                      int64_t deadline_ns) {
+    struct sl_prefix whole = {*id, n_tokens};
+    size_t at;
+    struct sl_stored *stored = sl_disk_recall(kvstore->disk, &whole, 1, deadline_ns, &at);
+    if (stored) {
+        sl_capsule_cache_unpin(kvstore->capsule_cache, stored);
+    }
+}
+
+// Looks for a capsule in memory and on disk. One that is protected from now on goes to disk: its first offer may have
+// been dropped.
+static void look(struct sl_kvstore *kvstore, const struct sl_capsule_id *id, bool is_new,
+                 Sluice__V1__ProtectedCapsule *capsule_out) {
+    *capsule_out = (Sluice__V1__ProtectedCapsule)SLUICE__V1__PROTECTED_CAPSULE__INIT;
+    struct sl_stored *stored = sl_capsule_cache_hold(kvstore->capsule_cache, id);
+    if (stored) {
+        capsule_out->memory_bytes = (int64_t)stored->capsule.body_bytes;
+        sl_capsule_cache_release(kvstore->capsule_cache, stored);
+    }
+    capsule_out->disk_bytes = sl_disk_holds(kvstore->disk, id);
+    if (is_new && stored && capsule_out->disk_bytes == 0) {
+        sl_disk_offer(kvstore->disk, id);
+    }
+}
+
+enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                       struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__ProtectRequest *request = (const Sluice__V1__ProtectRequest *)message;
+    size_t n = request->n_keys;
+    enum sl_status status = sl_term_guard_check_if_any(&kvstore->node.term_guard, request->term, err);
+    if (status == SL_OK && n > MAX_KEYS) {
+        status = sl_fail(err, SL_ERR_INVALID, "%zu keys; at most %d are allowed", n, MAX_KEYS);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_capsule_id *ids = malloc((n + 1) * sizeof *ids), *own = malloc((n + 1) * sizeof *own);
+    Sluice__V1__ProtectedCapsule *capsules = malloc((n + 1) * sizeof *capsules);
+    Sluice__V1__ProtectedCapsule **pointers = malloc((n + 1) * sizeof *pointers);
+    bool *is_new = malloc(n + 1);
+    if (!ids || !own || !capsules || !pointers || !is_new) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
+    } else {
+        status = read_keys(request, ids, err);
+    }
+    int n_read = 0;
+    if (status == SL_OK) {
+        for (size_t i = 0; i < n; i++) {
+            own[i] = ids[i];
+            is_new[i] = !sl_protected_has(kvstore->protected, &ids[i]);
+        }
+        sl_protected_set(kvstore->protected, own, n);
+        own = NULL;
+        for (size_t i = 0; i < n; i++) {
+            look(kvstore, &ids[i], is_new[i], &capsules[i]);
+            pointers[i] = &capsules[i];
+            if (capsules[i].memory_bytes == 0 && capsules[i].disk_bytes > 0 && n_read < 1) { // the next call reads on
+                n_read++;
+                read_back(kvstore, &ids[i], request->keys[i]->n_tokens, sl_rpc_call_deadline_ns(call));
+            }
+        }
+        Sluice__V1__ProtectReply reply = SLUICE__V1__PROTECT_REPLY__INIT;
+        reply.n_capsules = n;
+        reply.capsules = pointers;
+        status = sl_rpc_call_send(call, &reply.base);
+    }
+    free(is_new);
+    free(pointers);
+    free(capsules);
+    free(own);
+    free(ids);
+    return status;
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// The registry of documents: names, quotas, what stores report, time, and what the folder keeps over restarts.
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "coordinator/documents/documents.h"
+#include "tests/unit/temp_folder.h"
+
+#define ARENA ((int64_t)1000)
+
+static struct temp_folder folder;
+static struct sl_salt_secret secret = {true, {7}};
+
+static int setup(void **state) {
+    (void)state;
+    folder = temp_folder_create();
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    temp_folder_destroy(&folder);
+    return 0;
+}
+
+static struct sl_documents *open_registry(bool on_disk, int64_t max_documents, int64_t max_bytes) {
+    const struct sl_documents_config config = {on_disk ? folder.path : "", max_documents, max_bytes, &secret};
+    struct sl_documents *documents = NULL;
+    assert_int_equal(sl_documents_create(&config, &documents, NULL), SL_OK);
+    return documents;
+}
+
+static struct sl_document *make(const char *tenant, const char *name, int64_t bytes) {
+    struct sl_document *document = NULL;
+    assert_int_equal(sl_document_create(tenant, name, "what is said", &document, NULL), SL_OK);
+    strcpy(document->recipe, "full,format=int4");
+    document->capsule = (struct sl_capsule_id){11, 22, {{(uint8_t)strlen(name), (uint8_t)name[0]}}};
+    document->model_fingerprint = 11;
+    struct sl_hash128 salt;
+    assert_int_equal(sl_tenant_salt(&secret, tenant, &salt, NULL), SL_OK);
+    document->salt_proof = sl_salted_hash(&salt, name, strlen(name));
+    document->capsule_tokens = 99;
+    document->first_key = 77;
+    document->n_tokens = 100;
+    document->capsule_bytes = bytes;
+    document->created_ms = 5;
+    return document;
+}
+
+// Adds a document that a store has; the registry keeps the only reference.
+static enum sl_status add(struct sl_documents *documents, const char *tenant, const char *name, int64_t bytes,
+                          struct sl_error *err) {
+    struct sl_document *document = make(tenant, name, bytes);
+    enum sl_status status = sl_documents_begin(documents, document, "kvstore-0", ARENA, err);
+    if (status == SL_OK) {
+        sl_documents_found(documents, document, "kvstore-0", bytes, false);
+        status = sl_documents_finish(documents, document, err);
+    }
+    sl_document_unref(&document);
+    return status;
+}
+
+static size_t count(struct sl_documents *documents, const char *tenant) {
+    struct sl_document **list = malloc(SL_MAX_DOCUMENTS * sizeof *list);
+    assert_non_null(list);
+    size_t n = sl_documents_list(documents, tenant, list);
+    for (size_t i = 0; i < n; i++) {
+        sl_document_unref(&list[i]);
+    }
+    free(list);
+    return n;
+}
+
+static void test_document_names_are_words(void **state) {
+    (void)state;
+    char long_name[10001];
+    memset(long_name, 'a', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    const char *bad[] = {"", "a/b", "../x", ".hidden", "-r", "a b", "a\nb", "a\x1b[2J", "\xc3\xa9", "a\x7f", long_name};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct sl_error err = {0};
+        assert_int_equal(sl_document_check_name(bad[i], &err), SL_ERR_INVALID);
+        for (const char *c = err.text; *c; c++) { // and the error shows nothing that a terminal obeys
+            assert_in_range((unsigned char)*c, 0x20, 0x7e);
+        }
+        assert_true(strlen(err.text) < 200);
+    }
+    const char *good[] = {"a", "GPL-3.0", "report_2026.txt", "0"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_int_equal(sl_document_check_name(good[i], NULL), SL_OK);
+    }
+    long_name[SL_DOCUMENT_NAME_BYTES - 1] = '\0';
+    assert_int_equal(sl_document_check_name(long_name, NULL), SL_OK);
+}
+
+static void test_documents_a_name_is_its_tenants_and_taken_once(void **state) {
+    (void)state;
+    struct sl_documents *documents = open_registry(false, 10, 10000);
+    struct sl_document *first = make("acme", "gpl", 10), *second = make("acme", "gpl", 10), *found = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_documents_begin(documents, first, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_non_null(strstr(err.text, "another call is adding gpl"));
+    assert_int_equal(sl_documents_finish(documents, first, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_non_null(strstr(err.text, "gpl is taken, by a text of 12 bytes"));
+    assert_int_equal(add(documents, "umbrella", "gpl", 10, &err), SL_OK); // another tenant's name is its own
+    assert_int_equal(sl_documents_find(documents, "", "gpl", &found, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_documents_find(documents, "acme", "gpl", &found, &err), SL_OK);
+    assert_ptr_equal(found, first);
+    assert_int_equal(sl_documents_text_bytes(documents, "acme", "gpl"), 12);
+    assert_int_equal(sl_documents_text_bytes(documents, "acme", "gp"), 0);
+    assert_int_equal(count(documents, "acme"), 1);
+    assert_int_equal(count(documents, NULL), 2);
+    assert_int_equal(sl_documents_remove(documents, first, &err), SL_OK);
+    assert_int_equal(sl_documents_remove(documents, first, &err), SL_ERR_NOT_FOUND);
+    assert_string_equal(found->text, "what is said"); // a request that has it goes on
+    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_remove(documents, first, &err), SL_ERR_NOT_FOUND); // the name is another document now
+    assert_int_equal(count(documents, "acme"), 1);
+    sl_document_unref(&found);
+    sl_document_unref(&first);
+    sl_document_unref(&second);
+    sl_documents_destroy(&documents);
+}
+
+static void test_documents_a_full_tenant_and_a_full_store_say_what_they_hold(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 2, 450); // and half of ARENA: 500
+    assert_int_equal(add(documents, "acme", "one", 200, &err), SL_OK);
+    assert_int_equal(add(documents, "acme", "two", 251, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "exceed the 450 allowed"));
+    assert_non_null(strstr(err.text, "one (200 bytes)"));
+    assert_int_equal(add(documents, "acme", "two", 250, &err), SL_OK);
+    assert_int_equal(add(documents, "acme", "three", 0, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "2 documents are the most allowed"));
+    assert_non_null(strstr(err.text, "one (200 bytes), two (250 bytes)"));
+    assert_int_equal(add(documents, "umbrella", "mine", 51, &err), SL_ERR_EXHAUSTED); // the store's half
+    assert_non_null(strstr(err.text, "kvstore-0"));
+    assert_non_null(strstr(err.text, "2 of other tenants (450 bytes)"));
+    assert_null(strstr(err.text, "one (")); // but not their names
+    assert_int_equal(add(documents, "umbrella", "mine", 50, &err), SL_OK);
+    assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "mine (50 bytes), 2 of other tenants"));
+    // A refused document is not there, and a store that has lost a capsule has room again.
+    assert_int_equal(count(documents, NULL), 3);
+    struct sl_document *two = NULL;
+    assert_int_equal(sl_documents_find(documents, "acme", "two", &two, &err), SL_OK);
+    sl_documents_found(documents, two, "kvstore-1", 0, false); // another store never had it
+    assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_EXHAUSTED);
+    sl_documents_found(documents, two, "kvstore-0", 0, false);
+    assert_int_equal(add(documents, "umbrella", "more", 250, &err), SL_OK);
+    sl_document_unref(&two);
+    sl_documents_destroy(&documents);
+}
+
+static void test_documents_describe_what_stores_report(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 4, 1000);
+    struct sl_document *document = make("acme", "gpl", 120);
+    Sluice__V1__Document message;
+    char store[64];
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_false(sl_documents_where(documents, document, store));
+    sl_documents_describe(documents, document, 12, &message, store);
+    assert_true(message.reading);
+    assert_true(message.other_model); // the cluster's is 12
+    assert_string_equal(message.store, "");
+    sl_documents_found(documents, document, "kvstore-3", 99, true); // not the one that was planned
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
+    sl_documents_describe(documents, document, 11, &message, store);
+    assert_false(message.reading);
+    assert_false(message.other_model);
+    assert_string_equal(message.store, "kvstore-3");
+    assert_true(message.on_disk);
+    assert_int_equal(message.capsule_bytes, 99);
+    sl_documents_found(documents, document, "kvstore-3", 0, false);
+    sl_documents_describe(documents, document, 11, &message, store);
+    assert_string_equal(message.store, "");
+    assert_false(message.on_disk);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+}
+
+static void test_documents_end_at_their_time_and_share_capsules(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 4, 1000);
+    struct sl_document *brief = make("acme", "abc", 10), *same = make("acme", "abd", 10);
+    brief->expires_ms = 1000;
+    assert_int_equal(sl_documents_begin(documents, brief, "kvstore-0", ARENA, &err), SL_OK);
+    assert_null(sl_documents_expired(documents, 2000)); // while it is being read, its call decides
+    assert_int_equal(sl_documents_finish(documents, brief, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_finish(documents, same, &err), SL_OK);
+    assert_null(sl_documents_expired(documents, 999));
+    struct sl_document *expired = sl_documents_expired(documents, 1000);
+    assert_ptr_equal(expired, brief);
+    assert_true(sl_documents_share_capsule(documents, brief));
+    assert_int_equal(sl_documents_remove(documents, same, &err), SL_OK);
+    assert_false(sl_documents_share_capsule(documents, brief));
+    sl_document_unref(&expired);
+    sl_document_unref(&brief);
+    sl_document_unref(&same);
+    sl_documents_destroy(&documents);
+}
+
+static void test_documents_that_are_lost_are_read_again_ever_later(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 4, 1000);
+    struct sl_document *document = make("acme", "abc", 300), *lost;
+    int64_t now_ns = sl_now_ns(), soon_ns = now_ns + 2 * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_null(sl_documents_lost(documents, 11, soon_ns)); // its call reads it
+    sl_documents_found(documents, document, "kvstore-0", 300, false);
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
+    assert_null(sl_documents_lost(documents, 11, soon_ns));
+    sl_documents_found(documents, document, "kvstore-0", 0, false);
+    assert_null(sl_documents_lost(documents, 11, sl_now_ns())); // the store may only have been restarted
+    soon_ns = sl_now_ns() + SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
+    assert_null(sl_documents_lost(documents, 12, soon_ns)); // the cluster has another model
+    for (int64_t wait = 2; wait <= 8; wait *= 2) {          // reading it again does not help
+        lost = sl_documents_lost(documents, 11, soon_ns);
+        assert_ptr_equal(lost, document);
+        sl_document_unref(&lost);
+        soon_ns += wait * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
+        assert_null(sl_documents_lost(documents, 11, soon_ns - 1));
+    }
+    sl_documents_found(documents, document, "kvstore-1", 300, false);
+    assert_null(sl_documents_lost(documents, 11, INT64_MAX));
+    // Another store has documents of its own by now, and room for those that it has.
+    struct sl_document *other = make("acme", "abd", 210);
+    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-2", ARENA, &err), SL_OK);
+    sl_document_unref(&other);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+}
+
+// Writes to every file of the folder whose name begins so; returns how many there are.
+static int touch_files(const char *prefix, long offset, int byte) {
+    int n = 0;
+    DIR *dir = opendir(folder.path);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0) {
+            char path[512];
+            snprintf(path, sizeof path, "%s/%s", folder.path, entry->d_name);
+            n++;
+            FILE *file = offset >= 0 ? fopen(path, "r+b") : NULL;
+            if (file) {
+                fseek(file, offset, SEEK_SET);
+                fputc(byte, file);
+                fclose(file);
+            }
+        }
+    }
+    closedir(dir);
+    return n;
+}
+
+static void test_documents_survive_the_process(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(true, 4, 1000);
+    struct sl_document *unfinished = make("acme", "later", 10), *found = NULL;
+    assert_int_equal(add(documents, "acme", "gpl", 120, &err), SL_OK);
+    assert_int_equal(add(documents, "umbrella", "gpl", 130, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, unfinished, "kvstore-0", ARENA, &err), SL_OK);
+    sl_document_unref(&unfinished);
+    sl_documents_destroy(&documents);
+
+    documents = open_registry(true, 4, 1000);
+    assert_int_equal(count(documents, NULL), 2); // the one that was being read ended with its call
+    assert_int_equal(sl_documents_find(documents, "acme", "gpl", &found, &err), SL_OK);
+    assert_string_equal(found->text, "what is said");
+    assert_string_equal(found->recipe, "full,format=int4");
+    assert_int_equal(found->capsule.model_fingerprint, 11);
+    assert_int_equal(found->capsule.recipe_fingerprint, 22);
+    assert_int_equal(found->capsule.prefix_hash.bytes[1], 'g');
+    assert_int_equal(found->capsule_tokens, 99);
+    assert_int_equal(found->n_tokens, 100);
+    assert_int_equal(found->first_key, 77);
+    assert_int_equal(found->capsule_bytes, 120);
+    assert_int_equal(found->created_ms, 5);
+    char store[64];
+    assert_false(sl_documents_where(documents, found, store)); // until a store reports it
+    assert_int_equal(sl_documents_remove(documents, found, &err), SL_OK);
+    sl_document_unref(&found);
+    sl_documents_destroy(&documents);
+
+    documents = open_registry(true, 4, 1000);
+    assert_int_equal(count(documents, NULL), 1); // removed for good, and only that one
+    sl_documents_destroy(&documents);
+    secret.bytes[0]++; // the coordinator has another --salt-file: no store has the capsule under the keys of today
+    documents = open_registry(true, 4, 1000);
+    assert_int_equal(sl_documents_find(documents, "umbrella", "gpl", &found, &err), SL_OK);
+    assert_int_equal(found->capsule.model_fingerprint, 0);
+    assert_true(sl_hash128_is_zero(&found->capsule.prefix_hash));
+    sl_document_unref(&found);
+    sl_documents_destroy(&documents);
+    assert_int_equal(touch_files("document-", 20, 0x55), 1);
+    documents = open_registry(true, 4, 1000);
+    assert_int_equal(count(documents, NULL), 0); // damaged, and put aside
+    assert_int_equal(touch_files("document-", -1, 0), 0);
+    assert_int_equal(touch_files("damaged-document-", -1, 0), 1);
+    assert_int_equal(add(documents, "umbrella", "gpl", 130, &err), SL_OK); // its name is free again
+    // A document that cannot be written is not kept.
+    struct sl_document *lost = make("acme", "lost", 10);
+    assert_int_equal(sl_documents_begin(documents, lost, "kvstore-0", ARENA, &err), SL_OK);
+    temp_folder_destroy(&folder);
+    assert_int_equal(sl_documents_finish(documents, lost, &err), SL_ERR_IO);
+    sl_document_unref(&lost);
+    sl_documents_destroy(&documents);
+    assert_int_equal(mkdir(folder.path, 0700), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_document_names_are_words),
+        cmocka_unit_test(test_documents_a_name_is_its_tenants_and_taken_once),
+        cmocka_unit_test(test_documents_a_full_tenant_and_a_full_store_say_what_they_hold),
+        cmocka_unit_test(test_documents_describe_what_stores_report),
+        cmocka_unit_test(test_documents_end_at_their_time_and_share_capsules),
+        cmocka_unit_test(test_documents_that_are_lost_are_read_again_ever_later),
+        cmocka_unit_test_setup_teardown(test_documents_survive_the_process, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
