@@ -499,11 +499,14 @@ static void time_shape(struct sl_stream *stream, const char *name, const struct 
     setup_close(&s);
 }
 
-static void time_statistics(void) {
+static void time_statistics(const char *only) {
     struct sl_stream *stream;
     stream = test_stream_open(0);
     printf("16 heads, 4 KV heads, team of %d\n", sl_stream_threads(stream));
     for (const char *const *name = tested(); *name != NULL; name++) {
+        if (only != NULL && strcmp(*name, only) != 0) {
+            continue;
+        }
         bool slow = strcmp(*name, "reference") == 0;
         uint32_t n = slow ? 512 : 8192;
         for (int d = 64; d <= 128; d *= 2) {
@@ -521,7 +524,7 @@ static void time_statistics(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        time_statistics();
+        time_statistics(argc > 2 ? argv[2] : NULL); // of one tier
         return 0;
     }
     const struct CMUnitTest tests[] = {

@@ -80,7 +80,7 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
     sl_amx_end();
 }
 
-static const struct sl_avx2_scorer scorer = {load_queries, load_keys, score};
+static const struct sl_avx2_scorer scorer = {load_queries, load_keys, score, sl_avx512_add_rows};
 
 void sl_amx_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     if (sl_amx_covers(args)) {

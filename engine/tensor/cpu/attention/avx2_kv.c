@@ -27,6 +27,13 @@ static inline __attribute__((always_inline)) void chain(const struct sl_avx2_pro
     const float *a = p->a, *b = p->b + begin * SL_STRIP, *factor = p->factor;
     float *c = p->c;
     size_t c_stride = p->c_stride;
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) { // kept scores have left the second-level cache: fetches their lines meanwhile
+        SL_UNROLL
+        for (int s = 0; s < n_strips; s++) {
+            _mm_prefetch((const char *)(c + (size_t)v * c_stride + SL_STRIP * s), _MM_HINT_T0);
+        }
+    }
     __m256 sum[ROWS][2 * SL_PAGE_STRIPS];
     SL_UNROLL
     for (int v = 0; v < n_rows; v++) {
@@ -213,5 +220,4 @@ void sl_avx2_kv_fill(struct sl_ops *ops) {
     ops->append = sl_avx2_append;
     ops->attend = attend;
     ops->attend_before = attend_before;
-    sl_avx2_quantize_fill(ops);
 }

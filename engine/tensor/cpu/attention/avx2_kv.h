@@ -81,7 +81,7 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 
 // --- attention of a block (avx2_kv.c) ---------------------------------------------------------------------------------
 
-#define SL_ATTEND_BLOCK 96 // query vectors: a multiple of the kernels' rows; their scratch fits the second-level cache
+#define SL_ATTEND_BLOCK 192 // query vectors: a multiple of the kernels' rows; their scratch fits the second-level cache
 #define SL_ATTEND_WIDE  ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
 
 // The running softmax of one query vector over tiles, see ref_softmax.h. The weighted values are kept elsewhere.
@@ -122,6 +122,18 @@ void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int
  * which must fit into as many floats as there are numbers.
  */
 #define SL_STATS_BLOCK 96 // query vectors at a time: a multiple of the kernels' rows
+
+// Rows whose attention is added to the statistics of a page.
+struct sl_stats_rows {
+    const float *scores; // [n][group][SL_PAGE_SLOTS], masked
+    const float *lse;    // [n][group]
+    const float *even;   // [n] group / slots that the row sees; infinity for one slot
+    int n, group;
+    size_t next; // from a score to that of the next page, if scores are kept: to prefetch
+};
+// Adds rows in order. square, above: whether these statistics are wanted.
+typedef void sl_add_rows_fn(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats);
+
 struct sl_avx2_scorer {
     // converts n <= SL_STATS_BLOCK vectors, as sl_avx2_load_queries()
     void (*load_queries)(const struct sl_avx2_call *call, int head, int64_t begin, int n,
@@ -132,13 +144,15 @@ struct sl_avx2_scorer {
     // Writes scores[SL_STATS_BLOCK][SL_PAGE_SLOTS] of the vectors [v_begin, v_end) and the first n_slots slots. May
     // write more scores.
     void (*score)(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores);
+    sl_add_rows_fn *add_rows; // all tiers' give the same bits
 };
 void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
                      int first_row, const struct sl_fold *what);
 void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
                             int first_row, struct sl_vectors sums_out);
 // Statistics of kept scores: sl_kv_kernel.fold
-void sl_avx2_fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats);
+void sl_avx2_fold_kept_by(sl_add_rows_fn *add, const struct sl_kv_block *b, const struct sl_fold *what,
+                          sl_kv_page_stats *stats);
 
 // --- small things ----------------------------------------------------------------------------------------------------
 

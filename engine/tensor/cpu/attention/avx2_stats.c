@@ -35,12 +35,12 @@ struct stats_call {
     struct sl_vectors sums_out; // of window_sums
 };
 
-// Rows [begin, begin + n_rows) of the call, and what their statistics need.
+// Rows [begin, begin + n_rows) of the call, and what their statistics need: BLOCK vectors, or a block of attention.
 struct block {
     int begin, n_rows, group;
-    float lse[BLOCK];                  // of the vectors
-    float even[BLOCK];                 // of the rows: G / v_r, infinity where v_r is 1
-    uint32_t first[BLOCK], end[BLOCK]; // slots that the rows see
+    float lse[SL_ATTEND_BLOCK];                            // of the vectors
+    float even[SL_ATTEND_BLOCK];                           // of the rows: G / v_r, infinity where v_r is 1
+    uint32_t first[SL_ATTEND_BLOCK], end[SL_ATTEND_BLOCK]; // slots that the rows see
 };
 
 // The working memory of one task.
@@ -137,12 +137,10 @@ static inline __m256 weight(const float *scores, const float *lse) {
 
 // --- fold ------------------------------------------------------------------------------------------------------------
 
-// Adds rows of a block to the statistics of the page's slots. square and above are constants in every call.
-static inline __attribute__((always_inline)) void add_rows(const struct block *b, struct sl_range rows,
-                                                           const float *of_page, bool square, bool above,
+// Adds rows to the statistics of a page's slots. square and above are constants in every call.
+static inline __attribute__((always_inline)) void add_rows(const struct sl_stats_rows *rows, bool square, bool above,
                                                            sl_kv_page_stats stats) {
-    int group = b->group;
-    size_t next = (size_t)b->n_rows * (size_t)group * SL_PAGE_SLOTS; // to the scores of the next page, if they are kept
+    int group = rows->group;
     for (int x = 0; x < SL_PAGE_SLOTS; x += SL_STRIP) {
         __m256 sums[2], squares[2], counts[2];
         SL_UNROLL
@@ -151,16 +149,15 @@ static inline __attribute__((always_inline)) void add_rows(const struct block *b
             squares[i] = _mm256_load_ps(stats[SL_KV_SQUARE] + x + 8 * i);
             counts[i] = _mm256_load_ps(stats[SL_KV_ABOVE] + x + 8 * i);
         }
-        const float *lse = b->lse + (size_t)rows.begin * (size_t)group;
-        const float *scores = of_page + (size_t)rows.begin * (size_t)group * SL_PAGE_SLOTS + x;
-        for (int r = rows.begin; r < rows.end; r++) {
+        const float *lse = rows->lse, *scores = rows->scores + x;
+        for (int r = 0; r < rows->n; r++) {
             __m256 a[2] = {weight(scores, lse), weight(scores + 8, lse)};
-            _mm_prefetch((const char *)(scores + next), _MM_HINT_T1);
+            _mm_prefetch((const char *)(scores + rows->next), _MM_HINT_T1);
             lse++;
             scores += SL_PAGE_SLOTS;
             for (int g = 1; g < group; g++, lse++, scores += SL_PAGE_SLOTS) {
                 a[0] = _mm256_add_ps(a[0], weight(scores, lse));
-                _mm_prefetch((const char *)(scores + next), _MM_HINT_T1);
+                _mm_prefetch((const char *)(scores + rows->next), _MM_HINT_T1);
                 a[1] = _mm256_add_ps(a[1], weight(scores + 8, lse));
             }
             SL_UNROLL
@@ -170,7 +167,7 @@ static inline __attribute__((always_inline)) void add_rows(const struct block *b
                     squares[i] = _mm256_fmadd_ps(a[i], a[i], squares[i]);
                 }
                 if (above) {
-                    __m256 is_above = _mm256_cmp_ps(a[i], _mm256_broadcast_ss(b->even + r), _CMP_GT_OQ);
+                    __m256 is_above = _mm256_cmp_ps(a[i], _mm256_broadcast_ss(rows->even + r), _CMP_GT_OQ);
                     counts[i] = _mm256_add_ps(counts[i], _mm256_and_ps(is_above, _mm256_set1_ps(1.0f)));
                 }
             }
@@ -184,22 +181,36 @@ static inline __attribute__((always_inline)) void add_rows(const struct block *b
     }
 }
 
-static void fold_rows(const struct block *b, struct sl_range rows, const float *scores, const struct sl_fold *what,
-                      sl_kv_page_stats stats) {
-    switch ((what->square >= 0) * 2 + (what->above >= 0)) {
+static void add_any_rows(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats) {
+    switch (square * 2 + above) {
     case 0:
-        add_rows(b, rows, scores, false, false, stats);
+        add_rows(rows, false, false, stats);
         break;
     case 1:
-        add_rows(b, rows, scores, false, true, stats);
+        add_rows(rows, false, true, stats);
         break;
     case 2:
-        add_rows(b, rows, scores, true, false, stats);
+        add_rows(rows, true, false, stats);
         break;
     default:
-        add_rows(b, rows, scores, true, true, stats);
+        add_rows(rows, true, true, stats);
         break;
     }
+}
+
+// Adds rows of a block to the statistics of a page, by a tier's function.
+static void fold_rows(sl_add_rows_fn *add, const struct block *b, struct sl_range rows, const float *scores,
+                      const struct sl_fold *what, sl_kv_page_stats stats) {
+    size_t first = (size_t)rows.begin * (size_t)b->group;
+    const struct sl_stats_rows added = {
+        .scores = scores + first * SL_PAGE_SLOTS,
+        .lse = b->lse + first,
+        .even = b->even + rows.begin,
+        .n = rows.end - rows.begin,
+        .group = b->group,
+        .next = (size_t)b->n_rows * (size_t)b->group * SL_PAGE_SLOTS,
+    };
+    add(&added, what->square >= 0, what->above >= 0, stats);
 }
 
 static bool is_folded(const struct sl_page_layout *layout, const struct sl_fold *what) {
@@ -207,7 +218,8 @@ static bool is_folded(const struct sl_page_layout *layout, const struct sl_fold 
            sl_kv_has_plane(layout, what->above);
 }
 
-void sl_avx2_fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats) {
+void sl_avx2_fold_kept_by(sl_add_rows_fn *add, const struct sl_kv_block *b, const struct sl_fold *what,
+                          sl_kv_page_stats *stats) {
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
     struct block block;
     describe_block(b->args, b->head, (int)(b->begin / b->group), b->n / b->group, &block);
@@ -215,7 +227,7 @@ void sl_avx2_fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, 
         if (is_folded(sl_kv_page_layout(kv, page), what)) {
             struct sl_range rows = rows_that_see(&block, page);
             mask_rows(&block, rows, page, sl_kv_kept(b, page));
-            fold_rows(&block, rows, sl_kv_kept(b, page), what, stats[page]);
+            fold_rows(add, &block, rows, sl_kv_kept(b, page), what, stats[page]);
         }
     }
 }
@@ -251,7 +263,7 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
             if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
                 uint32_t i = page - page_begin;
                 struct sl_range rows = score_block(stats, page, s.k + i * tile, &s);
-                fold_rows(&s.block, rows, s.scores, &stats->what, s.stats[i]);
+                fold_rows(stats->scorer->add_rows, &s.block, rows, s.scores, &stats->what, s.stats[i]);
             }
         }
     }
@@ -371,7 +383,7 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
     sl_avx2_multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
 }
 
-static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score};
+static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score, add_any_rows};
 
 static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     sl_avx2_fold_by(&scorer, stream, args, first_row, what);
@@ -382,9 +394,14 @@ static void window_sums(struct sl_stream *stream, const struct sl_attend *args, 
     sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
 }
 
+static void fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats) {
+    sl_avx2_fold_kept_by(add_any_rows, b, what, stats);
+}
+
 static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
-    static const struct sl_kv_kernel attention = {sl_avx2_attend_block, SL_ATTEND_BLOCK, sl_avx2_fold_kept};
-    if (!sl_kv_attend_fold(stream, args, what, &attention)) {
+    static const struct sl_kv_kernel attention = {sl_avx2_attend_block, SL_ATTEND_BLOCK, fold_kept};
+    bool is_refs = args->n_heads / args->heads.n > SL_STATS_BLOCK; // fold() leaves such groups to the reference
+    if (is_refs || !sl_kv_attend_fold(stream, args, what, &attention)) {
         sl_kv_attend(stream, args, 1, &attention);
         fold(stream, args, 0, what);
     }

@@ -23,6 +23,13 @@ static inline __attribute__((always_inline)) void chain(const struct sl_avx2_pro
     const float *a = p->a, *b = p->b + begin * SL_STRIP, *factor = p->factor;
     float *c = p->c;
     size_t c_stride = p->c_stride;
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) { // kept scores have left the second-level cache: fetches their lines meanwhile
+        SL_UNROLL
+        for (int s = 0; s < n_strips; s++) {
+            _mm_prefetch((const char *)(c + (size_t)v * c_stride + SL_STRIP * s), _MM_HINT_T0);
+        }
+    }
     __m512 sum[ROWS][WIDE];
     SL_UNROLL
     for (int v = 0; v < n_rows; v++) {
@@ -152,7 +159,11 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
     sl_avx2_attend_pages(attend_page, b, page_begin, page_end, partial);
 }
 
-static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_ATTEND_BLOCK, sl_avx2_fold_kept};
+static void fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats) {
+    sl_avx2_fold_kept_by(sl_avx512_add_rows, b, what, stats);
+}
+
+static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_ATTEND_BLOCK, fold_kept};
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     sl_kv_attend(stream, calls, n_calls, &attention);
@@ -179,7 +190,7 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
     multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
 }
 
-static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, load_keys, score};
+static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, load_keys, score, sl_avx512_add_rows};
 
 void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     sl_avx2_fold_by(&scorer, stream, args, first_row, what);
@@ -191,7 +202,8 @@ void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *arg
 }
 
 static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
-    if (!sl_kv_attend_fold(stream, args, what, &attention)) {
+    bool is_refs = args->n_heads / args->heads.n > SL_STATS_BLOCK; // fold() leaves such groups to the reference
+    if (is_refs || !sl_kv_attend_fold(stream, args, what, &attention)) {
         attend(stream, args, 1);
         sl_avx512_fold(stream, args, 0, what);
     }

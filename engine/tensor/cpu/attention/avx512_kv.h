@@ -33,6 +33,9 @@ void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int 
 void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
                            struct sl_vectors sums_out);
 
+// Adds rows to statistics with the bits of tier avx2's function, in half its instructions.
+void sl_avx512_add_rows(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats);
+
 // As sl_avx2_exp_weight().
 static inline __m512 sl_avx512_exp_weight(__m512 x) {
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),

@@ -23,7 +23,7 @@
 #define WAITING_FLOATS   (96 * 1024)  // of results of tasks that are one split each
 #define TASKS_A_MEMBER   4            // a loop of fewer tasks may leave members without work
 #define LEAST_OF_A_BLOCK 16           // vectors; smaller blocks would read the pages too often
-#define KEPT_FLOATS      (512 * 1024) // scores that a task keeps: they are read again soon, from a cache
+#define KEPT_FLOATS      (768 * 1024) // scores that a task keeps: they are read again soon, from a cache
 #define LEAST_KEPT       24           // vectors of a block whose scores are kept
 #define STATS_FLOATS     (256 * 1024) // statistics of a call
 #define MAX_FOLD_HEADS   256          // KV heads of a call

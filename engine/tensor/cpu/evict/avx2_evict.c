@@ -313,4 +313,5 @@ SL_EVICT_OPS(kernels)
 void sl_avx2_evict_fill(struct sl_ops *ops) {
     fill_evict(ops);
     sl_avx2_select_fill(ops);
+    sl_avx2_quantize_fill(ops);
 }

@@ -11,8 +11,8 @@
 
 #include "engine/tensor/cpu/attention/avx2_kv.h"
 #include "engine/tensor/cpu/attention/avx2_row.h"
-#include "engine/tensor/cpu/attention/fills.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
+#include "engine/tensor/cpu/evict/fills.h"
 
 // Scales and zeros of eight groups, as they are stored: rounded to f16.
 struct groups {
