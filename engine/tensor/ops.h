@@ -20,9 +20,9 @@
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16, or the keys have 16
  *         bits or fewer: tier "amx" does, and "avx512bf16" does for weights. Devices round both for quantized weights.
  *         Products with codes round activations to bytes, relative to the largest of 32 of them, and give the same bits
- *         on all tiers; but "amx" and "amx2" multiply prompts by tiles made of codes. "amx2" keeps 16 bits of both sides, except for attention
- *         weights and values, and for keys that are rotated or quantized. With f32 weights and f32 pages no tier rounds
- *         anything.
+ *         on all tiers; but "amx" and "amx2" multiply prompts by tiles made of codes. "amx2" keeps 16 bits of both
+ *         sides, except for attention weights and values, for keys that are rotated or quantized, and in steps with
+ *         codes; its steps with f16 weights round nothing. With f32 weights and f32 pages no tier rounds anything.
  *
  * Order: an operation is queued in a stream (engine/tensor/device.h) and may finish after the call returns. The tensors
  *         that it names (vectors, lists, rows, pages, scratch, what counts.device points to) are memory of the device,

@@ -38,13 +38,18 @@ static float largest(const float *x) {
     return _mm_cvtss_f32(_mm_castsi128_ps(half));
 }
 
+// Returns X of 8 weights; 0 for NaN, and for infinity, whose scale says it.
+static __m256i whole_of(const float *x, __m256 inverse) {
+    __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
+    return _mm256_andnot_si256(_mm256_cmpeq_epi32(whole, _mm256_set1_epi32(INT32_MIN)), whole);
+}
+
 static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
     float most = largest(x);
     __m256 inverse = _mm256_set1_ps(most < SL_CODE_LEAST ? 0.0f : SL_CODE_LARGEST / most);
     out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
     for (int half = 0; half < 2; half++) {
-        __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * half), inverse));
-        __m256i second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * half + 8), inverse));
+        __m256i first = whole_of(x + 16 * half, inverse), second = whole_of(x + 16 * half + 8, inverse);
         __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), _MM_SHUFFLE(3, 1, 2, 0));
         __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
         _mm_storeu_si128((__m128i *)(void *)(out->bytes + 16 * half), bytes);
