@@ -21,7 +21,6 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "base/options/config.h"
-#include "engine/tensor/cpu/tiers.h"
 
 #define MAX_RUNS 101
 
@@ -154,15 +153,13 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
     const struct options *options = &b->options;
     struct sl_rig_config config = {.model_dir = options->model,
                                    .device = options->device,
+                                   .tier = options->tier,
                                    .weights = b->weights,
                                    .chunk = (int)options->chunk,
                                    .n_steps = options->tokens,
                                    .signals = &b->signals};
-    enum sl_status status = sl_ops_select(options->tier, &config.ops, err);
-    if (status == SL_OK) {
-        status = sl_team_create((int)options->threads, &b->team, err);
-        config.team = b->team;
-    }
+    enum sl_status status = sl_team_create((int)options->threads, &b->team, err);
+    config.team = b->team;
     for (int i = 0; i < options->recipes.n && status == SL_OK; i++) {
         int64_t chunk = 0;
         status = sl_recipe_chunk(options->recipes.items[i], &chunk, err);

@@ -22,7 +22,6 @@
 #include "lab/result.h"
 #include "base/options/config.h"
 #include "engine/runner/writing.h"
-#include "engine/tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3
@@ -283,13 +282,11 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
     struct sl_rig_config config = {.model_dir = b->options.model,
                                    .geometry = b->options.model == NULL ? &b->geometry : NULL,
                                    .device = b->options.device,
+                                   .tier = b->options.tier,
                                    .chunk = SL_CELL_MAX_BATCH,
                                    .n_steps = b->options.steps,
                                    .signals = &b->signals};
-    enum sl_status status = sl_ops_select(b->options.tier, &config.ops, err);
-    if (status == SL_OK) {
-        status = sl_team_create((int)b->options.threads, &b->team, err);
-    }
+    enum sl_status status = sl_team_create((int)b->options.threads, &b->team, err);
     config.team = b->team;
     return status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
 }

@@ -434,7 +434,8 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
         .device = b->options.device,
         .host_reader = "this bench", // its bounds are those of CPUs
         .weights = b->weights,
-        .ops = b->options.breakdown ? sl_breakdown_of(b->computing.ops) : b->computing.ops,
+        .tier = b->options.tier,
+        .ops = b->options.breakdown ? sl_breakdown_of(b->computing.ops) : NULL,
         .team = b->computing.team,
         .chunk = CHUNK,
         .n_steps = DECODE_STEPS,

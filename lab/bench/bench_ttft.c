@@ -178,16 +178,16 @@ static void print(struct bench *b, size_t runs) {
         print_turns(b, name, side->ship_ms, "ttft", side->ttft_ms, runs);
     }
     snprintf(name, sizeof name, "ttft %lld tokens, one process", n_tokens);
-    sl_bench_print(&(struct sl_bench_result){.bench = "ttft",
-                                             .test = name,
-                                             .value = sl_bench_median(b->local_ms, runs),
-                                             .unit = "ms"},
-                   b->options.json);
+    sl_bench_print(
+        &(struct sl_bench_result){
+            .bench = "ttft", .test = name, .value = sl_bench_median(b->local_ms, runs), .unit = "ms"},
+        b->options.json);
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    struct sl_local_config config = {.model_dir = b->options.model, .device = b->options.device};
+    struct sl_local_config config = {
+        .model_dir = b->options.model, .device = b->options.device, .share_weights = true}; // as workers do
     enum sl_status status = start_clusters(b, err); // forks: before this process has threads
     status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
     status = status == SL_OK ? make_prompt(b, err) : status;

@@ -288,6 +288,8 @@ enum sl_status sl_rig_run(struct sl_rig *rig, double *seconds_out, struct sl_err
 
 static void open_config(const struct sl_rig_config *config, struct sl_runtime_config *out) {
     *out = (struct sl_runtime_config){.model_dir = config->model_dir,
+                                      .tier = config->tier,
+                                      .share_weights = config->geometry == NULL, // as workers do
                                       .ops = config->ops,
                                       .device = config->device,
                                       .host_reader = config->host_reader,

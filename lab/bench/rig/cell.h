@@ -33,7 +33,8 @@ struct sl_rig_config {
     const char *device;                     // value of --device
     const char *host_reader;                // as in struct sl_runtime_config
     enum sl_weight_format weights;
-    const struct sl_ops *ops;
+    const char *tier;         // as workers have it
+    const struct sl_ops *ops; // these operations instead; NULL: those of the tier
     struct sl_team *team;
     int ranks, threads; // as in struct sl_runtime_config, if there is no team
     bool pin;
