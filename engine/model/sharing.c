@@ -45,6 +45,7 @@ void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl
     if (sl_shared_weights_open(&config, &model->shared, &why) != SL_OK) {
         sl_log_warn("engine", "%s: weights are not shared: %s", model_dir, why.text);
     }
+    sl_tensors_tell(model->tensors, model->shared);
 }
 
 enum sl_status sl_model_share_end(const struct sl_model *model, const char *model_dir, struct sl_error *err) {

@@ -13,6 +13,7 @@
 #include "engine/model/model_internal.h"
 #include "engine/tensor/cpu/device.h"
 #include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/shared_users.h"
 #include "engine/tensor/shared_weights.h"
 #include "tests/unit/temp_folder.h"
 
@@ -132,10 +133,79 @@ static void test_a_model_packs_itself_where_shared_weights_do_not_fit(void **sta
     temp_folder_destroy(&folder);
 }
 
+// --- progress --------------------------------------------------------------------------------------------------------
+
+#define KEY  0x5eedU
+#define SIDE 96
+
+// Reads the progress as a process that waits does.
+static bool read_done(void *arg, int fd) {
+    return pread(fd, arg, sizeof(uint64_t), 64) == sizeof(uint64_t);
+}
+
+static uint64_t done_bytes(const char *folder) {
+    struct sl_shared_list list;
+    uint64_t done = 0;
+    assert_int_equal(sl_shared_list_open(&list, folder, KEY, NULL), SL_OK);
+    int fd = sl_shared_list_find(&list, read_done, &done);
+    assert_true(fd >= 0);
+    close(fd);
+    return done;
+}
+
+// Processes that wait see progress while a matrix is packed, and before, while its rows are made.
+static void test_progress_moves_within_a_matrix(void **state) {
+    (void)state;
+    static const float rows[SIDE * SIDE];
+    struct temp_folder model_folder = copy_model(), parent = temp_folder_create();
+    char folder[96];
+    struct sl_tensor_source source;
+    struct sl_rows made;
+    struct sl_model *model = NULL;
+    struct sl_shared_weights *shared = NULL;
+    snprintf(folder, sizeof folder, "%s/users", parent.path);
+    const struct sl_shared_weights_config config = {
+        .folder = folder, .key = KEY, .room_bytes = 1 << 26, .max_matrices = 100, .small_pages = true};
+    assert_int_equal(sl_shared_weights_open(&config, &shared, NULL), SL_OK);
+    for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
+        for (int format = SL_WEIGHT_STORED; format <= SL_WEIGHT_CODES; format++) {
+            enum sl_dtype dtype = format == SL_WEIGHT_CODES ? SL_Q8_0 : SL_F32;
+            if (format == SL_WEIGHT_CODES && !ops_of(*tier)->keeps_codes) {
+                continue;
+            }
+            struct sl_matrix matrix = {.n = SIDE,
+                                       .k = SIDE,
+                                       .dtype = dtype,
+                                       .format = (enum sl_weight_format)format,
+                                       .parts = {{rows, SIDE, dtype}},
+                                       .shared = shared};
+            uint64_t before = done_bytes(folder);
+            assert_int_equal(ops_of(*tier)->pack(sl_cpu_caller(), &matrix, NULL), SL_OK);
+            assert_true(matrix.packed == NULL || done_bytes(folder) > before + 1);
+            ops_of(*tier)->unpack(&matrix);
+        }
+    }
+    assert_int_equal(
+        sl_model_load(model_folder.path, ops_of("auto"), SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &model, NULL), SL_OK);
+    assert_int_equal(sl_tensors_find(model->tensors, "model.embed_tokens.weight", 2, model->config.n_vocab,
+                                     model->config.hidden, &source, NULL),
+                     SL_OK);
+    uint64_t before = done_bytes(folder);
+    sl_tensors_tell(model->tensors, shared);
+    assert_int_equal(sl_tensors_read(model->tensors, &source, SL_BF16, sl_cpu_caller(), &made, NULL), SL_OK);
+    assert_true(done_bytes(folder) > before + 1);
+    sl_tensors_release(model->tensors, &source, &made);
+    sl_model_destroy(&model);
+    sl_shared_weights_close(&shared);
+    assert_int_equal(rmdir(parent.path), 0);
+    temp_folder_destroy(&model_folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_models_have_the_bytes_of_private_ones),
         cmocka_unit_test(test_models_that_differ_do_not_share),
+        cmocka_unit_test(test_progress_moves_within_a_matrix),
         cmocka_unit_test(test_a_model_packs_itself_where_shared_weights_do_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

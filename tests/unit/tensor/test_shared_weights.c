@@ -241,13 +241,21 @@ static void test_shared_weights_wait_only_while_they_are_packed(void **state) {
     leave_place(&place);
 }
 
-// A process that waits sees the progress of the one that packs.
 static void *wait_for_weights(void *arg) {
     struct sl_shared_weights *shared = NULL;
     const struct place *place = arg;
     return sl_shared_weights_open(&place->config, &shared, NULL) == SL_OK ? shared : NULL;
 }
 
+static bool becomes(const _Atomic size_t *done, size_t value) {
+    for (int64_t until = sl_deadline_in_ms(20000); atomic_load(done) != value && sl_deadline_left_ms(until) > 0;) {
+        sl_sleep_ms(2);
+    }
+    return atomic_load(done) == value;
+}
+
+// A process that waits sees the progress of the one that packs, also within a matrix, and that of a second one that
+// begins again after the first has died. It shows the most that was done.
 static void test_shared_weights_show_progress(void **state) {
     (void)state;
     struct place place;
@@ -260,16 +268,18 @@ static void test_shared_weights_show_progress(void **state) {
     place.config.done_out = &done;
     assert_int_equal(pthread_create(&thread, NULL, wait_for_weights, &place), 0);
     fill(shared);
-    for (size_t i = 1; i <= 6; i++) { // longer than it would wait without progress
-        sl_shared_weights_progress(shared, i);
+    sl_shared_weights_progress(shared, 4711);
+    assert_true(becomes(&done, 4711));
+    sl_shared_weights_progress(shared, 1); // what others see of the second one
+    for (int i = 0; i < 6; i++) {          // longer than it would wait without progress
+        sl_shared_weights_progress_within(shared);
         sl_sleep_ms(place.config.still_ms / 4);
     }
-    sl_shared_weights_progress(shared, 4711);
-    for (int64_t until = sl_deadline_in_ms(20000); atomic_load(&done) != 4711 && sl_deadline_left_ms(until) > 0;) {
-        sl_sleep_ms(2);
-    }
     assert_int_equal(atomic_load(&done), 4711);
+    sl_shared_weights_progress(shared, 4712);
+    assert_true(becomes(&done, 4712));
     assert_int_equal(sl_shared_weights_finish(shared, NULL), SL_OK);
+    sl_shared_weights_progress_within(shared); // sealed: nothing is written
     assert_int_equal(pthread_join(thread, &waited), 0);
     assert_non_null(waited);
     struct sl_shared_weights *second = waited;
