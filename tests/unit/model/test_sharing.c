@@ -18,6 +18,7 @@
 #include "tests/unit/temp_folder.h"
 
 #define GQA "tests/golden/llama/gqa"
+#define MHA "tests/golden/llama/mha" // with a head of its own
 
 static const struct sl_ops *ops_of(const char *tier) {
     const struct sl_ops *ops;
@@ -41,7 +42,12 @@ static struct sl_model *load_shared(const struct temp_folder *folder, const stru
     if (sl_model_load_shared(folder->path, ops, format, sl_cpu_caller(), &progress, &model, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(atomic_load(&progress.done_bytes), atomic_load(&progress.total_bytes));
+    struct sl_tensor_source spare = {.bytes = 0}; // a head that tied embeddings do not need
+    if (model->config.tied_embeddings) {
+        (void)sl_tensors_find(model->tensors, "lm_head.weight", 2, model->config.n_vocab, model->config.hidden, &spare,
+                              NULL);
+    }
+    assert_int_equal(atomic_load(&progress.done_bytes) + spare.bytes, atomic_load(&progress.total_bytes));
     return model;
 }
 
@@ -110,6 +116,62 @@ static void test_models_that_differ_do_not_share(void **state) {
     sl_model_destroy(&first);
     temp_folder_destroy(&folder);
     temp_folder_destroy(&other);
+}
+
+// Copies config.json of a model with a head of its own. Tied: the embedding of the same files is the head.
+static void write_config(const struct temp_folder *folder, bool tied) {
+    static const char own[] = "\"tie_word_embeddings\": false";
+    char text[8192] = "";
+    FILE *file = fopen(MHA "/config.json", "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    char *at = strstr(text, own);
+    assert_non_null(at);
+    if (tied) {
+        memcpy(at, "\"tie_word_embeddings\": true ", sizeof own - 1);
+    }
+    temp_folder_write_text(folder, "config.json", text);
+}
+
+static void assert_head_is_own(const struct temp_folder *folder, bool tied) {
+    struct sl_model *own = NULL;
+    assert_int_equal(sl_model_load(folder->path, ops_of("auto"), SL_WEIGHT_INT8, sl_cpu_caller(), NULL, &own, NULL),
+                     SL_OK);
+    assert_int_equal(own->config.tied_embeddings, tied);
+    struct sl_model *shared = load_shared(folder, ops_of("auto"), SL_WEIGHT_INT8);
+    assert_false(sl_shared_weights_are_ready(shared->shared));
+    assert_same_weights(own, shared);
+    sl_model_destroy(&shared);
+    sl_model_destroy(&own);
+}
+
+// Two configurations make two models of the same files, whose matrices have the same shapes.
+static void test_models_of_the_same_files_and_two_configurations_do_not_share(void **state) {
+    struct temp_folder folder = temp_folder_create(), other = temp_folder_create();
+    static const char *const files[] = {"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                        "model-00003-of-00003.safetensors", "model.safetensors.index.json"};
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        char from[128], to[128];
+        temp_folder_copy(&folder, MHA, files[i]);
+        snprintf(from, sizeof from, "%s/%s", folder.path, files[i]);
+        snprintf(to, sizeof to, "%s/%s", other.path, files[i]);
+        assert_int_equal(symlink(from, to), 0);
+    }
+    write_config(&folder, false);
+    write_config(&other, true);
+    struct sl_model *first = load_shared(&folder, ops_of("auto"), SL_WEIGHT_INT8);
+    assert_head_is_own(&other, true);
+    write_config(&folder, true); // an edit while the model is in use
+    assert_head_is_own(&folder, true);
+    write_config(&folder, false);
+    struct sl_model *second = load_shared(&folder, ops_of("auto"), SL_WEIGHT_INT8);
+    assert_int_equal(sl_shared_weights_are_ready(second->shared), first->shared != NULL);
+    sl_model_destroy(&second);
+    sl_model_destroy(&first);
+    temp_folder_destroy(&other);
+    temp_folder_destroy(&folder);
 }
 
 // Weights under the right key that are of other matrices, as by a tier that packs in another way.
@@ -205,6 +267,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_models_have_the_bytes_of_private_ones),
         cmocka_unit_test(test_models_that_differ_do_not_share),
+        cmocka_unit_test(test_models_of_the_same_files_and_two_configurations_do_not_share),
         cmocka_unit_test(test_progress_moves_within_a_matrix),
         cmocka_unit_test(test_a_model_packs_itself_where_shared_weights_do_not_fit),
     };
