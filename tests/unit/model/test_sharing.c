@@ -15,6 +15,7 @@
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/shared_users.h"
 #include "engine/tensor/shared_weights.h"
+#include "tests/unit/needs_sharing.h"
 #include "tests/unit/temp_folder.h"
 
 #define GQA "tests/golden/llama/gqa"
@@ -69,6 +70,7 @@ static void assert_same_weights(const struct sl_model *a, const struct sl_model 
 }
 
 static void test_shared_models_have_the_bytes_of_private_ones(void **state) {
+    skip_without_sharing();
     struct temp_folder folder = copy_model();
     (void)state;
     for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
@@ -78,9 +80,6 @@ static void test_shared_models_have_the_bytes_of_private_ones(void **state) {
             assert_int_equal(sl_model_load(folder.path, ops_of(*tier), as, sl_cpu_caller(), NULL, &own, NULL), SL_OK);
             struct sl_model *first = load_shared(&folder, ops_of(*tier), as);
             struct sl_model *second = load_shared(&folder, ops_of(*tier), as);
-            if (first->shared == NULL) {
-                skip(); // the log says why
-            }
             assert_false(sl_shared_weights_are_ready(first->shared));
             assert_true(sl_shared_weights_are_ready(second->shared));
             assert_same_weights(own, first);
@@ -97,10 +96,12 @@ static void test_shared_models_have_the_bytes_of_private_ones(void **state) {
 }
 
 static void test_models_that_differ_do_not_share(void **state) {
+    skip_without_sharing();
     struct temp_folder folder = copy_model(), other = copy_model();
     char path[96];
     (void)state;
     struct sl_model *first = load_shared(&folder, ops_of("auto"), SL_WEIGHT_STORED);
+    assert_non_null(first->shared);
     struct sl_model *models[] = {load_shared(&folder, ops_of("auto"), SL_WEIGHT_INT8),
                                  load_shared(&folder, ops_of("reference"), SL_WEIGHT_STORED),
                                  load_shared(&other, ops_of("auto"), SL_WEIGHT_STORED)};
@@ -148,6 +149,7 @@ static void assert_head_is_own(const struct temp_folder *folder, bool tied) {
 
 // Two configurations make two models of the same files, whose matrices have the same shapes.
 static void test_models_of_the_same_files_and_two_configurations_do_not_share(void **state) {
+    skip_without_sharing();
     struct temp_folder folder = temp_folder_create(), other = temp_folder_create();
     static const char *const files[] = {"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
                                         "model-00003-of-00003.safetensors", "model.safetensors.index.json"};
@@ -162,12 +164,13 @@ static void test_models_of_the_same_files_and_two_configurations_do_not_share(vo
     write_config(&folder, false);
     write_config(&other, true);
     struct sl_model *first = load_shared(&folder, ops_of("auto"), SL_WEIGHT_INT8);
+    assert_non_null(first->shared);
     assert_head_is_own(&other, true);
     write_config(&folder, true); // an edit while the model is in use
     assert_head_is_own(&folder, true);
     write_config(&folder, false);
     struct sl_model *second = load_shared(&folder, ops_of("auto"), SL_WEIGHT_INT8);
-    assert_int_equal(sl_shared_weights_are_ready(second->shared), first->shared != NULL);
+    assert_true(sl_shared_weights_are_ready(second->shared));
     sl_model_destroy(&second);
     sl_model_destroy(&first);
     temp_folder_destroy(&other);
@@ -176,11 +179,13 @@ static void test_models_of_the_same_files_and_two_configurations_do_not_share(vo
 
 // Weights under the right key that are of other matrices, as by a tier that packs in another way.
 static void test_a_model_packs_itself_where_shared_weights_do_not_fit(void **state) {
+    skip_without_sharing();
     struct temp_folder folder = copy_model();
     struct sl_ops ops = *ops_of("reference");
     (void)state;
     ops.name = ops_of("auto")->name;
     struct sl_model *first = load_shared(&folder, ops_of("auto"), SL_WEIGHT_STORED);
+    assert_non_null(first->shared);
     struct sl_model *second = load_shared(&folder, &ops, SL_WEIGHT_STORED);
     assert_null(second->shared);
     assert_true(sl_matrix_reads_parts(&second->head));
