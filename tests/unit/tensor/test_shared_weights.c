@@ -503,74 +503,6 @@ static void test_shared_weights_without_a_place_for_the_list(void **state) {
     leave_place(&place);
 }
 
-// The folder goes with its last list, and anything may then come in its place.
-static void test_a_list_is_locked_only_in_a_folder_of_this_user(void **state) {
-    (void)state;
-    struct place place;
-    struct sl_shared_list list;
-    struct sl_error err;
-    make_place(&place);
-    assert_int_equal(sl_shared_list_open(&list, place.folder, KEY, NULL), SL_OK);
-    assert_int_equal(rmdir(place.folder), 0);
-    assert_int_equal(sl_shared_list_lock(&list, &err), SL_OK);
-    sl_shared_list_leave(&list);
-    assert_int_equal(mkdir(place.folder, 0755), 0);
-    assert_int_equal(sl_shared_list_lock(&list, &err), SL_ERR_DENIED);
-    assert_non_null(strstr(err.text, place.folder));
-    if (geteuid() == 0) {
-        assert_int_equal(chmod(place.folder, 0700), 0);
-        assert_int_equal(chown(place.folder, 1, 1), 0);
-        assert_int_equal(sl_shared_list_lock(&list, &err), SL_ERR_DENIED);
-    }
-    assert_int_equal(rmdir(place.folder), 0);
-    assert_int_equal(symlink("/tmp", place.folder), 0);
-    assert_int_equal(sl_shared_list_lock(&list, &err), SL_ERR_DENIED);
-    assert_int_equal(unlink(place.folder), 0);
-    leave_place(&place);
-}
-
-struct churn {
-    const char *folder;
-    _Atomic bool ended;
-};
-
-static void *make_and_remove(void *arg) {
-    struct churn *churn = arg;
-    while (!atomic_load(&churn->ended)) {
-        (void)mkdir(churn->folder, 0700);
-        (void)rmdir(churn->folder); // fails while a list is there
-    }
-    return NULL;
-}
-
-static void test_a_list_is_locked_while_others_remove_the_folder(void **state) {
-    (void)state;
-    struct place place;
-    pthread_t threads[2];
-    int n_locked = 0;
-    make_place(&place);
-    struct churn churn = {.folder = place.folder};
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, make_and_remove, &churn), 0);
-    }
-    for (int64_t until = sl_deadline_in_ms(500); n_locked < 20 || sl_deadline_left_ms(until) > 0;) {
-        struct sl_shared_list list;
-        struct sl_error err = {0};
-        assert_int_equal(sl_shared_list_open(&list, place.folder, KEY, &err), SL_OK);
-        enum sl_status status = sl_shared_list_lock(&list, &err);
-        if (status != SL_OK && status != SL_AGAIN) {
-            fail_msg("%s", err.text);
-        }
-        n_locked += status == SL_OK;
-        sl_shared_list_leave(&list);
-    }
-    atomic_store(&churn.ended, true);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(pthread_join(threads[i], NULL), 0);
-    }
-    leave_place(&place);
-}
-
 static void test_shared_weights_want_huge_pages(void **state) {
     (void)state;
     struct place place;
@@ -624,8 +556,6 @@ int main(void) {
         cmocka_unit_test(test_shared_weights_without_heap),
         cmocka_unit_test(test_shared_weights_want_huge_pages),
         cmocka_unit_test(test_shared_weights_without_a_place_for_the_list),
-        cmocka_unit_test(test_a_list_is_locked_only_in_a_folder_of_this_user),
-        cmocka_unit_test(test_a_list_is_locked_while_others_remove_the_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
