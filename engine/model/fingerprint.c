@@ -87,7 +87,7 @@ static uint64_t hash_additions(const struct sl_model_config *c, uint64_t chain) 
     return chain;
 }
 
-static uint64_t hash_config(const struct sl_model_config *c, uint64_t chain) {
+uint64_t sl_model_config_hash(const struct sl_model_config *c, uint64_t chain) {
     static const struct sl_rope_config none;
     const struct sl_rope_config *llama3 = c->rope.kind == SL_ROPE_LLAMA3 ? &c->rope : &none;
     const int64_t integers[] = {
@@ -242,7 +242,7 @@ static enum sl_status hash_model(const char *model_dir, const struct sl_model_co
     if (status != SL_OK) {
         return status;
     }
-    *chain = hash_config(config, 0);
+    *chain = sl_model_config_hash(config, 0);
     if (gguf != NULL) {
         *chain = hash_gguf(gguf, *chain);
         sl_gguf_close(&gguf);

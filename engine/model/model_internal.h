@@ -43,6 +43,9 @@ struct sl_model {
     struct sl_shared_weights *shared; // holds the packed matrices; NULL: memory of this process
 };
 
+// Returns a hash of what a model's fingerprint has of its configuration, begun with `chain`.
+uint64_t sl_model_config_hash(const struct sl_model_config *config, uint64_t chain);
+
 // Opens shared weights for the model, whose tensors are open. If that fails, the log says why, and model->shared is NULL.
 void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
                           struct sl_model_progress *progress);

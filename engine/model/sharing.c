@@ -2,9 +2,11 @@
 /*
  * Purpose: decides which processes share a model's packed weights (engine/tensor/shared_weights.h).
  *
- * Design: the key has what decides the bytes: the files, the format and the tier; and the NUMA node, so that no process
- *         reads the memory of another node. Files are identified by device, inode, size and times, not by the model's
- *         fingerprint: that one samples bytes, so it can be equal for two models.
+ * Design: the key has what decides the bytes: the files, the configuration, the format and the tier; and the NUMA node,
+ *         so that no process reads the memory of another node. Files are identified by device, inode, size and times,
+ *         not by the model's fingerprint: that one samples bytes, so it can be equal for two models. The configuration
+ *         decides which tensors are packed: the head is the embedding or a tensor of its own, of the same shape. Two
+ *         folders may have the same files and two configurations.
  */
 #include "base/hash.h"
 #include "base/log.h"
@@ -32,7 +34,8 @@ static bool has_small_pages(void) {
 
 void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
                           struct sl_model_progress *progress) {
-    uint64_t key = sl_hash(model->ops->name, strlen(model->ops->name), sl_tensors_identity(model->tensors));
+    uint64_t key = sl_model_config_hash(&model->config, sl_tensors_identity(model->tensors));
+    key = sl_hash(model->ops->name, strlen(model->ops->name), key);
     key = sl_mix(key + (uint64_t)weights * SL_GOLDEN);
     const struct sl_shared_weights_config config = {
         .key = sl_mix(key + (uint64_t)sl_processors_node("") * SL_GOLDEN),
@@ -45,6 +48,7 @@ void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl
     if (sl_shared_weights_open(&config, &model->shared, &why) != SL_OK) {
         sl_log_warn("engine", "%s: weights are not shared: %s", model_dir, why.text);
     }
+    sl_tensors_tell(model->tensors, model->shared);
 }
 
 enum sl_status sl_model_share_end(const struct sl_model *model, const char *model_dir, struct sl_error *err) {

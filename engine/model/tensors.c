@@ -10,6 +10,7 @@
 #include "engine/model/gguf/document.h"
 #include "engine/model/model_internal.h"
 #include "engine/tensor/half.h"
+#include "engine/tensor/shared_weights.h"
 #include "engine/tensor/weights.h"
 
 #define MAX_NAME  160
@@ -21,6 +22,7 @@ struct sl_tensors {
     int head_dim;                       // for q and k, if the file has their rows in another order; else 0
     void **made;                        // [n_made]
     size_t n_made;
+    struct sl_shared_weights *shared; // whose waiting processes see that rows are made; may be NULL
 };
 
 // --- names -----------------------------------------------------------------------------------------------------------
@@ -140,6 +142,10 @@ size_t sl_tensors_bytes(const struct sl_tensors *t) {
         bytes += tensors[i].bytes;
     }
     return bytes;
+}
+
+void sl_tensors_tell(struct sl_tensors *t, struct sl_shared_weights *shared) {
+    t->shared = shared;
 }
 
 uint64_t sl_tensors_identity(const struct sl_tensors *t) {
@@ -264,6 +270,7 @@ struct conversion {
     const struct sl_tensor_source *source;
     enum sl_dtype dtype;
     unsigned char *out;
+    struct sl_shared_weights *shared;
 };
 
 static void put_numbers(const float *x, int n, enum sl_dtype dtype, unsigned char *to) {
@@ -315,6 +322,7 @@ static void convert_rows(void *arg, int64_t begin, int64_t end, int member) {
         convert_row(c->source, c->source->data + (size_t)place_of(c->source, j) * from_bytes, c->dtype,
                     c->out + (size_t)j * to_bytes);
     }
+    sl_shared_weights_progress_within(c->shared);
 }
 
 static enum sl_status keep(struct sl_tensors *t, void *made, struct sl_error *err) {
@@ -334,7 +342,7 @@ enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_tensor_sour
         return SL_OK;
     }
     size_t bytes = (size_t)source->rows * sl_dtype_row_bytes(dtype, source->columns);
-    struct conversion c = {source, dtype, malloc(bytes)};
+    struct conversion c = {source, dtype, malloc(bytes), t->shared};
     if (c.out == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of weights", bytes);
     }

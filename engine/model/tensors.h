@@ -14,6 +14,7 @@
 #include "engine/model/safetensors.h"
 
 struct sl_model_config;
+struct sl_shared_weights;
 struct sl_tensors;
 
 // A tensor in a file: `rows` of `columns`; a one-dimensional tensor has rows of one.
@@ -31,6 +32,9 @@ enum sl_status sl_tensors_open(const char *model, const struct sl_model_config *
 void sl_tensors_close(struct sl_tensors **tensors);
 void sl_tensors_will_read(const struct sl_tensors *tensors); // announces that all tensors will be read soon
 size_t sl_tensors_bytes(const struct sl_tensors *tensors);   // bytes of all tensors, as stored
+
+// Shows processes that wait for `shared`, which must not be closed before, that rows are made. NULL: none wait.
+void sl_tensors_tell(struct sl_tensors *tensors, struct sl_shared_weights *shared);
 
 uint64_t sl_tensors_identity(const struct sl_tensors *tensors); // base/file_identity.h, of all files
 

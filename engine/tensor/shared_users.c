@@ -18,6 +18,7 @@
 #define MAX_LIST      (MAX_USERS * 24) // bytes of a list
 #define LEAVE_TRIES   50
 #define LEAVE_WAIT_MS 4
+#define FOLDER_TRIES  20
 
 struct user {
     int pid, fd;
@@ -87,44 +88,76 @@ int sl_shared_list_count(const struct sl_shared_list *list) {
 
 // --- the folder and the lock -----------------------------------------------------------------------------------------
 
-// Locks a file of the folder, which is made if `create`. Writes -1 if another process has it, or removes it right now.
-static enum sl_status lock_file(const char *path, bool create, int *file_out, struct sl_error *err) {
+/*
+ * Opens the folder, and makes it before if `create`. The caller then names its files from the descriptor: the folder may
+ * be removed at any time, and another user may make one of that name. SL_AGAIN: another process removes it right now.
+ */
+static enum sl_status open_folder(const char *folder, bool create, int *dir_out, struct sl_error *err) {
+    *dir_out = -1;
+    if (create && mkdir(folder, 0700) != 0 && errno != EEXIST) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", folder, strerror(errno));
+    }
+    struct stat st;
+    int dir = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0 && errno == ENOENT) {
+        return SL_AGAIN;
+    }
+    bool others = dir < 0 && (errno == EACCES || errno == ENOTDIR || errno == ELOOP);
+    if (dir < 0 && !others) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", folder, strerror(errno));
+    }
+    if (others || fstat(dir, &st) != 0 || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
+        if (dir >= 0) {
+            close(dir);
+        }
+        return sl_fail(err, SL_ERR_DENIED, "%s: not a folder that only this user may enter", folder);
+    }
+    *dir_out = dir;
+    return SL_OK;
+}
+
+// Locks a file of the folder, which is made if `create`. SL_AGAIN: another process has it, or removes it or the folder
+// right now. SL_ERR_NOT_FOUND: there is none.
+static enum sl_status lock_file(int dir, const char *name, bool create, int *file_out, struct sl_error *err) {
     *file_out = -1;
-    int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (create ? O_CREAT : 0), 0600);
+    int file = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (create ? O_CREAT : 0), 0600);
+    if (file < 0 && errno == ENOENT) {
+        return create ? SL_AGAIN : SL_ERR_NOT_FOUND;
+    }
     if (file < 0) {
-        return sl_fail(err, errno == EACCES ? SL_ERR_DENIED : SL_ERR_IO, "%s: %s", path, strerror(errno));
+        return sl_fail(err, errno == EACCES ? SL_ERR_DENIED : SL_ERR_IO, "%s: %s", name, strerror(errno));
     }
     struct stat opened, named;
     bool ours = fstat(file, &opened) == 0 && S_ISREG(opened.st_mode) && opened.st_uid == geteuid();
     bool locked = ours && flock(file, LOCK_EX | LOCK_NB) == 0;
-    if (locked && lstat(path, &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev) {
+    if (locked && fstatat(dir, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == opened.st_ino &&
+        named.st_dev == opened.st_dev) {
         *file_out = file;
         return SL_OK;
     }
     close(file);
-    return ours ? SL_AGAIN : sl_fail(err, SL_ERR_DENIED, "%s: not a file of this user", path);
+    return ours ? SL_AGAIN : sl_fail(err, SL_ERR_DENIED, "%s: not a file of this user", name);
 }
 
-// Removes lists whose users are gone, as after SIGKILL.
-static void sweep(const char *folder) {
-    DIR *dir = opendir(folder);
+// Removes lists whose users are gone, as after SIGKILL. Closes the folder.
+static void sweep(int folder) {
+    DIR *dir = fdopendir(folder);
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
-        char path[PATH_MAX], *end;
+        char *end;
         struct user users[MAX_USERS];
         uint64_t key = strtoull(entry->d_name, &end, 16);
         int file = -1;
-        if (*end != '\0' || snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) >= (int)sizeof path) {
-            continue;
-        }
-        if (lock_file(path, false, &file, NULL) == SL_OK) {
+        if (*end == '\0' && lock_file(folder, entry->d_name, false, &file, NULL) == SL_OK) {
             if (read_users(file, key, users) == 0) {
-                unlink(path);
+                unlinkat(folder, entry->d_name, 0);
             }
             close(file);
         }
     }
     if (dir != NULL) {
         closedir(dir);
+    } else {
+        close(folder);
     }
 }
 
@@ -145,28 +178,35 @@ enum sl_status sl_shared_list_open(struct sl_shared_list *list, const char *fold
     if (folder != NULL && snprintf(list->folder, sizeof list->folder, "%s", folder) >= (int)sizeof list->folder) {
         return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", folder);
     }
-    struct stat st;
-    if (mkdir(list->folder, 0700) != 0 && errno != EEXIST) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", list->folder, strerror(errno));
+    int dir = -1;
+    enum sl_status status = SL_AGAIN;
+    for (int i = 0; i < FOLDER_TRIES && status == SL_AGAIN; i++) {
+        status = open_folder(list->folder, true, &dir, err);
     }
-    if (lstat(list->folder, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
-        return sl_fail(err, SL_ERR_DENIED, "%s: not a folder that only this user may enter", list->folder);
+    if (status != SL_OK) {
+        return status != SL_AGAIN ? status
+                                  : sl_fail(err, SL_ERR_IO, "%s: other processes remove it again", list->folder);
     }
     snprintf(list->path, sizeof list->path, "%s/%016llx", list->folder, (unsigned long long)key);
-    sweep(list->folder);
+    sweep(dir);
     return SL_OK;
 }
 
+// Returns the list's name in the folder.
+static const char *name_of(const struct sl_shared_list *list) {
+    return strrchr(list->path, '/') + 1;
+}
+
 enum sl_status sl_shared_list_lock(struct sl_shared_list *list, struct sl_error *err) {
-    if (mkdir(list->folder, 0700) != 0 && errno != EEXIST) { // the last user of another model removes it
-        return sl_fail(err, SL_ERR_IO, "%s: %s", list->folder, strerror(errno));
-    }
+    int dir;
     struct sl_error why;
-    enum sl_status status = lock_file(list->path, true, &list->file, &why);
-    if (status == SL_ERR_IO && access(list->folder, F_OK) != 0) {
-        return SL_AGAIN;
+    enum sl_status status = open_folder(list->folder, true, &dir, err); // the last user of another model removes it
+    if (status != SL_OK) {
+        return status;
     }
-    return status == SL_OK || status == SL_AGAIN ? status : sl_fail(err, status, "%s", why.text);
+    status = lock_file(dir, name_of(list), true, &list->file, &why);
+    close(dir);
+    return status == SL_OK || status == SL_AGAIN ? status : sl_fail(err, status, "%s/%s", list->folder, why.text);
 }
 
 void sl_shared_list_unlock(struct sl_shared_list *list) {
@@ -198,17 +238,21 @@ void sl_shared_list_leave(struct sl_shared_list *list) {
     if (list->path[0] == '\0') { // the folder is not ours
         return;
     }
-    enum sl_status status = list->file >= 0 ? SL_OK : SL_AGAIN;
-    for (int i = 0; i < LEAVE_TRIES && status == SL_AGAIN; i++) {
-        status = lock_file(list->path, false, &list->file, NULL);
-        if (status == SL_AGAIN) {
-            sl_sleep_ms(LEAVE_WAIT_MS);
+    int dir;
+    if (open_folder(list->folder, false, &dir, NULL) == SL_OK) {
+        enum sl_status status = list->file >= 0 ? SL_OK : SL_AGAIN;
+        for (int i = 0; i < LEAVE_TRIES && status == SL_AGAIN; i++) {
+            status = lock_file(dir, name_of(list), false, &list->file, NULL);
+            if (status == SL_AGAIN) {
+                sl_sleep_ms(LEAVE_WAIT_MS);
+            }
         }
-    }
-    if (status == SL_OK && read_users(list->file, list->key, users) == 0) {
-        unlink(list->path);
-    } else if (status == SL_OK) {
-        (void)sl_shared_list_write(list, -1, NULL); // lines of users that are gone do not count
+        if (status == SL_OK && read_users(list->file, list->key, users) == 0) {
+            unlinkat(dir, name_of(list), 0);
+        } else if (status == SL_OK) {
+            (void)sl_shared_list_write(list, -1, NULL); // lines of users that are gone do not count
+        }
+        close(dir);
     }
     sl_shared_list_unlock(list);
     rmdir(list->folder); // fails while it has lists

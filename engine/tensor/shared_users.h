@@ -7,7 +7,8 @@
  *         lines are hints: a line counts only while that descriptor is a memfd with the key's name. So a list that is
  *         old, cut or forged costs sharing, never a wrong byte. The file goes with its last user; those of killed
  *         processes go when the next process opens weights.
- * Invariants: lists are written with flock() held. A file that was replaced since it was opened is not a lock.
+ * Invariants: lists are written with flock() held. A file that was replaced since it was opened is not a lock. A folder
+ *             is checked each time a list is locked: it goes with its last list, and another user could make the next.
  */
 #pragma once
 
@@ -28,7 +29,8 @@ struct sl_shared_list {
 // SL_ERR_IO.
 enum sl_status sl_shared_list_open(struct sl_shared_list *list, const char *folder, uint64_t key, struct sl_error *err);
 
-// Locks the list. SL_AGAIN: another process has it, or removes it. SL_ERR_DENIED, SL_ERR_IO.
+// Locks the list; makes its folder again if that is gone. SL_AGAIN: another process has it, or removes one of them.
+// SL_ERR_DENIED: the folder is now one that others may enter. SL_ERR_IO.
 enum sl_status sl_shared_list_lock(struct sl_shared_list *list, struct sl_error *err);
 void sl_shared_list_unlock(struct sl_shared_list *list);
 

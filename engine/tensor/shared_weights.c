@@ -272,20 +272,19 @@ static enum sl_status await_lock(struct sl_shared_weights *s, const struct sl_sh
     int64_t deadline_ns = sl_deadline_in_ms(still_ms);
     enum sl_status status;
     struct wanted packing = {.key = config->key};
-    uint64_t seen = 0;
+    uint64_t seen = 0, most = 0; // another process begins again if this one dies
     while ((status = sl_shared_list_lock(&s->list, err)) == SL_AGAIN && sl_now_ns() < deadline_ns) {
         int fd = sl_shared_list_find(&s->list, is_begun, &packing);
-        uint64_t done = fd >= 0 ? atomic_load(&packing.header.done_bytes) : 0;
+        uint64_t done = fd >= 0 ? atomic_load(&packing.header.done_bytes) : seen;
         if (fd >= 0) {
             close(fd);
         }
-        if (done > seen) {
-            seen = done;
-            deadline_ns = sl_deadline_in_ms(still_ms);
-            if (config->done_out != NULL) {
-                atomic_store(config->done_out, done);
-            }
+        deadline_ns = done != seen ? sl_deadline_in_ms(still_ms) : deadline_ns;
+        if (done > most && config->done_out != NULL) {
+            atomic_store(config->done_out, done);
         }
+        most = done > most ? done : most;
+        seen = done;
         sl_sleep_ms(POLL_MS);
     }
     return status != SL_AGAIN
@@ -348,6 +347,12 @@ void *sl_shared_weights_take(struct sl_shared_weights *s, const struct sl_matrix
 void sl_shared_weights_progress(struct sl_shared_weights *s, size_t done_bytes) {
     if (s != NULL && s->writer >= 0) {
         atomic_store(&s->header->done_bytes, done_bytes);
+    }
+}
+
+void sl_shared_weights_progress_within(struct sl_shared_weights *s) {
+    if (s != NULL && s->writer >= 0) {
+        atomic_fetch_add(&s->header->done_bytes, 1);
     }
 }
 

@@ -71,6 +71,8 @@ void *sl_shared_weights_take(struct sl_shared_weights *shared, const struct sl_m
 
 // Tells processes that wait how much of the model's file is packed. Accepts NULL.
 void sl_shared_weights_progress(struct sl_shared_weights *shared, size_t done_bytes);
+// Tells them that a part of a matrix is done, which they see as one byte. Any thread. Accepts NULL.
+void sl_shared_weights_progress_within(struct sl_shared_weights *shared);
 
 /*
  * Ends packing: seals the weights for other processes. On failure this process may go on with them, and others cannot

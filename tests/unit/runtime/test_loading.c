@@ -14,6 +14,7 @@
 #include "engine/model/model_internal.h"
 #include "engine/runtime/loading.h"
 #include "engine/runtime/runtime.h"
+#include "tests/unit/needs_sharing.h"
 #include "tests/unit/temp_folder.h"
 
 struct heard {
@@ -140,11 +141,12 @@ static bool shares(struct sl_runtime_config config) {
 // Ranks have shares of the weights, and a replaced table may pack in its own way.
 static void test_weights_are_shared_only_where_they_are_the_tiers(void **state) {
     (void)state;
-    assert_int_equal(shares((struct sl_runtime_config){.share_weights = true}), sl_processors_node("") >= 0);
     assert_false(shares((struct sl_runtime_config){.share_weights = false}));
     assert_false(shares((struct sl_runtime_config){.share_weights = true, .ranks = 2}));
     assert_false(shares((struct sl_runtime_config){.share_weights = true, .device = "emulated"}));
     assert_false(shares((struct sl_runtime_config){.share_weights = true, .instead = keep_ops}));
+    skip_without_sharing();
+    assert_int_equal(shares((struct sl_runtime_config){.share_weights = true}), sl_processors_node("") >= 0);
 }
 
 int main(void) {

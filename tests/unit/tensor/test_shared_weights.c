@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/version.h"
 #include "engine/tensor/ops.h"
 #include "engine/tensor/shared_users.h"
@@ -240,13 +241,21 @@ static void test_shared_weights_wait_only_while_they_are_packed(void **state) {
     leave_place(&place);
 }
 
-// A process that waits sees the progress of the one that packs.
 static void *wait_for_weights(void *arg) {
     struct sl_shared_weights *shared = NULL;
     const struct place *place = arg;
     return sl_shared_weights_open(&place->config, &shared, NULL) == SL_OK ? shared : NULL;
 }
 
+static bool becomes(const _Atomic size_t *done, size_t value) {
+    for (int64_t until = sl_deadline_in_ms(20000); atomic_load(done) != value && sl_deadline_left_ms(until) > 0;) {
+        sl_sleep_ms(2);
+    }
+    return atomic_load(done) == value;
+}
+
+// A process that waits sees the progress of the one that packs, also within a matrix, and that of a second one that
+// begins again after the first has died. It shows the most that was done.
 static void test_shared_weights_show_progress(void **state) {
     (void)state;
     struct place place;
@@ -259,16 +268,18 @@ static void test_shared_weights_show_progress(void **state) {
     place.config.done_out = &done;
     assert_int_equal(pthread_create(&thread, NULL, wait_for_weights, &place), 0);
     fill(shared);
-    for (size_t i = 1; i <= 6; i++) { // longer than it would wait without progress
-        sl_shared_weights_progress(shared, i);
+    sl_shared_weights_progress(shared, 4711);
+    assert_true(becomes(&done, 4711));
+    sl_shared_weights_progress(shared, 1); // what others see of the second one
+    for (int i = 0; i < 6; i++) {          // longer than it would wait without progress
+        sl_shared_weights_progress_within(shared);
         sl_sleep_ms(place.config.still_ms / 4);
     }
-    sl_shared_weights_progress(shared, 4711);
-    for (int64_t until = sl_deadline_in_ms(20000); atomic_load(&done) != 4711 && sl_deadline_left_ms(until) > 0;) {
-        sl_sleep_ms(2);
-    }
     assert_int_equal(atomic_load(&done), 4711);
+    sl_shared_weights_progress(shared, 4712);
+    assert_true(becomes(&done, 4712));
     assert_int_equal(sl_shared_weights_finish(shared, NULL), SL_OK);
+    sl_shared_weights_progress_within(shared); // sealed: nothing is written
     assert_int_equal(pthread_join(thread, &waited), 0);
     assert_non_null(waited);
     struct sl_shared_weights *second = waited;
@@ -285,7 +296,24 @@ struct forgery {
     bool unsealed;
     size_t flipped;   // offset of a byte that is changed; SIZE_MAX: none
     size_t cut_bytes; // taken off its end
+    // The bytes of both records under a digest that is right; 0: those of the weights.
+    uint64_t record_bytes[2];
 };
+
+#define RECORDS_AT 80 // {shape, bytes} of each matrix; the digest is at DIGEST_AT
+#define DIGEST_AT  56
+
+// Changes the bytes of the records.
+static void forge_records(int fd, const struct forgery *forgery, const char *whole) {
+    uint64_t records[4];
+    memcpy(records, whole + RECORDS_AT, sizeof records);
+    for (int i = 0; i < 2; i++) {
+        records[2 * i + 1] = forgery->record_bytes[i] != 0 ? forgery->record_bytes[i] : records[2 * i + 1];
+    }
+    uint64_t digest = sl_hash(records, sizeof records, 0);
+    assert_int_equal(pwrite(fd, records, sizeof records, RECORDS_AT), sizeof records);
+    assert_int_equal(pwrite(fd, &digest, sizeof digest, DIGEST_AT), sizeof digest);
+}
 
 // Makes a memfd from whole weights, and names it in the list.
 static int forge(const struct place *place, const struct forgery *forgery, const char *whole, size_t bytes) {
@@ -295,6 +323,9 @@ static int forge(const struct place *place, const struct forgery *forgery, const
     assert_true(fd >= 0);
     size_t kept = bytes - forgery->cut_bytes;
     assert_int_equal(write(fd, whole, kept), kept);
+    if (kept >= RECORDS_AT + 32) { // with the bytes of the weights, that changes nothing
+        forge_records(fd, forgery, whole);
+    }
     if (forgery->flipped != SIZE_MAX) {
         char other = (char)(whole[forgery->flipped] ^ 1);
         assert_int_equal(pwrite(fd, &other, 1, (off_t)forgery->flipped), 1);
@@ -327,24 +358,22 @@ static void test_shared_weights_refuse_what_is_not_theirs(void **state) {
     sl_shared_weights_close(&second);
     sl_shared_weights_close(&shared);
 
-    const size_t faults[] = {0 /* magic */,
-                             8 /* version */,
-                             24 /* layout */,
-                             32 /* key */,
-                             40 /* n_records */,
-                             48 /* bytes */,
-                             56 /* digest */,
-                             74 /* max_records: by 65,536 */,
-                             80 /* records */};
+    const size_t faults[] = {0 /* magic */,      8 /* version */, 24 /* layout */, 32 /* key */,
+                             40 /* n_records */, 48 /* bytes */,  DIGEST_AT,       74 /* max_records: by 65,536 */,
+                             RECORDS_AT};
     assert_string_equal(whole + 8, SL_VERSION);
-    struct forgery forgeries[sizeof faults / sizeof faults[0] + 4] = {
+    struct forgery forgeries[sizeof faults / sizeof faults[0] + 8] = {
         {.flipped = SIZE_MAX, .cut_bytes = 2 << 20},
         {.flipped = SIZE_MAX, .cut_bytes = bytes - 50},
         {.flipped = SIZE_MAX, .unsealed = true},
         {.flipped = SIZE_MAX, .name = "another"},
+        {.flipped = SIZE_MAX, .record_bytes = {bytes + 1}},
+        {.flipped = SIZE_MAX, .record_bytes = {0, bytes - 4096}}, // less than the memfd, and too much at its place
+        {.flipped = SIZE_MAX, .record_bytes = {bytes / 2, bytes / 2}},
+        {.flipped = SIZE_MAX, .record_bytes = {8192, UINT64_MAX - 8191}}, // the sum is small again
     };
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
-        forgeries[4 + i].flipped = faults[i];
+        forgeries[8 + i].flipped = faults[i];
     }
     for (size_t i = 0; i < sizeof forgeries / sizeof forgeries[0]; i++) {
         int fd = forge(&place, &forgeries[i], whole, bytes);

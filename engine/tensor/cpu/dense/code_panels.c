@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "engine/tensor/shared_weights.h"
 #include "engine/tensor/weights.h"
 
 static int64_t part_halves(const struct sl_rows *part) {
@@ -147,6 +148,7 @@ static void pack_halves(void *arg, int64_t begin, int64_t end, int member) {
     default:
         assert(false); // numbers have no codes
     }
+    sl_shared_weights_progress_within(packing->w->shared);
 }
 
 // Writes a group as a block of the file's type, which put_block() reads.
@@ -185,6 +187,7 @@ static void quantize_halves(void *arg, int64_t begin, int64_t end, int member) {
     } else {
         quantize_as(w, SL_Q4_0, 4, begin, end);
     }
+    sl_shared_weights_progress_within(w->shared);
 }
 
 static enum sl_status quantize(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/tensor/cpu/dense/panels.h"
+#include "engine/tensor/shared_weights.h"
 
 #define X_STRIDE                                                                                                       \
     (SL_NARROW_BLOCK + 16) // not a power of two: the rows of a tile must not compete for the same lines of a cache
@@ -47,6 +48,7 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
             pack_row(w, p * SL_NARROW + c, c, panel);
         }
     }
+    sl_shared_weights_progress_within(w->shared);
 }
 
 enum sl_status sl_narrow_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {

@@ -56,6 +56,7 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
             packing->pack_row(packing->w, p, c, panel);
         }
     }
+    sl_shared_weights_progress_within(packing->w->shared);
 }
 
 enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
