@@ -20,8 +20,8 @@ struct sl_kvstore {
     struct sl_kv_segments *segments;
     struct sl_protected *protected; // the capsules of documents
     struct sl_room room;
-    struct sl_disk *disk;           // NULL: none
-    struct sl_read_back *read_back; // NULL: none
+    struct sl_disk *disk;             // NULL: none
+    struct sl_disk_reader *read_back; // NULL: none
     struct sl_pins *pins;
     struct sl_arrivals *arrivals;
     struct sl_remote_kv_table *remote_kvs;

@@ -19,7 +19,7 @@ struct pause {
     int n_failures;
 };
 
-struct sl_read_back {
+struct sl_disk_reader {
     struct sl_disk *disk;
     struct sl_capsule_cache *capsule_cache;
     struct sl_protected *protected;
@@ -35,7 +35,7 @@ struct sl_read_back {
 };
 
 // Call with the lock held.
-static struct pause *find_pause(struct sl_read_back *reader, const struct sl_capsule_id *id) {
+static struct pause *find_pause(struct sl_disk_reader *reader, const struct sl_capsule_id *id) {
     for (size_t i = 0; i < reader->n_pauses; i++) {
         if (memcmp(&reader->pauses[i].id, id, sizeof *id) == 0) {
             return &reader->pauses[i];
@@ -45,7 +45,7 @@ static struct pause *find_pause(struct sl_read_back *reader, const struct sl_cap
 }
 
 // Call with the lock held. Drops the pauses of what is no document any more.
-static void drop_old_pauses(struct sl_read_back *reader) {
+static void drop_old_pauses(struct sl_disk_reader *reader) {
     size_t n = 0;
     for (size_t i = 0; i < reader->n_pauses; i++) {
         if (sl_protected_has(reader->protected, &reader->pauses[i].id)) {
@@ -56,7 +56,7 @@ static void drop_old_pauses(struct sl_read_back *reader) {
 }
 
 // Call with the lock held. Without memory for a pause, the next call offers the capsule again.
-static void note_failure(struct sl_read_back *reader, const struct sl_capsule_id *id) {
+static void note_failure(struct sl_disk_reader *reader, const struct sl_capsule_id *id) {
     struct pause *pause = find_pause(reader, id);
     if (!pause) {
         drop_old_pauses(reader);
@@ -73,7 +73,7 @@ static void note_failure(struct sl_read_back *reader, const struct sl_capsule_id
 }
 
 // Call with the lock held.
-static void note_success(struct sl_read_back *reader, const struct sl_capsule_id *id) {
+static void note_success(struct sl_disk_reader *reader, const struct sl_capsule_id *id) {
     struct pause *pause = find_pause(reader, id);
     if (pause) {
         *pause = reader->pauses[--reader->n_pauses];
@@ -81,7 +81,7 @@ static void note_success(struct sl_read_back *reader, const struct sl_capsule_id
 }
 
 static void *reader_main(void *arg) {
-    struct sl_read_back *reader = arg;
+    struct sl_disk_reader *reader = arg;
     pthread_mutex_lock(&reader->mutex);
     while (!reader->stopping) {
         if (!reader->is_busy) {
@@ -108,9 +108,9 @@ static void *reader_main(void *arg) {
 }
 
 enum sl_status sl_read_back_create(struct sl_disk *disk, struct sl_capsule_cache *capsule_cache,
-                                   struct sl_protected *protected, int64_t pause_ms, struct sl_read_back **reader_out,
+                                   struct sl_protected *protected, int64_t pause_ms, struct sl_disk_reader **reader_out,
                                    struct sl_error *err) {
-    struct sl_read_back *reader = calloc(1, sizeof *reader);
+    struct sl_disk_reader *reader = calloc(1, sizeof *reader);
     if (!reader) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
     }
@@ -131,8 +131,8 @@ enum sl_status sl_read_back_create(struct sl_disk *disk, struct sl_capsule_cache
     return SL_OK;
 }
 
-void sl_read_back_destroy(struct sl_read_back **reader_inout) {
-    struct sl_read_back *reader = *reader_inout;
+void sl_read_back_destroy(struct sl_disk_reader **reader_inout) {
+    struct sl_disk_reader *reader = *reader_inout;
     if (!reader) {
         return;
     }
@@ -148,7 +148,7 @@ void sl_read_back_destroy(struct sl_read_back **reader_inout) {
     *reader_inout = NULL;
 }
 
-bool sl_read_back_offer(struct sl_read_back *reader, const struct sl_prefix *whole) {
+bool sl_read_back_offer(struct sl_disk_reader *reader, const struct sl_prefix *whole) {
     if (!reader) {
         return true;
     }

@@ -12,14 +12,14 @@
 #include "kvstore/disk/disk.h"
 #include "kvstore/memory/protected.h"
 
-struct sl_read_back;
+struct sl_disk_reader;
 
 // Starts the thread. All must outlive it. pause_ms: after the first failure of a capsule. SL_ERR_EXHAUSTED.
 enum sl_status sl_read_back_create(struct sl_disk *disk, struct sl_capsule_cache *capsule_cache,
-                                   struct sl_protected *protected, int64_t pause_ms, struct sl_read_back **reader_out,
+                                   struct sl_protected *protected, int64_t pause_ms, struct sl_disk_reader **reader_out,
                                    struct sl_error *err);
-void sl_read_back_destroy(struct sl_read_back **reader); // waits for a read that has begun; accepts NULL, nulls
+void sl_read_back_destroy(struct sl_disk_reader **reader); // waits for a read that has begun; accepts NULL, nulls
 
 // Offers a whole capsule, and never blocks. False: it has a pause now, so the caller offers the next. True: it is being
 // read, or another one is. reader may be NULL: true.
-bool sl_read_back_offer(struct sl_read_back *reader, const struct sl_prefix *whole);
+bool sl_read_back_offer(struct sl_disk_reader *reader, const struct sl_prefix *whole);

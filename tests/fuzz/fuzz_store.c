@@ -229,10 +229,6 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *id) {
     (void)disk, (void)id;
 }
 
-bool sl_read_back_offer(struct sl_read_back *reader, const struct sl_prefix *whole) {
-    return !reader && whole;
-}
-
 bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *id) {
     return disk && id && false;
 }

@@ -87,7 +87,7 @@ static void put(struct fixture *fixture, int seed) {
 }
 
 // Offers a capsule until the reader has ended; returns whether it has taken the last offer.
-static bool offer_until(struct fixture *fixture, struct sl_read_back *reader, int seed, bool until_paused) {
+static bool offer_until(struct fixture *fixture, struct sl_disk_reader *reader, int seed, bool until_paused) {
     const struct sl_prefix whole = {id_of(seed), N_TOKENS};
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);
     bool is_taken = true;
@@ -101,7 +101,7 @@ static bool offer_until(struct fixture *fixture, struct sl_read_back *reader, in
 static void test_read_back_what_does_not_come_is_not_in_the_way(void **state) {
     struct fixture *fixture = *state;
     struct sl_capsule_id *ids = malloc((N_CAPSULES + 1) * sizeof *ids);
-    struct sl_read_back *reader = NULL;
+    struct sl_disk_reader *reader = NULL;
     for (int i = 0; i < N_CAPSULES; i++) {
         put(fixture, i);
     }
@@ -133,7 +133,7 @@ static void test_read_back_what_does_not_come_is_not_in_the_way(void **state) {
 static void test_read_back_tries_again(void **state) {
     struct fixture *fixture = *state;
     struct sl_capsule_id *ids = malloc(sizeof *ids);
-    struct sl_read_back *reader = NULL;
+    struct sl_disk_reader *reader = NULL;
     ids[0] = id_of(0);
     sl_protected_set(fixture->protected, ids, 1);
     assert_int_equal(
