@@ -103,7 +103,7 @@ static const struct sl_option options[] = {
     {"max-documents", 0, SL_OPTION_INT, "64", "N", "documents of one tenant (`sluice doc`)",
      SL_FIELD(options, coordinator.max_documents), 0, 4096},
     {"document-bytes", 0, SL_OPTION_SIZE, "1G", "BYTES",
-     "the most that one tenant's documents may take in stores, of which half of each store's arena may be documents",
+     "capsules and texts of one tenant's documents; of a store's arena, half may be documents",
      SL_FIELD(options, coordinator.document_bytes), 0, 1e15},
     {"tenant-share", 0, SL_OPTION_INT, "50", "PERCENT",
      "share of --queue, --max-watchers, --kept-jobs and --kept-bytes that one tenant may use",

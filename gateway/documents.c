@@ -12,7 +12,9 @@ enum {
     CALL_MS = 10000,
     LATE_MS = 15000,          // the coordinator ends the reading at its deadline, and then waits for the store
     MAX_TEXT_BYTES = 4000000, // the coordinator takes messages of 4 MiB
-    BYTES_A_TOKEN = 4         // until the number is known
+    // JSON writes a character of two bytes as six. A longer body is refused before it is parsed.
+    MAX_BODY_BYTES = 3 * MAX_TEXT_BYTES + (64 << 10),
+    BYTES_A_TOKEN = 4 // until the number is known
 };
 
 // ---- replies --------------------------------------------------------------------------------------------------------
@@ -36,12 +38,22 @@ static char *print(json_t *json) {
     return text;
 }
 
+// A client that repeats the call does not help against what is refused as 409: documents have to be deleted first.
 static enum sl_status refuse(enum sl_status status, const struct sl_error *err, struct sl_refusal *refusal) {
-    if (status == SL_ERR_NOT_FOUND) {
-        sl_refuse(refusal, 404, "%s", err->text);
+    if (status == SL_ERR_PRECONDITION) {
+        sl_refuse(refusal, 409, "%s", err->text);
     } else {
         sl_refuse_status(refusal, status, err->text);
     }
+    return status;
+}
+
+// Refuses a call about one document, which may not exist.
+static enum sl_status refuse_one(enum sl_status status, const struct sl_error *err, struct sl_refusal *refusal) {
+    if (status != SL_ERR_NOT_FOUND) {
+        return refuse(status, err, refusal);
+    }
+    sl_refuse(refusal, 404, "%s", err->text);
     return status;
 }
 
@@ -53,9 +65,12 @@ static enum sl_status take_string(const json_t *value, const char *name, char **
     return *string_out ? SL_OK : sl_refuse_field(refusal, name, "%s: expected a string", name);
 }
 
-static enum sl_status take_ms(const json_t *value, const char *name, int64_t *ms_out, struct sl_refusal *refusal) {
+static enum sl_status take_ms(const json_t *value, const char *name, int64_t min, int64_t max, int64_t *ms_out,
+                              struct sl_refusal *refusal) {
     *ms_out = json_integer_value(value);
-    return json_is_integer(value) ? SL_OK : sl_refuse_field(refusal, name, "%s: expected a number of ms", name);
+    return json_is_integer(value) && *ms_out >= min && *ms_out <= max
+               ? SL_OK
+               : sl_refuse_field(refusal, name, "%s: expected a number of ms, %" PRId64 " to %" PRId64, name, min, max);
 }
 
 static enum sl_status take_field(const char *name, const json_t *value, Sluice__V1__AddDocumentRequest *request,
@@ -70,10 +85,10 @@ static enum sl_status take_field(const char *name, const json_t *value, Sluice__
         return take_string(value, name, &request->recipe, refusal);
     }
     if (strcmp(name, "keep_ms") == 0) {
-        return take_ms(value, name, &request->keep_ms, refusal);
+        return take_ms(value, name, 0, INT64_MAX, &request->keep_ms, refusal);
     }
     if (strcmp(name, "deadline_ms") == 0) {
-        return take_ms(value, name, &request->deadline_ms, refusal);
+        return take_ms(value, name, 1, INT32_MAX, &request->deadline_ms, refusal);
     }
     if (strcmp(name, "raw") == 0) {
         request->raw = json_is_true(value);
@@ -82,11 +97,21 @@ static enum sl_status take_field(const char *name, const json_t *value, Sluice__
     return sl_refuse_field(refusal, strlen(name) < sizeof refusal->param ? name : "", "unknown field \"%.60s\"", name);
 }
 
-// Reads the body. The request points into *json_out, which the caller releases.
-static enum sl_status parse(const struct sl_intake *intake, json_t **json_out, Sluice__V1__AddDocumentRequest *request,
-                            struct sl_refusal *refusal) {
+// Reads the body, in its turn, and frees it. The request points into *json_out, which the caller releases.
+static enum sl_status parse(const struct sl_document_call *call, struct sl_intake *intake, json_t **json_out,
+                            Sluice__V1__AddDocumentRequest *request, struct sl_refusal *refusal) {
+    if (intake->n_body > MAX_BODY_BYTES) {
+        sl_refuse(refusal, 413, "the body has %zu bytes; a document's has at most %d", intake->n_body, MAX_BODY_BYTES);
+        sl_intake_drop(intake);
+        return SL_ERR_RANGE;
+    }
+    enum sl_status status = sl_intake_begin(intake, call->stopped, call->arg, refusal);
+    if (status != SL_OK) {
+        return status;
+    }
     json_error_t error;
     json_t *json = json_loadb(intake->body ? intake->body : "", intake->n_body, JSON_REJECT_DUPLICATES, &error);
+    sl_intake_end(intake);
     *json_out = json;
     if (!json_is_object(json)) {
         return sl_refuse_field(refusal, "", json ? "the body is JSON, but no object" : "the body is not JSON: %s",
@@ -94,7 +119,6 @@ static enum sl_status parse(const struct sl_intake *intake, json_t **json_out, S
     }
     const char *name;
     json_t *value;
-    enum sl_status status = SL_OK;
     json_object_foreach(json, name, value) {
         status = status == SL_OK && !json_is_null(value) ? take_field(name, value, request, refusal) : status;
     }
@@ -103,6 +127,21 @@ static enum sl_status parse(const struct sl_intake *intake, json_t **json_out, S
                                  MAX_TEXT_BYTES);
     }
     return status;
+}
+
+struct watching {
+    const struct sl_document_call *call;
+    bool has_job; // the text is being read, so its tokens stay charged
+};
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    (void)event;
+    ((struct watching *)arg)->has_job = true;
+}
+
+static bool stopped(void *arg) {
+    const struct watching *watching = arg;
+    return watching->call->stopped(watching->call->arg);
 }
 
 static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddDocumentRequest *request,
@@ -115,13 +154,22 @@ static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddD
     if (request->deadline_ms == 0) {
         request->deadline_ms = call->deadline_ms;
     }
-    struct sl_document_watch watch = {
-        .deadline_ns = sl_deadline_in_ms(request->deadline_ms + LATE_MS), .stopped = call->stopped, .arg = call->arg};
+    struct watching watching = {call, false};
+    struct sl_document_watch watch = {.deadline_ns = sl_deadline_in_ms(request->deadline_ms + LATE_MS),
+                                      .on_event = on_event,
+                                      .stopped = stopped,
+                                      .arg = &watching};
     Sluice__V1__Document *document;
     struct sl_error err = {0};
     status = sl_client_add_document(call->client, request, &watch, &document, &err);
-    if (status != SL_OK) {
+    if (status != SL_OK && !watching.has_job) {
         sl_intake_reconcile(intake, 0);
+    }
+    if (status == SL_ERR_EXHAUSTED && watching.has_job) { // a client that repeats it reads the text in vain again
+        sl_refuse(refusal, 507, "%s", err.text);
+        return status;
+    }
+    if (status != SL_OK) {
         return refuse(status, &err, refusal);
     }
     sl_intake_reconcile(intake, document->n_tokens);
@@ -134,8 +182,7 @@ static enum sl_status add(const struct sl_document_call *call, struct sl_intake 
                           struct sl_refusal *refusal) {
     Sluice__V1__AddDocumentRequest request = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
     json_t *json = NULL;
-    enum sl_status status = parse(intake, &json, &request, refusal);
-    sl_intake_drop(intake);
+    enum sl_status status = parse(call, intake, &json, &request, refusal);
     if (status == SL_OK) {
         status = send(call, &request, intake, json_out, refusal);
     }
@@ -169,7 +216,7 @@ static enum sl_status show_or_delete(const struct sl_document_call *call, char *
     enum sl_status status = deletes ? sl_client_delete_document(call->client, call->name, deadline_ns, &document, &err)
                                     : sl_client_get_document(call->client, call->name, deadline_ns, &document, &err);
     if (status != SL_OK) {
-        return refuse(status, &err, refusal);
+        return refuse_one(status, &err, refusal);
     }
     *json_out = print(deletes ? json_pack("{s:s, s:s, s:b}", "id", document->name, "object", "document", "deleted", 1)
                               : describe(document));

@@ -55,6 +55,23 @@ static void end_turn(struct sl_intake_turn *turn) {
     pthread_mutex_unlock(&turn->mutex);
 }
 
+enum sl_status sl_intake_begin(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
+                               struct sl_refusal *refusal) {
+    enum sl_status status =
+        intake->n_body > LONG_BODY_BYTES ? wait_for_turn(intake->turn, stopped, arg, refusal) : SL_OK;
+    if (status != SL_OK) {
+        sl_intake_drop(intake);
+    }
+    return status;
+}
+
+void sl_intake_end(struct sl_intake *intake) {
+    if (intake->n_body > LONG_BODY_BYTES) {
+        end_turn(intake->turn);
+    }
+    sl_intake_drop(intake);
+}
+
 // ---- parsing --------------------------------------------------------------------------------------------------------
 
 static enum sl_status check_model(const struct sl_served_model *model, const struct sl_openai_request *request,
@@ -111,17 +128,13 @@ void sl_intake_reconcile(struct sl_intake *intake, int64_t n_tokens) {
 
 enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                               struct sl_openai_request **request_out, struct sl_refusal *refusal) {
-    bool is_long = intake->n_body > LONG_BODY_BYTES;
     struct sl_openai_request *request = NULL;
-    enum sl_status status = is_long ? wait_for_turn(intake->turn, stopped, arg, refusal) : SL_OK;
+    enum sl_status status = sl_intake_begin(intake, stopped, arg, refusal);
     if (status == SL_OK) {
         status = sl_openai_request_parse(intake->is_chat, intake->body ? intake->body : "", intake->n_body, &request,
                                          refusal);
-        if (is_long) {
-            end_turn(intake->turn);
-        }
+        sl_intake_end(intake);
     }
-    sl_intake_drop(intake);
     if (status == SL_OK) {
         status = check_model(&intake->model, request, refusal);
     }

@@ -51,6 +51,14 @@ struct sl_intake {
 enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                               struct sl_openai_request **request_out, struct sl_refusal *refusal);
 
+/*
+ * Waits until the body may be parsed: long ones are parsed one at a time. stopped(arg) as above. On SL_OK the caller
+ * parses it, and then calls sl_intake_end(), which also frees the body. A failure frees the body; *refusal has the reason.
+ */
+enum sl_status sl_intake_begin(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
+                               struct sl_refusal *refusal);
+void sl_intake_end(struct sl_intake *intake);
+
 // Charges a prompt of about n_tokens. SL_ERR_EXHAUSTED: the caller's limit is used up, as *refusal says; the request is
 // not charged either.
 enum sl_status sl_intake_charge(struct sl_intake *intake, int64_t n_tokens, struct sl_refusal *refusal);

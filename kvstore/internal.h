@@ -10,6 +10,7 @@
 #include "kvstore/capsules/arrivals.h"
 #include "kvstore/capsules/pins.h"
 #include "kvstore/disk/disk.h"
+#include "kvstore/disk/read_back.h"
 #include "kvstore/kvstore.h"
 #include "kvstore/memory/room.h"
 
@@ -19,7 +20,8 @@ struct sl_kvstore {
     struct sl_kv_segments *segments;
     struct sl_protected *protected; // the capsules of documents
     struct sl_room room;
-    struct sl_disk *disk; // NULL: none
+    struct sl_disk *disk;             // NULL: none
+    struct sl_disk_reader *read_back; // NULL: none
     struct sl_pins *pins;
     struct sl_arrivals *arrivals;
     struct sl_remote_kv_table *remote_kvs;

@@ -17,7 +17,8 @@
 #define PAUSE_MS     5000 // after a disk failure, and
 #define MAX_PAUSE_MS 600000
 #define KEEP_MS      100
-#define UNKNOWN_MS   3000 // after a start, until the coordinator has named the documents
+#define READ_BACK_MS 60000 // first pause of a document that was not read back
+#define UNKNOWN_MS   3000  // after a start, until the coordinator has named the documents
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_kvstore *kvstore = arg;
@@ -190,7 +191,10 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
                                   .capsule_cache = kvstore->capsule_cache,
                                   .room = &kvstore->room,
                                   .protected = kvstore->protected};
-    return sl_disk_open(&disk, &kvstore->disk, err);
+    enum sl_status status = sl_disk_open(&disk, &kvstore->disk, err);
+    return status == SL_OK ? sl_read_back_create(kvstore->disk, kvstore->capsule_cache, kvstore->protected,
+                                                 READ_BACK_MS, &kvstore->read_back, err)
+                           : status;
 }
 
 static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
@@ -230,6 +234,7 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     }
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_pins_destroy(&kvstore.pins);
+    sl_read_back_destroy(&kvstore.read_back);
     sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
     close_remote_kvs(&kvstore);
     sl_room_cleanup(&kvstore.room);

@@ -21,14 +21,22 @@ static enum sl_status read_keys(const Sluice__V1__ProtectRequest *request, struc
     return SL_OK;
 }
 
-// Reads a capsule back from the disk, so that its first question need not wait, and all its prefixes lead to it.
-static void read_back(struct sl_kvstore *kvstore, const struct sl_capsule_id *id, int64_t n_tokens,
-                      int64_t deadline_ns) {
-    struct sl_prefix whole = {*id, n_tokens};
-    size_t at;
-    struct sl_stored *stored = sl_disk_recall(kvstore->disk, &whole, 1, deadline_ns, &at);
-    if (stored) {
-        sl_capsule_cache_unpin(kvstore->capsule_cache, stored);
+// Has a capsule that is on disk alone read back, so that its first question need not wait, and all its prefixes lead to
+// it; the next call reads on. All together take at most the share of protected capsules.
+static void read_back(struct sl_kvstore *kvstore, const Sluice__V1__ProtectRequest *request,
+                      const struct sl_capsule_id *ids, const Sluice__V1__ProtectedCapsule *capsules) {
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(kvstore->room.arena, &arena);
+    int64_t left_bytes = (int64_t)(arena.capacity_bytes / SL_PROTECTED_SHARE);
+    for (size_t i = 0; i < request->n_keys; i++) {
+        left_bytes -= capsules[i].memory_bytes;
+    }
+    bool is_taken = false;
+    for (size_t i = 0; i < request->n_keys && !is_taken; i++) {
+        if (capsules[i].memory_bytes == 0 && capsules[i].disk_bytes > 0 && capsules[i].disk_bytes <= left_bytes) {
+            const struct sl_prefix whole = {ids[i], request->keys[i]->n_tokens};
+            is_taken = sl_read_back_offer(kvstore->read_back, &whole);
+        }
     }
 }
 
@@ -69,7 +77,6 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
     } else {
         status = read_keys(request, ids, err);
     }
-    int n_read = 0;
     if (status == SL_OK) {
         for (size_t i = 0; i < n; i++) {
             own[i] = ids[i];
@@ -80,11 +87,8 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
         for (size_t i = 0; i < n; i++) {
             look(kvstore, &ids[i], is_new[i], &capsules[i]);
             pointers[i] = &capsules[i];
-            if (capsules[i].memory_bytes == 0 && capsules[i].disk_bytes > 0 && n_read < 1) { // the next call reads on
-                n_read++;
-                read_back(kvstore, &ids[i], request->keys[i]->n_tokens, sl_rpc_call_deadline_ns(call));
-            }
         }
+        read_back(kvstore, request, ids, capsules);
         Sluice__V1__ProtectReply reply = SLUICE__V1__PROTECT_REPLY__INIT;
         reply.n_capsules = n;
         reply.capsules = pointers;

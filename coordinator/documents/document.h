@@ -47,7 +47,7 @@ struct sl_document {
     int64_t capsule_bytes;   // as planned, until a store has it
     int64_t again_ns;        // while no store has it: when to read the text again; monotonic time
     int n_again;             // how often it was read again since a store last had it
-    struct sl_document *next;
+    struct sl_document *next; // in the registry; after the removal, of those that stores have to forget (keeper.c)
 };
 
 // Checks a name of a client. SL_ERR_INVALID: err begins with the field, and shows what is printable.

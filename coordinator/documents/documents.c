@@ -158,20 +158,25 @@ static enum sl_status check_tenant(const struct sl_documents *documents, const s
     for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
         if (strcmp(one->tenant, document->tenant) == 0) {
             n++;
-            bytes += one->capsule_bytes;
+            bytes += one->capsule_bytes + (int64_t)one->text_bytes;
             add_name(&names, one);
         }
     }
-    if (n >= documents->max_documents || documents->n_documents >= SL_MAX_DOCUMENTS) {
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "%" PRId64 " documents are the most allowed (--max-documents): delete one of %s", n, names.text);
+    if (n >= documents->max_documents) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "%" PRId64 " documents are the most allowed (--max-documents)%s%s",
+                       documents->max_documents, n > 0 ? ": delete one of " : "", names.text);
     }
-    if (document->capsule_bytes > documents->max_bytes - bytes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "%" PRId64 " bytes and %" PRId64 " bytes of documents exceed the %" PRId64
+    if (documents->n_documents >= SL_MAX_DOCUMENTS) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "all tenants together have %" PRId64 " documents, the most of a cluster%s%s",
+                       documents->n_documents, n > 0 ? ": delete one of " : "", names.text);
+    }
+    int64_t own_bytes = document->capsule_bytes + (int64_t)document->text_bytes;
+    if (own_bytes > documents->max_bytes - bytes) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "%" PRId64 " bytes of capsule and text, and %" PRId64 " bytes of documents, exceed the %" PRId64
                        " allowed (--document-bytes)%s%s",
-                       document->capsule_bytes, bytes, documents->max_bytes, n > 0 ? ": delete one of " : "",
-                       names.text);
+                       own_bytes, bytes, documents->max_bytes, n > 0 ? ": delete one of " : "", names.text);
     }
     return SL_OK;
 }
@@ -198,7 +203,7 @@ static enum sl_status check_store(const struct sl_documents *documents, const st
         add_text(&names, "%s%" PRId64 " of other tenants (%" PRId64 " bytes)", names.n > 0 ? ", " : "", n_others,
                  others_bytes);
     }
-    return sl_fail(err, SL_ERR_EXHAUSTED,
+    return sl_fail(err, SL_ERR_PRECONDITION,
                    "store %s has no room for %" PRId64 " bytes: half of its arena, %" PRId64
                    " bytes, may be documents; it holds %s. Delete one, or give the store a larger --arena",
                    store, document->capsule_bytes, most, names.n > 0 ? names.text : "none");
@@ -254,6 +259,10 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
         found == document ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
     if (status == SL_OK && documents->folder != NULL) {
         status = sl_document_file_remove(documents->folder, document, err);
+        if (status != SL_OK && document->reading) { // its call has failed, so it leaves the list in any case
+            sl_log_warn("documents", "%s was not added, but its file may stay: %s", document->name, err->text);
+            status = SL_OK;
+        }
     }
     if (status == SL_OK) {
         *at = found->next;

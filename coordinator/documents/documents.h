@@ -19,7 +19,7 @@ struct sl_documents;
 struct sl_documents_config {
     const char *folder;                  // "": none
     int64_t max_documents;               // of one tenant
-    int64_t max_bytes;                   // of one tenant's capsules
+    int64_t max_bytes;                   // of one tenant's capsules and texts
     const struct sl_salt_secret *secret; // of the tenants' salts; used only while the registry is opened
 };
 
@@ -33,8 +33,8 @@ void sl_documents_destroy(struct sl_documents **documents);
 
 /*
  * Enters a document that is about to be read, with capsule_bytes as planned; store: the one that will get its capsule, of
- * arena_bytes. The registry takes a reference. SL_ERR_EXISTS: the name is taken. SL_ERR_EXHAUSTED: the tenant or the
- * store may hold no more; err names the tenant's documents.
+ * arena_bytes. The registry takes a reference. SL_ERR_EXISTS: the name is taken. SL_ERR_PRECONDITION: the tenant or
+ * the store may hold no more; err names the tenant's documents.
  */
 enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
                                   int64_t arena_bytes, struct sl_error *err);
@@ -43,7 +43,8 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
 
 // Keeps a document whose capsule a store has. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written, and is still being read.
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
-// Removes a document from the registry and from the disk. SL_ERR_IO: it stays. SL_ERR_NOT_FOUND: another call removed it.
+// Removes a document from the registry and from the disk; err must not be NULL. SL_ERR_IO: it stays, unless it was still
+// being read. SL_ERR_NOT_FOUND: another call removed it.
 enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
 
 // Finds a document, with a reference of the caller's. SL_ERR_NOT_FOUND.
@@ -63,7 +64,7 @@ struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t
  */
 #define SL_DOCUMENT_LOST_MS 5000 // a store that was only restarted is back by then
 struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns);
-// Returns SL_ERR_EXHAUSTED if this store has no room for a document that it does not have.
+// Returns SL_ERR_PRECONDITION if this store has no room for a document that it does not have.
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
                                        const char *store, int64_t arena_bytes, struct sl_error *err);
 

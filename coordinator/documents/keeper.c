@@ -24,7 +24,9 @@ struct sl_document_keeper {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    bool stopping; // under the mutex
+    // Under the mutex:
+    bool stopping;
+    struct sl_document *removed; // a list, with a reference each: stores have to forget their capsules
     pthread_mutex_t telling;
     // Under `telling`, so that no store gets an older set after a newer one:
     struct sl_document *list[SL_MAX_DOCUMENTS];
@@ -99,14 +101,16 @@ void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
     pthread_mutex_unlock(&keeper->telling);
 }
 
-// Has all stores forget a capsule. One that does not answer evicts it as least recently used.
+// Has all stores forget a capsule, unless another document has it too. A store that does not answer evicts it as least
+// recently used. A call that adds the same text begins before or after this as a whole: it tells the stores first.
 static void forget(struct sl_document_keeper *keeper, const struct sl_document *document) {
     Sluice__V1__StoreKey key = key_of(document);
     Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
     request.key = &key;
     pthread_mutex_lock(&keeper->telling);
+    bool is_shared = sl_documents_share_capsule(keeper->documents, document);
     sl_registry_snapshot(keeper->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &keeper->stores);
-    for (int i = 0; i < keeper->stores.n; i++) {
+    for (int i = 0; i < keeper->stores.n && !is_shared; i++) {
         struct sl_error err = {0};
         struct sl_worker *store = keeper->stores.workers[i];
         if (sl_rpc_unary(sl_worker_channel(store), &sl_method_store_forget, &request.base, sl_deadline_in_ms(CALL_MS),
@@ -125,11 +129,27 @@ enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, stru
     if (status != SL_OK) {
         return status;
     }
-    sl_document_keeper_tell(keeper);
-    if (!sl_documents_share_capsule(keeper->documents, document)) {
-        forget(keeper, document);
-    }
+    pthread_mutex_lock(&keeper->mutex);
+    document->next = keeper->removed;
+    keeper->removed = sl_document_ref(document);
+    pthread_cond_signal(&keeper->changed);
+    pthread_mutex_unlock(&keeper->mutex);
     return SL_OK;
+}
+
+// Takes the list of removed documents.
+static struct sl_document *take_removed(struct sl_document_keeper *keeper) {
+    pthread_mutex_lock(&keeper->mutex);
+    struct sl_document *removed = keeper->removed;
+    keeper->removed = NULL;
+    pthread_mutex_unlock(&keeper->mutex);
+    return removed;
+}
+
+static struct sl_document *drop_first(struct sl_document *removed) {
+    struct sl_document *next = removed->next;
+    sl_document_unref(&removed);
+    return next;
 }
 
 static void end_expired(struct sl_document_keeper *keeper) {
@@ -150,11 +170,17 @@ static void *keeper_main(void *arg) {
     while (!keeper->stopping) {
         pthread_mutex_unlock(&keeper->mutex);
         end_expired(keeper);
+        struct sl_document *removed = take_removed(keeper);
         sl_document_keeper_tell(keeper);
+        while (removed != NULL) {
+            forget(keeper, removed);
+            removed = drop_first(removed);
+        }
         keeper->round_fn(keeper->arg);
         pthread_mutex_lock(&keeper->mutex);
         int64_t next_ns = sl_deadline_in_ms(ROUND_MS);
-        while (!keeper->stopping && sl_cond_wait_until(&keeper->changed, &keeper->mutex, next_ns) == SL_OK) {
+        while (!keeper->stopping && keeper->removed == NULL &&
+               sl_cond_wait_until(&keeper->changed, &keeper->mutex, next_ns) == SL_OK) {
         }
     }
     pthread_mutex_unlock(&keeper->mutex);
@@ -194,6 +220,9 @@ void sl_document_keeper_stop(struct sl_document_keeper **keeper_inout) {
     pthread_cond_broadcast(&keeper->changed);
     pthread_mutex_unlock(&keeper->mutex);
     pthread_join(keeper->thread, NULL);
+    while (keeper->removed != NULL) {
+        keeper->removed = drop_first(keeper->removed);
+    }
     pthread_cond_destroy(&keeper->changed);
     pthread_mutex_destroy(&keeper->telling);
     pthread_mutex_destroy(&keeper->mutex);

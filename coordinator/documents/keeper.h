@@ -22,6 +22,6 @@ void sl_document_keeper_stop(struct sl_document_keeper **keeper); // accepts NUL
 
 // Tells all stores now, as the thread does. Returns when each has answered or failed, within a few seconds.
 void sl_document_keeper_tell(struct sl_document_keeper *keeper);
-// Deletes a document: from the registry, then from the stores. As sl_documents_remove().
+// Removes a document from the registry, as sl_documents_remove(); the thread then has the stores forget its capsule.
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
                                          struct sl_error *err);

@@ -165,10 +165,10 @@ static void open_anew(struct sl_disk *disk) {
         return;
     }
     sl_disk_folder_close(&folder);
-    enum sl_status status = sl_disk_folder_open(disk->config.folder, disk->config.bytes, &folder, &err);
+    enum sl_status status =
+        sl_disk_folder_open(disk->config.folder, disk->config.bytes, disk->config.protected, &folder, &err);
     pthread_mutex_lock(&disk->mutex);
     if (status == SL_OK) {
-        sl_disk_folder_protect(folder, disk->config.protected);
         disk->folder = folder;
         disk->n_openings++;
         disk->failure[0] = '\0';
@@ -423,9 +423,8 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     pthread_mutex_init(&disk->mutex, NULL);
     sl_cond_init(&disk->recalled);
     disk->n_openings = 1;
-    enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, &disk->folder, err);
+    enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, config->protected, &disk->folder, err);
     if (status == SL_OK) {
-        sl_disk_folder_protect(disk->folder, config->protected);
         status = sl_queue_create(config->max_offers, &disk->offers, err);
     }
     if (status == SL_OK) {

@@ -236,8 +236,8 @@ int64_t sl_disk_folder_index_bytes(int64_t max_bytes) {
     return bytes > MAX_INDEX_BYTES ? MAX_INDEX_BYTES : bytes;
 }
 
-enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_disk_folder **folder_out,
-                                   struct sl_error *err) {
+enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
+                                   struct sl_disk_folder **folder_out, struct sl_error *err) {
     if (max_bytes < SL_DISK_MIN_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "--disk %s: give --disk-bytes, at least %lld", path,
                        (long long)SL_DISK_MIN_BYTES);
@@ -246,8 +246,10 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     if (!folder) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
     }
+    size_t index_bytes = (size_t)sl_disk_folder_index_bytes(max_bytes);
     folder->dir_fd = folder->owner_fd = -1;
     folder->max_bytes = max_bytes;
+    folder->protected = set;
     enum sl_status status = SL_OK;
     if ((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path) {
         status = sl_fail(err, SL_ERR_INVALID, "--disk: the folder's name is too long");
@@ -256,10 +258,14 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
         status = open_directory(folder, err);
     }
     if (status == SL_OK) {
-        status = sl_disk_index_create((size_t)sl_disk_folder_index_bytes(max_bytes), &folder->index, err);
+        status = sl_disk_index_create(index_bytes, &folder->index, err);
     }
     if (status == SL_OK) {
+        // Before it is known which are documents, nothing may be evicted, so all files are entered.
+        bool is_known = sl_protected_is_known(set);
+        sl_disk_index_limit(folder->index, is_known ? index_bytes : SIZE_MAX);
         status = restore_all(folder, err);
+        sl_disk_index_limit(folder->index, index_bytes);
     }
     if (status == SL_OK) {
         status = shrink_to(folder, folder->max_bytes, err);
@@ -286,10 +292,6 @@ void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
     }
     free(folder);
     *folder_inout = NULL;
-}
-
-void sl_disk_folder_protect(struct sl_disk_folder *folder, struct sl_protected *set) {
-    folder->protected = set;
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------------

@@ -25,16 +25,15 @@
 struct sl_disk_folder;
 
 /*
- * Opens the folder, or makes it (but not its parents). SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be
+ * Opens the folder, or makes it (but not its parents). set: the capsules that are not evicted, which must outlive the
+ * folder (NULL: none); while it is not known, the folder may exceed max_bytes. SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be
  * used; err names it and the remedy.
  */
-enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_disk_folder **folder_out,
-                                   struct sl_error *err);
+enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
+                                   struct sl_disk_folder **folder_out, struct sl_error *err);
 // Returns the memory that the index of a folder of max_bytes may take.
 int64_t sl_disk_folder_index_bytes(int64_t max_bytes);
 void sl_disk_folder_close(struct sl_disk_folder **folder);
-// Sets the capsules that are not evicted. Does not own the set, which must outlive the folder.
-void sl_disk_folder_protect(struct sl_disk_folder *folder, struct sl_protected *set);
 
 /*
  * Writes a capsule; evicts others for it. Calls go_on (may be NULL) between pieces. SL_ERR_EXISTS: it is on disk

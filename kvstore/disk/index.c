@@ -26,9 +26,9 @@ struct capsule {
 };
 
 struct sl_disk_index {
-    size_t max_bytes;
     pthread_mutex_t mutex;
     // Under the mutex:
+    size_t max_bytes;
     struct sl_hash_table by_key;
     size_t bytes;
     struct capsule *newest, *oldest;
@@ -44,6 +44,12 @@ enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **ind
     pthread_mutex_init(&index->mutex, NULL);
     *index_out = index;
     return SL_OK;
+}
+
+void sl_disk_index_limit(struct sl_disk_index *index, size_t max_bytes) {
+    pthread_mutex_lock(&index->mutex);
+    index->max_bytes = max_bytes;
+    pthread_mutex_unlock(&index->mutex);
 }
 
 // ---- keys (lock held) -----------------------------------------------------------------------------------------------

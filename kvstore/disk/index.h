@@ -19,7 +19,8 @@ struct sl_disk_entry {
 };
 
 enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **index_out, struct sl_error *err);
-void sl_disk_index_destroy(struct sl_disk_index **index); // accepts NULL, nulls
+void sl_disk_index_limit(struct sl_disk_index *index, size_t max_bytes); // another limit for what is added from now on
+void sl_disk_index_destroy(struct sl_disk_index **index);                // accepts NULL, nulls
 
 /*
  * Adds a capsule as the most recently used; no other may have its key. hashes: [head.n_hashes]. SL_AGAIN: there is no

@@ -25,7 +25,7 @@ struct node { // of the index
 struct sl_capsule_cache {
     struct sl_arena *arena;
     int64_t keep_ms;
-    size_t max_beside_bytes;
+    size_t max_beside_bytes, max_protected_bytes;
     struct sl_protected *protected; // NULL: none
     pthread_mutex_t mutex;
     struct sl_hash_table by_id;
@@ -45,6 +45,7 @@ enum sl_status sl_capsule_cache_create(struct sl_arena *arena, int64_t keep_ms,
     struct sl_arena_stats about;
     sl_arena_get_stats(arena, &about);
     capsule_cache->max_beside_bytes = about.capacity_bytes / BESIDE_SHARE;
+    capsule_cache->max_protected_bytes = about.capacity_bytes / SL_PROTECTED_SHARE;
     if (capsule_cache->max_beside_bytes < MIN_BESIDE_BYTES) {
         capsule_cache->max_beside_bytes = MIN_BESIDE_BYTES;
     }
@@ -226,17 +227,23 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
     return stored;
 }
 
-static bool may_go(const struct sl_capsule_cache *capsule_cache, const struct sl_stored *stored) {
-    return stored->n_pins == 0 && !sl_protected_has(capsule_cache->protected, &stored->keys.id);
-}
-
-// Call with the lock held. Returns the least recently used that may be evicted.
+// Call with the lock held. Returns the least recently used that may be evicted: of those that are not protected, or, if
+// there is none and protected ones exceed their share, of these. They are on disk, or their texts are read again.
 static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
-    struct sl_stored *stored = capsule_cache->oldest;
-    while (stored && (stored->kept_until_ns > now_ns || !may_go(capsule_cache, stored))) {
-        stored = stored->newer;
+    struct sl_stored *oldest_protected = NULL;
+    size_t protected_bytes = 0;
+    for (struct sl_stored *stored = capsule_cache->oldest; stored; stored = stored->newer) {
+        bool may_go = stored->n_pins == 0 && stored->kept_until_ns <= now_ns;
+        if (!sl_protected_has(capsule_cache->protected, &stored->keys.id)) {
+            if (may_go) {
+                return stored;
+            }
+            continue;
+        }
+        protected_bytes += stored->capsule.body_bytes;
+        oldest_protected = may_go && !oldest_protected ? stored : oldest_protected;
     }
-    return stored;
+    return protected_bytes > capsule_cache->max_protected_bytes ? oldest_protected : NULL;
 }
 
 // Call with the lock held.
@@ -401,8 +408,17 @@ int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64
 void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out) {
     pthread_mutex_lock(&capsule_cache->mutex);
     *stats_out = capsule_cache->stats;
+    size_t protected_bytes = 0, unpinned_bytes = 0; // of protected ones
     for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
-        stats_out->evictable_bytes += may_go(capsule_cache, stored) ? stored->capsule.body_bytes : 0;
+        bool is_protected = sl_protected_has(capsule_cache->protected, &stored->keys.id);
+        size_t bytes = stored->capsule.body_bytes;
+        protected_bytes += is_protected ? bytes : 0;
+        unpinned_bytes += is_protected && stored->n_pins == 0 ? bytes : 0;
+        stats_out->evictable_bytes += !is_protected && stored->n_pins == 0 ? bytes : 0;
+    }
+    if (protected_bytes > capsule_cache->max_protected_bytes) {
+        size_t excess_bytes = protected_bytes - capsule_cache->max_protected_bytes;
+        stats_out->evictable_bytes += excess_bytes < unpinned_bytes ? excess_bytes : unpinned_bytes;
     }
     pthread_mutex_unlock(&capsule_cache->mutex);
 }

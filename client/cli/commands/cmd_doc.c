@@ -50,7 +50,10 @@ static void show(const Sluice__V1__Document *document, bool json) {
            document->other_model ? ": NOT the cluster's: delete the document, and add it again" : "");
     printf("capsule      %s%s\n", sl_format_bytes((double)document->capsule_bytes, capsule, sizeof capsule),
            document->reading ? ", being read" : "");
-    printf("store        %s%s\n", document->store[0] ? document->store : "none now: the cluster reads the text again",
+    printf("store        %s%s\n",
+           document->store[0]      ? document->store
+           : document->other_model ? "none"
+                                   : "none now: the cluster reads the text again, unless --salt-file is another one",
            !document->store[0] ? ""
            : document->on_disk ? ", in memory and on disk"
                                : ", in memory only");

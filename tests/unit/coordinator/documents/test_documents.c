@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "coordinator/documents/documents.h"
@@ -138,28 +139,29 @@ static void test_documents_a_name_is_its_tenants_and_taken_once(void **state) {
 static void test_documents_a_full_tenant_and_a_full_store_say_what_they_hold(void **state) {
     (void)state;
     struct sl_error err = {0};
-    struct sl_documents *documents = open_registry(false, 2, 450); // and half of ARENA: 500
+    struct sl_documents *documents = open_registry(false, 2, 474); // with two texts of 12 bytes; and half of ARENA: 500
     assert_int_equal(add(documents, "acme", "one", 200, &err), SL_OK);
-    assert_int_equal(add(documents, "acme", "two", 251, &err), SL_ERR_EXHAUSTED);
-    assert_non_null(strstr(err.text, "exceed the 450 allowed"));
+    assert_int_equal(add(documents, "acme", "two", 251, &err), SL_ERR_PRECONDITION);
+    assert_non_null(
+        strstr(err.text, "263 bytes of capsule and text, and 212 bytes of documents, exceed the 474 allowed"));
     assert_non_null(strstr(err.text, "one (200 bytes)"));
     assert_int_equal(add(documents, "acme", "two", 250, &err), SL_OK);
-    assert_int_equal(add(documents, "acme", "three", 0, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(add(documents, "acme", "three", 0, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "2 documents are the most allowed"));
     assert_non_null(strstr(err.text, "one (200 bytes), two (250 bytes)"));
-    assert_int_equal(add(documents, "umbrella", "mine", 51, &err), SL_ERR_EXHAUSTED); // the store's half
+    assert_int_equal(add(documents, "umbrella", "mine", 51, &err), SL_ERR_PRECONDITION); // the store's half
     assert_non_null(strstr(err.text, "kvstore-0"));
     assert_non_null(strstr(err.text, "2 of other tenants (450 bytes)"));
     assert_null(strstr(err.text, "one (")); // but not their names
     assert_int_equal(add(documents, "umbrella", "mine", 50, &err), SL_OK);
-    assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "mine (50 bytes), 2 of other tenants"));
     // A refused document is not there, and a store that has lost a capsule has room again.
     assert_int_equal(count(documents, NULL), 3);
     struct sl_document *two = NULL;
     assert_int_equal(sl_documents_find(documents, "acme", "two", &two, &err), SL_OK);
     sl_documents_found(documents, two, "kvstore-1", 0, false); // another store never had it
-    assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_PRECONDITION);
     sl_documents_found(documents, two, "kvstore-0", 0, false);
     assert_int_equal(add(documents, "umbrella", "more", 250, &err), SL_OK);
     sl_document_unref(&two);
@@ -244,9 +246,67 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
     assert_null(sl_documents_lost(documents, 11, INT64_MAX));
     // Another store has documents of its own by now, and room for those that it has.
     struct sl_document *other = make("acme", "abd", 210);
-    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-2", ARENA, &err), SL_OK);
     sl_document_unref(&other);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+}
+
+static void test_documents_of_all_tenants_are_limited(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, SL_MAX_DOCUMENTS, 1 << 20);
+    char name[16];
+    for (int i = 0; i < SL_MAX_DOCUMENTS; i++) {
+        snprintf(name, sizeof name, "%d", SL_MAX_DOCUMENTS - i); // mostly inserted near the beginning
+        assert_int_equal(add(documents, "acme", name, 0, &err), SL_OK);
+    }
+    assert_int_equal(add(documents, "umbrella", "mine", 0, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "all tenants together have 4096 documents"));
+    sl_documents_destroy(&documents);
+    documents = open_registry(false, 0, 1 << 20);
+    assert_int_equal(add(documents, "acme", "one", 0, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "0 documents are the most allowed (--max-documents)"));
+    sl_documents_destroy(&documents);
+}
+
+// Puts a folder where the only document's file was, which neither write nor unlink can replace.
+static void block_file(char path_out[512]) {
+    DIR *dir = opendir(folder.path);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        if (strncmp(entry->d_name, "document-", 9) == 0) {
+            snprintf(path_out, 512, "%s/%s", folder.path, entry->d_name);
+        }
+    }
+    closedir(dir);
+    assert_int_equal(unlink(path_out), 0);
+    assert_int_equal(mkdir(path_out, 0700), 0);
+}
+
+static void test_documents_a_failed_one_leaves_the_list(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    char path[512] = "";
+    struct sl_documents *documents = open_registry(true, 1, 1000);
+    struct sl_document *document = make("acme", "gpl", 120), *found = NULL;
+    assert_int_equal(add(documents, "acme", "gpl", 120, &err), SL_OK);
+    block_file(path);
+    assert_int_equal(sl_documents_find(documents, "acme", "gpl", &found, &err), SL_OK);
+    assert_int_equal(sl_documents_remove(documents, found, &err),
+                     SL_ERR_IO); // a kept one stays, and may be deleted later
+    assert_int_equal(count(documents, NULL), 1);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(sl_documents_remove(documents, found, &err), SL_OK);
+    sl_document_unref(&found);
+
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_ERR_IO);
+    assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
+    assert_int_equal(count(documents, NULL), 0);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(add(documents, "acme", "gpl", 120, &err), SL_OK); // the name and the quota are free
     sl_document_unref(&document);
     sl_documents_destroy(&documents);
 }
@@ -336,6 +396,8 @@ int main(void) {
         cmocka_unit_test(test_documents_describe_what_stores_report),
         cmocka_unit_test(test_documents_end_at_their_time_and_share_capsules),
         cmocka_unit_test(test_documents_that_are_lost_are_read_again_ever_later),
+        cmocka_unit_test(test_documents_of_all_tenants_are_limited),
+        cmocka_unit_test_setup_teardown(test_documents_a_failed_one_leaves_the_list, setup, teardown),
         cmocka_unit_test_setup_teardown(test_documents_survive_the_process, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

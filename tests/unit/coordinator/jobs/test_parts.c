@@ -123,6 +123,9 @@ static void say(Sluice__V1__GenerateRequest *request, int what) {
     case 8:
         request->no_reuse = true;
         break;
+    case 9:
+        request->document = strdup("gpl");
+        break;
     default:
         request->max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
         request->max_new_tokens = 0;
@@ -142,7 +145,7 @@ static void test_what_does_not_fit_is_refused(void **state) {
     assert_int_equal(add(&parts, text_part("x"), &added, &err), SL_ERR_RANGE);
     assert_non_null(strstr(err.text, "--max-prompt"));
     assert_int_equal(add(&parts, ids_part(0, 1), &added, &err), SL_ERR_INVALID);
-    for (int said = 0; said < 10; said++) { // what belongs into the first message
+    for (int said = 0; said < 11; said++) { // what belongs into the first message
         Sluice__V1__GenerateRequest *greedy = text_part("");
         say(greedy, said);
         assert_int_equal(add(&parts, greedy, &added, &err), SL_ERR_INVALID);

@@ -142,7 +142,7 @@ static void test_folder_may_be_killed_before_any_call(void **state) {
         sl_disk_folder_close(&fixture->folder);
         pid_t child = fork();
         if (child == 0) {
-            if (sl_disk_folder_open(fixture->path, MAX_BYTES, &fixture->folder, NULL) == SL_OK) {
+            if (sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL) == SL_OK) {
                 fault_begin(&(struct fault){.kind = FAULT_KILLED, .at = at});
                 act(fixture, BIG);
             }
@@ -150,7 +150,7 @@ static void test_folder_may_be_killed_before_any_call(void **state) {
         }
         assert_int_equal(waitpid(child, &how, 0), child);
         assert_true(WIFEXITED(how) && WEXITSTATUS(how) <= 1);
-        assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
         assert_true(has(fixture, STAYS));
         check_after(fixture, BIG);
         begin_anew(fixture);
@@ -171,7 +171,7 @@ static void test_folder_opens_or_says_why_not(void **state) {
             fclose(fopen(path, "wb"));
             sl_disk_folder_close(&fixture->folder);
             fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = errors[i / 2], .at = at, .lasting = i % 2});
-            enum sl_status status = sl_disk_folder_open(fixture->path, MAX_BYTES, &fixture->folder, &err);
+            enum sl_status status = sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, &err);
             hit = fault_end();
             assert_true(status == SL_OK || strstr(err.text, fixture->path));
             assert_true(hit || status == SL_OK);

@@ -262,6 +262,44 @@ static void test_capsule_cache_a_document_is_not_evicted(void **state) {
     sl_protected_destroy(&protected);
 }
 
+// A store that was restarted with a smaller arena may read more documents back than have a place.
+static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[N_TOKENS];
+    struct sl_arena_stats arena;
+    struct sl_capsule_cache_stats stats;
+    struct sl_protected *protected = NULL;
+    struct sl_capsule_id *ids = malloc(1000 * sizeof *ids), first, id;
+    size_t n = 0;
+    assert_int_equal(sl_protected_create(0, &protected, NULL), SL_OK);
+    sl_capsule_cache_protect(fixture->capsule_cache, protected);
+    do {
+        make_tokens((int)n, 0, tokens);
+        assert_int_equal(put(fixture, tokens, false, &id), SL_OK);
+        ids[n++] = id;
+        sl_arena_get_stats(fixture->arena, &arena);
+    } while (n < 1000 && arena.used_bytes * 4 < arena.capacity_bytes * 3);
+    assert_in_range(n, 4, 999);
+    first = ids[0];
+    sl_protected_set(protected, ids, n);
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.evictable_bytes, stats.bytes - arena.capacity_bytes / 2);
+    make_tokens(1000, 0, tokens);
+    assert_int_equal(put(fixture, tokens, false, &id), SL_OK); // the youngest, and no document
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &id)); // it goes first
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &first)); // then the oldest document
+    while (sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX)) {
+    }
+    size_t bytes = stats.bytes / n;
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_in_range(stats.bytes, arena.capacity_bytes / 2 - bytes, arena.capacity_bytes / 2);
+    assert_int_equal(stats.evictable_bytes, 0);
+    sl_capsule_cache_protect(fixture->capsule_cache, NULL);
+    sl_protected_destroy(&protected);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_capsule_cache_finds_every_block_of_a_prefix, setup, teardown),
@@ -271,6 +309,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_capsule_cache_of_a_common_prefix_the_younger_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_refuses_what_was_not_announced, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_a_document_is_not_evicted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_documents_keep_half_of_the_arena, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_forgets_at_once_and_frees_behind_the_last_pin, setup,
                                         teardown),
     };

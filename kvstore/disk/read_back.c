@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see read_back.h.
+#include "kvstore/disk/read_back.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+#define TURN_MS       10000 // to wait for another read of the disk
+#define MAX_DOUBLINGS 6
+
+// A capsule that was not read back.
+struct pause {
+    struct sl_capsule_id id;
+    int64_t again_ns;
+    int n_failures;
+};
+
+struct sl_disk_reader {
+    struct sl_disk *disk;
+    struct sl_capsule_cache *capsule_cache;
+    struct sl_protected *protected;
+    int64_t pause_ms;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    // Under the mutex:
+    bool stopping, is_busy;
+    struct sl_prefix wanted;
+    struct pause *pauses; // [n_pauses]
+    size_t n_pauses;
+};
+
+// Call with the lock held.
+static struct pause *find_pause(struct sl_disk_reader *reader, const struct sl_capsule_id *id) {
+    for (size_t i = 0; i < reader->n_pauses; i++) {
+        if (memcmp(&reader->pauses[i].id, id, sizeof *id) == 0) {
+            return &reader->pauses[i];
+        }
+    }
+    return NULL;
+}
+
+// Call with the lock held. Drops the pauses of what is no document any more.
+static void drop_old_pauses(struct sl_disk_reader *reader) {
+    size_t n = 0;
+    for (size_t i = 0; i < reader->n_pauses; i++) {
+        if (sl_protected_has(reader->protected, &reader->pauses[i].id)) {
+            reader->pauses[n++] = reader->pauses[i];
+        }
+    }
+    reader->n_pauses = n;
+}
+
+// Call with the lock held. Without memory for a pause, the next call offers the capsule again.
+static void note_failure(struct sl_disk_reader *reader, const struct sl_capsule_id *id) {
+    struct pause *pause = find_pause(reader, id);
+    if (!pause) {
+        drop_old_pauses(reader);
+        struct pause *grown = realloc(reader->pauses, (reader->n_pauses + 1) * sizeof *grown);
+        if (!grown) {
+            return;
+        }
+        reader->pauses = grown;
+        pause = &grown[reader->n_pauses++];
+        *pause = (struct pause){.id = *id};
+    }
+    pause->again_ns = sl_deadline_in_ms(reader->pause_ms << pause->n_failures);
+    pause->n_failures += pause->n_failures < MAX_DOUBLINGS;
+}
+
+// Call with the lock held.
+static void note_success(struct sl_disk_reader *reader, const struct sl_capsule_id *id) {
+    struct pause *pause = find_pause(reader, id);
+    if (pause) {
+        *pause = reader->pauses[--reader->n_pauses];
+    }
+}
+
+static void *reader_main(void *arg) {
+    struct sl_disk_reader *reader = arg;
+    pthread_mutex_lock(&reader->mutex);
+    while (!reader->stopping) {
+        if (!reader->is_busy) {
+            sl_cond_wait_until(&reader->changed, &reader->mutex, SL_NO_DEADLINE);
+            continue;
+        }
+        struct sl_prefix wanted = reader->wanted;
+        pthread_mutex_unlock(&reader->mutex);
+        size_t at;
+        struct sl_stored *stored = sl_disk_recall(reader->disk, &wanted, 1, sl_deadline_in_ms(TURN_MS), &at);
+        if (stored) {
+            sl_capsule_cache_unpin(reader->capsule_cache, stored);
+        }
+        pthread_mutex_lock(&reader->mutex);
+        if (stored) {
+            note_success(reader, &wanted.id);
+        } else {
+            note_failure(reader, &wanted.id);
+        }
+        reader->is_busy = false;
+    }
+    pthread_mutex_unlock(&reader->mutex);
+    return NULL;
+}
+
+enum sl_status sl_read_back_create(struct sl_disk *disk, struct sl_capsule_cache *capsule_cache,
+                                   struct sl_protected *protected, int64_t pause_ms, struct sl_disk_reader **reader_out,
+                                   struct sl_error *err) {
+    struct sl_disk_reader *reader = calloc(1, sizeof *reader);
+    if (!reader) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
+    }
+    reader->disk = disk;
+    reader->capsule_cache = capsule_cache;
+    reader->protected = protected;
+    reader->pause_ms = pause_ms;
+    pthread_mutex_init(&reader->mutex, NULL);
+    sl_cond_init(&reader->changed);
+    enum sl_status status = sl_thread_start("read-back", reader_main, reader, &reader->thread, err);
+    if (status != SL_OK) {
+        pthread_cond_destroy(&reader->changed);
+        pthread_mutex_destroy(&reader->mutex);
+        free(reader);
+        return status;
+    }
+    *reader_out = reader;
+    return SL_OK;
+}
+
+void sl_read_back_destroy(struct sl_disk_reader **reader_inout) {
+    struct sl_disk_reader *reader = *reader_inout;
+    if (!reader) {
+        return;
+    }
+    pthread_mutex_lock(&reader->mutex);
+    reader->stopping = true;
+    pthread_cond_signal(&reader->changed);
+    pthread_mutex_unlock(&reader->mutex);
+    pthread_join(reader->thread, NULL);
+    pthread_cond_destroy(&reader->changed);
+    pthread_mutex_destroy(&reader->mutex);
+    free(reader->pauses);
+    free(reader);
+    *reader_inout = NULL;
+}
+
+bool sl_read_back_offer(struct sl_disk_reader *reader, const struct sl_prefix *whole) {
+    if (!reader) {
+        return true;
+    }
+    pthread_mutex_lock(&reader->mutex);
+    const struct pause *pause = find_pause(reader, &whole->id);
+    bool is_taken = reader->is_busy || !pause || pause->again_ns <= sl_now_ns();
+    if (is_taken && !reader->is_busy) {
+        reader->is_busy = true;
+        reader->wanted = *whole;
+        pthread_cond_signal(&reader->changed);
+    }
+    pthread_mutex_unlock(&reader->mutex);
+    return is_taken;
+}
