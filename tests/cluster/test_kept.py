@@ -91,7 +91,7 @@ def test_up_says_which_texts_fit():
                                     capture_output=True, text=True, timeout=120 * SLOW, env=env, stdin=subprocess.DEVNULL)
                 assert up.returncode == 0 and (line in up.stdout if line else "arena  " not in up.stdout), up
             address = re.search(r"^ready rpc=(\S+)", up.stdout, re.M).group(1)
-            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:  # such a text is admitted
+            with connect(address) as channel:  # such a text is admitted
                 request = inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(104857 - 16)), recipe="full", max_new_tokens=16)
                 job = stub(channel.unary_unary, "sluice.v1.Inference.Submit")(request, timeout=60 * SLOW).job_id
                 stub(channel.unary_unary, "sluice.v1.Inference.Cancel")(inference.JobRequest(job_id=job), timeout=60 * SLOW)

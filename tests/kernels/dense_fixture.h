@@ -121,3 +121,31 @@ static inline struct sl_matrix random_matrix(int64_t n, int64_t k, enum sl_dtype
     *owner_out = block;
     return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n, dtype}}};
 }
+
+// Returns a matrix as f32 numbers, as its format rounds them, to multiply exactly.
+static inline struct sl_matrix as_numbers(const struct sl_matrix *w, float **owner_out) {
+    size_t groups = (size_t)sl_weight_groups(w->k);
+    float *numbers = malloc((size_t)(w->n * w->k) * sizeof *numbers);
+    int8_t *codes = malloc((size_t)w->k);
+    uint16_t *scales = malloc(groups * sizeof *scales);
+    assert_true(numbers && codes && scales);
+    for (int64_t j = 0; j < w->n; j++) {
+        float *row = numbers + j * w->k;
+        if (w->format == SL_WEIGHT_STORED || w->format == SL_WEIGHT_CODES) {
+            sl_weight_widen_row(w, j, row);
+            continue;
+        }
+        sl_weight_quantize_row(w, j, codes, scales);
+        for (int64_t i = 0; i < w->k; i++) {
+            row[i] = sl_f16_to_f32(scales[i / SL_WEIGHT_GROUP]) * (float)codes[i];
+        }
+    }
+    free(codes), free(scales);
+    *owner_out = numbers;
+    struct sl_matrix out = *w;
+    out.format = SL_WEIGHT_STORED;
+    out.dtype = SL_F32;
+    memset(out.parts, 0, sizeof out.parts);
+    out.parts[0] = (struct sl_rows){(const char *)numbers, w->n, SL_F32};
+    return out;
+}
