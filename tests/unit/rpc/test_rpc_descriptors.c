@@ -19,7 +19,7 @@ static size_t file_named(const struct sl_rpc_files *files, const char *name) {
 
 static void parse(struct sl_rpc_files *files) {
     assert_int_equal(sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, files, NULL), SL_OK);
-    assert_int_equal(files->n_files, 10);
+    assert_int_equal(files->n_files, 11);
 }
 
 static void test_files_resolve_symbols(void **state) {
@@ -35,6 +35,7 @@ static void test_files_resolve_symbols(void **state) {
         {"sluice.v1.Finished.STOP_TOKEN", "sluice/v1/inference.proto"},
         {"sluice.v1.Decode.Run", "sluice/v1/worker.proto"},
         {"sluice.v1.Cluster", "sluice/v1/cluster.proto"},
+        {"sluice.v1.Documents.Add", "sluice/v1/documents.proto"},
         {"grpc.reflection.v1.ServerReflection", "grpc/reflection/v1/reflection.proto"},
         {"grpc.reflection.v1alpha.ServerReflection", "grpc/reflection/v1alpha/reflection.proto"},
     };
