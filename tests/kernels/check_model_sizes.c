@@ -25,6 +25,7 @@ static struct {
 
 static const struct sl_ops *expected; // the tier
 static struct sl_stream *threads;     // of it
+static double slack = 1.0;            // factor of tolerances: the tile unit rounds both sides to bf16
 
 // --- comparing -------------------------------------------------------------------------------------------------------
 
@@ -37,6 +38,7 @@ static void *poisoned(size_t bytes) {
 
 // The root of the mean square of the errors is held to `tolerance` of that of what is expected, and every error to 50 times as much.
 static void assert_near(const char *what, const float *got, const float *want, size_t n, double tolerance) {
+    tolerance *= slack;
     double errors = 0, all = 0, most = 0;
     size_t worst = 0;
     for (size_t i = 0; i < n; i++) {
@@ -67,6 +69,7 @@ static void assert_same(const char *what, const void *got, const void *want, siz
 }
 
 static int rounds_of(const char *name) {
+    slack = strncmp(name, "amx", 3) == 0 ? 3.0 : 1.0;
     return is_emulated(name) ? ROUNDS_EMULATED : 1;
 }
 
@@ -407,8 +410,13 @@ struct product {
     bool reading;
 };
 
-// Multiplies x that bf16 represents exactly: a device rounds it, the tier does not. The tier gets codes as numbers: with
-// codes it would round x to bytes.
+// Returns true where products with codes take bytes of x, as they do on `expected`.
+static bool by_bytes(const char *name, const struct product *p) {
+    return p->format != SL_WEIGHT_STORED && !is_device(name) && !(p->reading && strncmp(name, "amx", 3) == 0);
+}
+
+// Multiplies x that bf16 represents exactly: a device rounds it, the tier does not. Where bytes are not compared with
+// bytes, `expected` gets codes as numbers. Tier amx makes bf16 of codes for rows of a prompt.
 static void check_product(const struct product *p, struct sl_matrix w) {
     w.format = p->format;
     w.gated = p->gated;
@@ -424,7 +432,7 @@ static void check_product(const struct product *p, struct sl_matrix w) {
     y[1] = poisoned((size_t)(p->m * columns) * sizeof(float));
     for (const char *const *name = tested(); *name != NULL; name++) {
         WITH_EACH(*name, ops, stream, device) {
-            struct sl_matrix packed = device ? w : exact;
+            struct sl_matrix packed = device || by_bytes(*name, p) ? w : exact;
             assert_int_equal(ops->pack(stream, &packed, NULL), SL_OK);
             size_t bytes = ops->matmul_scratch(&packed, p->m);
             void *scratch = bytes > 0 ? poisoned(bytes) : NULL;
@@ -442,7 +450,8 @@ static void check_product(const struct product *p, struct sl_matrix w) {
         }
         snprintf(text, sizeof text, "matmul %s, %lld rows%s", p->name, (long long)p->m,
                  p->reading ? " of a prompt" : "");
-        assert_near(text, y[1], y[0], (size_t)(p->m * columns), 2e-4);
+        bool rounds = p->reading && p->format != SL_WEIGHT_STORED && strcmp(*name, "amx") == 0;
+        assert_near(text, y[1], y[0], (size_t)(p->m * columns), rounds ? 4e-3 : 2e-4);
     }
     free(x), free(y[0]), free(y[1]), free(numbers);
 }
