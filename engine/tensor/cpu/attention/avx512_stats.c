@@ -9,14 +9,7 @@ static inline __m512 weight(const float *scores, const float *lse) {
     const __m512 shift = _mm512_set1_ps(12583039.0f);
     __m512 x = _mm512_sub_ps(_mm512_load_ps(scores), _mm512_set1_ps(*lse));
     __m512 t = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), shift), n = _mm512_sub_ps(t, shift);
-    __m512 f = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    f = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), f);
-    __m512 p = _mm512_set1_ps(0.00831252019f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0418901569f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.166671146f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.499992315f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    __m512 p = sl_avx512_exp_fraction(x, n);
     __m512 power = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
     return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-86.98f), _CMP_NLT_UQ), p, power);
 }
