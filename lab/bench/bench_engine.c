@@ -4,9 +4,10 @@
  *
  * Design: prefill is arithmetic: its GFLOP/s are compared with the best of our own matmul on large matrices of the
  *         model's type, and that with the peak rate of its instructions. Decoding is memory reads: the weights once
- *         per step and the KV cache of every session, compared with a plain sum over a large buffer. A model that
- *         fits into a cache may exceed 100% of that. lab/bench/rig/cell.h defines the cells. A figure is the median
- *         of its runs: up to --runs, but no more once they have taken --seconds; bounds are the best of several runs.
+ *         per step and the KV cache of every session, compared with a plain sum over a large buffer right before each
+ *         run: on a shared machine it halves and doubles within seconds. A model that fits into a cache may exceed 100%
+ *         of that. lab/bench/rig/cell.h defines the cells. A figure is the median of its runs: up to --runs, but no
+ *         more once they have taken --seconds; bounds are the best of several runs.
  *         The models and their cells are data: sl_synthetic_geometries[], plan[] and its aims. Random models are
  *         written to disk, mapped, and unlinked immediately, so that no file remains however the process ends.
  */
@@ -295,15 +296,18 @@ static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
 // Writes medians; those of ranks are 0 if there is only one rank. spent_out: sum over all runs of one rank.
 static enum sl_status time_cell(struct bench *b, double *median_out, double *of_ranks_out, double *spent_out,
                                 struct sl_error *err) {
-    double seconds[MAX_RUNS], of_ranks[MAX_RUNS] = {0}, spent = 0.0;
-    size_t runs = 0;
+    double seconds[MAX_RUNS], of_ranks[MAX_RUNS] = {0}, read_gbps[MAX_RUNS], spent = 0.0;
+    size_t runs = 0, bytes;
     enum sl_status status = sl_rig_warm_up(&b->rig, err);
     status = status == SL_OK && b->options.ranks > 1 ? sl_rig_warm_up(&b->ranks, err) : status;
     sl_breakdown_reset();
     while (status == SL_OK && runs < (size_t)b->options.runs && (runs == 0 || spent < b->options.seconds)) {
         sl_bench_progress("%s: %s, run %zu of %" PRId64 " at most", b->label, b->rig.cell.name, runs + 1,
                           b->options.runs);
-        status = sl_rig_run(&b->rig, &seconds[runs], err);
+        if (!b->rig.cell.prefill) {
+            status = sl_peak_read_gbps(b->computing.team, &b->signals, &bytes, &read_gbps[runs], err);
+        }
+        status = status == SL_OK ? sl_rig_run(&b->rig, &seconds[runs], err) : status;
         if (status == SL_OK && b->options.ranks > 1) {
             status = sl_rig_run(&b->ranks, &of_ranks[runs], err);
         }
@@ -313,6 +317,7 @@ static enum sl_status time_cell(struct bench *b, double *median_out, double *of_
         *spent_out = spent;
         *median_out = sl_bench_median(seconds, runs);
         *of_ranks_out = sl_bench_median(of_ranks, runs);
+        b->read_gbps = b->rig.cell.prefill ? b->read_gbps : sl_bench_median(read_gbps, runs);
     }
     return status;
 }
