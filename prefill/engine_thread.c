@@ -353,7 +353,7 @@ static bool passes_full(const struct stepper *stepper) {
     return full;
 }
 
-// Describes an open job to the schedule: its next step is a layer of a pass in progress, or a chunk.
+// Describes an open job to the schedule: its next step is a layer of its chunk.
 static struct sl_schedule_job describe(const struct stepper *stepper, const struct sl_prefill_job *job) {
     int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
     int64_t end = begin + sl_reader_next_tokens(job->reader);
@@ -361,7 +361,7 @@ static struct sl_schedule_job describe(const struct stepper *stepper, const stru
     int n_layers = stepper->prefill->node.runtime.config->n_layers;
     return (struct sl_schedule_job){.ticket = job->ticket,
                                     .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
-                                    .next = job->pass ? chunk / n_layers : chunk};
+                                    .next = chunk / n_layers};
 }
 
 // Returns the job whose turn it is. NULL: none is open, or all wait for copies. While no pass can begin, only jobs with
@@ -476,18 +476,11 @@ static void take_turn(struct stepper *stepper) {
     }
 }
 
-// Returns the position where attention costs as much as the weights do: multiply-adds of the weights per token and
-// layer, divided by those of attending to one slot.
-static double half_position(const struct sl_model_config *model) {
-    double q = (double)model->n_heads * model->head_dim, kv = (double)model->n_kv_heads * model->head_dim;
-    double weights = (double)model->hidden * (2 * q + 2 * kv + 3.0 * model->intermediate);
-    return weights / (2 * q);
-}
-
 void *sl_prefill_engine_main(void *arg) {
     struct sl_prefill *prefill = arg;
     struct stepper here = {.prefill = prefill,
-                           .half = half_position(prefill->node.runtime.config),
+                           .half = sl_reader_half_position(prefill->node.runtime.config),
+                           .schedule = {.patience = SL_SCHEDULE_PATIENCE},
                            .activations = {sl_engine_activations(prefill->node.runtime.engine)},
                            .most_passes = MAX_PASSES};
     struct stepper *stepper = &here;

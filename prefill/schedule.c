@@ -18,10 +18,11 @@ int sl_schedule_next(struct sl_schedule *schedule, const struct sl_schedule_job 
         chosen = shorter(&jobs[i], &jobs[chosen]) ? i : chosen;
     }
     if (jobs[oldest].ticket != schedule->oldest) {
-        *schedule = (struct sl_schedule){.oldest = jobs[oldest].ticket};
+        schedule->oldest = jobs[oldest].ticket;
+        schedule->owed = 0;
     }
     // A step of its own also earns the oldest job its share of that step, so the debt must cover only the rest.
-    if (schedule->owed >= (1 - SL_SCHEDULE_SHARE) * jobs[oldest].next) {
+    if (schedule->owed >= (1 - SL_SCHEDULE_SHARE) * jobs[oldest].next && schedule->owed >= schedule->patience) {
         chosen = oldest;
     }
     schedule->owed += SL_SCHEDULE_SHARE * jobs[chosen].next - (chosen == oldest ? jobs[oldest].next : 0);

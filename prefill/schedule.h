@@ -11,7 +11,9 @@
  *             owed -= work            for every step of the oldest; never below 0
  *             owed  = 0               when another becomes the oldest
  *
- *         The oldest job goes first as soon as `owed` covers a step of its own. Every job becomes the oldest when those
+ *         The oldest job goes first as soon as `owed` covers a step of its own, and exceeds `patience`. Patience lets a
+ *         few short prompts through without a pause: a layer at the end of a long prompt takes longer than all layers of
+ *         a short one. The oldest job then gets what it is owed between them. Every job becomes the oldest when those
  *         before it have ended, and each of those had its share. So no job starves, whatever other jobs arrive.
  *
  *         Work is not counted in tokens, but in units of a token at the beginning of a prompt. Attention grows with the
@@ -24,11 +26,13 @@
 
 #include <stdint.h>
 
-#define SL_SCHEDULE_SHARE 0.25 // minimum share of all work for the oldest job
+#define SL_SCHEDULE_SHARE    0.25                       // minimum share of all work for the oldest job
+#define SL_SCHEDULE_PATIENCE (SL_SCHEDULE_SHARE * 4096) // a prefill worker's: the share of eight prompts of 512 tokens
 
-struct sl_schedule { // zero-initialized
+struct sl_schedule { // zero-initialized, except patience
     int64_t oldest;  // ticket of the job that `owed` belongs to
     double owed;
+    double patience; // constant
 };
 
 struct sl_schedule_job {

@@ -75,6 +75,37 @@ int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
     return shared > 0 ? shared : 0;
 }
 
+double sl_reader_half_position(const struct sl_model_config *model) {
+    double q = (double)model->n_heads * model->head_dim, kv = (double)model->n_kv_heads * model->head_dim;
+    double weights = (double)model->hidden * (2 * q + 2 * kv + 3.0 * model->intermediate);
+    return weights / (2 * q);
+}
+
+// Returns whether the bits of everything that is read are the same however the prompt is cut: no slot is evicted, and no
+// statistics are summed chunk by chunk.
+static bool cuts_freely(const struct sl_reader *reader) {
+    bool free = !sl_recipe_evicts(&reader->plan->recipe) && !reader->attends_elsewhere && !reader->wants.lse &&
+                !reader->wants.importance;
+    for (int layer = 0; free && layer < reader->plan->geometry.n_layers; layer++) {
+        free = reader->plan->work[layer].n_states == 0;
+    }
+    return free;
+}
+
+/*
+ * Returns the tokens of a chunk: the recipe's, or less where a layer would take more than twice as long as at the
+ * prompt's beginning. So another prompt never waits long for a layer, and attention, which is then most of the work,
+ * loses nothing.
+ */
+static int64_t chunk_at(const struct sl_reader *reader, int64_t done) {
+    int64_t chunk = reader->plan->recipe.chunk_tokens, least = reader->runtime->device->ops->full_rows / 4;
+    double cost = 1 + (double)done / sl_reader_half_position(reader->runtime->config);
+    for (; cost > 2 && chunk % 2 == 0 && chunk / 2 >= least && cuts_freely(reader); cost /= 2) {
+        chunk /= 2;
+    }
+    return chunk;
+}
+
 /*
  * Returns where the next chunk ends. Chunks end at multiples of the chunk size even in a resumed job, so that it
  * repeats the original's chunks. A chunk also ends where the prompt's tail begins, which is not compressed like its
@@ -85,7 +116,7 @@ int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
  */
 static int64_t next_end(const struct sl_reader *reader) {
     const struct sl_recipe *recipe = &reader->plan->recipe;
-    int64_t done = reader->session->n_tokens, chunk = recipe->chunk_tokens, body = sl_plan_body_tokens(reader->plan);
+    int64_t done = reader->session->n_tokens, chunk = chunk_at(reader, done), body = sl_plan_body_tokens(reader->plan);
     int64_t shared = sl_reader_shared_tokens(reader->plan), end = (done / chunk + 1) * chunk;
     if (reader->n_fed > 0) {
         return done + reader->n_fed;

@@ -31,7 +31,12 @@ enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl
                                 struct sl_error *err);
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken
 
-// Returns how many tokens the next pass reads: a chunk, or the rest of the prompt; 0: all has been read.
+// Returns the position where attention costs as much as the weights do: multiply-adds of the weights per token and
+// layer, divided by those of attending to one slot.
+double sl_reader_half_position(const struct sl_model_config *model);
+
+// Returns how many tokens the next pass reads: a chunk (far into a prompt a part of one, where that changes no bit), or
+// the rest of the prompt; 0: all has been read.
 int64_t sl_reader_next_tokens(const struct sl_reader *reader);
 
 // For measurements: makes the next pass read n_tokens regardless of chunks, not end the prompt, and write the logits

@@ -90,8 +90,8 @@ static void test_schedule_takes_what_is_only_to_be_finished(void **state) {
 
 // Short jobs without end: in every stretch of work the oldest has its share, but for a step of its own and one of
 // another's.
-static void assert_share(double long_step, double short_step) {
-    struct sl_schedule schedule = {0};
+static void assert_share(double long_step, double short_step, double patience) {
+    struct sl_schedule schedule = {.patience = patience};
     double own = 0, all = 0, worst = 0, most_ahead = 0;
     for (int64_t i = 0; i < 5000; i++) {
         struct sl_schedule_job jobs[2] = {{.ticket = 1, .left = 1e9, .next = long_step},
@@ -103,16 +103,40 @@ static void assert_share(double long_step, double short_step) {
         worst = fmax(worst, behind + most_ahead); // since the moment when it was furthest ahead
         most_ahead = fmax(most_ahead, -behind);
     }
-    assert_true(worst <= long_step + short_step);
+    assert_true(worst <= long_step + short_step + patience);
     assert_true(own <= SL_SCHEDULE_SHARE * all + long_step); // and no more than that beside shorter ones
 }
 
 static void test_schedule_gives_the_oldest_its_share(void **state) {
     (void)state;
-    assert_share(10, 10);
-    assert_share(10, 500); // small steps beside large ones
-    assert_share(500, 10); // and the other way
-    assert_share(7, 11);
+    assert_share(10, 10, 0);
+    assert_share(10, 500, 0); // small steps beside large ones
+    assert_share(500, 10, 0); // and the other way
+    assert_share(7, 11, 0);
+    assert_share(10, 10, 1000);
+    assert_share(500, 10, 1000);
+}
+
+// A few short jobs pass without a pause; then the oldest gets what it is owed before the next ones count.
+static void test_schedule_has_patience(void **state) {
+    (void)state;
+    struct sl_schedule schedule = {.patience = 100};
+    struct sl_schedule_job jobs[2] = {{.ticket = 1, .left = 1000, .next = 40},
+                                      {.ticket = 2, .left = 400, .next = STEP}};
+    int n_jobs = 2;
+    for (int i = 0; i < 40; i++) { // 400 units of work: 100 are owed
+        assert_int_equal(turn(&schedule, jobs, &n_jobs), 2);
+    }
+    assert_true(schedule.owed == 100);
+    for (int i = 0; i < 4; i++) { // alone
+        assert_int_equal(turn(&schedule, jobs, &n_jobs), 1);
+    }
+    assert_true(schedule.owed == 0);
+    jobs[n_jobs++] = (struct sl_schedule_job){.ticket = 3, .left = 600, .next = STEP};
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(turn(&schedule, jobs, &n_jobs), 3);
+    }
+    assert_int_equal(turn(&schedule, jobs, &n_jobs), 1); // patience has ended
 }
 
 /*
@@ -192,6 +216,7 @@ int main(void) {
         cmocka_unit_test(test_schedule_owes_the_next_oldest_from_the_beginning),
         cmocka_unit_test(test_schedule_takes_what_is_only_to_be_finished),
         cmocka_unit_test(test_schedule_gives_the_oldest_its_share),
+        cmocka_unit_test(test_schedule_has_patience),
         cmocka_unit_test(test_schedule_starves_nobody),
         cmocka_unit_test(test_schedule_work_grows_with_the_position),
     };

@@ -15,7 +15,8 @@
 #include "engine/runner/reading.h"
 #include "tests/unit/capsule_body.h"
 
-#define MAX_TOKENS  640
+#define MAX_TOKENS  2304
+#define MAX_ROWS    640
 #define ARENA_BYTES ((size_t)32 << 20)
 
 struct fixture {
@@ -26,7 +27,7 @@ struct fixture {
 
 static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
-    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = MAX_TOKENS};
+    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = MAX_ROWS};
     assert_int_equal(sl_runtime_open(&config, &f->runtime, NULL), SL_OK);
     assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &f->arena, NULL), SL_OK);
     for (int i = 0; i < MAX_TOKENS; i++) {
@@ -115,14 +116,14 @@ static struct reading read_prompt(struct fixture *f, const char *text, int64_t n
     return reading;
 }
 
-static void assert_ends(const struct reading *reading, const int64_t *ends, int n) {
-    assert_int_equal(reading->n_ends, n);
+static void assert_ends(struct reading reading, const int64_t *ends, int n) {
+    assert_int_equal(reading.n_ends, n);
     for (int i = 0; i < n; i++) {
-        assert_int_equal(reading->ends[i], ends[i]);
+        assert_int_equal(reading.ends[i], ends[i]);
     }
 }
 #define ASSERT_ENDS(reading, ...)                                                                                      \
-    assert_ends(&(reading), (const int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
+    assert_ends((reading), (const int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
 
 static void test_reader_cuts_at_chunks_and_where_the_tail_begins(void **state) {
     struct reading reading = read_prompt(*state, "h2o,budget=96,chunk=128", 300);
@@ -189,6 +190,29 @@ static uint8_t *body_of(struct sl_reader *reader, size_t *bytes_out) {
     uint8_t *body = malloc(*bytes_out);
     copy_body(sl_reader_session(reader), body);
     return body;
+}
+
+// Far into a prompt chunks are parts of the recipe's, unless statistics are summed chunk by chunk; no bit depends on it.
+static void test_reader_cuts_smaller_far_into_a_prompt(void **state) {
+    struct fixture *f = *state;
+    ASSERT_ENDS(read_prompt(f, "h2o,budget=1024,chunk=512", 2304), 512, 1024, 1536, 2048, 2304);
+    ASSERT_ENDS(read_prompt(f, "full,format=int4,chunk=512", 2304), 512, 1024, 1536, 1792, 2048, 2304);
+    uint8_t *bodies[2];
+    size_t bytes[2];
+    const char *const recipes[2] = {"full,format=int4,chunk=512", "full,format=int4,chunk=64"}; // never cut smaller
+    for (int i = 0; i < 2; i++) {
+        struct prompt prompt;
+        open_prompt(f, &prompt, recipes[i], 2304);
+        for (bool done = false; !done;) {
+            assert_int_equal(sl_reading_step(prompt.reader, &done, NULL), SL_OK);
+        }
+        bodies[i] = body_of(prompt.reader, &bytes[i]);
+        close_prompt(&prompt);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(bodies[0], bodies[1], bytes[0]);
+    free(bodies[0]);
+    free(bodies[1]);
 }
 
 // The prompt has the bits that it has when it is read alone.
@@ -374,6 +398,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reader_cuts_at_chunks_and_where_the_tail_begins),
         cmocka_unit_test(test_reader_never_cuts_the_window_that_decides),
+        cmocka_unit_test(test_reader_cuts_smaller_far_into_a_prompt),
         cmocka_unit_test(test_reader_hands_on_layers_as_they_become_final),
         cmocka_unit_test(test_reading_of_several_prompts_has_the_bits_of_each_alone),
         cmocka_unit_test(test_reading_stands_still_while_another_pass_runs),
