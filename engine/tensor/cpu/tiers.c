@@ -101,7 +101,7 @@ static const struct {
       sl_avx2_scan_fill}},
     {"avx512", has_avx512, always, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
     {"avx512vnni", has_avx512vnni, always, {sl_avx512vnni_dense_fill}},
-    {"avx512bf16", has_avx512bf16, has_no_tiles, {sl_avx512bf16_dense_fill}},
+    {"avx512bf16", has_avx512bf16, has_no_tiles, {sl_avx512bf16_dense_fill, sl_avx512bf16_kv_fill}},
     {"amx2", has_amx, never, {sl_amx_dense_fill, sl_amx2_dense_fill, sl_amx2_kv_fill}},
     {"amx", has_amx, always, {sl_amx_dense_fill, sl_amx_kv_fill}},
 #elif defined(__aarch64__)

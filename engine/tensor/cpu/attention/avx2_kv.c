@@ -168,13 +168,14 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
     sl_avx2_multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
 }
 
-void sl_avx2_attend_pages(sl_attend_page_fn *attend_page_by, const struct sl_kv_block *b, uint32_t page_begin,
-                          uint32_t page_end, const struct sl_kv_partial *partial) {
+void sl_avx2_attend_pages(sl_load_queries_fn *load_queries, sl_attend_page_fn *attend_page_by,
+                          const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                          const struct sl_kv_partial *partial) {
     size_t d = (size_t)b->args->head_dim, wide = (size_t)sl_avx2_n_strips((int)d) * SL_STRIP;
     const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
     struct sl_attend_scratch s;
     s.of_page.page = -1;
-    sl_avx2_load_queries(&call, b->head, b->begin, b->n, &s.of_page, s.q);
+    load_queries(&call, b->head, b->begin, b->n, &s.of_page, s.q);
     memset(s.out, 0, (size_t)b->n * wide * sizeof *s.out);
     for (int v = 0; v < b->n; v++) {
         s.states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
@@ -191,7 +192,7 @@ void sl_avx2_attend_pages(sl_attend_page_fn *attend_page_by, const struct sl_kv_
 
 void sl_avx2_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                           const struct sl_kv_partial *partial) {
-    sl_avx2_attend_pages(attend_page, b, page_begin, page_end, partial);
+    sl_avx2_attend_pages(sl_avx2_load_queries, attend_page, b, page_begin, page_end, partial);
 }
 
 // --- the entries -----------------------------------------------------------------------------------------------------

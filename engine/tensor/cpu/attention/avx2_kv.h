@@ -72,8 +72,9 @@ struct sl_avx2_call {
 void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles);
 
 // Writes q[n][d] = query vectors [begin, begin + n) of a KV head, scaled and rotated.
-void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
-                          struct sl_page_angles *of_page, float *q);
+typedef void sl_load_queries_fn(const struct sl_avx2_call *call, int head, int64_t begin, int n,
+                                struct sl_page_angles *of_page, float *q);
+sl_load_queries_fn sl_avx2_load_queries;
 
 // Writes the K^T tile of a page of a KV head, rotated.
 void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
@@ -109,9 +110,9 @@ typedef void sl_attend_page_fn(const struct sl_kv_block *b, uint32_t page, uint3
 void sl_avx2_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                           const struct sl_kv_partial *partial);
 
-// Implements a sl_kv_block_fn with a tier's function for one page.
-void sl_avx2_attend_pages(sl_attend_page_fn *attend_page, const struct sl_kv_block *b, uint32_t page_begin,
-                          uint32_t page_end, const struct sl_kv_partial *partial);
+// Implements a sl_kv_block_fn with a tier's functions for queries and for one page. Only attend_page reads s->q.
+void sl_avx2_attend_pages(sl_load_queries_fn *load_queries, sl_attend_page_fn *attend_page, const struct sl_kv_block *b,
+                          uint32_t page_begin, uint32_t page_end, const struct sl_kv_partial *partial);
 
 // --- entries of the table in other files -----------------------------------------------------------------------------
 
@@ -136,8 +137,7 @@ typedef void sl_add_rows_fn(const struct sl_stats_rows *rows, bool square, bool 
 
 struct sl_avx2_scorer {
     // converts n <= SL_STATS_BLOCK vectors, as sl_avx2_load_queries()
-    void (*load_queries)(const struct sl_avx2_call *call, int head, int64_t begin, int n,
-                         struct sl_page_angles *of_page, float *q);
+    sl_load_queries_fn *load_queries;
     // converts a page, as sl_avx2_load_keys()
     void (*load_keys)(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                       float *tile);
