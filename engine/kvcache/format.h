@@ -8,7 +8,7 @@
  *         SL_KV_WITH_FORMAT().
  *
  * To add a format: a line here; a field of the same name in KvBytes (proto/sluice/v1/inference.proto); and its elements
- * in engine/tensor/cpu/attention/ref_codec.h. avx2_codec.h and avx512_codec.h read a format that they do not know by
+ * in engine/tensor/cpu/pages/ref_codec.h. avx2_codec.h and avx512_codec.h read a format that they do not know by
  * way of the reference. For speed, add it there. A GPU reads it in engine/tensor/cuda/pages.h, fast in codes.h.
  */
 #pragma once

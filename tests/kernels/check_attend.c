@@ -400,9 +400,8 @@ static void test_attend_of_many_calls_equals_each_on_its_own(void **state) {
 }
 
 /*
- * Queries, keys and values of 8 bits, and a scale that is ln 2 by a power of two, so that even scores in powers of two
- * are what bf16 holds: what is rounded is the weights, each by u = 2^-9 at the most (and 2^-13 of a cheap exponential).
- * They are divided by their own sum: of equal values nothing is lost.
+ * Queries, keys and values of 8 bits, and a scale that is ln 2 by a power of two: bf16 holds even the scores in powers of two. Only
+ * weights are rounded, by u = 2^-9 at most (and 2^-13 of a cheap exponential). Their own sum divides them: equal values lose nothing.
  */
 static void test_attend_rounds_nothing_but_weights(void **state) {
     (void)state;

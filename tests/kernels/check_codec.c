@@ -3,7 +3,7 @@
  * Purpose: holds the elements that tier avx2 reads and writes to those of the reference, in every format, by the
  *          functions of avx2_codec.h that serve formats without code of their own.
  */
-#include "engine/tensor/cpu/attention/avx2_codec.h"
+#include "engine/tensor/cpu/pages/avx2_codec.h"
 #include "tests/kernels/kv_fixture.h"
 
 enum { N = 64 };

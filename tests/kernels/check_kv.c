@@ -6,7 +6,7 @@
  * Design: a fixture is one head set of random pages in ordinary memory. Every operation has a result that can be computed
  *         exactly (what was appended, qsort, a copy, a group's extremes).
  */
-#include "engine/tensor/cpu/attention/ref_codec.h"
+#include "engine/tensor/cpu/pages/ref_codec.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"

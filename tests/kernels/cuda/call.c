@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "tests/kernels/cuda/device_under_test.h"
 #include "tests/kernels/tested.h"
 

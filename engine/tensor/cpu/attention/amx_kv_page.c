@@ -10,7 +10,7 @@
  */
 #include "engine/tensor/cpu/attention/amx_kv.h"
 
-#include "engine/tensor/cpu/attention/avx512_codec.h"
+#include "engine/tensor/cpu/pages/avx512_codec.h"
 #include "engine/tensor/cpu/simd/avx512_transpose.h"
 
 static const struct sl_tile_config whole_tiles = {

@@ -2,7 +2,7 @@
 // Purpose: writes new rows into their pages, in one loop of the team over the rows of all KV heads of all calls.
 #include "engine/tensor/cpu/attention/append.h"
 
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 
 #define GRAIN 8 // rows of KV heads that a task appends; a step of one session has too few to be worth waking a team
 

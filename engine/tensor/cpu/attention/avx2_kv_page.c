@@ -3,7 +3,7 @@
 #include "engine/tensor/cpu/attention/avx2_kv.h"
 
 #include "engine/tensor/cpu/attention/append.h"
-#include "engine/tensor/cpu/attention/avx2_codec.h"
+#include "engine/tensor/cpu/pages/avx2_codec.h"
 
 static inline __attribute__((always_inline)) void write_floats(char *part, size_t at, const float *row, size_t d,
                                                                enum sl_kv_format format) {

@@ -7,7 +7,7 @@
  *         row of the tile. avx2_codec.h reads the elements.
  */
 #include "engine/tensor/cpu/attention/avx2_kv.h"
-#include "engine/tensor/cpu/attention/avx2_row.h"
+#include "engine/tensor/cpu/pages/avx2_row.h"
 #include "engine/tensor/cpu/simd/avx2_transpose.h"
 
 // --- codes -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
  * Design: K of 16 bits is transposed 32 tokens by 8 channels at a time, where avx2_kv_tile.c takes 16 tokens: the four
  *         parts of a register take four runs of 8 tokens. A row of codes of a channel becomes a row of the tile.
  */
-#include "engine/tensor/cpu/attention/avx512_codec.h"
+#include "engine/tensor/cpu/pages/avx512_codec.h"
 #include "engine/tensor/cpu/attention/avx512_kv.h"
 #include "engine/tensor/cpu/simd/avx512_transpose.h"
 

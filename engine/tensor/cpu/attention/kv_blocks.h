@@ -22,7 +22,7 @@
  */
 #pragma once
 
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 
 #define SL_BLOCK_VECTORS 1024
 #define SL_BLOCK_FLOATS  (256 * SL_MAX_HEAD_DIM)

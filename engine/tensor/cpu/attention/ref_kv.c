@@ -12,7 +12,7 @@
 
 #include "engine/tensor/cpu/attention/append.h"
 #include "engine/tensor/cpu/attention/fills.h"
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/attention/ref_kv.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/attention/ref_softmax.h"

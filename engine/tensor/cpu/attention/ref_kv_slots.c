@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/tensor/cpu/attention/ref_codec.h"
+#include "engine/tensor/cpu/pages/ref_codec.h"
 
 // --- reading and writing rows ----------------------------------------------------------------------------------------
 

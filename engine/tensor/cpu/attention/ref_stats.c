@@ -13,7 +13,7 @@
 
 #include "engine/tensor/cpu/attention/fills.h"
 #include "engine/tensor/cpu/attention/heads.h"
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/attention/ref_kv.h"
 
 struct stats_call {

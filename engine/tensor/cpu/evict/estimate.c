@@ -5,7 +5,7 @@
  */
 #include "engine/kvcache/session.h"
 #include "engine/tensor/cpu/attention/heads.h"
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/evict/fills.h"
 
 // --- eviction --------------------------------------------------------------------------------------------------------

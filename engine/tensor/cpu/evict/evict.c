@@ -11,7 +11,7 @@
 
 #include "engine/kvcache/session.h"
 #include "engine/tensor/cpu/attention/heads.h"
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/evict/fills.h"
 
 static size_t n_numbers(const struct sl_kv_heads *heads) {

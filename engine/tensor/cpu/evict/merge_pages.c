@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 
 // The sums that are added to the slots of one page.

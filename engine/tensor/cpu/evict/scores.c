@@ -9,7 +9,7 @@
 
 #include "base/hash.h"
 #include "engine/tensor/cpu/attention/heads.h"
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/evict/fills.h"
 
 struct call {

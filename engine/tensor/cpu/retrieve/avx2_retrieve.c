@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/tensor/cpu/attention/avx2_kv.h"
-#include "engine/tensor/cpu/attention/avx2_row.h"
+#include "engine/tensor/cpu/pages/avx2_row.h"
 #include "engine/tensor/cpu/attention/heads.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
 

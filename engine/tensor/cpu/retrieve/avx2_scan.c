@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "engine/tensor/cpu/attention/avx2_kv.h"
-#include "engine/tensor/cpu/attention/avx2_row.h"
+#include "engine/tensor/cpu/pages/avx2_row.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
 #include "engine/tensor/cpu/retrieve/scan_pages.h"
 #include "engine/tensor/cpu/simd/avx2_transpose.h"

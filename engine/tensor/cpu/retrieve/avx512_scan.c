@@ -2,7 +2,7 @@
 // Purpose: the scan with AVX-512: that of avx2_scan.c in registers of twice the width, with the same bits.
 #include <immintrin.h>
 
-#include "engine/tensor/cpu/attention/avx512_codec.h"
+#include "engine/tensor/cpu/pages/avx512_codec.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
 #include "engine/tensor/cpu/retrieve/scan_pages.h"
 #include "engine/tensor/cpu/simd/avx512_math.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "engine/tensor/cpu/attention/heads.h"
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/attention/ref_kv.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/attention/ref_softmax.h"

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "engine/tensor/cpu/attention/heads.h"
-#include "engine/tensor/cpu/attention/kv_page.h"
-#include "engine/tensor/cpu/attention/ref_codec.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
+#include "engine/tensor/cpu/pages/ref_codec.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
 #include "engine/tensor/cpu/retrieve/scan_heads.h"

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "engine/tensor/cpu/attention/avx2_codec.h"
+#include "engine/tensor/cpu/pages/avx2_codec.h"
 
 static inline __attribute__((always_inline)) void sl_avx2_read_floats(const char *part, size_t e, size_t d,
                                                                       enum sl_kv_format format, float *out) {

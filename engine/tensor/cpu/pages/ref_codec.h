@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/pages/kv_page.h"
 
 // --- floats ----------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "engine/tensor/cpu/attention/ref_codec.h"
+#include "engine/tensor/cpu/pages/ref_codec.h"
 #include "engine/tensor/cpu/simd/avx2_math.h"
 
 // --- floats ----------------------------------------------------------------------------------------------------------

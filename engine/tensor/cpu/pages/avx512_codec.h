@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "engine/tensor/cpu/attention/avx2_codec.h"
+#include "engine/tensor/cpu/pages/avx2_codec.h"
 
 // Returns true for formats that sl_avx512_widen16() or sl_avx512_decode16() read.
 static inline bool sl_avx512_reads(enum sl_kv_format format) {
