@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import resource
 import time
 from typing import Optional
@@ -26,9 +27,9 @@ class HostWatch:
     def stop(self) -> Host:
         elapsed = max(time.monotonic() - self._began, 1e-9)
         cores = (_own_cpu_s() - self._cpu) / elapsed
-        if not self._ticks:
-            return Host(None, None, cores)
         used = [after - before for before, after in zip(self._ticks, _ticks())]
+        if not used:
+            return Host(None, None, cores)
         total = sum(used) or 1
         return Host(1 - (used[_IDLE] + used[_IOWAIT] + used[_STEAL]) / total, used[_STEAL] / total, cores)
 
@@ -46,9 +47,16 @@ def _ticks() -> list[int]:
         return []
 
 
-def raise_descriptor_limit() -> int:
-    """Raises the limit of open descriptors as far as the system permits. Returns it."""
+def raise_descriptor_limit() -> None:
+    """Raises the limit of open descriptors as far as the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+
+
+def raise_priority() -> None:
+    """Lets this process run before others where that is permitted: it needs little of a processor, but must be on time."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        return  # only root may; the lag is measured anyway

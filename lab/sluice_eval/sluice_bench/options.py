@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 
 from sluice_eval.errors import UsageError
 
+from . import __version__
 from .measure import Slo
 from .trace import read_trace
 from .workloads import Conversations, Drawn, Lengths, Trace, Workload
@@ -109,8 +110,9 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=PROGRAM, description=SUMMARY, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    usage="%(prog)s [options]", allow_abbrev=False)
     add = made.add_argument
+    add("--version", action="version", version=__version__)
     add("--url", action="append", type=named, metavar="[NAME=]URL", help="the server, or several by turns [http://127.0.0.1:8000]")
-    add("--model", "-m", default="", metavar="NAME", help="the model's name at the servers; without: their first one")
+    add("--model", "-m", default="", metavar="MODEL", help="the model's name at the servers; without: their first one")
     add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="of the servers; without: $OPENAI_API_KEY")
     add("--ca-file", metavar="FILE", help="certificates to trust for https")
     add("--recipes", default="", metavar="R;R", help="recipes, by turns, of servers that are Sluice; N%% is the recipe recommended to ship "
@@ -120,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     add("--scale-lengths", type=_number(1e-6, 1e3), default=1.0, metavar="X", help="of the trace's prompts and answers [1]")
     add("--conversations", action="store_true", help="conversations: each turn repeats all before it")
     add("--rates", type=rates, metavar="N,N", help="requests a second, turns included, or inf [1; a trace: its own]")
-    add("--count", "-n", type=_whole(1, 10**7), metavar="N", help=f"requests of each run [{DEFAULT_COUNT}; a trace: all rows]")
+    add("--count", type=_whole(1, 10**7), metavar="N", help=f"requests of each run [{DEFAULT_COUNT}; a trace: all rows]")
     add("--duration", type=duration, metavar="TIME", help="of each run, in place of --count: as many requests as the rate has in it")
     add("--burstiness", type=_number(1e-3, 1e3), default=1.0, metavar="X",
         help="shape of the gamma distribution of gaps; 1 is Poisson, less comes in bursts [1]")
@@ -133,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-input", type=_whole(1, 10**8), metavar="N", help="cut longer prompts; without: to the model's context, where servers say it")
     add("--max-output", type=_whole(1, 10**8), metavar="N", help="cut longer answers")
     add("--seed", type=_whole(0, 1 << 48), default=1, metavar="N", help="of all draws; the same seed sends the same bytes [1]")
-    add("--repetitions", "-r", type=_whole(1, 1000), default=1, metavar="N", help="of each run, series by turns [1]")
+    add("--repetitions", type=_whole(1, 1000), default=1, metavar="N", help="of each run, series by turns [1]")
     add("--slo", type=slo, default="ttft:2s,tpot:100ms", metavar="LIMITS", help="what a good answer keeps; also e2el:TIME [ttft:2s,tpot:100ms]")
     add("--max-lag", type=duration, default="50ms", metavar="TIME", help="a run is void if the generator's lag has a higher p99 [50ms]")
     add("--deadline", type=duration, default="10m", metavar="TIME", help="of one answer [10m]")
@@ -148,10 +150,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def describe(made: argparse.ArgumentParser) -> str:
-    """Returns the JSON description that `sluice` prints of its commands (base/options/describe.h)."""
+    """Returns the JSON description that `sluice` prints of its commands (base/options/describe.h). "config": no file or variable sets options."""
     found = []
     for action in made._actions:
-        if action.dest == "help":
+        if action.dest in ("help", "version"):
             continue
         letter = next((word[1] for word in action.option_strings if not word.startswith("--")), "")
         text, _, default = (action.help or "").replace("%%", "%").removesuffix("]").rpartition(" [")
@@ -159,7 +161,7 @@ def describe(made: argparse.ArgumentParser) -> str:
         found.append({"name": action.option_strings[0][2:], "letter": letter, "default": default if text else "",
                       "help": text or (action.help or "").replace("%%", "%"), "list": isinstance(action.default, list) or action.dest == "url",
                       **({} if is_flag else {"metavar": action.metavar})})
-    return json.dumps({"name": PROGRAM, "usage": "[options]", "summary": SUMMARY, "epilog": EPILOG, "options": found})
+    return json.dumps({"name": PROGRAM, "usage": "[options]", "summary": SUMMARY, "epilog": EPILOG, "options": found, "config": False})
 
 
 def workload(arguments: argparse.Namespace) -> Workload:

@@ -15,7 +15,7 @@ from sluice_eval.errors import CancelledError, EvalError, UnavailableError, Usag
 
 from . import cluster_metrics, options
 from .client import DONE, REFUSED, Answer, Server, ask, completion
-from .host import raise_descriptor_limit
+from .host import raise_descriptor_limit, raise_priority
 from .load import Run, Sender, Series
 from .measure import first_errors, summary
 from .progress import Bar
@@ -64,6 +64,7 @@ class Sweep:
     def run(self) -> Optional[EvalError]:
         """Runs everything. Returns why it ended early; None: it did not."""
         raise_descriptor_limit()
+        raise_priority()
         try:
             if self._arguments.requests:
                 self._requests = open(self._arguments.requests, "w", encoding="utf-8")
@@ -195,5 +196,7 @@ class Sweep:
             print(f"{what}: this run is void: {line['void']}", file=sys.stderr, flush=True)
         if line["without_usage"]:
             self.notes["a server sent no usage: pieces of text are counted for tokens"] = None
+        if run.stopped:
+            self.notes["the last run was stopped early: its figures are of the requests that had ended"] = None
         for error in first_errors(run):
             print(f"{what}: {error}", file=sys.stderr, flush=True)

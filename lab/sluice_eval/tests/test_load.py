@@ -284,7 +284,7 @@ class Running(FolderTest):
         sent = []
         for seed in (1, 1, 2):
             with Server() as server:
-                self.assertEqual(bench("--url", server.url, *SMALL, "-n", "6", "--rates", "100", "--seed", seed, "-r", "2").returncode, 0)
+                self.assertEqual(bench("--url", server.url, *SMALL, "--count", "6", "--rates", "100", "--seed", seed, "--repetitions", "2").returncode, 0)
                 sent.append(sorted(server.bodies))
         self.assertEqual(sent[0], sent[1])
         self.assertEqual(len(set(sent[0])), 12)  # no run finds the prompts of another one in a cache
@@ -297,7 +297,7 @@ class Running(FolderTest):
             handler.tokens(3, 0.05)
             handler.tokens(3)
             handler.end_stream(body)
-        line, requests, _ = self.one(slow, "-n", "20", "--rates", "40")
+        line, requests, _ = self.one(slow, "--count", "20", "--rates", "40")
         self.assertEqual((line["completed"], line["max_concurrent_requests"], line["tokens_per_word"]), (20, 20, 2.0))
         self.assertTrue(1 <= line["duration"] < 10, line["duration"])
         self.assertTrue(all(1000 <= one["ttft_ms"] < 5000 and one["tpot_ms"] >= 15 and one["output_tokens"] == 6 for one in requests), requests)
@@ -309,7 +309,7 @@ class Running(FolderTest):
             handler.whole(body, sluice={"capsule_bytes": 1000, "full_bytes": 4000, "retries": 1})
         with Server(measured, owner="sluice") as ours, Server() as other:
             words = ("--url", f"a={ours.url}", "--url", f"b={other.url}/v1", "--recipes", "full;12.5%;default", "--metrics", f"a={ours.url}/metrics",
-                     *SMALL, "-n", "4", "--rates", "50,100", "-r", "2", "--pictures", self.folder / "p", "--body", '{"ignore_eos":null,"top_k":1}')
+                     *SMALL, "--count", "4", "--rates", "50,100", "--repetitions", "2", "--pictures", self.folder / "p", "--body", '{"ignore_eos":null,"top_k":1}')
             done = bench(*words, "--json")
             lines = lines_of(done)
             self.assertEqual([line["label"] for line in lines[:8]], ["a full", "a 12.5%", "a default", "b", "a 12.5%", "a default", "b", "a full"])
@@ -359,7 +359,7 @@ class Running(FolderTest):
 
         def answer(handler, body, n):
             (cases[n - 1][0] if n <= len(cases) else type(handler).whole)(handler, body, *([n] if n <= len(cases) else []))
-        line, requests, said = self.one(answer, "-n", str(len(cases) + 5), "--rates", "20", "--deadline", "1s")
+        line, requests, said = self.one(answer, "--count", str(len(cases) + 5), "--rates", "20", "--deadline", "1s")
         self.assertEqual((line["completed"], line["failed"], line["refused"]), (5, len(cases), 2), said)
         self.assertAlmostEqual(line["slo_attainment"], 5 / len(requests))
         for _, text in cases:
@@ -367,7 +367,7 @@ class Running(FolderTest):
         self.assertIn("1 request, first number", said)
 
     def test_all_failed_is_a_failure(self):
-        line, _, said = self.one(lambda handler, body, n: handler.send(500, b"x"), "-n", "3", "--rates", "50", code=1)
+        line, _, said = self.one(lambda handler, body, n: handler.send(500, b"x"), "--count", "3", "--rates", "50", code=1)
         self.assertEqual((line["completed"], line["failed"]), (0, 3))
         self.assertIn("no request was answered", said)
 
@@ -376,17 +376,17 @@ class Running(FolderTest):
             handler.begin()
             handler.tokens(4)
             handler.end_stream(body, usage=False)
-        line, requests, said = self.one(answer, "-n", "3", "--rates", "50")
+        line, requests, said = self.one(answer, "--count", "3", "--rates", "50")
         self.assertEqual((line["total_output_tokens"], line["without_usage"], requests[0]["prompt_tokens"]), (12, 3, None))
         self.assertIn("sent no usage", said)
 
     def test_a_generator_that_lags_voids_the_run(self):
-        line, _, said = self.one(None, "-n", "3", "--rates", "50", "--max-lag", "0.001ms", code=1)
+        line, _, said = self.one(None, "--count", "3", "--rates", "50", "--max-lag", "0.001ms", code=1)
         self.assertIn("the generator lagged", line["void"])
         self.assertIn("1 of 1 runs are void", said)
 
     def test_conversations_wait_for_answers(self):
-        line, requests, _ = self.one(None, "-n", "9", "--rates", "50", "--conversations", "--turns", "3", "--think", "100ms", "--message", "5")
+        line, requests, _ = self.one(None, "--count", "9", "--rates", "50", "--conversations", "--turns", "3", "--think", "100ms", "--message", "5")
         self.assertEqual(line["completed"], 9)
         for i in (0, 3, 6):
             first, second, third = requests[i:i + 3]
@@ -409,7 +409,7 @@ class Ending(FolderTest):
 
     def test_an_interrupt_keeps_what_was_measured(self):
         with Server(self.wait) as server:
-            process = self.start(server.url, "-n", "20", "--rates", "50,1", "--json")
+            process = self.start(server.url, "--count", "20", "--rates", "50,1", "--json")
             deadline = time.monotonic() + 60
             while len(server.bodies) < 20 and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -447,8 +447,8 @@ class Options(unittest.TestCase):
     def test_it_describes_itself(self):
         page = json.loads(bench("--describe").stdout)
         found = {option["name"]: option for option in page["options"]}
-        self.assertEqual((found["rates"]["default"], found["slo"]["default"], found["url"]["list"], found["count"]["letter"]),
-                         ("1; a trace: its own", "ttft:2s,tpot:100ms", True, "n"))
+        self.assertEqual((found["rates"]["default"], found["slo"]["default"], found["url"]["list"], found["json"]["letter"]),
+                         ("1; a trace: its own", "ttft:2s,tpot:100ms", True, "j"))
         self.assertNotIn("metavar", found["json"])
 
     def test_wrong_options_are_refused(self):
