@@ -4,7 +4,6 @@ import array
 import http.server
 import json
 import os
-import pathlib
 import resource
 import signal
 import socketserver
@@ -14,7 +13,7 @@ import threading
 import time
 import unittest
 
-from .support import PACKAGE, ROOT, FolderTest, command, lines_of
+from .support import PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 
 from sluice_bench import cluster_metrics, measure, options
 from sluice_bench.client import DONE, FAILED, REFUSED, Answer
@@ -23,6 +22,7 @@ from sluice_bench.load import Run, Sent, Series
 from sluice_bench.trace import read_trace
 from sluice_bench.workloads import Conversations, Drawn, Lengths, Request, Trace, arrivals, render
 from sluice_eval.errors import UsageError
+from sluice_eval.process import find_sluice
 
 FIXED = Lengths("fixed", 8)
 PAGE = """# HELP sluice_job_retries_total Attempts.
@@ -347,19 +347,19 @@ class Running(FolderTest):
             handler.event({"error": {"message": "worker lost"}})
 
         def late(handler, body, n):
-            time.sleep(3)
+            time.sleep(6)
 
         cases = [(lambda handler, body, n: handler.send(500, b'{"error":{"message":"broken"}}'), "500: broken"),
                  (lambda handler, body, n: handler.send(503, b"no room"), "503: no room"),
                  (lambda handler, body, n: handler.send(429, b'{"error":{"message":"later"}}'), "429: later"),
                  (stop, "ended after 2 tokens without a finish_reason"), (cut, "ended after 2 tokens"), (no_done, "without [DONE]"),
-                 (in_stream, "worker lost"), (lambda handler, body, n: None, "ended without a reply"), (late, "no answer within 1 s"),
+                 (in_stream, "worker lost"), (lambda handler, body, n: None, "ended without a reply"), (late, "no answer within 3 s"),
                  (lambda handler, body, n: handler.send(200, b"{}"), "no stream"),
                  (lambda handler, body, n: handler.wfile.write(b"x\r\n\r\n"), "no HTTP")]
 
         def answer(handler, body, n):
             (cases[n - 1][0] if n <= len(cases) else type(handler).whole)(handler, body, *([n] if n <= len(cases) else []))
-        line, requests, said = self.one(answer, "--count", str(len(cases) + 5), "--rates", "20", "--deadline", "1s")
+        line, requests, said = self.one(answer, "--count", str(len(cases) + 5), "--rates", "20", "--deadline", "3s")
         self.assertEqual((line["completed"], line["failed"], line["refused"]), (5, len(cases), 2), said)
         self.assertAlmostEqual(line["slo_attainment"], 5 / len(requests))
         for _, text in cases:
@@ -413,7 +413,7 @@ class Ending(FolderTest):
             deadline = time.monotonic() + 60
             while len(server.bodies) < 20 and time.monotonic() < deadline:
                 time.sleep(0.02)
-            time.sleep(0.3)
+            time.sleep(1)
             process.send_signal(signal.SIGINT)
             out, said = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 4, said)
@@ -450,6 +450,16 @@ class Options(unittest.TestCase):
         self.assertEqual((found["rates"]["default"], found["slo"]["default"], found["url"]["list"], found["json"]["letter"]),
                          ("1; a trace: its own", "ttft:2s,tpot:100ms", True, "j"))
         self.assertNotIn("metavar", found["json"])
+
+    @needs_sluice
+    def test_the_tool_starts_it(self):
+        words = [find_sluice(), "bench", "serve", "--slo", "x"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn("argument --slo", done.stderr)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PATH": "/nonexistent"})
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("it needs python3, which cannot be started: No such file", done.stderr)
 
     def test_wrong_options_are_refused(self):
         for words in (["--rates", "0"], ["--rates", "1,1"], ["--rates", "x"], ["--slo", "ttft:2"], ["--slo", "itl:2s"], ["--input", "0"],
