@@ -10,7 +10,7 @@ PREFIX     ?= /usr/local
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build programs install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
+.PHONY: all deps build programs install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench bench-cluster quality lint tidy format clean help
 
 all: build
 
@@ -92,6 +92,9 @@ bench: build     ## the engine, the fabric and whole jobs, each beside what it i
 	@build/bin/sluice bench ship
 	@build/bin/sluice bench ttft
 	@build/bin/sluice bench mixed
+
+bench-cluster: programs ## goodput of a cluster on this machine by recipe, in 8 minutes (tools/bench_cluster.sh)
+	@PATH="/usr/bin:$$PATH" tools/bench_cluster.sh
 
 quality: build   ## what recipes cost in answers: docs/quality/*.csv, in an hour and a half; answers are kept
 	@/usr/bin/python3 tools/quality.py

@@ -36,6 +36,9 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright) # wh
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.png)
 install(DIRECTORY proto/sluice DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice/proto FILES_MATCHING PATTERN *.proto)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice/models)
+# `sluice bench cluster` runs this package; the evaluation is another one.
+install(DIRECTORY lab/sluice_eval/sluice_eval lab/sluice_eval/sluice_bench DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice/python
+  FILES_MATCHING PATTERN *.py PATTERN papers/* PATTERN __pycache__ EXCLUDE)
 
 # Man pages and completions, of the programs' own option tables.
 set(reference ${CMAKE_BINARY_DIR}/reference)
@@ -82,6 +85,6 @@ set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON) # and has ldconfig run
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssl, ca-certificates")
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "ibverbs-providers, etcd-server, gnuplot-nox, libprotobuf-c-dev, pkg-config")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "ibverbs-providers, etcd-server, gnuplot-nox, python3-matplotlib, libprotobuf-c-dev, pkg-config")
 set(CPACK_OUTPUT_FILE_PREFIX ${CMAKE_BINARY_DIR}/deb)
 include(CPack)

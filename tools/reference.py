@@ -32,7 +32,7 @@ def described(path, words):
         command["page"] = described(path, [*words, command["name"]])
     letters = {option["letter"] for option in page.setdefault("options", [])}
     page["options"] += [{**option, "letter": option["letter"] if option["letter"] not in letters else ""} for option in COMMON]
-    if "commands" not in page:
+    if "commands" not in page and page.get("config", True):
         page["options"].append(CONFIG)
     return page
 

@@ -156,6 +156,33 @@ def test_completions_are_those_of_one_process():
         assert all(c["usage"] is None for c in chunks[:-1]) and len({c["id"] for c in chunks}) == 1
         assert chunks[-1]["sluice"]["ttft_ms"] > 0
 
+        # vLLM's `bench serve` sends these fields.
+        vllm = {"model": model_name(), "prompt": PROMPT, "temperature": 0.0, "repetition_penalty": 1.0, "max_tokens": 4, "logprobs": None,
+                "stream_options": {"include_usage": True}, "ignore_eos": True}
+        chunks, done = gateway.chunks("/v1/completions", vllm)
+        assert done and chunks[-1]["usage"]["completion_tokens"] == 4, chunks
+        check_load(cluster, gateway)
+
+
+def model_name():
+    return os.path.basename(MODEL)
+
+
+def check_load(cluster, gateway):
+    """`sluice bench cluster` measures two recipes by turns, and counts what the coordinator counts."""
+    from harness import BIN
+    words = [os.path.join(BIN, "sluice"), "bench", "cluster", "--url", f"http://{gateway.host}:{gateway.port}", "--metrics",
+             f"http://{cluster.coordinator.admin}/metrics", "--recipes", "full;full,format=int4", "--conversations", "--turns", "2", "--count", "4",
+             "--input", "400", "--output", "5", "--think", "100ms", "--rates", "8", "--max-lag", "1m", "--slo", "e2el:1m", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120 * SLOW)
+    assert done.returncode == 0, done
+    full, int4 = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in (full, int4):
+        assert (line["completed"], line["slo_attainment"], line["total_output_tokens"], line["cluster"]["jobs_done"]) == (4, 1.0, 20, 4), line
+        assert line["capsule_bytes"] == line["cluster"]["capsule_bytes"] and line["retries"] == 0 and line["p99_ttft_ms"] > 0, line
+        assert abs(line["total_input_tokens"] - 2 * (400 + 469)) < 120, line  # a word is not always the same number of tokens
+    assert int4["capsule_bytes"] < full["capsule_bytes"] / 2, (full, int4)
+
 
 def test_logprobs_have_texts_and_bytes():
     with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway:

@@ -110,6 +110,9 @@ def test_examples_speak_with_a_cluster_of_what_is_installed():
             client = block("README.md", "python").replace("127.0.0.1:8000", f"{gateway.host}:{gateway.port}")
             answer = run("/usr/bin/python3", "-c", client, input=prompt)
             assert "48213" in answer, answer
+            line = json.loads(run(f"{HERE}/bin/sluice", "bench", "serve", "--url", f"http://{gateway.host}:{gateway.port}", "--count", "2", "--input",
+                                  "100", "--output", "2", "--rates", "20", "--max-lag", "1m", "--json", PYTHONPATH=""))
+            assert line["completed"] == 2, line
         for address, status, says in [("nonsense", 2, "nonsense"), ("127.0.0.1:1", 1, "127.0.0.1:1")]:
             lost = subprocess.run([f"{folder}/by_pkg_config", address, "x"], capture_output=True, text=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": f"{HERE}/lib"})
             assert lost.returncode == status and says in lost.stderr, lost

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import os
 import pathlib
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from .errors import EvalError, UsageError
-from .report import Report, Row
+
+if TYPE_CHECKING:  # its NumPy is not needed to draw
+    from .report import Report, Row
 
 DPI = 100
 MAX_LABEL = 44  # characters of a recipe's name
 BLUE, DARK_BLUE, ORANGE, GRAY = "#1f77b4", "#1f4e79", "#d95f02", "#999999"
 
 
-def _pyplot() -> Any:
+def load_pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise UsageError("pictures need matplotlib: install the package python3-matplotlib, or leave out --png") from error
+        raise UsageError("pictures need matplotlib: install the package python3-matplotlib, or ask for none") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
     return pyplot
@@ -28,13 +30,13 @@ def _pyplot() -> Any:
 def check_path(path: Optional[str]) -> None:
     """Checks that a picture can be written to `path`, before hours of work. None: no picture is requested."""
     if path is not None:
-        _pyplot()
+        load_pyplot()
         folder = pathlib.Path(path).absolute().parent
         if not os.access(folder, os.W_OK):
             raise EvalError(f"{path}: cannot be written: there is no such folder, or it is read-only")
 
 
-def _save(figure: Any, path: str) -> None:
+def save_figure(figure: Any, path: str) -> None:
     """Writes the picture, which appears under its name whole or not at all."""
     temporary = pathlib.Path(f"{path}.{os.getpid()}.png")
     try:
@@ -44,7 +46,7 @@ def _save(figure: Any, path: str) -> None:
         temporary.unlink(missing_ok=True)
         raise EvalError(f"{path}: cannot be written: {error.strerror}") from error
     finally:
-        _pyplot().close(figure)
+        load_pyplot().close(figure)
 
 
 def _label(row: Row) -> str:
@@ -53,8 +55,8 @@ def _label(row: Row) -> str:
     return f"{short} {row.recipe.budget}".strip().replace("$", r"\$")
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    return _pyplot().subplots(figsize=(width / DPI, height / DPI), layout="constrained")
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
+    return load_pyplot().subplots(figsize=(width / DPI, height / DPI), layout="constrained")
 
 
 def _answered(report: Report) -> list[Row]:
@@ -90,7 +92,7 @@ def _place_label(axes: Any, row: Row, color: str, boxes: list[Any]) -> None:
 
 def plot_pareto(report: Report, path: str) -> None:
     """Draws the mean score by shipped bytes."""
-    figure, axes = _figure(1300, 800)
+    figure, axes = new_figure(1300, 800)
     shown = [row for row in report.rows if _is_shown(row, False)]
     stored = [row for row in report.rows if _is_shown(row, True)]
     front = frontier(report)
@@ -112,13 +114,13 @@ def plot_pareto(report: Report, path: str) -> None:
     for rows, color in ((front, DARK_BLUE), (stored, ORANGE)):
         for row in rows:
             _place_label(axes, row, color, boxes)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_bars(report: Report, path: str) -> None:
     """Draws the mean score of each recipe, with the interval of its difference to `full`."""
     rows = _answered(report)
-    figure, axes = _figure(1000, 240 + 18 * len(rows))
+    figure, axes = new_figure(1000, 240 + 18 * len(rows))
     places = list(range(len(rows)))
     axes.barh(places, [100 * row.mean for row in rows], height=0.7, color=BLUE, alpha=0.6)
     for place, row in zip(places, rows):
@@ -128,7 +130,7 @@ def plot_bars(report: Report, path: str) -> None:
     axes.set(xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5), xlabel="mean score; lines: 95% interval of the difference to full")
     axes.set_yticks(places, [_label(row) for row in rows], fontsize=8)
     axes.grid(True, axis="x", color="#dddddd")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _heat_map(axes: Any, values: list[list[float]]) -> Any:
@@ -138,7 +140,7 @@ def _heat_map(axes: Any, values: list[list[float]]) -> Any:
 def plot_tasks(report: Report, path: str) -> None:
     """Draws the score of each recipe and task as a heat map."""
     rows = _answered(report)
-    figure, axes = _figure(560 + 64 * len(report.tasks), 240 + 20 * len(rows))
+    figure, axes = new_figure(560 + 64 * len(report.tasks), 240 + 20 * len(rows))
     figure.colorbar(_heat_map(axes, [row.tasks for row in rows] or [[math.nan] * len(report.tasks)]))
     for y, row in enumerate(rows):
         for x, value in enumerate(row.tasks):
@@ -146,7 +148,7 @@ def plot_tasks(report: Report, path: str) -> None:
                 axes.text(x, y, f"{100 * value:.0f}", ha="center", va="center", fontsize=8)
     axes.set_xticks(range(len(report.tasks)), report.tasks, rotation=45, ha="right")
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_suites(report: Report, prefix: str) -> None:
@@ -161,7 +163,7 @@ def plot_grid(report: Report, depths: list[float], lengths: list[int], path: str
     rows = _answered(report)
     across = max(1, min(3, len(rows)))
     down = max(1, -(-len(rows) // across))
-    figure, all_axes = _pyplot().subplots(down, across, squeeze=False, layout="constrained",
+    figure, all_axes = load_pyplot().subplots(down, across, squeeze=False, layout="constrained",
                                           figsize=(4.8 * across, (160 + 22 * len(depths)) * down / DPI))
     for axes in all_axes.flat[len(rows):]:
         axes.axis("off")
@@ -172,4 +174,4 @@ def plot_grid(report: Report, depths: list[float], lengths: list[int], path: str
         axes.set(title=_label(row), xlabel="tokens of the prompt", ylabel="depth of the fact")
         axes.set_xticks(range(len(lengths)), map(str, lengths))
         axes.set_yticks(range(len(depths)), [f"{100 * depth:.3g}%" for depth in depths])
-    _save(figure, path)
+    save_figure(figure, path)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `sluice bench cluster`, or `python3 -m sluice_bench`."""
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from typing import Optional
+
+from sluice_eval.errors import CANCELLED, FAILED, EvalError, RefusedError
+
+from . import options, pictures, report
+from .sweep import Sweep, make_series, open_servers
+
+
+def _show(sweep: Sweep, slo: str, as_json: bool) -> None:
+    """Prints the table; as a note on standard error if JSON has standard output."""
+    out = sys.stderr if as_json else sys.stdout
+    if not report.grouped(sweep.lines):
+        return
+    width = shutil.get_terminal_size().columns if out.isatty() else 0
+    print(report.table(sweep.lines).text(width), end="", file=out)
+    cores = f"{os.cpu_count()} processors here; busy and steal are theirs"
+    print(f"SLO: {slo}. {cores}.", file=out)
+    if any(math.isfinite(rate) for line in sweep.lines for rate in [float(line["request_rate"])]):
+        print(f"At least {100 * report.GOOD_SHARE:g}% within the SLO: {'; '.join(report.highest_good(sweep.lines))}.", file=out)
+    for note in sweep.notes:
+        print(f"Note: {note}.", file=out)
+
+
+def _run(words: Optional[list[str]]) -> None:
+    arguments = options.parser().parse_args(words)
+    if arguments.pictures:
+        pictures.prepare(arguments.pictures)
+    workload = options.workload(arguments)
+    options.rates_of(arguments, workload)
+    options.recipes(arguments.recipes)
+    sweep = Sweep(arguments, workload, make_series(open_servers(arguments), arguments))
+    failure = sweep.run()
+    slo = arguments.slo.text()
+    _show(sweep, slo, arguments.json)
+    if arguments.pictures and sweep.ttfts_ms:
+        pictures.draw_goodput(sweep.lines, slo, os.path.join(arguments.pictures, "goodput.png"))
+        pictures.draw_ttft(sweep.ttfts_ms, os.path.join(arguments.pictures, "ttft.png"))
+    if failure:
+        raise failure
+    n_void = sum(line["void"] is not None for line in sweep.lines)
+    if n_void:
+        raise EvalError(f"{n_void} of {len(sweep.lines)} runs are void: the generator lagged. Give it a machine of its own, or a lower rate")
+    if not any(line["completed"] for line in sweep.lines):
+        raise EvalError("no request was answered; the reasons are above")
+
+
+def main(words: Optional[list[str]] = None) -> int:
+    if (sys.argv[1:] if words is None else words) == ["--describe"]:
+        print(options.describe(options.parser()))
+        return 0
+    try:
+        _run(words)
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+        return FAILED
+    except KeyboardInterrupt:
+        print(f"{options.PROGRAM}: stopped by a signal", file=sys.stderr)
+        return CANCELLED
+    except (EvalError, RefusedError) as error:
+        print(f"{options.PROGRAM}: {error}", file=sys.stderr)
+        return getattr(error, "code", FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
