@@ -34,7 +34,7 @@ struct importing {
     ProtobufCMessage *message;
     const uint8_t *bytes;
     size_t n;
-    // Of the first message and of the file's parts; owned:
+    // Read from the first message and the file's parts; owned:
     char *name, *text;
     uint8_t *header;
     int64_t keep_ms;

@@ -103,7 +103,7 @@ ROWS = {
     "client/cli/chat": "base proto/* engine/text/tokenizer engine/runtime engine/compress/recipe client/cli",
     "client/cli/commands": "base base/options net/document proto/* engine/kvcache engine/compress/recipe client/cli client/cli/jsonl",
     "lab": "base base/options engine/runtime client/cli",
-    "lab/measure": "base engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/remote_kv engine/job engine/runner client/cli lab",
+    "lab/measure": "base net/document engine/text/tokenizer engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/remote_kv engine/job engine/runner client/cli lab",
     "lab/eval": "base/options client/cli lab/measure",
     "lab/tasks": "base engine/text/tokenizer lab",
     "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab lab/tasks",

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC            "SLUICEDC"
 #define FIXED_BYTES      128 // of the head, before the recipe
 #define CHAT             1u
 #define HAS_TEXT         2u
@@ -86,7 +85,7 @@ enum sl_status sl_exported_end_part(struct sl_exported_writer *writer, struct sl
 
 enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const struct sl_exported_head *head,
                                       struct sl_error *err) {
-    uint8_t bytes[SL_EXPORTED_HEAD_BYTES] = MAGIC;
+    uint8_t bytes[SL_EXPORTED_HEAD_BYTES] = SL_EXPORTED_MAGIC;
     size_t recipe_bytes = strlen(head->recipe);
     put(bytes + 8, SL_EXPORTED_VERSION, 4);
     put(bytes + 12, (head->chat ? CHAT : 0) | (head->has_text ? HAS_TEXT : 0), 4);
@@ -148,7 +147,7 @@ const struct sl_exported_head *sl_exported_reader_head(const struct sl_exported_
 static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_error *err) {
     const uint8_t *bytes = reader->bytes;
     struct sl_exported_head *head = &reader->head;
-    if (memcmp(bytes, MAGIC, 8) != 0) {
+    if (memcmp(bytes, SL_EXPORTED_MAGIC, 8) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "not a document; `sluice doc export` makes such files");
     }
     uint64_t version = get(bytes + 8, 4), flags = get(bytes + 12, 4), recipe_bytes = get(bytes + 56, 4);

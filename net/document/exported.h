@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "net/trust/sha256.h"
 
+#define SL_EXPORTED_MAGIC          "SLUICEDC"
 #define SL_EXPORTED_VERSION        1
 #define SL_EXPORTED_RECIPE_BYTES   2048 // with the terminating zero: as long as a recipe may be
 #define SL_EXPORTED_HEAD_BYTES     (128 + SL_EXPORTED_RECIPE_BYTES)

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from harness import (BIN, ROOT, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, inference, question, refused, request,
+from harness import (BIN, MODEL, ROOT, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, inference, question, refused, request,
                      run_tests, stub, tokens)
 from test_gateway import Gateway, chatting_model
 from test_restart import Restarting
@@ -213,6 +213,11 @@ def edited(path, out, at, xor=1):
     return out
 
 
+def local(*words):
+    run = subprocess.run([os.path.join(BIN, "sluice"), *words], text=True, capture_output=True, timeout=60)
+    return run.returncode, run.stdout, run.stderr
+
+
 def read_file(path, *more):
     run = subprocess.run([sys.executable, READER, path, *more], text=True, capture_output=True, timeout=60)
     return run.returncode, run.stdout, run.stderr
@@ -250,6 +255,17 @@ def test_a_document_travels_as_a_file():
         code, out, err = read_file(edited(path, other, len(whole) - 40))
         assert code == 1 and "capsule body" in err, (out, err)
         assert read_file(short)[0] == 0
+        page = os.path.join(folder, "page.html")
+        code, out, err = local("inspect", path, "--html", page, "--model", MODEL, "--json")
+        shown = json.loads(out)
+        assert code == 0 and shown["recipe"] == original.recipe and shown["document"]["sha256"] == original.sha256, (out, err)
+        written = open(page, encoding="utf-8").read()
+        assert "100.0% of their slots" in written and written.count("100.0% of its slots") == written.count('title="sentence') > 20
+        code, _, err = local("inspect", short, "--html", page, "--model", MODEL)
+        assert code == 2 and "--text FILE" in err, (code, err)
+        assert local("inspect", short, "--html", page, "--model", MODEL, "--text", text_file)[0] == 0
+        code, _, err = local("inspect", other)
+        assert code == 2 and "capsule body" in err, (code, err)
         # Nothing is written where there is no room, and nothing is left.
         code, _, err = sluice(cluster, "doc", "export", "gpl", "/dev/full/x", *alice)
         assert code == 1 and "/dev/full/x" in err, (code, err)
