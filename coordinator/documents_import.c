@@ -82,9 +82,13 @@ static enum sl_status next_slice(struct importing *importing, struct sl_exported
     while (importing->n == 0 && status == SL_OK) {
         status = receive(importing, err);
     }
-    return status == SL_OK
-               ? sl_exported_reader_take(importing->reader, &importing->bytes, &importing->n, slice_out, err)
-               : status;
+    if (status == SL_OK) {
+        status = sl_exported_reader_take(importing->reader, &importing->bytes, &importing->n, slice_out, err);
+    }
+    if (status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED) {
+        sl_error_prefix(err, "file");
+    }
+    return status;
 }
 
 // Reads the first message, which names the document.

@@ -75,6 +75,9 @@ def read(path):
 
 
 def main(arguments):
+    if "--help" in arguments or "-h" in arguments:
+        print(__doc__.strip())
+        return 0
     paths = [word for word in arguments if not word.startswith("--")]
     if len(paths) != 1 or set(arguments) - {paths[0], "--text"}:
         print(__doc__, file=sys.stderr)

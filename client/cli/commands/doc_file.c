@@ -37,7 +37,7 @@ static bool stopped(void *arg) {
 
 static void advance(struct transfer *transfer, size_t n) {
     transfer->line.done += (int64_t)n;
-    if (transfer->width > 0 && sl_now_ns() >= transfer->redraw_at_ns) {
+    if (transfer->width > 0 && transfer->line.total > 0 && sl_now_ns() >= transfer->redraw_at_ns) {
         sl_progress_draw(&transfer->line, transfer->width, stderr);
         transfer->redraw_at_ns = sl_deadline_in_ms(REDRAW_MS);
     }
