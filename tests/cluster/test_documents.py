@@ -88,6 +88,9 @@ def test_a_document_is_read_once_and_survives_every_process():
             cluster.start_worker(name, disk if name == "kvstore-0" else ())
         cluster.wait_ready()
         eventually(lambda: of(cluster.channel, "Get", "gpl").store == "kvstore-0", 10, "the store reports the document")
+        path = os.path.join(cluster.folder, "gpl.doc")
+        code, out, err = sluice(cluster, "doc", "export", "gpl", path)  # perhaps before the store has read it back
+        assert code == 0 and read_file(path)[0] == 0, (code, out, err)
         again, again_events = cluster.answer(asking("gpl", "And what is said of patents?"))
         assert made.n_tokens - 64 <= again.statistics.n_reused_tokens <= made.n_tokens, again.statistics
         _, last_events = cluster.answer(asking("gpl"))
@@ -371,7 +374,7 @@ def with_capsule_of(whole, another):
 def test_what_stops_an_import():
     with Cluster() as cluster, tempfile.TemporaryDirectory() as folder, Cluster(worker_args={"kvstore": ["--arena", "6M"]}) as small:
         path = os.path.join(folder, "gpl.doc")
-        add(cluster.channel, "gpl", document(20000))
+        add(cluster.channel, "gpl", document(12000))
         assert sluice(cluster, "doc", "export", "gpl", path)[0] == 0
         whole = open(path, "rb").read()
         code, _, err = sluice(small, "doc", "import", "gpl", path)
@@ -465,6 +468,14 @@ def test_http_and_chats():
         turns = chat["messages"] + [{"role": "assistant", "content": "48213"}, {"role": "user", "content": "And?"}]
         status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl", "messages": turns})
         assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
+
+        with tempfile.TemporaryDirectory() as folder:  # a document for chats travels, too
+            path = os.path.join(folder, "gpl.doc")
+            assert sluice(cluster, "doc", "export", "gpl", path)[0] == 0 and "a user's message" in read_file(path)[1]
+            assert sluice(cluster, "doc", "import", "copy", path)[0] == 0
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "copy"})
+        assert status == 200 and reply["choices"] == whole["choices"], (reply, whole)
+        assert delete(gateway, "/v1/documents/copy")[0] == 200
 
         # A text document for completions, and what is refused.
         assert gateway.post("/v1/documents", {"name": "raw", "text": TEXT, "raw": True})[0] == 200
