@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "net/document/exported.h"
+#include "tests/unit/scarce.h"
 
 #define TEXT   "Once upon a time."
 #define HEADER "header of a capsule"
@@ -145,8 +146,102 @@ static void test_exported_reader_names_the_damaged_part(void **state) {
     assert_non_null(strstr(err.text, "follow its end"));
 }
 
+// Writes a number into the head, and signs the head again.
+static void set(struct file *file, const struct sl_exported_head *head, size_t at, uint64_t value, int n_bytes) {
+    size_t head_bytes = 128 + strlen(head->recipe);
+    for (int i = 0; i < n_bytes; i++) {
+        file->bytes[at + (size_t)i] = (uint8_t)(value >> (8 * i));
+    }
+    assert_int_equal(sl_sha256(file->bytes, head_bytes, file->bytes + head_bytes, NULL), SL_OK);
+}
+
+static void test_exported_head_out_of_bounds_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        size_t at;
+        uint64_t value;
+        int n_bytes;
+        enum sl_status status;
+        const char *text;
+    } cases[] = {
+        {0, 'x', 1, SL_ERR_INVALID, "not a document"},
+        {8, 2, 4, SL_ERR_UNSUPPORTED, "version 2 of document files; this program reads version 1"},
+        {12, 4, 4, SL_ERR_INVALID, "out of bounds"}, // an unknown flag
+        {24, 0, 8, SL_ERR_INVALID, "out of bounds"},
+        {24, (uint64_t)INT32_MAX + 1, 8, SL_ERR_INVALID, "out of bounds"},
+        {32, 0, 8, SL_ERR_INVALID, "out of bounds"},
+        {32, SL_EXPORTED_MAX_TEXT_BYTES + 1, 8, SL_ERR_INVALID, "out of bounds"},
+        {40, 0, 8, SL_ERR_INVALID, "out of bounds"},
+        {40, (4 << 20) + 1, 8, SL_ERR_INVALID, "out of bounds"},
+        {48, 0, 8, SL_ERR_INVALID, "out of bounds"},
+        {48, UINT64_MAX, 8, SL_ERR_INVALID, "out of bounds"},
+        {56, 0, 4, SL_ERR_INVALID, "out of bounds"},
+        {56, SL_EXPORTED_RECIPE_BYTES, 4, SL_ERR_INVALID, "out of bounds"},
+        {60, 1, 4, SL_ERR_INVALID, "out of bounds"},
+        {130, '\n', 1, SL_ERR_INVALID, "not printable"},
+        {130, 0x7f, 1, SL_ERR_INVALID, "not printable"},
+    };
+    struct sl_exported_head head = make_head(true), got;
+    char parts[SL_EXPORTED_END][64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct file file;
+        struct sl_error err = {0};
+        write_file(&file, &head);
+        set(&file, &head, cases[i].at, cases[i].value, cases[i].n_bytes);
+        assert_int_equal(read_file(file.bytes, file.n, 64, parts, &got, &err), cases[i].status);
+        assert_non_null(strstr(err.text, cases[i].text));
+    }
+}
+
+struct pieces {
+    size_t n, bytes, fails_at;
+};
+
+static enum sl_status count_piece(void *arg, const void *bytes, size_t n, struct sl_error *err) {
+    struct pieces *pieces = arg;
+    assert_true(n > 0 && n <= SL_EXPORTED_PIECE_BYTES);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(((const uint8_t *)bytes)[i], (pieces->bytes + i) % 251);
+    }
+    pieces->bytes += n;
+    return ++pieces->n == pieces->fails_at ? sl_fail(err, SL_ERR_CANCELLED, "gone") : SL_OK;
+}
+
+static void test_exported_writer_sends_bounded_pieces(void **state) {
+    (void)state;
+    size_t n = 2 * SL_EXPORTED_PIECE_BYTES + 5;
+    uint8_t *bytes = malloc(n);
+    for (size_t i = 0; i < n; i++) {
+        bytes[i] = (uint8_t)(i % 251);
+    }
+    for (size_t fails_at = 0; fails_at < 3; fails_at++) {
+        struct pieces pieces = {.fails_at = fails_at};
+        struct sl_exported_writer writer;
+        assert_int_equal(sl_exported_writer_init(&writer, count_piece, &pieces, NULL), SL_OK);
+        assert_int_equal(sl_exported_write(&writer, bytes, n, NULL), fails_at > 0 ? SL_ERR_CANCELLED : SL_OK);
+        assert_int_equal(pieces.n, fails_at > 0 ? fails_at : 3);
+        assert_true(fails_at > 0 || pieces.bytes == n);
+        sl_exported_writer_cleanup(&writer);
+    }
+    free(bytes);
+}
+
+static enum sl_status make_reader(void *arg, struct sl_error *err) {
+    return sl_exported_reader_create(arg, err);
+}
+
+static void test_exported_reader_without_memory(void **state) {
+    (void)state;
+    struct sl_exported_reader *reader = NULL;
+    assert_int_equal(assert_refused_without_memory(make_reader, &reader), 2); // it, and its hash
+    sl_exported_reader_destroy(&reader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exported_reader_without_memory),
+        cmocka_unit_test(test_exported_head_out_of_bounds_is_refused),
+        cmocka_unit_test(test_exported_writer_sends_bounded_pieces),
         cmocka_unit_test(test_exported_reader_reads_what_was_written),
         cmocka_unit_test(test_exported_reader_names_the_damaged_part),
     };
