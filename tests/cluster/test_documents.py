@@ -284,9 +284,9 @@ def test_a_document_travels_as_a_file():
         assert tokens(again) == tokens(events) and finished.statistics.n_reused_tokens >= original.n_tokens - 64, finished.statistics
         assert names(acme) == ["gpl"] and names(umbrella) == ["mine"]
         with Cluster() as second:
-            code, out, err = sluice(second, "doc", "import", "there", path, "--json")
+            code, out, err = sluice(second, "doc", "import", "there", path, "--json", "--keep", "1h")
             shown = json.loads(out)
-            assert code == 0 and shown["sha256"] == original.sha256 and shown["store"] == "kvstore-0", (shown, err)
+            assert code == 0 and shown["expires_ms"] - shown["created_ms"] == 3600000 and shown["sha256"] == original.sha256 and shown["store"] == "kvstore-0", (shown, err)
             finished, again = second.answer(asking("there"))
             assert tokens(again) == tokens(events), "another answer on the other cluster"
             assert finished.statistics.n_reused_tokens >= original.n_tokens - 64, finished.statistics
