@@ -97,6 +97,23 @@ void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_
 // inference_service.c: returns the tenant whose jobs and documents the caller may see; NULL: all.
 const char *sl_coordinator_sees(const struct sl_rpc_call *call);
 
+/*
+ * documents_service.c: checks a document as it is added, and makes it, with the key of its capsule, without entering it into the
+ * registry. The caller owns the reference *document_out and *tokens_out, its n_tokens token ids. Statuses as those of Add.
+ */
+enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                            const Sluice__V1__AddDocumentRequest *asked,
+                                            struct sl_document **document_out, int32_t **tokens_out,
+                                            struct sl_error *err);
+// documents_service.c: enters a planned document into the registry, if its store has room for it, and tells the stores.
+enum sl_status sl_coordinator_enter_document(struct sl_coordinator *coordinator, struct sl_document *document,
+                                             struct sl_error *err);
+// documents_export.c, documents_import.c: the handlers about documents in files.
+enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                            struct sl_error *err);
+enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
+                                            struct sl_error *err);
+
 // inference_service.c, documents_service.c, cluster_service.c: the implementations of the services in proto/.
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator);
 struct sl_rpc_implementation sl_documents_service(struct sl_coordinator *coordinator);

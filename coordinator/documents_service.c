@@ -125,7 +125,8 @@ static enum sl_status enter(struct adding *adding, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status check(struct adding *adding, struct sl_error *err) {
+// Checks the request as a job, and makes the document and its prompt.
+static enum sl_status plan(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const struct sl_identity *caller = sl_rpc_call_identity(adding->call);
     struct sl_request_setting setting = {.call_deadline_ns = sl_rpc_call_deadline_ns(adding->call)};
@@ -142,10 +143,41 @@ static enum sl_status check(struct adding *adding, struct sl_error *err) {
     if (status == SL_OK) {
         status = make_document(adding, spec, err);
         sl_job_spec_cleanup(spec);
-        status = status == SL_OK ? enter(adding, err) : status;
     }
     free(spec);
     return status;
+}
+
+static enum sl_status check(struct adding *adding, struct sl_error *err) {
+    enum sl_status status = plan(adding, err);
+    return status == SL_OK ? enter(adding, err) : status;
+}
+
+enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                            const Sluice__V1__AddDocumentRequest *asked,
+                                            struct sl_document **document_out, int32_t **tokens_out,
+                                            struct sl_error *err) {
+    struct adding adding = {.coordinator = coordinator, .call = call, .asked = asked};
+    enum sl_status status = check_fields(coordinator, asked, err);
+    if (status == SL_OK) { // one id per byte in the worst case, and a copy of the text
+        status = sl_rpc_call_hold(call, (sizeof(int32_t) + 1) * strlen(asked->text), err);
+    }
+    if (status == SL_OK) {
+        status = plan(&adding, err);
+    }
+    if (status != SL_OK) {
+        sl_document_unref(&adding.document);
+        return status;
+    }
+    *document_out = adding.document;
+    *tokens_out = adding.tokens.ids;
+    return SL_OK;
+}
+
+enum sl_status sl_coordinator_enter_document(struct sl_coordinator *coordinator, struct sl_document *document,
+                                             struct sl_error *err) {
+    struct adding adding = {.coordinator = coordinator, .document = document};
+    return enter(&adding, err);
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -375,6 +407,8 @@ static const struct sl_rpc_handler handlers[] = {
     {&sl_method_documents_get, handle_get, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_list, handle_list, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_delete, handle_delete, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_documents_export, sl_coordinator_handle_export, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_documents_import, sl_coordinator_handle_import, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
 };
 
 struct sl_rpc_implementation sl_documents_service(struct sl_coordinator *coordinator) {

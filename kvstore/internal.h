@@ -13,6 +13,7 @@
 #include "kvstore/disk/read_back.h"
 #include "kvstore/kvstore.h"
 #include "kvstore/memory/room.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 
 struct sl_kvstore {
     struct sl_node node;
@@ -50,6 +51,17 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
 enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
 enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                     struct sl_error *err);
+
+// service.c: reads and checks the keys of a capsule that is announced; keys_out points into the request. SL_ERR_EXISTS: it
+// is stored, or in transit.
+enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__StoreReserveRequest *request,
+                                  struct sl_capsule_keys *keys_out, struct sl_error *err);
+
+// pieces_service.c: those that carry capsules of documents to and from the coordinator
+enum sl_status sl_store_handle_read(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                    struct sl_error *err);
+enum sl_status sl_store_handle_write(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
                                      struct sl_error *err);
 
 // protect_service.c: the one about documents

@@ -161,6 +161,8 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_forget, sl_store_handle_forget, SL_ROLE_COORDINATOR},
         {&sl_method_store_protect, sl_store_handle_protect, SL_ROLE_COORDINATOR},
+        {&sl_method_store_read, sl_store_handle_read, SL_ROLE_COORDINATOR},
+        {&sl_method_store_write, sl_store_handle_write, SL_ROLE_COORDINATOR},
         {&sl_method_store_stats, sl_store_handle_stats, SL_ROLE_COORDINATOR | SL_ROLE_OPERATOR},
         {&sl_method_store_open_annex, sl_store_handle_open_annex, SL_ROLE_WORKER},
         {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch, SL_ROLE_WORKER},

@@ -14,10 +14,8 @@
 #define SHIP_MS           30000 // and what the bytes take on a slow network:
 #define SHIP_BYTES_PER_MS 50000
 
-enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                                       struct sl_error *err) {
-    struct sl_kvstore *kvstore = service;
-    const Sluice__V1__StoreReserveRequest *request = (const Sluice__V1__StoreReserveRequest *)message;
+enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__StoreReserveRequest *request,
+                                  struct sl_capsule_keys *keys_out, struct sl_error *err) {
     if (!request->key || request->capsule_bytes < 1 ||
         request->prefixes.len >= SL_CAPSULE_CACHE_MAX_PREFIXES * sizeof(struct sl_hash128)) {
         return sl_fail(err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
@@ -36,13 +34,24 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     if (sl_arrivals_knows(kvstore->arrivals, &id)) { // checked before anything is evicted for it
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
+    *keys_out =
+        (struct sl_capsule_keys){id, (struct sl_hash128 *)request->prefixes.data, n_prefixes, request->prefix_tokens};
+    return SL_OK;
+}
+
+enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                       struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__StoreReserveRequest *request = (const Sluice__V1__StoreReserveRequest *)message;
+    struct sl_capsule_keys keys;
     struct sl_inbound_ticket ticket;
-    enum sl_status status =
-        sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err);
+    enum sl_status status = sl_store_read_keys(kvstore, request, &keys, err);
+    if (status == SL_OK) {
+        status = sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err);
+    }
     if (status != SL_OK) {
         return status;
     }
-    struct sl_capsule_keys keys = {id, (struct sl_hash128 *)request->prefixes.data, n_prefixes, request->prefix_tokens};
     status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
     if (status == SL_OK) {
         status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);

@@ -34,10 +34,10 @@ static const char *const of_commands[] = {
     "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
     "data", "decode", "decode-arena",  "detach", "doc", "drift", "dtype",  "estimate-errors", "every",
     "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
-    "hidden-size", "host", "http-port", "ignore-eos", "in-time", "index-url", "interval", "json",
+    "hidden-size", "host", "html", "http-port", "ignore-eos", "in-time", "index-url", "interval", "json",
     "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers",  "limit", "link",  "local",
     "logits", "long-tokens", "lr",  "max-new-tokens",  "max-tokens", "memory",
-    "models", "no-gateway", "no-history", "no-reuse", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
+    "models", "no-gateway", "no-history", "no-reuse", "no-text", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
     "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
     "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 
@@ -48,7 +48,7 @@ static const char *const of_commands[] = {
 // To add a command or a program: add its name here too (the same test).
 static const char *const programs[] = {
     "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice chat", "sluice run",
-    "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc rm",
+    "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc export", "sluice doc import", "sluice doc rm",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",

@@ -129,6 +129,24 @@ enum sl_status sl_client_list_documents(struct sl_client *client, int64_t deadli
 enum sl_status sl_client_delete_document(struct sl_client *client, const char *name, int64_t deadline_ns,
                                          Sluice__V1__Document **document_out, struct sl_error *err);
 
+struct sl_document_pieces {
+    int64_t deadline_ns; // of the whole call, at most an hour
+    // Export: called with each piece of the file; a status other than SL_OK ends the call, and is returned.
+    enum sl_status (*write_fn)(void *arg, const void *bytes, size_t n, struct sl_error *err);
+    // Import: writes the next piece of the file to bytes_out; *n_out 0: there are no more. A status other than SL_OK ends
+    // the call, and is returned; the cluster then keeps nothing.
+    enum sl_status (*read_fn)(void *arg, void *bytes_out, size_t size, size_t *n_out, struct sl_error *err);
+    bool (*stopped)(void *arg); // as in struct sl_document_watch
+    void *arg;
+};
+// Exports a document as a file (docs/CAPSULE.md). no_text: only with the text's digest.
+enum sl_status sl_client_export_document(struct sl_client *client, const char *name, bool no_text,
+                                         const struct sl_document_pieces *pieces, struct sl_error *err);
+// Adds a document from such a file. text: of a file without text; or "".
+enum sl_status sl_client_import_document(struct sl_client *client, const char *name, const char *text, int64_t keep_ms,
+                                         const struct sl_document_pieces *pieces, Sluice__V1__Document **document_out,
+                                         struct sl_error *err);
+
 // ---- the cluster ---------------------------------------------------------------------------------------------------
 
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,

@@ -98,6 +98,19 @@ static void describe_layer(const struct sl_layer *layer, size_t n_heads, struct 
     }
 }
 
+static enum sl_status pack_header(const header_message *header, uint8_t **bytes_out, size_t *n_bytes_out,
+                                  struct sl_error *err) {
+    size_t n_bytes = sluice__v1__capsule_header__get_packed_size(header);
+    uint8_t *bytes = malloc(n_bytes);
+    if (bytes == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", n_bytes);
+    }
+    sluice__v1__capsule_header__pack(header, bytes);
+    *bytes_out = bytes;
+    *n_bytes_out = n_bytes;
+    return SL_OK;
+}
+
 enum sl_status sl_capsule_write_header(const struct sl_session *session, const struct sl_capsule_id *id,
                                        uint8_t **bytes_out, size_t *n_bytes_out, struct sl_error *err) {
     size_t n_layers = (size_t)session->geometry.n_layers, n_heads = (size_t)session->geometry.n_kv_heads;
@@ -126,17 +139,9 @@ enum sl_status sl_capsule_write_header(const struct sl_session *session, const s
     header.layers = layers;
     header.rope_set = (uint32_t)session->rope_set;
 
-    size_t n_bytes = sluice__v1__capsule_header__get_packed_size(&header);
-    uint8_t *bytes = malloc(n_bytes);
-    if (bytes == NULL) {
-        free(layers);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", n_bytes);
-    }
-    sluice__v1__capsule_header__pack(&header, bytes);
+    enum sl_status status = pack_header(&header, bytes_out, n_bytes_out, err);
     free(layers);
-    *bytes_out = bytes;
-    *n_bytes_out = n_bytes;
-    return SL_OK;
+    return status;
 }
 
 // --- reading a header ------------------------------------------------------------------------------------------------
@@ -263,6 +268,19 @@ enum sl_status sl_capsule_read_header(const void *header, size_t header_bytes, s
     header_message *message = NULL;
     enum sl_status status = read_header(header, header_bytes, &message, info_out, err);
     if (status == SL_OK) {
+        sluice__v1__capsule_header__free_unpacked(message, NULL);
+    }
+    return status;
+}
+
+enum sl_status sl_capsule_rekey_header(const void *header, size_t header_bytes, const struct sl_hash128 *prefix_hash,
+                                       uint8_t **bytes_out, size_t *n_bytes_out, struct sl_error *err) {
+    header_message *message = NULL;
+    struct sl_capsule_info info;
+    enum sl_status status = read_header(header, header_bytes, &message, &info, err);
+    if (status == SL_OK) {
+        memcpy(message->prefix_hash.data, prefix_hash, sizeof *prefix_hash); // its length has been checked
+        status = pack_header(message, bytes_out, n_bytes_out, err);
         sluice__v1__capsule_header__free_unpacked(message, NULL);
     }
     return status;

@@ -68,6 +68,11 @@ struct sl_capsule_info {
 enum sl_status sl_capsule_read_header(const void *header, size_t header_bytes, struct sl_capsule_info *info_out,
                                       struct sl_error *err);
 
+// Writes the same header with another prefix hash: a capsule's key depends on the tenant that may find it. *bytes_out is
+// malloc'd and the caller's to free. SL_ERR_INVALID, SL_ERR_EXHAUSTED.
+enum sl_status sl_capsule_rekey_header(const void *header, size_t header_bytes, const struct sl_hash128 *prefix_hash,
+                                       uint8_t **bytes_out, size_t *n_bytes_out, struct sl_error *err);
+
 // A capsule that was received, or read from a file.
 struct sl_capsule_bytes {
     void *body; // a block of an arena

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice inspect`: shows the contents of a capsule file, and plots which positions every head has kept.
+// Purpose: `sluice inspect`: shows the contents of a capsule or a document in a file, and which positions it has kept.
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -9,8 +9,9 @@
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
-#include "engine/kvcache/capsule_file.h"
+#include "lab/measure/inspected.h"
 #include "lab/measure/measure.h"
+#include "lab/measure/retention_html.h"
 #include "lab/plot.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/ops.h"
@@ -19,59 +20,32 @@
 
 struct inspect_config {
     struct sl_tool_config tool;
-    const char *png;
+    const char *png, *html, *model, *text;
 };
 
 static const struct sl_option options[] = {
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw which positions each layer and head has kept (needs gnuplot)",
      SL_FIELD(inspect_config, png)},
+    {"html", 0, SL_OPTION_STRING, NULL, "FILE",
+     "write a page that shows what is kept of which sentences (needs --model)", SL_FIELD(inspect_config, html)},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "of --html: the folder with the model's tokenizer",
+     SL_FIELD(inspect_config, model)},
+    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "of --html: the text, for a file that does not have it",
+     SL_FIELD(inspect_config, text)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
 static const struct sl_program program = {
     .name = "sluice inspect",
-    .usage = "CAPSULE [options]",
-    .summary = "Tell what a capsule holds: model, recipe, formats, and the slots that every layer has kept.",
-    .epilog = "`sluice run --local --save-capsule FILE` writes capsules to files.\n" SL_EXIT_CODES_HELP,
+    .usage = "FILE [options]",
+    .summary =
+        "Tell what a capsule or a document holds: model, recipe, formats, and the slots that every layer has kept.",
+    .epilog = "`sluice run --local --save-capsule FILE` writes capsules to files, `sluice doc export` "
+              "documents.\n" SL_EXIT_CODES_HELP,
     .n_arguments_min = 1,
     .n_arguments_max = 1,
     SL_OPTIONS(options),
 };
-
-struct capsule {
-    const char *path;
-    struct sl_capsule_file file;
-    struct sl_arena *arena;
-    struct sl_session *session;
-};
-
-static enum sl_status open_body(struct capsule *c, struct sl_error *err) {
-    void *body = NULL;
-    size_t bytes = c->file.body_bytes ? c->file.body_bytes : 1;
-    enum sl_status status = sl_arena_create_mapped(bytes, &c->arena, err);
-    if (status == SL_OK) {
-        body = sl_arena_alloc(c->arena, bytes);
-        status = sl_capsule_file_read_body(&c->file, body, err);
-    }
-    if (status != SL_OK) {
-        sl_error_prefix(err, c->path);
-    }
-    if (status == SL_OK) {
-        const struct sl_capsule_info *info = &c->file.info;
-        struct sl_capsule_bytes capsule = {body, c->file.body_bytes, c->file.header, c->file.header_bytes};
-        status = sl_capsule_open(&capsule, c->arena, &info->geometry, &info->id, 1, &c->session, err);
-    }
-    if (status != SL_OK) {
-        sl_arena_free(c->arena, body);
-    }
-    return status;
-}
-
-static void close_capsule(struct capsule *c) {
-    sl_session_destroy(&c->session);
-    sl_arena_destroy(&c->arena);
-    sl_capsule_file_close(&c->file);
-}
 
 // --- numbers -----------------------------------------------------------------------------------------------------
 
@@ -121,7 +95,20 @@ static const char *hash_text(const struct sl_hash128 *hash, char text_out[HASH_T
     return text_out;
 }
 
-static void print_text(const struct capsule *c) {
+static void print_document(const struct sl_inspected *c) {
+    const struct sl_exported_head *head = &c->head;
+    char sha256[SL_SHA256_HEX_BYTES];
+    sl_sha256_write_hex(head->text_sha256, sha256);
+    printf("document %s: version %d, digests agree, read as %s\n", c->path, SL_EXPORTED_VERSION,
+           head->chat ? "a user's message" : "text");
+    printf("text     %" PRId64 " bytes, %" PRId64 " tokens%s, SHA-256 %s\n", head->text_bytes, head->n_tokens,
+           head->has_text ? "" : ", not in the file", sha256);
+}
+
+static void print_text(const struct sl_inspected *c) {
+    if (c->is_document) {
+        print_document(c);
+    }
     const struct sl_capsule_info *info = &c->file.info;
     char bytes[32];
     sl_format_bytes((double)c->file.body_bytes, bytes, sizeof bytes);
@@ -162,7 +149,7 @@ static json_t *json_fingerprint(uint64_t value) {
     return json_sprintf("%016" PRIx64, value);
 }
 
-static void print_json(const struct capsule *c) {
+static void print_json(const struct sl_inspected *c) {
     const struct sl_capsule_info *info = &c->file.info;
     struct sl_session_stats stats;
     sl_session_get_stats(c->session, &stats);
@@ -193,6 +180,16 @@ static void print_json(const struct capsule *c) {
                   info->geometry.head_dim, "n_tokens", (json_int_t)info->n_tokens, "positions",
                   position_mode(c->session), "evicted", info->evicted, "body_bytes", (json_int_t)c->file.body_bytes,
                   "layers", layers, "bytes_by_format", by_format);
+    if (c->is_document) {
+        char sha256[SL_SHA256_HEX_BYTES];
+        sl_sha256_write_hex(c->head.text_sha256, sha256);
+        json_object_set_new(object, "document",
+                            json_pack("{s:i, s:I, s:I, s:b, s:b, s:s, s:o}", "version", SL_EXPORTED_VERSION,
+                                      "text_bytes", (json_int_t)c->head.text_bytes, "n_tokens",
+                                      (json_int_t)c->head.n_tokens, "chat", c->head.chat, "has_text", c->head.has_text,
+                                      "sha256", sha256, "model_fingerprint",
+                                      json_fingerprint(c->head.model_fingerprint)));
+    }
     sl_json_print(object, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
 }
 
@@ -206,7 +203,7 @@ struct bins {
 };
 
 // Writes one line of the plot: the share of each bin's positions that the head has kept.
-static void write_row(const struct capsule *c, const struct bins *bins, int layer, int head, FILE *script) {
+static void write_row(const struct sl_inspected *c, const struct bins *bins, int layer, int head, FILE *script) {
     int64_t n_tokens = c->file.info.n_tokens, *positions = bins->positions;
     uint32_t *counts = bins->counts;
     int n_bins = bins->n;
@@ -226,7 +223,7 @@ static void write_row(const struct capsule *c, const struct bins *bins, int laye
     fputc('\n', script);
 }
 
-static void write_map(const struct capsule *c, const struct bins *bins, FILE *script) {
+static void write_map(const struct sl_inspected *c, const struct bins *bins, FILE *script) {
     const struct sl_kv_geometry *g = &c->file.info.geometry;
     int64_t n_tokens = c->file.info.n_tokens;
     int n_rows = g->n_layers * g->n_kv_heads, step = (g->n_layers + 39) / 40;
@@ -249,7 +246,7 @@ static void write_map(const struct capsule *c, const struct bins *bins, FILE *sc
             (double)n_tokens / bins->n);
 }
 
-static enum sl_status draw(const struct capsule *c, const char *path, struct sl_error *err) {
+static enum sl_status draw(const struct sl_inspected *c, const char *path, struct sl_error *err) {
     const struct sl_kv_geometry *g = &c->file.info.geometry;
     int64_t n_tokens = c->file.info.n_tokens;
     int height = 160 + 12 * g->n_layers * g->n_kv_heads;
@@ -282,27 +279,27 @@ int sl_command_inspect(int argc, char **argv) {
     if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
         return code;
     }
-    struct capsule capsule = {.path = argv[first]};
+    struct sl_inspected inspected;
     struct sl_error err = {0};
     enum sl_status status = sl_plot_check(config.png, &err);
+    if (status == SL_OK && config.html && !config.model) {
+        status = sl_fail(&err, SL_ERR_INVALID, "--html needs --model DIR, whose tokenizer read the text");
+    }
     if (status != SL_OK) {
         return sl_tool_complain("inspect", &err);
     }
-    status = sl_capsule_file_open(capsule.path, &capsule.file, &err);
-    if (status == SL_ERR_NOT_FOUND) { // usage error
-        status = err.status = SL_ERR_INVALID;
-    }
-    if (status == SL_OK) {
-        status = open_body(&capsule, &err);
-    }
+    status = sl_inspected_open(argv[first], &inspected, &err);
     if (status == SL_OK && config.png) {
-        status = draw(&capsule, config.png, &err);
+        status = draw(&inspected, config.png, &err);
+    }
+    if (status == SL_OK && config.html) {
+        status = sl_retention_html_write(&inspected, config.model, config.text, config.html, &err);
     }
     if (status == SL_OK && config.tool.json) {
-        print_json(&capsule);
+        print_json(&inspected);
     } else if (status == SL_OK) {
-        print_text(&capsule);
+        print_text(&inspected);
     }
-    close_capsule(&capsule);
+    sl_inspected_close(&inspected);
     return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("inspect", &err);
 }

@@ -10,65 +10,105 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HASH_BYTES = 32, PART_BYTES = 64 << 10 };
+enum { PART_BYTES = 64 << 10 };
 
-static enum sl_status digest(const void *bytes, size_t n_bytes, unsigned char hash_out[HASH_BYTES],
-                             struct sl_error *err) {
+enum sl_status sl_sha256(const void *bytes, size_t n_bytes, uint8_t hash_out[SL_SHA256_BYTES], struct sl_error *err) {
     unsigned n = 0;
-    return EVP_Digest(bytes, n_bytes, hash_out, &n, EVP_sha256(), NULL) == 1 && n == HASH_BYTES
+    return EVP_Digest(bytes, n_bytes, hash_out, &n, EVP_sha256(), NULL) == 1 && n == SL_SHA256_BYTES
                ? SL_OK
                : sl_fail(err, SL_ERR_INTERNAL, "OpenSSL computes no SHA-256");
 }
 
-static void write_hex(const unsigned char hash[HASH_BYTES], char hex_out[SL_SHA256_HEX_BYTES]) {
-    for (int i = 0; i < HASH_BYTES; i++) {
+void sl_sha256_write_hex(const uint8_t hash[SL_SHA256_BYTES], char hex_out[SL_SHA256_HEX_BYTES]) {
+    for (int i = 0; i < SL_SHA256_BYTES; i++) {
         snprintf(hex_out + 2 * i, 3, "%02x", hash[i]);
     }
 }
 
 enum sl_status sl_sha256_hex(const void *bytes, size_t n_bytes, char hex_out[SL_SHA256_HEX_BYTES],
                              struct sl_error *err) {
-    unsigned char hash[HASH_BYTES];
-    enum sl_status status = digest(bytes, n_bytes, hash, err);
+    unsigned char hash[SL_SHA256_BYTES];
+    enum sl_status status = sl_sha256(bytes, n_bytes, hash, err);
     if (status == SL_OK) {
-        write_hex(hash, hex_out);
+        sl_sha256_write_hex(hash, hex_out);
     }
     return status;
 }
 
 enum sl_status sl_sha256_base64(const void *bytes, size_t n_bytes, char text_out[SL_SHA256_TEXT_BYTES],
                                 struct sl_error *err) {
-    unsigned char hash[HASH_BYTES];
-    enum sl_status status = digest(bytes, n_bytes, hash, err);
+    unsigned char hash[SL_SHA256_BYTES];
+    enum sl_status status = sl_sha256(bytes, n_bytes, hash, err);
     if (status == SL_OK) {
-        EVP_EncodeBlock((unsigned char *)text_out, hash, HASH_BYTES);
+        EVP_EncodeBlock((unsigned char *)text_out, hash, SL_SHA256_BYTES);
     }
     return status;
 }
 
-enum sl_status sl_sha256_file(int fd, char hex_out[SL_SHA256_HEX_BYTES], struct sl_error *err) {
-    unsigned char hash[HASH_BYTES], *part = malloc(PART_BYTES);
-    if (!part) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to read a file");
+// ---- a hash of bytes that come one after the other ------------------------------------------------------------------
+
+struct sl_sha256 {
+    EVP_MD_CTX *all, *copy; // the copy is finished in place of the hash that goes on
+    bool failed;            // reported by sl_sha256_get()
+};
+
+enum sl_status sl_sha256_create(struct sl_sha256 **sha_out, struct sl_error *err) {
+    struct sl_sha256 *sha = calloc(1, sizeof *sha);
+    if (sha) {
+        sha->all = EVP_MD_CTX_new();
+        sha->copy = EVP_MD_CTX_new();
     }
-    EVP_MD_CTX *context = EVP_MD_CTX_new();
-    bool ok = context && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
+    if (!sha || !sha->all || !sha->copy || EVP_DigestInit_ex(sha->all, EVP_sha256(), NULL) != 1) {
+        sl_sha256_destroy(&sha);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a SHA-256");
+    }
+    *sha_out = sha;
+    return SL_OK;
+}
+
+void sl_sha256_destroy(struct sl_sha256 **sha_inout) {
+    struct sl_sha256 *sha = *sha_inout;
+    if (sha) {
+        EVP_MD_CTX_free(sha->all);
+        EVP_MD_CTX_free(sha->copy);
+        free(sha);
+        *sha_inout = NULL;
+    }
+}
+
+void sl_sha256_add(struct sl_sha256 *sha, const void *bytes, size_t n_bytes) {
+    sha->failed |= EVP_DigestUpdate(sha->all, bytes, n_bytes) != 1;
+}
+
+enum sl_status sl_sha256_get(struct sl_sha256 *sha, uint8_t hash_out[SL_SHA256_BYTES], struct sl_error *err) {
+    return !sha->failed && EVP_MD_CTX_copy_ex(sha->copy, sha->all) == 1 &&
+                   EVP_DigestFinal_ex(sha->copy, hash_out, NULL) == 1
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INTERNAL, "OpenSSL computes no SHA-256");
+}
+
+// ---- files ----------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_sha256_file(int fd, char hex_out[SL_SHA256_HEX_BYTES], struct sl_error *err) {
+    unsigned char hash[SL_SHA256_BYTES], *part = malloc(PART_BYTES);
+    struct sl_sha256 *sha = NULL;
+    enum sl_status status =
+        part ? sl_sha256_create(&sha, err) : sl_fail(err, SL_ERR_EXHAUSTED, "no memory to read a file");
     ssize_t n = 1;
-    for (off_t at = 0; ok && n > 0; at += n) {
+    for (off_t at = 0; status == SL_OK && n > 0; at += n) {
         do {
             n = pread(fd, part, PART_BYTES, at);
         } while (n < 0 && errno == EINTR);
-        ok = n <= 0 || EVP_DigestUpdate(context, part, (size_t)n) == 1;
+        if (n < 0) {
+            status = sl_fail(err, SL_ERR_IO, "cannot be read: %s", strerror(errno));
+        } else {
+            sl_sha256_add(sha, part, (size_t)n);
+        }
     }
-    ok = ok && EVP_DigestFinal_ex(context, hash, NULL) == 1;
-    EVP_MD_CTX_free(context);
+    if (status == SL_OK && (status = sl_sha256_get(sha, hash, err)) == SL_OK) {
+        sl_sha256_write_hex(hash, hex_out);
+    }
+    sl_sha256_destroy(&sha);
     free(part);
-    if (n < 0) {
-        return sl_fail(err, SL_ERR_IO, "cannot be read: %s", strerror(errno));
-    }
-    if (!ok) {
-        return sl_fail(err, SL_ERR_INTERNAL, "OpenSSL computes no SHA-256");
-    }
-    write_hex(hash, hex_out);
-    return SL_OK;
+    return status;
 }

@@ -53,12 +53,17 @@ def test_each_role_may_do_its_part_alone():
         # Workers obey the coordinator alone.
         for name, method, message in (("prefill-0", "sluice.v1.Prefill.Run", worker_pb.PrefillRequest()),
                                       ("decode-0", "sluice.v1.Decode.Reserve", worker_pb.ReserveRequest()),
+                                      ("kvstore-0", "sluice.v1.Store.Read", worker_pb.StoreKey()),
+                                      ("kvstore-0", "sluice.v1.Store.Write", worker_pb.CapsulePiece()),
                                       ("kvstore-0", "sluice.v1.Store.Forget", worker_pb.ForgetRequest())):
             for who in ("client/acme", "operator/me", "worker/impostor"):
                 with made.channel(cluster.processes[name].address, who) as channel:
-                    kind = channel.unary_stream if method.endswith("Run") else channel.unary_unary
-                    refused(denied, lambda: list(stub(kind, method)(message, timeout=10)) if method.endswith("Run")
-                            else stub(kind, method)(message, timeout=10))
+                    if method.endswith(".Write"):
+                        refused(denied, lambda: list(stub(channel.stream_stream, method)(iter([message]), timeout=10)))
+                    elif method.endswith((".Run", ".Read")):
+                        refused(denied, lambda: list(stub(channel.unary_stream, method)(message, timeout=10)))
+                    else:
+                        refused(denied, lambda: stub(channel.unary_unary, method)(message, timeout=10))
                     checked = channel.unary_unary("/grpc.health.v1.Health/Check",
                                                   request_serializer=health.HealthCheckRequest.SerializeToString,
                                                   response_deserializer=health.HealthCheckResponse.FromString)

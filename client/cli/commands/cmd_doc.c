@@ -391,6 +391,8 @@ static const struct {
     {"ls", "list documents", ls},
     {"show", "show a document", show_main},
     {"ask", "ask a question about a document", ask},
+    {"export", "write a document to a file", sl_command_doc_export},
+    {"import", "add a document from such a file", sl_command_doc_import},
     {"rm", "remove a document", rm},
 };
 

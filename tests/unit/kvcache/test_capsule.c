@@ -242,6 +242,33 @@ static void test_capsule_of_another_model_is_refused(void **state) {
     fixture_destroy(&f);
 }
 
+static void test_capsule_header_gets_another_key_and_nothing_else(void **state) {
+    (void)state;
+    static const struct sl_hash128 other = {{1, 2, 3}};
+    struct fixture f = fixture_create(ARENA_BYTES);
+    uint64_t seed = 11;
+    struct sl_session *session = random_session(&seed, f.arena, false);
+    struct landed to = ship(session, f.arena, SIZE_MAX);
+    struct sl_capsule_info before, after;
+    uint8_t *rekeyed = NULL, *back = NULL;
+    size_t n_rekeyed, n_back;
+    assert_int_equal(sl_capsule_read_header(to.header, to.header_bytes, &before, NULL), SL_OK);
+    assert_int_equal(sl_capsule_rekey_header(to.header, to.header_bytes, &other, &rekeyed, &n_rekeyed, NULL), SL_OK);
+    assert_int_equal(sl_capsule_read_header(rekeyed, n_rekeyed, &after, NULL), SL_OK);
+    assert_memory_equal(&after.id.prefix_hash, &other, sizeof other);
+    assert_int_equal(sl_capsule_rekey_header(rekeyed, n_rekeyed, &before.id.prefix_hash, &back, &n_back, NULL), SL_OK);
+    assert_int_equal(n_back, to.header_bytes);
+    assert_memory_equal(back, to.header, n_back);
+    free(back);
+    assert_int_equal(sl_capsule_rekey_header(to.header, to.header_bytes - 1, &other, &back, &n_back, NULL),
+                     SL_ERR_INVALID);
+    free(rekeyed);
+    free(to.header);
+    sl_arena_free(f.arena, to.body);
+    sl_session_destroy(&session);
+    fixture_destroy(&f);
+}
+
 // One wrong field at a time in an otherwise good header, by way of the message itself.
 static void test_capsule_with_a_lying_field_is_refused(void **state) {
     (void)state;
@@ -352,6 +379,7 @@ int main(void) {
         cmocka_unit_test(test_capsule_pieces_join_neighbours),
         cmocka_unit_test(test_capsule_pieces_stop_at_the_first_failure),
         cmocka_unit_test(test_capsule_of_another_model_is_refused),
+        cmocka_unit_test(test_capsule_header_gets_another_key_and_nothing_else),
         cmocka_unit_test(test_capsule_with_a_lying_field_is_refused),
         cmocka_unit_test(test_capsule_header_survives_bit_flips_and_truncation),
     };

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """profile, inspect, eval and the benches as a script sees them, on models/demo: exit codes, JSON, files, and that
 the same command gives the same numbers whatever the number of threads."""
+import html
 import json
 import math
 import os
@@ -374,6 +375,38 @@ class Profile(unittest.TestCase):
 
 
 class Inspect(unittest.TestCase):
+    def test_a_page_shows_what_is_kept_of_each_sentence(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, text, page = (os.path.join(folder, name) for name in ("capsule", "text", "page.html"))
+            words = "First <of> all. " + "It goes on & on. " * 60 + "This is the last sentence."
+            with open(text, "w", encoding="utf-8") as file:
+                file.write(words)
+            shares = {}
+            for recipe in "full", "snapkv,budget=0.25":
+                done = run("run", "--local", "--model", MODEL, "--prompt-file", text, "-n", "2", "--recipe", recipe, "--save-capsule", path)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                done = run("inspect", path, "--html", page, "--model", MODEL, "--text", text)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                with open(page, encoding="utf-8") as file:
+                    written = file.read()
+                shown = html.unescape(re.sub("<[^>]*>", "", written.split("<pre>\n")[1].split("\n</pre>")[0]))
+                self.assertEqual(shown.replace("<|endoftext|>", ""), words)
+                shares[recipe] = [float(share) for share in re.findall(r'title="sentence \d+: ([\d.]+)%', written)]
+                self.assertIn(f"{100 if recipe == 'full' else 25}.", re.search(r"([\d.]+)% of their slots", written).group(1))
+                self.assertNotIn("http", written)  # it needs no other file
+            self.assertEqual(set(shares["full"]), {100.0})
+            self.assertEqual(len(shares["full"]), 62)
+            self.assertGreater(len(set(shares["snapkv,budget=0.25"])), 10)
+            os.remove(page)
+            with open(text + "2", "w", encoding="utf-8") as file:
+                file.write("Another text. " * 200)
+            for more, why in ((["--text", text + "2"], "is not of this text"), ([], "--text FILE"), (["--text", folder + "/no"], "No such file")):
+                done = run("inspect", path, "--html", page, "--model", MODEL, *more)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(why, done.stderr)
+            self.assertEqual(run("inspect", path, "--html", page).returncode, 2)
+            self.assertFalse(os.path.exists(page))
+
     def test_a_saved_capsule_tells_what_it_holds(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "capsule")

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice doc export` and `sluice doc import`: documents that travel as files (docs/CAPSULE.md).
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/whole_file.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/message_json.h"
+#include "client/cli/progress.h"
+#include "client/cli/request.h"
+#include "client/cli/tool.h"
+#include "net/document/exported.h"
+
+#define REDRAW_MS 100
+
+// A file on its way to or from the cluster.
+struct transfer {
+    struct sl_signals signals;
+    struct sl_progress line;
+    int width;            // of standard error; 0: no progress is drawn
+    int64_t redraw_at_ns; // the next time that the progress is drawn
+    FILE *file;
+    const char *path;
+    struct sl_exported_reader *reader; // of an export: checks what arrives
+};
+
+static bool stopped(void *arg) {
+    return sl_signals_received(&((struct transfer *)arg)->signals) > 0;
+}
+
+static void advance(struct transfer *transfer, size_t n) {
+    transfer->line.done += (int64_t)n;
+    if (transfer->width > 0 && transfer->line.total > 0 && sl_now_ns() >= transfer->redraw_at_ns) {
+        sl_progress_draw(&transfer->line, transfer->width, stderr);
+        transfer->redraw_at_ns = sl_deadline_in_ms(REDRAW_MS);
+    }
+}
+
+static void end_progress(struct transfer *transfer) {
+    if (transfer->width > 0) {
+        sl_progress_clear(stderr);
+    }
+}
+
+// Returns the columns for the progress; 0: draw none.
+static int progress_width(const struct sl_tool_config *config) {
+    return config->json ? 0 : sl_terminal_width(STDERR_FILENO);
+}
+
+// ---- export ---------------------------------------------------------------------------------------------------------
+
+struct export_config {
+    struct sl_tool_config tool;
+    int64_t deadline_ms;
+    bool no_text;
+};
+
+static const struct sl_option export_options[] = {
+    {"no-text", 0, SL_OPTION_FLAG, NULL, NULL, "leave the text out; `doc import --text` then needs it",
+     SL_FIELD(export_config, no_text)},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole call", SL_FIELD(export_config, deadline_ms), 1,
+     3600000},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program export_program = {
+    .name = "sluice doc export",
+    .usage = "[options] NAME FILE",
+    .summary = "Write a document to a file: its text, and its compressed KV cache.\n"
+               "The file can be imported wherever the same model is served.",
+    .epilog = "FILE appears whole or not at all.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 2,
+    .n_arguments_max = 2,
+    SL_OPTIONS(export_options),
+};
+
+// Checks a piece of the file as an import would, and writes it.
+static enum sl_status write_piece(void *arg, const void *bytes, size_t n, struct sl_error *err) {
+    struct transfer *transfer = arg;
+    const uint8_t *at = bytes;
+    enum sl_status status = SL_OK;
+    for (size_t left = n; left > 0 && status == SL_OK;) {
+        struct sl_exported_slice slice;
+        status = sl_exported_reader_take(transfer->reader, &at, &left, &slice, err);
+        if (status == SL_OK && slice.part == SL_EXPORTED_HEAD && slice.ends) {
+            transfer->line.total = sl_exported_file_bytes(sl_exported_reader_head(transfer->reader));
+        }
+    }
+    if (status != SL_OK) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "what arrived is %s", err->text);
+    }
+    if (fwrite(bytes, 1, n, transfer->file) != n) {
+        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", transfer->path, strerror(errno));
+    }
+    advance(transfer, n);
+    return SL_OK;
+}
+
+static void print_exported(const struct transfer *transfer, const char *name, bool json) {
+    const struct sl_exported_head *head = sl_exported_reader_head(transfer->reader);
+    char bytes[32];
+    if (!json) {
+        printf("exported %s to %s: %" PRId64 " tokens, %s%s\n", name, transfer->path, head->n_tokens,
+               sl_format_bytes((double)transfer->line.done, bytes, sizeof bytes),
+               head->has_text ? "" : ", without the text");
+        return;
+    }
+    char sha256[SL_SHA256_HEX_BYTES];
+    sl_sha256_write_hex(head->text_sha256, sha256);
+    json_t *object =
+        json_pack("{s:s, s:o, s:I, s:I, s:s, s:o, s:b, s:b, s:s}", "name", name, "file", sl_text_json(transfer->path),
+                  "bytes", (json_int_t)transfer->line.done, "n_tokens", (json_int_t)head->n_tokens, "recipe",
+                  head->recipe, "model_fingerprint", json_sprintf("%016" PRIx64, head->model_fingerprint), "chat",
+                  head->chat, "has_text", head->has_text, "sha256", sha256);
+    sl_json_print(object, JSON_COMPACT, stdout);
+}
+
+static enum sl_status receive_file(struct transfer *transfer, struct sl_client *client, const char *name, bool no_text,
+                                   int64_t deadline_ns, struct sl_error *err) {
+    struct sl_document_pieces pieces = {
+        .deadline_ns = deadline_ns, .write_fn = write_piece, .stopped = stopped, .arg = transfer};
+    enum sl_status status = sl_client_export_document(client, name, no_text, &pieces, err);
+    end_progress(transfer);
+    return status == SL_OK ? sl_exported_reader_finish(transfer->reader, err) : status;
+}
+
+static int export_to(const struct export_config *config, struct transfer *transfer, const char *name) {
+    struct sl_whole_file *whole = malloc(sizeof *whole); // larger than a stack frame should be
+    struct sl_error err = {0};
+    struct sl_client *client;
+    int code;
+    enum sl_status status = whole != NULL ? sl_exported_reader_create(&transfer->reader, &err)
+                                          : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory to write a file");
+    status = status == SL_OK ? sl_whole_file_open(whole, transfer->path, &err) : status;
+    if (status != SL_OK) {
+        code = sl_tool_complain("doc export", &err);
+    } else if (!sl_tool_connect("doc export", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+        sl_whole_file_abandon(whole);
+    } else {
+        transfer->file = whole->file;
+        status = receive_file(transfer, client, name, config->no_text, sl_deadline_in_ms(config->deadline_ms), &err);
+        sl_tool_disconnect(&client);
+        if (status == SL_OK) {
+            status = sl_whole_file_finish(whole, &err);
+        } else {
+            sl_whole_file_abandon(whole);
+        }
+        if (status == SL_OK && chmod(transfer->path, 0600) != 0) { // it has the text, or its KV
+            status = sl_fail(&err, SL_ERR_IO, "%s: its mode cannot be set: %s", transfer->path, strerror(errno));
+        }
+        if (status == SL_OK) {
+            print_exported(transfer, name, config->tool.json);
+        }
+        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config->tool.coordinator, "doc export", &err);
+    }
+    free(whole);
+    sl_exported_reader_destroy(&transfer->reader);
+    return code;
+}
+
+int sl_command_doc_export(int argc, char **argv) {
+    struct export_config config = {0};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&export_program, argc, argv, &config, &first, &code)) {
+        return code;
+    }
+    struct transfer transfer = {
+        .line = {.phase = "export", .bytes = true}, .width = progress_width(&config.tool), .path = argv[first + 1]};
+    if (sl_signals_init(&transfer.signals, &err) != SL_OK) {
+        return sl_tool_complain("doc export", &err);
+    }
+    code = export_to(&config, &transfer, argv[first]);
+    sl_signals_cleanup(&transfer.signals);
+    return code;
+}
+
+// ---- import ---------------------------------------------------------------------------------------------------------
+
+struct import_config {
+    struct sl_tool_config tool;
+    const char *text;
+    int64_t keep_ms, deadline_ms;
+};
+
+static const struct sl_option import_options[] = {
+    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "the text, for a document that was exported with --no-text",
+     SL_FIELD(import_config, text)},
+    {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
+     SL_FIELD(import_config, keep_ms), 0, 3.1536e11},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole call", SL_FIELD(import_config, deadline_ms), 1,
+     3600000},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program import_program = {
+    .name = "sluice doc import",
+    .usage = "[options] NAME FILE",
+    .summary = "Add a document from a file that `sluice doc export` wrote. Its text is not read again.",
+    .epilog =
+        "The cluster must serve the same model. Answers are worth what the file is worth: import only files that\n"
+        "you trust.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 2,
+    .n_arguments_max = 2,
+    SL_OPTIONS(import_options),
+};
+
+static enum sl_status read_piece(void *arg, void *bytes_out, size_t size, size_t *n_out, struct sl_error *err) {
+    struct transfer *transfer = arg;
+    *n_out = fread(bytes_out, 1, size, transfer->file);
+    if (*n_out < size && ferror(transfer->file)) {
+        return sl_fail(err, SL_ERR_IO, "%s: cannot be read: %s", transfer->path, strerror(errno));
+    }
+    advance(transfer, *n_out);
+    return SL_OK;
+}
+
+static int import_from(const struct import_config *config, struct transfer *transfer, const char *name,
+                       const char *text) {
+    struct sl_document_pieces pieces = {.deadline_ns = sl_deadline_in_ms(config->deadline_ms),
+                                        .read_fn = read_piece,
+                                        .stopped = stopped,
+                                        .arg = transfer};
+    struct sl_error err = {0};
+    struct sl_client *client;
+    Sluice__V1__Document *document;
+    char bytes[32];
+    int code;
+    if (!sl_tool_connect("doc import", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+        return code;
+    }
+    enum sl_status status = sl_client_import_document(client, name, text, config->keep_ms, &pieces, &document, &err);
+    sl_tool_disconnect(&client);
+    end_progress(transfer);
+    if (status != SL_OK) {
+        return sl_tool_complain_of(config->tool.coordinator, "doc import", &err);
+    }
+    if (config->tool.json) {
+        sl_message_print_json(&document->base, stdout);
+    } else {
+        printf("imported %s: %" PRId64 " tokens, %s\n", document->name, document->n_tokens,
+               sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
+    }
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_EXIT_OK;
+}
+
+// Opens the file, and notes its size for the progress.
+static enum sl_status open_file(struct transfer *transfer, struct sl_error *err) {
+    struct stat found;
+    transfer->file = fopen(transfer->path, "rbe");
+    if (transfer->file == NULL || fstat(fileno(transfer->file), &found) != 0 || S_ISDIR(found.st_mode)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: cannot be read: %s", transfer->path,
+                       transfer->file == NULL ? strerror(errno) : "it is a folder");
+    }
+    transfer->line.total = (int64_t)found.st_size;
+    return SL_OK;
+}
+
+int sl_command_doc_import(int argc, char **argv) {
+    struct import_config config = {0};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&import_program, argc, argv, &config, &first, &code)) {
+        return code;
+    }
+    struct transfer transfer = {
+        .line = {.phase = "import", .bytes = true}, .width = progress_width(&config.tool), .path = argv[first + 1]};
+    char *text = NULL;
+    enum sl_status status = open_file(&transfer, &err);
+    status = status == SL_OK && config.text ? sl_request_read_text(config.text, &text, &err) : status;
+    status = status == SL_OK ? sl_signals_init(&transfer.signals, &err) : status;
+    if (status == SL_OK) {
+        code = import_from(&config, &transfer, argv[first], text ? text : "");
+        sl_signals_cleanup(&transfer.signals);
+    } else {
+        code = sl_tool_complain("doc import", &err);
+    }
+    free(text);
+    if (transfer.file != NULL) {
+        fclose(transfer.file);
+    }
+    return code;
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: sends a document as a file (net/document/exported.h): the coordinator passes on what a store reads.
+ *
+ * Design: the text is made into tokens again, as for a question. So a document whose key this cluster would not make any
+ *         more is refused, and the file has a digest of the tokens that its capsule holds. At most one piece of the capsule
+ *         is in memory.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "coordinator/coordinator_internal.h"
+#include "net/document/exported.h"
+#include "proto/methods.h"
+#include "proto/sluice/v1/documents.pb-c.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define STEP_MS      100     // between checks of the client
+#define EXPORT_MS    3600000 // of a call without a deadline
+#define MAX_PIECE_MS 30000   // from one piece of the store to the next
+
+struct exporting {
+    struct sl_coordinator *coordinator;
+    struct sl_rpc_call *call;
+    const Sluice__V1__ExportDocumentRequest *asked;
+    struct sl_document *document; // a reference
+    struct sl_exported_head head;
+    struct sl_exported_writer writer;
+    struct sl_rpc_stream *store; // NULL: not opened
+    int64_t body_left;           // bytes that the store still has to send
+};
+
+static enum sl_status send_bytes(void *arg, const void *bytes, size_t n, struct sl_error *err) {
+    const struct exporting *exporting = arg;
+    Sluice__V1__FilePiece piece = SLUICE__V1__FILE_PIECE__INIT;
+    piece.data = (ProtobufCBinaryData){n, (uint8_t *)bytes};
+    return sl_rpc_call_send(exporting->call, &piece.base) == SL_OK
+               ? SL_OK
+               : sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+}
+
+// Fills in the head, except for the sizes of the capsule.
+static enum sl_status make_head(struct exporting *exporting, struct sl_error *err) {
+    const struct sl_document *document = exporting->document;
+    struct sl_exported_head *head = &exporting->head;
+    Sluice__V1__AddDocumentRequest asked = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
+    asked.name = (char *)document->name;
+    asked.text = document->text;
+    asked.recipe = (char *)document->recipe;
+    asked.raw = !document->chat;
+    struct sl_document *planned = NULL;
+    int32_t *tokens = NULL;
+    enum sl_status status =
+        sl_coordinator_plan_document(exporting->coordinator, exporting->call, &asked, &planned, &tokens, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (memcmp(&planned->capsule, &document->capsule, sizeof planned->capsule) != 0) {
+        status = sl_fail(err, SL_ERR_PRECONDITION,
+                         "%s was read with another tokenizer, chat template or secret of tenants (--salt-file): delete "
+                         "it, and add it again",
+                         document->name);
+    }
+    *head = (struct sl_exported_head){.model_fingerprint = document->model_fingerprint,
+                                      .n_tokens = document->n_tokens,
+                                      .text_bytes = (int64_t)document->text_bytes,
+                                      .chat = document->chat,
+                                      .has_text = !exporting->asked->no_text};
+    strcpy(head->recipe, document->recipe);
+    if (status == SL_OK) {
+        status = sl_sha256(document->text, document->text_bytes, head->text_sha256, err);
+    }
+    if (status == SL_OK) {
+        status = sl_sha256(tokens, (size_t)document->n_tokens * sizeof *tokens, head->tokens_sha256, err);
+    }
+    free(tokens);
+    sl_document_unref(&planned);
+    return status;
+}
+
+static enum sl_status open_store(struct exporting *exporting, struct sl_error *err) {
+    struct sl_coordinator *coordinator = exporting->coordinator;
+    struct sl_document *document = exporting->document;
+    char name[64];
+    struct sl_worker *store =
+        sl_documents_where(coordinator->documents, document, name)
+            ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, name, NULL)
+            : NULL;
+    if (store == NULL) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "no store has the capsule of %s now; see `sluice doc show`",
+                       document->name);
+    }
+    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
+    key.model_fingerprint = document->capsule.model_fingerprint;
+    key.recipe_fingerprint = document->capsule.recipe_fingerprint;
+    key.n_tokens = document->capsule_tokens;
+    key.prefix_hash.data = document->capsule.prefix_hash.bytes;
+    key.prefix_hash.len = sizeof document->capsule.prefix_hash;
+    int64_t deadline_ns = sl_rpc_call_deadline_ns(exporting->call), most_ns = sl_deadline_in_ms(EXPORT_MS);
+    enum sl_status status =
+        sl_rpc_stream_open(sl_worker_channel(store), &sl_method_store_read, &key.base,
+                           deadline_ns < most_ns ? deadline_ns : most_ns, exporting->call, &exporting->store, err);
+    sl_worker_unref(&store);
+    return status;
+}
+
+// Waits for the next piece of the store; the caller frees it.
+static enum sl_status next_piece(struct exporting *exporting, Sluice__V1__CapsulePiece **piece_out,
+                                 struct sl_error *err) {
+    ProtobufCMessage *message = NULL;
+    int64_t give_up_ns = sl_deadline_in_ms(MAX_PIECE_MS);
+    enum sl_status status = SL_AGAIN;
+    *err = (struct sl_error){0};
+    while (status == SL_AGAIN && sl_now_ns() < give_up_ns && !sl_rpc_call_cancelled(exporting->call)) {
+        status = sl_rpc_stream_next(exporting->store, STEP_MS, &message, err);
+    }
+    if (status == SL_OK) {
+        *piece_out = (Sluice__V1__CapsulePiece *)message;
+        return SL_OK;
+    }
+    if (status == SL_AGAIN) {
+        return sl_rpc_call_cancelled(exporting->call) ? sl_fail(err, SL_ERR_CANCELLED, "the client is gone")
+                                                      : sl_fail(err, SL_ERR_PEER_LOST, "the store sends nothing");
+    }
+    bool is_over = status == SL_ERR_NOT_FOUND && err->status == SL_OK;
+    return is_over ? sl_fail(err, SL_ERR_PEER_CORRUPT, "the store ended the capsule early") : status;
+}
+
+// Sends the capsule's header, without the key that it has in this cluster. Call it after the head.
+static enum sl_status send_header(struct exporting *exporting, const uint8_t *header, size_t n, struct sl_error *err) {
+    const struct sl_document *document = exporting->document;
+    enum sl_status status = sl_exported_write_head(&exporting->writer, &exporting->head, err);
+    if (status == SL_OK && exporting->head.has_text) {
+        status = sl_exported_write(&exporting->writer, document->text, document->text_bytes, err);
+        status = status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
+    }
+    status = status == SL_OK ? sl_exported_write(&exporting->writer, header, n, err) : status;
+    return status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
+}
+
+// Receives the first piece of the store, and sends all parts of the file but the body.
+static enum sl_status begin_file(struct exporting *exporting, struct sl_error *err) {
+    static const struct sl_hash128 no_key = {{0}};
+    Sluice__V1__CapsulePiece *piece;
+    struct sl_capsule_info info;
+    uint8_t *header = NULL;
+    size_t n = 0;
+    enum sl_status status = next_piece(exporting, &piece, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_capsule_read_header(piece->header.data, piece->header.len, &info, err);
+    if (status == SL_OK) {
+        status = sl_capsule_rekey_header(piece->header.data, piece->header.len, &no_key, &header, &n, err);
+    }
+    sluice__v1__capsule_piece__free_unpacked(piece, NULL);
+    if (status == SL_OK) {
+        exporting->body_left = exporting->head.body_bytes = (int64_t)info.body_bytes;
+        exporting->head.header_bytes = (int64_t)n;
+        status = send_header(exporting, header, n, err);
+    }
+    free(header);
+    return status;
+}
+
+static enum sl_status send_body(struct exporting *exporting, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    while (exporting->body_left > 0 && status == SL_OK) {
+        Sluice__V1__CapsulePiece *piece;
+        status = next_piece(exporting, &piece, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        if (piece->body.len < 1 || piece->body.len > (uint64_t)exporting->body_left) {
+            status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the store sends a body of another size than its header says");
+        } else {
+            status = sl_exported_write(&exporting->writer, piece->body.data, piece->body.len, err);
+            exporting->body_left -= (int64_t)piece->body.len;
+        }
+        sluice__v1__capsule_piece__free_unpacked(piece, NULL);
+    }
+    return status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
+}
+
+static enum sl_status export(struct exporting *exporting, struct sl_error *err) {
+    struct sl_coordinator *coordinator = exporting->coordinator; char store[64]; Sluice__V1__Document described;
+    sl_documents_describe(coordinator->documents, exporting->document, coordinator->model_fingerprint, &described,
+                          store);
+    if (described.reading ||
+        described.other_model){return sl_fail(err, SL_ERR_PRECONDITION,
+                                              described.reading ? "name: another call is adding %s now"
+                                                                : "%s was read by another model than the cluster's",
+                                              described.name);}
+enum sl_status status = make_head(exporting, err);
+status = status == SL_OK ? open_store(exporting, err) : status;
+status = status == SL_OK ? sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err) : status;
+status = status == SL_OK ? begin_file(exporting, err) : status;
+return status == SL_OK ? send_body(exporting, err) : status;
+}
+
+enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                            struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    struct exporting exporting = {.coordinator = coordinator, .call = call};
+    exporting.asked = (const Sluice__V1__ExportDocumentRequest *)request;
+    struct sl_tenant *tenant;
+    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant, exporting.asked->name,
+                               &exporting.document, err);
+    if (status == SL_OK) {
+        status = export(&exporting, err);
+        sl_rpc_stream_close(&exporting.store);
+        sl_exported_writer_cleanup(&exporting.writer);
+        sl_document_unref(&exporting.document);
+    }
+    sl_coordinator_leave_watcher(coordinator, &tenant);
+    return status;
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: adds a document from a file (net/document/exported.h): its capsule goes to a store as it arrives.
+ *
+ * In order: read the file up to the capsule's body, and check it against this cluster: version, model, recipe, text and
+ * tokens, and the size that this model's capsule has; enter the registry, which refuses what is too much, and tell the
+ * stores the key; pass the body on; say to the store that the capsule is complete, after its digest agreed; write the
+ * document to the disk. A failure removes all of it.
+ *
+ * Trust: a client can make a file whose digests agree and whose KV is another text's. Its tenant alone asks it: the key has
+ * the tenant's salt. So a file is worth as much as the client that imports it (docs/CAPSULE.md).
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "coordinator/coordinator_internal.h"
+#include "net/document/exported.h"
+#include "proto/methods.h"
+#include "proto/sluice/v1/documents.pb-c.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define MAX_CALL_MS    (INT64_C(3600) * 1000)
+#define MAX_PREFIXES   1024 // as prefill/copy.c
+#define STORED_MS      5000
+#define STORED_POLL_MS 50
+
+struct importing {
+    struct sl_coordinator *coordinator;
+    struct sl_rpc_call *call;
+    struct sl_exported_reader *reader;
+    // The message that is being taken apart:
+    ProtobufCMessage *message;
+    const uint8_t *bytes;
+    size_t n;
+    // Read from the first message and the file's parts; owned:
+    char *name, *text;
+    uint8_t *header;
+    int64_t keep_ms;
+    int64_t text_bytes, header_bytes; // of them that were read
+    struct sl_document *document;     // a reference
+    int32_t *tokens;                  // [document->n_tokens]; owned
+    struct sl_hash128 *prefixes;      // [n_prefixes]; owned
+    size_t n_prefixes;
+    // While the store takes the body:
+    Sluice__V1__CapsulePiece piece;
+    Sluice__V1__StoreReserveRequest what;
+    Sluice__V1__StoreKey key;
+    enum { FIRST, BODY, LAST, DONE } next;
+    enum sl_status status; // of the client's part: SL_OK, or why the file is refused, with *err
+    struct sl_error *err;
+};
+
+// ---- the file -------------------------------------------------------------------------------------------------------
+
+// Receives the next message of the client. SL_ERR_INVALID: the file is cut short.
+static enum sl_status receive(struct importing *importing, struct sl_error *err) {
+    if (importing->message != NULL) {
+        protobuf_c_message_free_unpacked(importing->message, NULL);
+        importing->message = NULL;
+    }
+    enum sl_status status = sl_rpc_call_receive(importing->call, &sluice__v1__import_document_request__descriptor,
+                                                &importing->message, err);
+    if (status == SL_ERR_NOT_FOUND) {
+        status = sl_exported_reader_finish(importing->reader, err);
+        return status == SL_OK ? SL_ERR_NOT_FOUND : status;
+    }
+    if (status == SL_OK) {
+        const Sluice__V1__ImportDocumentRequest *request =
+            (const Sluice__V1__ImportDocumentRequest *)importing->message;
+        importing->bytes = request->data.data;
+        importing->n = request->data.len;
+    }
+    return status;
+}
+
+// Takes the next slice of the file. SL_ERR_NOT_FOUND: it has ended, and was complete.
+static enum sl_status next_slice(struct importing *importing, struct sl_exported_slice *slice_out,
+                                 struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    while (importing->n == 0 && status == SL_OK) {
+        status = receive(importing, err);
+    }
+    if (status == SL_OK) {
+        status = sl_exported_reader_take(importing->reader, &importing->bytes, &importing->n, slice_out, err);
+    }
+    if (status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED) {
+        sl_error_prefix(err, "file");
+    }
+    return status;
+}
+
+// Reads the first message, which names the document.
+static enum sl_status receive_first(struct importing *importing, struct sl_error *err) {
+    enum sl_status status = receive(importing, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    const Sluice__V1__ImportDocumentRequest *request = (const Sluice__V1__ImportDocumentRequest *)importing->message;
+    importing->keep_ms = request->keep_ms;
+    importing->name = strdup(request->name);
+    if (request->text[0] != '\0') {
+        importing->text = strdup(request->text);
+        importing->text_bytes = (int64_t)strlen(request->text);
+        status = sl_rpc_call_hold(importing->call, (size_t)importing->text_bytes, err);
+    }
+    return importing->name != NULL && (importing->text_bytes == 0 || importing->text != NULL)
+               ? status
+               : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
+}
+
+// Checks the head against this cluster, and takes memory for the parts that are read whole.
+static enum sl_status check_head(struct importing *importing, struct sl_error *err) {
+    const struct sl_exported_head *head = sl_exported_reader_head(importing->reader);
+    uint64_t fingerprint = importing->coordinator->model_fingerprint;
+    if (head->model_fingerprint != fingerprint) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "the file was read by another model (%016" PRIx64 ", the cluster's is %016" PRIx64
+                       "): add the text instead",
+                       head->model_fingerprint, fingerprint);
+    }
+    if (head->has_text && importing->text != NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "text: the file has its text");
+    }
+    if (!head->has_text && importing->text == NULL) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "the file has no text (--no-text), and a question needs it: give the text with --text");
+    }
+    int64_t text_bytes = head->has_text ? head->text_bytes : 0;
+    enum sl_status status = sl_rpc_call_hold(importing->call, (size_t)(text_bytes + head->header_bytes), err);
+    if (status != SL_OK) {
+        return status;
+    }
+    importing->header = malloc((size_t)head->header_bytes);
+    if (head->has_text) {
+        importing->text = malloc((size_t)text_bytes + 1);
+    }
+    return importing->header != NULL && importing->text != NULL
+               ? SL_OK
+               : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
+}
+
+static enum sl_status check_text(struct importing *importing, struct sl_error *err) {
+    const struct sl_exported_head *head = sl_exported_reader_head(importing->reader);
+    uint8_t sha256[SL_SHA256_BYTES];
+    importing->text[importing->text_bytes] = '\0';
+    enum sl_status status = sl_sha256(importing->text, (size_t)importing->text_bytes, sha256, err);
+    if (status == SL_OK &&
+        (importing->text_bytes != head->text_bytes || memcmp(sha256, head->text_sha256, sizeof sha256) != 0)) {
+        status = sl_fail(err, SL_ERR_INVALID,
+                         "text: is not the text of the file, which has %" PRId64 " bytes and another SHA-256",
+                         head->text_bytes);
+    }
+    if (status == SL_OK && strlen(importing->text) != (size_t)importing->text_bytes) {
+        status = sl_fail(err, SL_ERR_INVALID, "text: has a zero byte");
+    }
+    return status;
+}
+
+// Takes a slice of what comes before the body.
+static enum sl_status take(struct importing *importing, const struct sl_exported_slice *slice, struct sl_error *err) {
+    if (slice->part == SL_EXPORTED_TEXT) {
+        memcpy(importing->text + importing->text_bytes, slice->bytes, slice->n);
+        importing->text_bytes += (int64_t)slice->n;
+    } else if (slice->part == SL_EXPORTED_HEADER) {
+        memcpy(importing->header + importing->header_bytes, slice->bytes, slice->n);
+        importing->header_bytes += (int64_t)slice->n;
+    }
+    return slice->part == SL_EXPORTED_HEAD && slice->ends ? check_head(importing, err) : SL_OK;
+}
+
+static enum sl_status read_up_to_body(struct importing *importing, struct sl_error *err) {
+    struct sl_exported_slice slice = {0};
+    enum sl_status status = receive_first(importing, err);
+    while (status == SL_OK && !(slice.part == SL_EXPORTED_HEADER && slice.ends)) {
+        status = next_slice(importing, &slice, err);
+        status = status == SL_OK ? take(importing, &slice, err) : status;
+    }
+    return status == SL_OK ? check_text(importing, err) : status;
+}
+
+// ---- the document ---------------------------------------------------------------------------------------------------
+
+// Makes the document, and compares it with the one of the file.
+static enum sl_status plan(struct importing *importing, struct sl_error *err) {
+    const struct sl_exported_head *head = sl_exported_reader_head(importing->reader);
+    struct sl_coordinator *coordinator = importing->coordinator;
+    Sluice__V1__AddDocumentRequest asked = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
+    asked.name = importing->name;
+    asked.text = importing->text;
+    asked.recipe = (char *)head->recipe;
+    asked.raw = !head->chat;
+    asked.keep_ms = importing->keep_ms;
+    if (head->chat && coordinator->chat_template == NULL) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "the file was read for chats, and this cluster's model has no template");
+    }
+    enum sl_status status = sl_coordinator_plan_document(coordinator, importing->call, &asked, &importing->document,
+                                                         &importing->tokens, err);
+    uint8_t sha256[SL_SHA256_BYTES];
+    if (status == SL_OK) {
+        status = sl_sha256(importing->tokens, (size_t)importing->document->n_tokens * sizeof *importing->tokens, sha256,
+                           err);
+    }
+    if (status == SL_OK &&
+        (importing->document->n_tokens != head->n_tokens || memcmp(sha256, head->tokens_sha256, sizeof sha256) != 0)) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "the text is %" PRId64 " tokens here, and was %" PRId64
+                       " others in the file: another tokenizer or chat template; add the text instead",
+                       importing->document->n_tokens, head->n_tokens);
+    }
+    return status;
+}
+
+// Checks that the capsule is the one that this model makes of the document, and gives it its key in this cluster.
+static enum sl_status check_capsule(struct importing *importing, struct sl_error *err) {
+    const struct sl_document *document = importing->document;
+    const struct sl_kv_geometry expected = sl_model_geometry(&importing->coordinator->model);
+    struct sl_capsule_info info;
+    uint8_t *header = NULL;
+    size_t n = 0;
+    enum sl_status status = sl_capsule_read_header(importing->header, (size_t)importing->header_bytes, &info, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    const struct sl_kv_geometry *g = &info.geometry;
+    if (info.id.model_fingerprint != document->capsule.model_fingerprint ||
+        info.id.recipe_fingerprint != document->capsule.recipe_fingerprint ||
+        info.n_tokens != document->capsule_tokens || info.evicted || g->n_layers != expected.n_layers ||
+        g->n_kv_heads != expected.n_kv_heads || g->head_dim != expected.head_dim ||
+        (int64_t)info.body_bytes != document->capsule_bytes ||
+        (int64_t)info.body_bytes != sl_exported_reader_head(importing->reader)->body_bytes) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "the capsule in the file, of %zu bytes and %" PRId64
+                       " tokens, is not the one of this text, model and recipe, of %" PRId64 " bytes and %" PRId64
+                       " tokens",
+                       info.body_bytes, info.n_tokens, document->capsule_bytes, document->capsule_tokens);
+    }
+    status = sl_capsule_rekey_header(importing->header, (size_t)importing->header_bytes, &document->capsule.prefix_hash,
+                                     &header, &n, err);
+    if (status == SL_OK) {
+        free(importing->header);
+        importing->header = header;
+        importing->header_bytes = (int64_t)n;
+    }
+    return status;
+}
+
+// Writes what the store is told before the body: key, size and the prefixes under which prompts find the capsule.
+static enum sl_status announce(struct importing *importing, struct sl_error *err) {
+    struct sl_document *document = importing->document;
+    struct sl_hash128 salt;
+    int64_t n_blocks = document->capsule_tokens / SL_PREFIX_BLOCK;
+    int64_t stride = (n_blocks + MAX_PREFIXES - 1) / MAX_PREFIXES;
+    enum sl_status status = sl_tenant_salt(&importing->coordinator->salt_secret, document->tenant, &salt, err);
+    importing->prefixes = malloc(sizeof *importing->prefixes * (size_t)(n_blocks + 1));
+    if (status != SL_OK || importing->prefixes == NULL) {
+        return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
+    }
+    n_blocks = sl_prefix_keys(&salt, importing->tokens, document->capsule_tokens, importing->prefixes, n_blocks);
+    for (int64_t i = stride - 1; i < n_blocks; i += stride) {
+        importing->prefixes[importing->n_prefixes++] = importing->prefixes[i];
+    }
+    sluice__v1__store_key__init(&importing->key);
+    importing->key.model_fingerprint = document->capsule.model_fingerprint;
+    importing->key.recipe_fingerprint = document->capsule.recipe_fingerprint;
+    importing->key.n_tokens = document->capsule_tokens;
+    importing->key.prefix_hash =
+        (ProtobufCBinaryData){sizeof document->capsule.prefix_hash, document->capsule.prefix_hash.bytes};
+    sluice__v1__store_reserve_request__init(&importing->what);
+    importing->what.key = &importing->key;
+    importing->what.capsule_bytes = document->capsule_bytes;
+    importing->what.prefix_tokens = stride * SL_PREFIX_BLOCK;
+    importing->what.prefixes =
+        (ProtobufCBinaryData){importing->n_prefixes * sizeof *importing->prefixes, (uint8_t *)importing->prefixes};
+    return SL_OK;
+}
+
+// ---- the body -------------------------------------------------------------------------------------------------------
+
+/*
+ * Returns the store's next message: the announcement, the body as it arrives, and after its digest agreed that it is
+ * complete. NULL: there is no more, or importing->status says why the client's part has failed.
+ */
+static const ProtobufCMessage *next_message(void *arg) {
+    struct importing *importing = arg;
+    struct sl_exported_slice slice = {0};
+    sluice__v1__capsule_piece__init(&importing->piece);
+    if (importing->next == FIRST) {
+        importing->next = BODY;
+        importing->piece.what = &importing->what;
+        importing->piece.header = (ProtobufCBinaryData){(size_t)importing->header_bytes, importing->header};
+        return &importing->piece.base;
+    }
+    while (importing->next == BODY && slice.n == 0 && importing->status == SL_OK) {
+        importing->status = next_slice(importing, &slice, importing->err);
+    }
+    if (importing->status == SL_ERR_NOT_FOUND) {
+        importing->status = SL_OK;
+        importing->next = LAST;
+    }
+    if (importing->status != SL_OK || importing->next == DONE) {
+        return NULL;
+    }
+    if (importing->next == LAST) {
+        importing->next = DONE;
+        importing->piece.is_last = true;
+    } else {
+        importing->piece.body = (ProtobufCBinaryData){slice.n, (uint8_t *)slice.bytes};
+    }
+    return &importing->piece.base;
+}
+
+// Reads the rest of the file, and checks it: a store has the capsule already.
+static enum sl_status read_rest(struct importing *importing, struct sl_error *err) {
+    importing->err = err;
+    importing->next = importing->next == FIRST ? BODY : importing->next;
+    while (next_message(importing) != NULL) {
+    }
+    return importing->status;
+}
+
+static enum sl_status store_body(struct importing *importing, struct sl_error *err) {
+    struct sl_coordinator *coordinator = importing->coordinator;
+    char address[SL_ADDRESS_BYTES];
+    struct sl_error why = {0}, ours = {0};
+    sl_registry_store_address(coordinator->registry, importing->document->first_key, address);
+    struct sl_worker *store =
+        address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
+                           : NULL;
+    if (store == NULL) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
+    }
+    importing->err = &ours;
+    enum sl_status status = sl_rpc_upload(sl_worker_channel(store), &sl_method_store_write, next_message, importing,
+                                          sl_rpc_call_deadline_ns(importing->call), NULL, &why);
+    if (importing->status != SL_OK) { // the store's failure is only that it was not told all
+        status = sl_fail_from(err, importing->status, &ours, "%s", ours.text);
+    } else if (status == SL_ERR_EXISTS) {
+        status = read_rest(importing, err);
+    } else if (status != SL_OK) {
+        status =
+            sl_fail_from(err, status, &why, "store %s did not take the capsule: %s", sl_worker_name(store), why.text);
+    }
+    sl_worker_unref(&store);
+    return status;
+}
+
+static enum sl_status wait_until_stored(struct importing *importing, struct sl_error *err) {
+    struct sl_coordinator *coordinator = importing->coordinator;
+    int64_t until_ns = sl_deadline_in_ms(STORED_MS);
+    char store[64];
+    for (;;) {
+        sl_document_keeper_tell(coordinator->keeper);
+        if (sl_documents_where(coordinator->documents, importing->document, store)) {
+            return SL_OK;
+        }
+        if (sl_now_ns() >= until_ns || sl_rpc_call_cancelled(importing->call)) {
+            return sl_fail(err, SL_ERR_PEER_LOST, "the store that took the capsule does not have it any more");
+        }
+        sl_sleep_ms(STORED_POLL_MS);
+    }
+}
+
+static enum sl_status keep(struct importing *importing, struct sl_error *err) {
+    struct sl_coordinator *coordinator = importing->coordinator;
+    char store[64];
+    enum sl_status status = sl_coordinator_enter_document(coordinator, importing->document, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_documents_where(coordinator->documents, importing->document, store) ? read_rest(importing, err)
+                                                                                    : store_body(importing, err);
+    status = status == SL_OK ? wait_until_stored(importing, err) : status;
+    status = status == SL_OK ? sl_documents_finish(coordinator->documents, importing->document, err) : status;
+    if (status != SL_OK) {
+        struct sl_error ignored;
+        (void)sl_document_keeper_delete(coordinator->keeper, importing->document, &ignored); // the first error counts
+        return status;
+    }
+    Sluice__V1__Document message;
+    sl_documents_describe(coordinator->documents, importing->document, coordinator->model_fingerprint, &message, store);
+    return sl_rpc_call_send(importing->call, &message.base);
+}
+
+static enum sl_status import(struct importing *importing, struct sl_error *err) {
+    if (sl_rpc_call_deadline_ns(importing->call) > sl_deadline_in_ms(MAX_CALL_MS)) {
+        return sl_fail(err, SL_ERR_INVALID, "the call needs a deadline of at most an hour");
+    }
+    enum sl_status status = sl_exported_reader_create(&importing->reader, err);
+    status = status == SL_OK ? read_up_to_body(importing, err) : status;
+    status = status == SL_OK ? plan(importing, err) : status;
+    status = status == SL_OK ? check_capsule(importing, err) : status;
+    status = status == SL_OK ? announce(importing, err) : status;
+    return status == SL_OK ? keep(importing, err) : status;
+}
+
+enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
+                                            struct sl_error *err) {
+    (void)no_request;
+    struct importing importing = {.coordinator = service, .call = call};
+    struct sl_tenant *tenant;
+    enum sl_status status = sl_coordinator_enter_watcher(importing.coordinator, call, &tenant, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = import(&importing, err);
+    if (importing.message != NULL) {
+        protobuf_c_message_free_unpacked(importing.message, NULL);
+    }
+    sl_exported_reader_destroy(&importing.reader);
+    sl_document_unref(&importing.document);
+    free(importing.prefixes);
+    free(importing.tokens);
+    free(importing.header);
+    free(importing.text);
+    free(importing.name);
+    sl_coordinator_leave_watcher(importing.coordinator, &tenant);
+    return status;
+}

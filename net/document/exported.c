@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see exported.h.
+#include "net/document/exported.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIXED_BYTES      128 // of the head, before the recipe
+#define CHAT             1u
+#define HAS_TEXT         2u
+#define MAX_HEADER_BYTES ((int64_t)4 << 20) // SL_CAPSULE_MAX_HEADER_BYTES
+#define MAX_BODY_BYTES   ((int64_t)1 << 46)
+
+static const char *const part_names[] = {"head", "text", "capsule header", "capsule body"};
+
+static void put(uint8_t *at, uint64_t value, int n_bytes) {
+    for (int i = 0; i < n_bytes; i++) {
+        at[i] = (uint8_t)(value >> (8 * i));
+    }
+}
+
+static uint64_t get(const uint8_t *at, int n_bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < n_bytes; i++) {
+        value |= (uint64_t)at[i] << (8 * i);
+    }
+    return value;
+}
+
+// Returns the bytes of a part, without its digest; -1: the file does not have it.
+static int64_t part_bytes(const struct sl_exported_head *head, enum sl_exported_part part) {
+    switch (part) {
+    case SL_EXPORTED_HEAD:
+        return FIXED_BYTES + (int64_t)strlen(head->recipe);
+    case SL_EXPORTED_TEXT:
+        return head->has_text ? head->text_bytes : -1;
+    case SL_EXPORTED_HEADER:
+        return head->header_bytes;
+    case SL_EXPORTED_BODY:
+        return head->body_bytes;
+    default:
+        return -1;
+    }
+}
+
+int64_t sl_exported_file_bytes(const struct sl_exported_head *head) {
+    int64_t bytes = 0;
+    for (enum sl_exported_part part = SL_EXPORTED_HEAD; part < SL_EXPORTED_END; part++) {
+        int64_t n = part_bytes(head, part);
+        bytes += n >= 0 ? n + SL_SHA256_BYTES : 0;
+    }
+    return bytes;
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_exported_writer_init(struct sl_exported_writer *writer,
+                                       enum sl_status (*write_fn)(void *arg, const void *bytes, size_t n,
+                                                                  struct sl_error *err),
+                                       void *arg, struct sl_error *err) {
+    *writer = (struct sl_exported_writer){.write_fn = write_fn, .arg = arg};
+    return sl_sha256_create(&writer->sha, err);
+}
+
+void sl_exported_writer_cleanup(struct sl_exported_writer *writer) {
+    sl_sha256_destroy(&writer->sha);
+}
+
+enum sl_status sl_exported_write(struct sl_exported_writer *writer, const void *bytes, size_t n, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    sl_sha256_add(writer->sha, bytes, n);
+    for (size_t done = 0, now; done < n && status == SL_OK; done += now) {
+        now = n - done < SL_EXPORTED_PIECE_BYTES ? n - done : SL_EXPORTED_PIECE_BYTES;
+        status = writer->write_fn(writer->arg, (const char *)bytes + done, now, err);
+    }
+    return status;
+}
+
+enum sl_status sl_exported_end_part(struct sl_exported_writer *writer, struct sl_error *err) {
+    uint8_t digest[SL_SHA256_BYTES];
+    enum sl_status status = sl_sha256_get(writer->sha, digest, err);
+    return status == SL_OK ? sl_exported_write(writer, digest, sizeof digest, err) : status;
+}
+
+enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const struct sl_exported_head *head,
+                                      struct sl_error *err) {
+    uint8_t bytes[SL_EXPORTED_HEAD_BYTES] = SL_EXPORTED_MAGIC;
+    size_t recipe_bytes = strlen(head->recipe);
+    put(bytes + 8, SL_EXPORTED_VERSION, 4);
+    put(bytes + 12, (head->chat ? CHAT : 0) | (head->has_text ? HAS_TEXT : 0), 4);
+    put(bytes + 16, head->model_fingerprint, 8);
+    put(bytes + 24, (uint64_t)head->n_tokens, 8);
+    put(bytes + 32, (uint64_t)head->text_bytes, 8);
+    put(bytes + 40, (uint64_t)head->header_bytes, 8);
+    put(bytes + 48, (uint64_t)head->body_bytes, 8);
+    put(bytes + 56, recipe_bytes, 4);
+    memcpy(bytes + 64, head->text_sha256, SL_SHA256_BYTES);
+    memcpy(bytes + 96, head->tokens_sha256, SL_SHA256_BYTES);
+    memcpy(bytes + FIXED_BYTES, head->recipe, recipe_bytes);
+    enum sl_status status = sl_exported_write(writer, bytes, FIXED_BYTES + recipe_bytes, err);
+    return status == SL_OK ? sl_exported_end_part(writer, err) : status;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+struct sl_exported_reader {
+    struct sl_sha256 *sha;
+    struct sl_exported_head head;
+    uint8_t bytes[SL_EXPORTED_HEAD_BYTES]; // the head, until it is read
+    uint8_t digest[SL_SHA256_BYTES];
+    enum sl_exported_part part;
+    int64_t at;   // bytes of the part, and then of its digest, that were taken
+    int64_t size; // of the part; of the head first the fixed bytes
+    bool has_fixed;
+};
+
+enum sl_status sl_exported_reader_create(struct sl_exported_reader **reader_out, struct sl_error *err) {
+    struct sl_exported_reader *reader = calloc(1, sizeof *reader);
+    if (reader == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to read a document");
+    }
+    enum sl_status status = sl_sha256_create(&reader->sha, err);
+    if (status != SL_OK) {
+        free(reader);
+        return status;
+    }
+    reader->size = FIXED_BYTES;
+    *reader_out = reader;
+    return SL_OK;
+}
+
+void sl_exported_reader_destroy(struct sl_exported_reader **reader_inout) {
+    struct sl_exported_reader *reader = *reader_inout;
+    if (reader != NULL) {
+        sl_sha256_destroy(&reader->sha);
+        free(reader);
+        *reader_inout = NULL;
+    }
+}
+
+const struct sl_exported_head *sl_exported_reader_head(const struct sl_exported_reader *reader) {
+    return &reader->head;
+}
+
+// Reads the fixed bytes of the head, and checks every number.
+static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_error *err) {
+    const uint8_t *bytes = reader->bytes;
+    struct sl_exported_head *head = &reader->head;
+    if (memcmp(bytes, SL_EXPORTED_MAGIC, 8) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "not a document; `sluice doc export` makes such files");
+    }
+    uint64_t version = get(bytes + 8, 4), flags = get(bytes + 12, 4), recipe_bytes = get(bytes + 56, 4);
+    if (version != SL_EXPORTED_VERSION) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "version %" PRIu64 " of document files; this program reads version %d",
+                       version, SL_EXPORTED_VERSION);
+    }
+    head->model_fingerprint = get(bytes + 16, 8);
+    uint64_t n_tokens = get(bytes + 24, 8), text_bytes = get(bytes + 32, 8), header_bytes = get(bytes + 40, 8);
+    uint64_t body_bytes = get(bytes + 48, 8);
+    if (flags > (CHAT | HAS_TEXT) || n_tokens < 1 || n_tokens > INT32_MAX || text_bytes < 1 ||
+        text_bytes > SL_EXPORTED_MAX_TEXT_BYTES || header_bytes < 1 || header_bytes > MAX_HEADER_BYTES ||
+        body_bytes < 1 || body_bytes > MAX_BODY_BYTES || recipe_bytes < 1 || recipe_bytes >= SL_EXPORTED_RECIPE_BYTES ||
+        get(bytes + 60, 4) != 0) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "damaged: flags %" PRIu64 ", %" PRIu64 " tokens, and parts of %" PRIu64 ", %" PRIu64 ", %" PRIu64
+                       " and %" PRIu64 " bytes are out of bounds",
+                       flags, n_tokens, recipe_bytes, text_bytes, header_bytes, body_bytes);
+    }
+    head->n_tokens = (int64_t)n_tokens;
+    head->text_bytes = (int64_t)text_bytes;
+    head->header_bytes = (int64_t)header_bytes;
+    head->body_bytes = (int64_t)body_bytes;
+    head->chat = (flags & CHAT) != 0;
+    head->has_text = (flags & HAS_TEXT) != 0;
+    memcpy(head->text_sha256, bytes + 64, SL_SHA256_BYTES);
+    memcpy(head->tokens_sha256, bytes + 96, SL_SHA256_BYTES);
+    reader->size = FIXED_BYTES + (int64_t)recipe_bytes;
+    reader->has_fixed = true;
+    return SL_OK;
+}
+
+static enum sl_status read_recipe(struct sl_exported_reader *reader, struct sl_error *err) {
+    size_t n = (size_t)reader->size - FIXED_BYTES;
+    for (size_t i = 0; i < n; i++) {
+        if (reader->bytes[FIXED_BYTES + i] < 0x20 || reader->bytes[FIXED_BYTES + i] > 0x7e) {
+            return sl_fail(err, SL_ERR_INVALID, "damaged: its recipe is not printable text");
+        }
+    }
+    memcpy(reader->head.recipe, reader->bytes + FIXED_BYTES, n);
+    reader->head.recipe[n] = '\0';
+    return SL_OK;
+}
+
+// Compares the digest of a part that is complete, and goes on to the next part that the file has.
+static enum sl_status end_part(struct sl_exported_reader *reader, struct sl_exported_slice *slice,
+                               struct sl_error *err) {
+    uint8_t digest[SL_SHA256_BYTES];
+    enum sl_status status = sl_sha256_get(reader->sha, digest, err);
+    if (status == SL_OK && memcmp(digest, reader->digest, sizeof digest) != 0) {
+        status = sl_fail(err, SL_ERR_INVALID, "damaged or edited: its %s fails its digest", part_names[reader->part]);
+    }
+    if (status == SL_OK && reader->part == SL_EXPORTED_HEAD) {
+        status = read_recipe(reader, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_sha256_add(reader->sha, reader->digest, sizeof reader->digest);
+    slice->ends = true;
+    reader->at = 0;
+    do {
+        reader->part++;
+        reader->size = part_bytes(&reader->head, reader->part);
+    } while (reader->size < 0 && reader->part < SL_EXPORTED_END);
+    return SL_OK;
+}
+
+enum sl_status sl_exported_reader_take(struct sl_exported_reader *reader, const uint8_t **bytes_inout, size_t *n_inout,
+                                       struct sl_exported_slice *slice_out, struct sl_error *err) {
+    *slice_out = (struct sl_exported_slice){.part = reader->part, .bytes = *bytes_inout};
+    if (reader->part == SL_EXPORTED_END) {
+        return sl_fail(err, SL_ERR_INVALID, "damaged: bytes follow its end");
+    }
+    bool in_digest = reader->at >= reader->size;
+    int64_t left = (in_digest ? reader->size + SL_SHA256_BYTES : reader->size) - reader->at;
+    size_t n = *n_inout < (uint64_t)left ? *n_inout : (size_t)left;
+    if (in_digest) {
+        memcpy(reader->digest + (reader->at - reader->size), *bytes_inout, n);
+    } else {
+        sl_sha256_add(reader->sha, *bytes_inout, n);
+        if (reader->part == SL_EXPORTED_HEAD) {
+            memcpy(reader->bytes + reader->at, *bytes_inout, n);
+        } else {
+            slice_out->n = n;
+        }
+    }
+    *bytes_inout += n;
+    *n_inout -= n;
+    reader->at += (int64_t)n;
+    if (!reader->has_fixed && reader->at == reader->size) {
+        return read_fixed(reader, err);
+    }
+    return reader->at == reader->size + SL_SHA256_BYTES ? end_part(reader, slice_out, err) : SL_OK;
+}
+
+enum sl_status sl_exported_reader_finish(const struct sl_exported_reader *reader, struct sl_error *err) {
+    return reader->part == SL_EXPORTED_END
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "cut short: it ends in its %s", part_names[reader->part]);
+}
