@@ -4,7 +4,8 @@
  *
  * Adding one, in order: check the request as a job; enter the registry, which refuses what is too much; tell the stores
  * the capsule's key, so that it is safe from the moment that it arrives; run a job that reads the text and writes one
- * token; wait until a store has the capsule; write the document to the disk. A failure removes all of it.
+ * token; wait until its stores have the capsule; write the document to the disk. A failure removes all of it. A call that
+ * adds what is there already returns it, so that a client can repeat a call whose reply it did not get.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
 #include "coordinator/lead.h"
+#include "coordinator/workers/stores.h"
 #include "proto/kept.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
@@ -34,6 +36,7 @@ struct adding {
     Sluice__V1__TokenIds tokens;        // owned: the prompt
     int64_t planned_bytes;              // of its capsule
     Sluice__V1__Kept kept;              // as the job reported it
+    bool is_there;                      // an earlier call has added the same document
 };
 
 // ---- checking -------------------------------------------------------------------------------------------------------
@@ -54,6 +57,10 @@ static enum sl_status check_fields(struct sl_coordinator *coordinator, const Slu
     if (asked->keep_ms < 0 || asked->keep_ms > MAX_KEEP_MS) {
         return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
                        asked->keep_ms, MAX_KEEP_MS);
+    }
+    if (asked->replicas < 0 || asked->replicas > SL_MAX_REPLICAS) {
+        return sl_fail(err, SL_ERR_INVALID, "replicas: is %" PRId32 ", must be 0 (one store) to %d", asked->replicas,
+                       SL_MAX_REPLICAS);
     }
     return SL_OK;
 }
@@ -96,6 +103,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     document->capsule_bytes = adding->planned_bytes = spec->demand.capsule_bytes;
     document->created_ms = sl_wall_ms();
     document->expires_ms = asked->keep_ms > 0 ? document->created_ms + asked->keep_ms : 0;
+    document->replicas = asked->replicas > 0 ? asked->replicas : 1;
     sluice__v1__token_ids__init(&adding->tokens);
     adding->tokens.ids = spec->tokens;
     adding->tokens.n_ids = (size_t)spec->n_tokens;
@@ -105,23 +113,44 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     return SL_OK;
 }
 
-// Enters the document, if its store has room for it, and tells the stores.
-static enum sl_status enter(struct adding *adding, struct sl_error *err) {
+// Enters the document, if its stores have room for it, and tells the stores.
+static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_store *stores, int n_stores,
+                               struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
-    char address[SL_ADDRESS_BYTES];
-    int64_t arena_bytes = sl_registry_store_address(coordinator->registry, adding->document->first_key, address);
-    struct sl_worker *store =
-        address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
-                           : NULL;
-    if (store == NULL) {
+    struct sl_document *document = adding->document;
+    int n = document->replicas;
+    if (n_stores == 0) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
     }
-    enum sl_status status =
-        sl_documents_begin(coordinator->documents, adding->document, sl_worker_name(store), arena_bytes, err);
-    sl_worker_unref(&store);
-    if (status == SL_OK) {
-        sl_document_keeper_tell(coordinator->keeper);
+    if (n > n_stores) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "replicas: %d stores should keep the document, and %d are ready", n,
+                       n_stores);
     }
+    enum sl_status status =
+        sl_documents_begin(coordinator->documents, document, stores[0].name, stores[0].arena_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int i = 1; i < n && status == SL_OK; i++) {
+        status = sl_documents_plan_store(coordinator->documents, document, stores[i].name, stores[i].arena_bytes, err);
+    }
+    if (status != SL_OK) {
+        struct sl_error ignored; // the first error counts
+        (void)sl_documents_remove(coordinator->documents, document, &ignored);
+        return status;
+    }
+    sl_document_keeper_tell(coordinator->keeper);
+    return SL_OK;
+}
+
+static enum sl_status enter(struct adding *adding, struct sl_error *err) {
+    struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
+    if (stores == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
+    }
+    int n_stores = sl_stores_rank(adding->coordinator->registry, adding->document->first_key, stores);
+    enum sl_status status = enter_at(adding, stores, n_stores, err);
+    free(stores);
     return status;
 }
 
@@ -142,7 +171,15 @@ static enum sl_status check(struct adding *adding, struct sl_error *err) {
     if (status == SL_OK) {
         status = make_document(adding, spec, err);
         sl_job_spec_cleanup(spec);
-        status = status == SL_OK ? enter(adding, err) : status;
+        struct sl_document *same =
+            status == SL_OK ? sl_documents_find_same(coordinator->documents, adding->document) : NULL;
+        if (same != NULL) {
+            sl_document_unref(&adding->document);
+            adding->document = same;
+            adding->is_there = true;
+        } else if (status == SL_OK) {
+            status = enter(adding, err);
+        }
     }
     free(spec);
     return status;
@@ -211,31 +248,41 @@ static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
     return status;
 }
 
-// Waits until a store has the capsule, which prefill sends in the background.
+// Returns why the capsule is not in enough stores, and will not be.
+static enum sl_status not_stored(const struct adding *adding, int n_stores, struct sl_error *err) {
+    const char *reason = sl_kept_word(adding->kept);
+    bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;
+    if (n_stores > 0) {
+        return sl_fail(err, SL_ERR_DEADLINE,
+                       "the text was read, but its %" PRId64 " bytes reached only %d of %d stores (replicas)",
+                       adding->planned_bytes, n_stores, adding->document->replicas);
+    }
+    return comes ? sl_fail(err, SL_ERR_DEADLINE, "the text was read, but its %" PRId64 " bytes did not reach a store",
+                           adding->planned_bytes)
+                 : sl_fail(err, SL_ERR_EXHAUSTED,
+                           "the text was read, but no store has its %" PRId64 " bytes: %s (docs/METRICS.md, "
+                           "sluice_capsules_not_kept_total)",
+                           adding->planned_bytes, reason != NULL ? reason : "the prefill worker does not say why");
+}
+
+// Waits until enough stores have the capsule: prefill sends it to the first in the background, copies.c to the others.
 static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
-    char store[64];
-    int64_t planned_bytes = adding->planned_bytes;
-    int64_t until_ns = sl_deadline_in_ms(STORED_MS + planned_bytes / STORED_BYTES_MS);
-    const char *reason = sl_kept_word(adding->kept);
+    char stores[SL_MAX_HOLDERS][64];
+    int64_t wait_ms = STORED_MS + adding->planned_bytes / STORED_BYTES_MS;
+    int64_t until_ns = sl_deadline_in_ms(adding->document->replicas * wait_ms);
     bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;
     for (;;) {
         sl_document_keeper_tell(coordinator->keeper);
-        if (sl_documents_where(coordinator->documents, adding->document, store)) {
+        int n = sl_documents_stores(coordinator->documents, adding->document, stores);
+        if (n >= adding->document->replicas) {
             return SL_OK;
         }
         if (sl_rpc_call_cancelled(adding->call)) {
             return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
         }
-        if (!comes) {
-            return sl_fail(err, SL_ERR_EXHAUSTED,
-                           "the text was read, but no store has its %" PRId64 " bytes: %s (docs/METRICS.md, "
-                           "sluice_capsules_not_kept_total)",
-                           planned_bytes, reason != NULL ? reason : "the prefill worker does not say why");
-        }
-        if (sl_now_ns() >= until_ns) {
-            return sl_fail(err, SL_ERR_DEADLINE, "the text was read, but its %" PRId64 " bytes did not reach a store",
-                           planned_bytes);
+        if ((n == 0 && !comes) || sl_now_ns() >= until_ns) {
+            return not_stored(adding, n, err);
         }
         sl_sleep_ms(STORED_POLL_MS);
     }
@@ -243,13 +290,12 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
 
 static enum sl_status send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                     const struct sl_document *document, bool as_event) {
-    char store[64];
-    Sluice__V1__Document message;
-    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &message, store);
+    struct sl_described_document described;
+    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
     Sluice__V1__AddDocumentEvent event = SLUICE__V1__ADD_DOCUMENT_EVENT__INIT;
     event.what_case = SLUICE__V1__ADD_DOCUMENT_EVENT__WHAT_DOCUMENT;
-    event.document = &message;
-    return sl_rpc_call_send(call, as_event ? &event.base : &message.base);
+    event.document = &described.message;
+    return sl_rpc_call_send(call, as_event ? &event.base : &described.message.base);
 }
 
 static enum sl_status add(struct adding *adding, struct sl_error *err) {
@@ -257,6 +303,9 @@ static enum sl_status add(struct adding *adding, struct sl_error *err) {
     enum sl_status status = check(adding, err);
     if (status != SL_OK) {
         return status;
+    }
+    if (adding->is_there) {
+        return send_document(coordinator, adding->call, adding->document, true);
     }
     status = read_text(adding, err);
     status = status == SL_OK ? wait_until_stored(adding, err) : status;
@@ -316,18 +365,18 @@ static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, con
     if (status != SL_OK) {
         return status;
     }
-    char store[64];
-    Sluice__V1__Document message;
-    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &message, store);
-    if (message.reading) {
-        status = sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", message.name);
+    struct sl_described_document described;
+    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
+    if (described.message.reading) {
+        status =
+            sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", document->name);
     } else if (coordinator->keeper == NULL) { // it was added before coordinators elected their leader
         status = sl_documents_remove(coordinator->documents, document, err);
     } else {
         status = sl_document_keeper_delete(coordinator->keeper, document, err);
     }
     if (status == SL_OK) {
-        status = sl_rpc_call_send(call, &message.base);
+        status = sl_rpc_call_send(call, &described.message.base);
     }
     sl_document_unref(&document);
     return status;
@@ -337,23 +386,18 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
                                   struct sl_error *err) {
     (void)request;
     struct sl_coordinator *coordinator = service;
-    struct listed {
-        Sluice__V1__Document message;
-        char store[64];
-    };
     struct sl_document **documents = malloc(SL_MAX_DOCUMENTS * sizeof *documents);
     Sluice__V1__Document **messages = malloc(SL_MAX_DOCUMENTS * sizeof *messages);
     size_t n = documents != NULL && messages != NULL
                    ? sl_documents_list(coordinator->documents, sl_coordinator_sees(call), documents)
                    : 0;
-    struct listed *listed = malloc((n + 1) * sizeof *listed);
+    struct sl_described_document *listed = malloc((n + 1) * sizeof *listed);
     enum sl_status status = SL_OK;
     if (documents == NULL || messages == NULL || listed == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of documents");
     } else {
         for (size_t i = 0; i < n; i++) {
-            sl_documents_describe(coordinator->documents, documents[i], coordinator->model_fingerprint,
-                                  &listed[i].message, listed[i].store);
+            sl_documents_describe(coordinator->documents, documents[i], coordinator->model_fingerprint, &listed[i]);
             messages[i] = &listed[i].message;
         }
         Sluice__V1__ListDocumentsReply reply = SLUICE__V1__LIST_DOCUMENTS_REPLY__INIT;

@@ -184,6 +184,11 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     reply.capsule_bytes = (int64_t)stored->capsule.body_bytes;
     reply.lease_id = id;
     reply.lease_ms = kvstore->node.config.lease_ms;
+    if (request->want_prefixes) {
+        reply.prefix_tokens = stored->keys.stride;
+        reply.prefixes.data = (uint8_t *)stored->keys.hashes;
+        reply.prefixes.len = stored->keys.n_hashes * sizeof *stored->keys.hashes;
+    }
     status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {
         sl_pins_release(kvstore->pins, id);

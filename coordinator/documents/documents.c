@@ -132,11 +132,14 @@ void sl_documents_destroy(struct sl_documents **documents_inout) {
 
 // ---- what may be held (lock held) -----------------------------------------------------------------------------------
 
-// A list of documents for an error message, which is cut when it is full.
+// A list of documents for an error message: those that fit, and how many more there are.
 struct names {
-    char text[256];
+    char text[208];
     size_t n;
+    bool with_tenants;
+    int64_t n_more, more_bytes;
 };
+#define MORE_BYTES 96 // for the numbers of those that do not fit, and of other tenants
 
 static void add_text(struct names *names, const char *format, ...) {
     va_list values;
@@ -148,20 +151,62 @@ static void add_text(struct names *names, const char *format, ...) {
 }
 
 static void add_name(struct names *names, const struct sl_document *document) {
-    add_text(names, "%s%s (%" PRId64 " bytes)", names->n > 0 ? ", " : "", document->name, document->capsule_bytes);
+    char name[SL_TENANT_BYTES + SL_DOCUMENT_NAME_BYTES + 48];
+    bool of_tenant = names->with_tenants && document->tenant[0] != '\0';
+    int n = snprintf(name, sizeof name, "%s%s%s%s (%" PRId64 " bytes)", names->n > 0 ? ", " : "", document->name,
+                     of_tenant ? " of " : "", of_tenant ? document->tenant : "", document->capsule_bytes);
+    if (names->n_more > 0 || names->n + (size_t)n + MORE_BYTES > sizeof names->text) {
+        names->n_more++;
+        names->more_bytes += document->capsule_bytes;
+        return;
+    }
+    add_text(names, "%s", name);
+}
+
+static void end_names(struct names *names) {
+    if (names->n_more > 0) {
+        add_text(names, "%s%" PRId64 " more (%" PRId64 " bytes)", names->n > 0 ? ", " : "", names->n_more,
+                 names->more_bytes);
+    }
+}
+
+// Returns what counts against a tenant's quota: the capsule in all stores, and the text.
+static int64_t held_bytes(const struct sl_document *document, int replicas) {
+    return replicas * document->capsule_bytes + (int64_t)document->text_bytes;
+}
+
+// Checks the tenant's bytes if this document has so many replicas; it may be in the list.
+static enum sl_status check_bytes(const struct sl_documents *documents, const struct sl_document *document,
+                                  int replicas, struct sl_error *err) {
+    int64_t n = 0, bytes = 0, own_bytes = held_bytes(document, replicas);
+    struct names names = {.n = 0};
+    for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
+        if (one != document && strcmp(one->tenant, document->tenant) == 0) {
+            n++;
+            bytes += held_bytes(one, one->replicas);
+            add_name(&names, one);
+        }
+    }
+    end_names(&names);
+    return own_bytes <= documents->max_bytes - bytes
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PRECONDITION,
+                         "%" PRId64 " bytes of capsule and text, and %" PRId64
+                         " bytes of documents, exceed the %" PRId64 " allowed (--document-bytes)%s%s",
+                         own_bytes, bytes, documents->max_bytes, n > 0 ? ": delete one of " : "", names.text);
 }
 
 static enum sl_status check_tenant(const struct sl_documents *documents, const struct sl_document *document,
                                    struct sl_error *err) {
-    int64_t n = 0, bytes = 0;
-    struct names names = {{0}, 0};
+    int64_t n = 0;
+    struct names names = {.n = 0};
     for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
         if (strcmp(one->tenant, document->tenant) == 0) {
             n++;
-            bytes += one->capsule_bytes + (int64_t)one->text_bytes;
             add_name(&names, one);
         }
     }
+    end_names(&names);
     if (n >= documents->max_documents) {
         return sl_fail(err, SL_ERR_PRECONDITION, "%" PRId64 " documents are the most allowed (--max-documents)%s%s",
                        documents->max_documents, n > 0 ? ": delete one of " : "", names.text);
@@ -171,31 +216,36 @@ static enum sl_status check_tenant(const struct sl_documents *documents, const s
                        "all tenants together have %" PRId64 " documents, the most of a cluster%s%s",
                        documents->n_documents, n > 0 ? ": delete one of " : "", names.text);
     }
-    int64_t own_bytes = document->capsule_bytes + (int64_t)document->text_bytes;
-    if (own_bytes > documents->max_bytes - bytes) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "%" PRId64 " bytes of capsule and text, and %" PRId64 " bytes of documents, exceed the %" PRId64
-                       " allowed (--document-bytes)%s%s",
-                       own_bytes, bytes, documents->max_bytes, n > 0 ? ": delete one of " : "", names.text);
-    }
-    return SL_OK;
+    return check_bytes(documents, document, document->replicas, err);
 }
 
+static struct sl_document_holder *find_holder(struct sl_document *document, const char *store) {
+    for (int i = 0; i < document->n_holders; i++) {
+        if (strcmp(document->holders[i].store, store) == 0) {
+            return &document->holders[i];
+        }
+    }
+    return NULL;
+}
+
+// Operators see the names of all documents; theirs have tenant "".
 static enum sl_status check_store(const struct sl_documents *documents, const struct sl_document *document,
                                   const char *store, int64_t arena_bytes, struct sl_error *err) {
     int64_t bytes = 0, n_others = 0, others_bytes = 0, most = arena_bytes / SL_DOCUMENTS_SHARE;
-    struct names names = {{0}, 0};
-    for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
-        if ((one->is_stored || one->reading) && strcmp(one->store, store) == 0) {
-            bool is_own = strcmp(one->tenant, document->tenant) == 0;
+    bool is_operator = document->tenant[0] == '\0';
+    struct names names = {.with_tenants = is_operator};
+    for (struct sl_document *one = documents->first; one != NULL; one = one->next) {
+        if (find_holder(one, store) != NULL) {
+            bool is_named = is_operator || strcmp(one->tenant, document->tenant) == 0;
             bytes += one->capsule_bytes;
-            n_others += !is_own;
-            others_bytes += is_own ? 0 : one->capsule_bytes;
-            if (is_own) {
+            n_others += !is_named;
+            others_bytes += is_named ? 0 : one->capsule_bytes;
+            if (is_named) {
                 add_name(&names, one);
             }
         }
     }
+    end_names(&names);
     if (document->capsule_bytes <= most - bytes) {
         return SL_OK;
     }
@@ -211,17 +261,71 @@ static enum sl_status check_store(const struct sl_documents *documents, const st
 
 // ---- changes --------------------------------------------------------------------------------------------------------
 
+// Returns NULL if there are too many.
+static struct sl_document_holder *add_holder(struct sl_document *document, const char *store) {
+    if (document->n_holders == SL_MAX_HOLDERS) {
+        return NULL;
+    }
+    struct sl_document_holder *holder = &document->holders[document->n_holders++];
+    *holder = (struct sl_document_holder){0};
+    snprintf(holder->store, sizeof holder->store, "%s", store);
+    return holder;
+}
+
+static void remove_holder(struct sl_document *document, struct sl_document_holder *holder) {
+    struct sl_document_holder *end = &document->holders[document->n_holders--];
+    memmove(holder, holder + 1, (size_t)(end - holder - 1) * sizeof *holder);
+}
+
+static int count_holders(const struct sl_document *document) {
+    int n = 0;
+    for (int i = 0; i < document->n_holders; i++) {
+        n += document->holders[i].has;
+    }
+    return n;
+}
+
+static bool has_text(const struct sl_document *a, const struct sl_document *b) {
+    return a->text_bytes == b->text_bytes && strcmp(a->sha256, b->sha256) == 0;
+}
+
+// Fails with what has the name of a new document.
+static enum sl_status refuse_name(const struct sl_document *there, const struct sl_document *document,
+                                  struct sl_error *err) {
+    if (there->reading) {
+        return sl_fail(err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name);
+    }
+    if (has_text(there, document)) {
+        return sl_fail(err, SL_ERR_EXISTS,
+                       "name: %s is taken, by the same text, but read under %s for %s and model %016" PRIx64
+                       "; delete it, or choose another name",
+                       document->name, there->recipe, there->chat ? "chats" : "texts", there->model_fingerprint);
+    }
+    return sl_fail(
+        err, SL_ERR_EXISTS,
+        "name: %s is taken, by another text: %zu bytes with SHA-256 %.12s..., and this one has %zu bytes with "
+        "%.12s...; delete it, or choose another name",
+        document->name, there->text_bytes, there->sha256, document->text_bytes, document->sha256);
+}
+
+struct sl_document *sl_documents_find_same(struct sl_documents *documents, const struct sl_document *document) {
+    pthread_mutex_lock(&documents->mutex);
+    struct sl_document *there = *find(documents, document->tenant, document->name);
+    bool is_same = is_at(&there, document->tenant, document->name) && !there->reading && has_text(there, document) &&
+                   strcmp(there->recipe, document->recipe) == 0 && there->chat == document->chat &&
+                   memcmp(&there->capsule, &document->capsule, sizeof there->capsule) == 0;
+    struct sl_document *same = is_same ? sl_document_ref(there) : NULL;
+    pthread_mutex_unlock(&documents->mutex);
+    return same;
+}
+
 enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
                                   int64_t arena_bytes, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
     struct sl_document **at = find(documents, document->tenant, document->name);
     enum sl_status status = SL_OK;
     if (is_at(at, document->tenant, document->name)) {
-        status = (*at)->reading ? sl_fail(err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name)
-                                : sl_fail(err, SL_ERR_EXISTS,
-                                          "name: %s is taken, by a text of %zu bytes with SHA-256 %.12s...; delete it, "
-                                          "or choose another name",
-                                          document->name, (*at)->text_bytes, (*at)->sha256);
+        status = refuse_name(*at, document, err);
     }
     if (status == SL_OK) {
         status = check_tenant(documents, document, err);
@@ -231,9 +335,20 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
     }
     if (status == SL_OK) {
         document->reading = true;
-        document->is_stored = false;
-        snprintf(document->store, sizeof document->store, "%s", store);
+        document->n_holders = 0;
+        (void)add_holder(document, store);
         insert(documents, at, sl_document_ref(document));
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return status;
+}
+
+enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
+                                       int64_t arena_bytes, struct sl_error *err) {
+    pthread_mutex_lock(&documents->mutex);
+    enum sl_status status = check_store(documents, document, store, arena_bytes, err);
+    if (status == SL_OK && find_holder(document, store) == NULL) {
+        (void)add_holder(document, store);
     }
     pthread_mutex_unlock(&documents->mutex);
     return status;
@@ -247,6 +362,11 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
     if (status == SL_OK) {
         pthread_mutex_lock(&documents->mutex);
         document->reading = false;
+        for (int i = document->n_holders - 1; i >= 0; i--) { // of those that were planned, some may be lost
+            if (!document->holders[i].has) {
+                remove_holder(document, &document->holders[i]);
+            }
+        }
         pthread_mutex_unlock(&documents->mutex);
     }
     return status;
@@ -278,15 +398,24 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, bool on_disk) {
     pthread_mutex_lock(&documents->mutex);
+    struct sl_document_holder *holder = find_holder(document, store);
     if (capsule_bytes > 0) {
-        snprintf(document->store, sizeof document->store, "%s", store);
-        document->is_stored = true;
+        holder = holder != NULL ? holder : add_holder(document, store);
+        if (holder != NULL) {
+            holder->has = true;
+            holder->on_disk = on_disk;
+        }
         document->n_again = 0;
-        document->on_disk = on_disk;
         document->capsule_bytes = capsule_bytes;
-    } else if (document->is_stored && strcmp(document->store, store) == 0) {
-        document->is_stored = false;
+    } else if (holder != NULL && holder->has) {
+        holder->has = false;
         document->again_ns = sl_deadline_in_ms(SL_DOCUMENT_LOST_MS);
+        if (!document->reading) {
+            remove_holder(document, holder);
+        }
+    }
+    if (count_holders(document) >= document->replicas) {
+        document->n_copies = 0;
     }
     pthread_mutex_unlock(&documents->mutex);
 }
@@ -345,8 +474,8 @@ struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t m
     pthread_mutex_lock(&documents->mutex);
     struct sl_document *one = documents->first;
     while (one != NULL &&
-           (one->reading || one->is_stored || one->again_ns > now_ns || one->model_fingerprint != model_fingerprint ||
-            memcmp(&one->capsule, &no_key, sizeof no_key) == 0)) {
+           (one->reading || one->n_holders > 0 || one->again_ns > now_ns ||
+            one->model_fingerprint != model_fingerprint || memcmp(&one->capsule, &no_key, sizeof no_key) == 0)) {
         one = one->next;
     }
     if (one != NULL) {
@@ -367,30 +496,74 @@ enum sl_status sl_documents_check_room(struct sl_documents *documents, const str
     return status;
 }
 
-bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document) {
+// Call with the lock held.
+static bool shares_capsule(const struct sl_documents *documents, const struct sl_document *document) {
     bool shared = false;
-    pthread_mutex_lock(&documents->mutex);
     for (const struct sl_document *one = documents->first; one != NULL && !shared; one = one->next) {
         shared = one != document && memcmp(&one->capsule, &document->capsule, sizeof one->capsule) == 0;
     }
+    return shared;
+}
+
+bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document) {
+    pthread_mutex_lock(&documents->mutex);
+    bool shared = shares_capsule(documents, document);
     pthread_mutex_unlock(&documents->mutex);
     return shared;
 }
 
-void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
-                           uint64_t model_fingerprint, Sluice__V1__Document *message_out, char store_out[64]) {
-    pthread_mutex_lock(&documents->mutex);
-    sl_document_describe(document, message_out);
-    strcpy(store_out, message_out->store);
-    pthread_mutex_unlock(&documents->mutex);
-    message_out->store = store_out;
-    message_out->other_model = document->model_fingerprint != model_fingerprint;
+// Returns whether a store should get the document's capsule from another one now.
+static bool is_short(const struct sl_document *document, int64_t now_ns) {
+    int n_have = count_holders(document);
+    return n_have > 0 && n_have < document->replicas && document->copy_ns <= now_ns &&
+           (document->reading || document->again_ns <= now_ns);
 }
 
-bool sl_documents_where(struct sl_documents *documents, const struct sl_document *document, char store_out[64]) {
+struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t now_ns) {
     pthread_mutex_lock(&documents->mutex);
-    bool is_stored = document->is_stored;
-    strcpy(store_out, is_stored ? document->store : "");
+    struct sl_document *one = documents->first;
+    while (one != NULL && !is_short(one, now_ns)) {
+        one = one->next;
+    }
+    if (one != NULL) {
+        one->copy_ns = now_ns + (SL_DOCUMENT_COPY_MS << one->n_copies) * SL_NS_PER_MS;
+        one->n_copies += one->n_copies < MAX_DOUBLINGS;
+        (void)sl_document_ref(one);
+    }
     pthread_mutex_unlock(&documents->mutex);
-    return is_stored;
+    return one;
+}
+
+struct sl_document *sl_documents_excess(struct sl_documents *documents) {
+    pthread_mutex_lock(&documents->mutex);
+    struct sl_document *one = documents->first;
+    while (one != NULL && (one->reading || count_holders(one) <= one->replicas || shares_capsule(documents, one))) {
+        one = one->next;
+    }
+    if (one != NULL) {
+        (void)sl_document_ref(one);
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return one;
+}
+
+void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
+                           uint64_t model_fingerprint, struct sl_described_document *described_out) {
+    pthread_mutex_lock(&documents->mutex);
+    sl_document_describe(document, described_out);
+    pthread_mutex_unlock(&documents->mutex);
+    described_out->message.other_model = document->model_fingerprint != model_fingerprint;
+}
+
+int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,
+                        char stores_out[SL_MAX_HOLDERS][64]) {
+    int n = 0;
+    pthread_mutex_lock(&documents->mutex);
+    for (int i = 0; i < document->n_holders; i++) {
+        if (document->holders[i].has) {
+            strcpy(stores_out[n++], document->holders[i].store);
+        }
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return n;
 }

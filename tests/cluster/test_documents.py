@@ -11,7 +11,7 @@ import threading
 import time
 
 from harness import (BIN, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, inference, question, refused, request,
-                     run_tests, stub, tokens)
+                     run_tests, store_stats, stub, tokens)
 from test_gateway import Gateway, chatting_model
 from test_restart import Restarting
 import grpc
@@ -133,6 +133,44 @@ def test_a_document_is_not_evicted():
         eventually(lambda: not names(cluster.channel), 10, "the document ended at its time")
 
 
+def stores_of(channel, name):
+    return sorted(of(channel, "Get", name).stores)
+
+
+def n_jobs(cluster):
+    return len(cluster.list())
+
+
+def test_replicas_outlive_the_loss_of_a_store():
+    """A store that is lost, or comes back empty, gets the capsule from another store: no job reads the text again."""
+    with Cluster(kvstore=3) as cluster:
+        made, _ = add(cluster.channel, "gpl", replicas=2)
+        assert made.replicas == 2 and len(made.stores) == 2 and made.store == made.stores[0], made
+        lost, kept = made.stores
+        spare = ({"kvstore-0", "kvstore-1", "kvstore-2"} - set(made.stores)).pop()
+        before, listed = cluster.answer(asking("gpl"))[1], n_jobs(cluster)
+        cluster.kill(lost)
+        eventually(lambda: stores_of(cluster.channel, "gpl") == [kept], 15, "the loss is noticed")
+        finished, events = cluster.answer(asking("gpl"))
+        assert finished.statistics.n_reused_tokens >= made.n_tokens - 64 and tokens(events) == tokens(before), finished.statistics
+        eventually(lambda: stores_of(cluster.channel, "gpl") == sorted([kept, spare]), 20, "the third store has a copy")
+        cluster.kill(kept)
+        eventually(lambda: stores_of(cluster.channel, "gpl") == [spare], 15, "the second loss is noticed")
+        finished, events = cluster.answer(asking("gpl", "What else?"))  # by a copy of a copy, and under its prefixes
+        assert finished.statistics.n_reused_tokens >= made.n_tokens - 64, finished.statistics
+        assert tokens(cluster.answer(asking("gpl"))[1]) == tokens(before), "the copy gives another answer"
+        cluster.start_worker("kvstore-3")
+        cluster.wait_ready()
+        eventually(lambda: stores_of(cluster.channel, "gpl") == sorted([spare, "kvstore-3"]), 20, "a new store has a copy")
+        assert n_jobs(cluster) == listed + 3, "a job has read the text again"
+        said = refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: add(cluster.channel, "more", document(5000, seed=2), replicas=3))
+        assert "3 stores should keep the document, and 2 are ready" in said, said
+        assert "replicas:" in refused([grpc.StatusCode.INVALID_ARGUMENT], lambda: add(cluster.channel, "more", replicas=9))
+        of(cluster.channel, "Delete", "gpl")
+        eventually(lambda: all(store_stats(w.info.rpc_address).forgotten >= 1 for w in cluster.workers().workers
+                               if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY), 10, "both stores forgot it")
+
+
 def test_what_is_refused_says_why_and_leaves_nothing():
     with certificates("client/acme/alice", "client/umbrella") as made, \
             Cluster(certificates=made, coordinator_args=["--max-documents", "2"]) as cluster, \
@@ -207,8 +245,10 @@ def test_the_command():
         assert code == 0 and finished["statistics"]["n_reused_tokens"] >= shown["n_tokens"] - 64, (code, finished, err)
         code, out, _ = sluice(cluster, "run", "--doc", "gpl", "--question", *asked)
         assert code == 0 and json.loads(out.splitlines()[-1])["finished"]["text"] == finished["text"], out
-        code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
-        assert code == 1 and "is taken" in err, (code, err)
+        code, out, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
+        assert code == 0 and out.startswith("added gpl: "), "the same document, because the client may not know that it is there"
+        code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT[:-8])
+        assert code == 1 and "is taken, by another text" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "add", "a/b", "-", text=TEXT)
         assert code == 2 and "0x2f" in err, (code, err)
         code, out, _ = sluice(cluster, "doc", "rm", "gpl")
@@ -252,7 +292,8 @@ def test_http_and_chats():
         assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
         system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
         assert "first message" in gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "gpl", "messages": system})["message"]
-        assert gateway.refusal(409, "/v1/documents", {"name": "gpl", "text": TEXT})["type"] == "invalid_request_error"
+        assert gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})[1]["created"] == made["created"]
+        assert gateway.refusal(409, "/v1/documents", {"name": "gpl", "text": TEXT[:-8]})["type"] == "invalid_request_error"
         assert gateway.refusal(400, "/v1/documents", {"name": "a/b", "text": TEXT})["param"] == "name"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": 5})["param"] == "text"
