@@ -41,28 +41,36 @@ struct adding {
 
 // ---- checking -------------------------------------------------------------------------------------------------------
 
+// Documents belong to one coordinator.
+static enum sl_status check_alone(const struct sl_coordinator *coordinator, struct sl_error *err) {
+    return coordinator->keeper != NULL
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PRECONDITION,
+                         "documents belong to one coordinator, and here several elect their leader (--etcd)");
+}
+
+static enum sl_status check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err) {
+    if (keep_ms < 0 || keep_ms > MAX_KEEP_MS) {
+        return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
+                       keep_ms, MAX_KEEP_MS);
+    }
+    return replicas >= 0 && replicas <= SL_MAX_REPLICAS
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "replicas: is %" PRId32 ", must be 0 (not said) to %d", replicas,
+                         SL_MAX_REPLICAS);
+}
+
 static enum sl_status check_fields(struct sl_coordinator *coordinator, const Sluice__V1__AddDocumentRequest *asked,
                                    struct sl_error *err) {
-    if (coordinator->keeper == NULL) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "documents belong to one coordinator, and here several elect their leader (--etcd)");
-    }
-    enum sl_status status = sl_document_check_name(asked->name, err);
+    enum sl_status status = check_alone(coordinator, err);
+    status = status == SL_OK ? sl_document_check_name(asked->name, err) : status;
     if (status != SL_OK) {
         return status;
     }
     if (asked->text[0] == '\0') {
         return sl_fail(err, SL_ERR_INVALID, "text: the document is empty");
     }
-    if (asked->keep_ms < 0 || asked->keep_ms > MAX_KEEP_MS) {
-        return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
-                       asked->keep_ms, MAX_KEEP_MS);
-    }
-    if (asked->replicas < 0 || asked->replicas > SL_MAX_REPLICAS) {
-        return sl_fail(err, SL_ERR_INVALID, "replicas: is %" PRId32 ", must be 0 (one store) to %d", asked->replicas,
-                       SL_MAX_REPLICAS);
-    }
-    return SL_OK;
+    return check_kept(asked->keep_ms, asked->replicas, err);
 }
 
 // Fills in the document from the checked job, and takes its tokens as the job's prompt.
@@ -113,6 +121,11 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     return SL_OK;
 }
 
+static enum sl_status too_few_stores(int replicas, int n_stores, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_PRECONDITION, "replicas: %d stores should keep the document, and %d are ready", replicas,
+                   n_stores);
+}
+
 // Enters the document, if its stores have room for it, and tells the stores.
 static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_store *stores, int n_stores,
                                struct sl_error *err) {
@@ -123,8 +136,7 @@ static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_sto
         return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
     }
     if (n > n_stores) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "replicas: %d stores should keep the document, and %d are ready", n,
-                       n_stores);
+        return too_few_stores(n, n_stores, err);
     }
     enum sl_status status =
         sl_documents_begin(coordinator->documents, document, stores[0].name, stores[0].arena_bytes, err);
@@ -356,6 +368,59 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     return status;
 }
 
+// Checks that enough stores have the document or room for it.
+static enum sl_status check_stores(struct sl_coordinator *coordinator, const struct sl_document *document, int replicas,
+                                   struct sl_error *err) {
+    char holders[SL_MAX_HOLDERS][64];
+    struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
+    if (stores == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
+    }
+    int n_stores = sl_stores_rank(coordinator->registry, document->first_key, stores), n_good = 0;
+    int n_holders = sl_documents_stores(coordinator->documents, document, holders);
+    enum sl_status status = SL_OK, full = SL_OK;
+    for (int i = 0; i < n_stores && n_good < replicas; i++) {
+        int holder = 0;
+        while (holder < n_holders && strcmp(holders[holder], stores[i].name) != 0) {
+            holder++;
+        }
+        status = holder < n_holders ? SL_OK
+                                    : sl_documents_check_room(coordinator->documents, document, stores[i].name,
+                                                              stores[i].arena_bytes, err);
+        n_good += status == SL_OK;
+        full = status != SL_OK ? status : full;
+    }
+    free(stores);
+    return n_good >= replicas ? SL_OK : full != SL_OK ? full : too_few_stores(replicas, n_stores, err);
+}
+
+static enum sl_status handle_pin(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                 struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    const Sluice__V1__PinDocumentRequest *asked = (const Sluice__V1__PinDocumentRequest *)request;
+    bool sets_time = asked->keep_present_case == SLUICE__V1__PIN_DOCUMENT_REQUEST__KEEP_PRESENT_KEEP_MS;
+    struct sl_document_pin pin = {.sets_time = sets_time, .replicas = asked->replicas};
+    struct sl_document *document = NULL;
+    enum sl_status status = check_alone(coordinator, err);
+    status = status == SL_OK ? check_kept(sets_time ? asked->keep_ms : 0, asked->replicas, err) : status;
+    if (status == SL_OK) {
+        status =
+            sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant, asked->name, &document, err);
+    }
+    if (status == SL_OK && asked->replicas > 0) {
+        status = check_stores(coordinator, document, asked->replicas, err);
+    }
+    if (status == SL_OK) {
+        pin.expires_ms = sets_time && asked->keep_ms > 0 ? sl_wall_ms() + asked->keep_ms : 0;
+        status = sl_documents_pin(coordinator->documents, document, &pin, err);
+    }
+    if (status == SL_OK) {
+        status = send_document(coordinator, call, document, false);
+    }
+    sl_document_unref(&document);
+    return status;
+}
+
 static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                     struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
@@ -417,6 +482,7 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
 static const struct sl_rpc_handler handlers[] = {
     {&sl_method_documents_add, handle_add, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_get, handle_get, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_documents_pin, handle_pin, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_list, handle_list, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_delete, handle_delete, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
 };

@@ -42,13 +42,13 @@ static const char *const of_commands[] = {
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
     "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 
     "temperature", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
-    "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
+    "trace", "ttft", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
 };
 
 // To add a command or a program: add its name here too (the same test).
 static const char *const programs[] = {
     "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice chat", "sluice run",
-    "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc rm",
+    "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc keep", "sluice doc rm",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",

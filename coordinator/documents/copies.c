@@ -85,10 +85,18 @@ static enum sl_status choose(struct copy *copy, struct sl_error *err) {
     return copy->source != NULL ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "the store that has it is lost");
 }
 
-// Makes a call with one reply, which the thread can give up.
+// Renews the lease of the target's memory. The pin lasts while the source ships. If this fails, the ship fails too.
+static void renew(const struct copy *copy) {
+    Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
+    request.lease_id = copy->grant->lease_id;
+    (void)sl_rpc_unary(sl_worker_channel(copy->target), &sl_method_store_renew, &request.base,
+                       sl_deadline_in_ms(CALL_MS), NULL, NULL, NULL);
+}
+
+// Makes a call with one reply, which the thread can give up. Meanwhile the target's lease, if there is one, is renewed.
 static enum sl_status ask(const struct copy *copy, struct sl_worker *store, const struct sl_rpc_method *method,
-                          const ProtobufCMessage *request, int64_t limit_ms, void (*meanwhile)(const struct copy *copy),
-                          ProtobufCMessage **reply_out, struct sl_error *err) {
+                          const ProtobufCMessage *request, int64_t limit_ms, ProtobufCMessage **reply_out,
+                          struct sl_error *err) {
     struct sl_rpc_stream *stream;
     enum sl_status status =
         sl_rpc_stream_open(sl_worker_channel(store), method, request, sl_deadline_in_ms(limit_ms), NULL, &stream, err);
@@ -100,8 +108,8 @@ static enum sl_status ask(const struct copy *copy, struct sl_worker *store, cons
             status = sl_fail(err, SL_ERR_CANCELLED, "the coordinator stops");
             break;
         }
-        if (meanwhile != NULL) {
-            meanwhile(copy);
+        if (copy->grant != NULL) {
+            renew(copy);
         }
     }
     sl_rpc_stream_close(&stream);
@@ -120,7 +128,7 @@ static enum sl_status look_up(struct copy *copy, struct sl_error *err) {
     request.prefixes = keys;
     request.n_prefixes = 1;
     request.want_prefixes = true;
-    enum sl_status status = ask(copy, copy->source, &sl_method_store_lookup, &request.base, LOOKUP_MS, NULL,
+    enum sl_status status = ask(copy, copy->source, &sl_method_store_lookup, &request.base, LOOKUP_MS,
                                 (ProtobufCMessage **)&copy->found, err);
     if (status == SL_OK && copy->found->capsule_tokens != document->capsule_tokens) { // only a longer one is left
         status = sl_fail(err, SL_ERR_NOT_FOUND, "it has the capsule no more");
@@ -139,21 +147,13 @@ static enum sl_status reserve(struct copy *copy, struct sl_error *err) {
                         sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)&copy->grant, err);
 }
 
-// Renews the lease of the target's memory. The pin lasts while the source ships. If this fails, the ship fails too.
-static void renew(const struct copy *copy) {
-    Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
-    request.lease_id = copy->grant->lease_id;
-    (void)sl_rpc_unary(sl_worker_channel(copy->target), &sl_method_store_renew, &request.base,
-                       sl_deadline_in_ms(CALL_MS), NULL, NULL, NULL);
-}
-
 static enum sl_status fetch(struct copy *copy, struct sl_error *err) {
     Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
     request.lease_id = copy->found->lease_id;
     request.destination = copy->grant;
     ProtobufCMessage *reply = NULL;
     enum sl_status status = ask(copy, copy->source, &sl_method_store_fetch, &request.base,
-                                FETCH_MS + copy->found->capsule_bytes / FETCH_BYTES_MS, renew, &reply, err);
+                                FETCH_MS + copy->found->capsule_bytes / FETCH_BYTES_MS, &reply, err);
     if (status == SL_OK) {
         protobuf_c_message_free_unpacked(reply, NULL);
     }

@@ -73,6 +73,15 @@ Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document) {
     return key;
 }
 
+struct sl_document_holder *sl_document_holder(const struct sl_document *document, const char *store) {
+    for (int i = 0; i < document->n_holders; i++) {
+        if (strcmp(document->holders[i].store, store) == 0) {
+            return (struct sl_document_holder *)&document->holders[i];
+        }
+    }
+    return NULL;
+}
+
 void sl_document_describe(const struct sl_document *document, struct sl_described_document *described_out) {
     Sluice__V1__Document *message_out = &described_out->message;
     sluice__v1__document__init(message_out);

@@ -84,6 +84,8 @@ struct sl_described_document {
     Sluice__V1__Document message;
     char stores[SL_MAX_HOLDERS][64], *pointers[SL_MAX_HOLDERS];
 };
+// Returns the entry of a store; NULL: none. Call with the registry's lock held.
+struct sl_document_holder *sl_document_holder(const struct sl_document *document, const char *store);
 // Describes a document; the strings that cannot change point into it. Call with the registry's lock held, or before it has
 // the document.
 void sl_document_describe(const struct sl_document *document, struct sl_described_document *described_out);

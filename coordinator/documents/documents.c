@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,16 +11,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/documents/document_file.h"
+#include "coordinator/documents/quota.h"
 
 #define MAX_DOUBLINGS 10 // of the wait before a text is read again: up to 3 hours
 
 struct sl_documents {
     char *folder; // owned; NULL: none
-    int64_t max_documents, max_bytes;
     pthread_mutex_t mutex;
-    // Under the mutex:
-    struct sl_document *first; // sorted by tenant and name; one reference each
-    int64_t n_documents;
+    struct sl_document_quota quota; // its list under the mutex; one reference each
 };
 
 // ---- the list (lock held) -------------------------------------------------------------------------------------------
@@ -33,7 +30,7 @@ static int compare(const char *tenant_a, const char *name_a, const struct sl_doc
 
 // Returns the link to the document, or the link where it would be.
 static struct sl_document **find(struct sl_documents *documents, const char *tenant, const char *name) {
-    struct sl_document **at = &documents->first;
+    struct sl_document **at = &documents->quota.first;
     while (*at != NULL && compare(tenant, name, *at) > 0) {
         at = &(*at)->next;
     }
@@ -47,7 +44,7 @@ static bool is_at(struct sl_document *const *at, const char *tenant, const char 
 static void insert(struct sl_documents *documents, struct sl_document **at, struct sl_document *document) {
     document->next = *at;
     *at = document;
-    documents->n_documents++;
+    documents->quota.n_documents++;
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
@@ -79,7 +76,7 @@ static void restore(void *arg, struct sl_document *document) {
     check_salt(restoring->secret, document);
     document->again_ns = sl_deadline_in_ms(SL_DOCUMENT_LOST_MS); // stores report first
     struct sl_document **at = find(documents, document->tenant, document->name);
-    if (documents->n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name)) {
+    if (documents->quota.n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name)) {
         insert(documents, at, document);
     } else {
         sl_log_warn("documents", "%s exceeds the most documents, and is left out", document->name);
@@ -93,8 +90,8 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
     if (documents == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for documents");
     }
-    documents->max_documents = config->max_documents;
-    documents->max_bytes = config->max_bytes;
+    documents->quota.max_documents = config->max_documents;
+    documents->quota.max_bytes = config->max_bytes;
     pthread_mutex_init(&documents->mutex, NULL);
     enum sl_status status = SL_OK;
     if (config->folder[0] != '\0') {
@@ -107,8 +104,8 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
         sl_documents_destroy(&documents);
         return status;
     }
-    if (documents->n_documents > 0) {
-        sl_log_info("documents", "documents=%" PRId64 " restored", documents->n_documents);
+    if (documents->quota.n_documents > 0) {
+        sl_log_info("documents", "documents=%" PRId64 " restored", documents->quota.n_documents);
     }
     *documents_out = documents;
     return SL_OK;
@@ -119,144 +116,15 @@ void sl_documents_destroy(struct sl_documents **documents_inout) {
     if (documents == NULL) {
         return;
     }
-    while (documents->first != NULL) {
-        struct sl_document *document = documents->first;
-        documents->first = document->next;
+    while (documents->quota.first != NULL) {
+        struct sl_document *document = documents->quota.first;
+        documents->quota.first = document->next;
         sl_document_unref(&document);
     }
     pthread_mutex_destroy(&documents->mutex);
     free(documents->folder);
     free(documents);
     *documents_inout = NULL;
-}
-
-// ---- what may be held (lock held) -----------------------------------------------------------------------------------
-
-// A list of documents for an error message: those that fit, and how many more there are.
-struct names {
-    char text[208];
-    size_t n;
-    bool with_tenants;
-    int64_t n_more, more_bytes;
-};
-#define MORE_BYTES 96 // for the numbers of those that do not fit, and of other tenants
-
-static void add_text(struct names *names, const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    int n = vsnprintf(names->text + names->n, sizeof names->text - names->n, format, values);
-    va_end(values);
-    names->n += n > 0 ? (size_t)n : 0;
-    names->n = names->n < sizeof names->text ? names->n : sizeof names->text - 1;
-}
-
-static void add_name(struct names *names, const struct sl_document *document) {
-    char name[SL_TENANT_BYTES + SL_DOCUMENT_NAME_BYTES + 48];
-    bool of_tenant = names->with_tenants && document->tenant[0] != '\0';
-    int n = snprintf(name, sizeof name, "%s%s%s%s (%" PRId64 " bytes)", names->n > 0 ? ", " : "", document->name,
-                     of_tenant ? " of " : "", of_tenant ? document->tenant : "", document->capsule_bytes);
-    if (names->n_more > 0 || names->n + (size_t)n + MORE_BYTES > sizeof names->text) {
-        names->n_more++;
-        names->more_bytes += document->capsule_bytes;
-        return;
-    }
-    add_text(names, "%s", name);
-}
-
-static void end_names(struct names *names) {
-    if (names->n_more > 0) {
-        add_text(names, "%s%" PRId64 " more (%" PRId64 " bytes)", names->n > 0 ? ", " : "", names->n_more,
-                 names->more_bytes);
-    }
-}
-
-// Returns what counts against a tenant's quota: the capsule in all stores, and the text.
-static int64_t held_bytes(const struct sl_document *document, int replicas) {
-    return replicas * document->capsule_bytes + (int64_t)document->text_bytes;
-}
-
-// Checks the tenant's bytes if this document has so many replicas; it may be in the list.
-static enum sl_status check_bytes(const struct sl_documents *documents, const struct sl_document *document,
-                                  int replicas, struct sl_error *err) {
-    int64_t n = 0, bytes = 0, own_bytes = held_bytes(document, replicas);
-    struct names names = {.n = 0};
-    for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
-        if (one != document && strcmp(one->tenant, document->tenant) == 0) {
-            n++;
-            bytes += held_bytes(one, one->replicas);
-            add_name(&names, one);
-        }
-    }
-    end_names(&names);
-    return own_bytes <= documents->max_bytes - bytes
-               ? SL_OK
-               : sl_fail(err, SL_ERR_PRECONDITION,
-                         "%" PRId64 " bytes of capsule and text, and %" PRId64
-                         " bytes of documents, exceed the %" PRId64 " allowed (--document-bytes)%s%s",
-                         own_bytes, bytes, documents->max_bytes, n > 0 ? ": delete one of " : "", names.text);
-}
-
-static enum sl_status check_tenant(const struct sl_documents *documents, const struct sl_document *document,
-                                   struct sl_error *err) {
-    int64_t n = 0;
-    struct names names = {.n = 0};
-    for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
-        if (strcmp(one->tenant, document->tenant) == 0) {
-            n++;
-            add_name(&names, one);
-        }
-    }
-    end_names(&names);
-    if (n >= documents->max_documents) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "%" PRId64 " documents are the most allowed (--max-documents)%s%s",
-                       documents->max_documents, n > 0 ? ": delete one of " : "", names.text);
-    }
-    if (documents->n_documents >= SL_MAX_DOCUMENTS) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "all tenants together have %" PRId64 " documents, the most of a cluster%s%s",
-                       documents->n_documents, n > 0 ? ": delete one of " : "", names.text);
-    }
-    return check_bytes(documents, document, document->replicas, err);
-}
-
-static struct sl_document_holder *find_holder(struct sl_document *document, const char *store) {
-    for (int i = 0; i < document->n_holders; i++) {
-        if (strcmp(document->holders[i].store, store) == 0) {
-            return &document->holders[i];
-        }
-    }
-    return NULL;
-}
-
-// Operators see the names of all documents; theirs have tenant "".
-static enum sl_status check_store(const struct sl_documents *documents, const struct sl_document *document,
-                                  const char *store, int64_t arena_bytes, struct sl_error *err) {
-    int64_t bytes = 0, n_others = 0, others_bytes = 0, most = arena_bytes / SL_DOCUMENTS_SHARE;
-    bool is_operator = document->tenant[0] == '\0';
-    struct names names = {.with_tenants = is_operator};
-    for (struct sl_document *one = documents->first; one != NULL; one = one->next) {
-        if (find_holder(one, store) != NULL) {
-            bool is_named = is_operator || strcmp(one->tenant, document->tenant) == 0;
-            bytes += one->capsule_bytes;
-            n_others += !is_named;
-            others_bytes += is_named ? 0 : one->capsule_bytes;
-            if (is_named) {
-                add_name(&names, one);
-            }
-        }
-    }
-    end_names(&names);
-    if (document->capsule_bytes <= most - bytes) {
-        return SL_OK;
-    }
-    if (n_others > 0) {
-        add_text(&names, "%s%" PRId64 " of other tenants (%" PRId64 " bytes)", names.n > 0 ? ", " : "", n_others,
-                 others_bytes);
-    }
-    return sl_fail(err, SL_ERR_PRECONDITION,
-                   "store %s has no room for %" PRId64 " bytes: half of its arena, %" PRId64
-                   " bytes, may be documents; it holds %s. Delete one, or give the store a larger --arena",
-                   store, document->capsule_bytes, most, names.n > 0 ? names.text : "none");
 }
 
 // ---- changes --------------------------------------------------------------------------------------------------------
@@ -328,10 +196,10 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
         status = refuse_name(*at, document, err);
     }
     if (status == SL_OK) {
-        status = check_tenant(documents, document, err);
+        status = sl_document_quota_check(&documents->quota, document, err);
     }
     if (status == SL_OK) {
-        status = check_store(documents, document, store, arena_bytes, err);
+        status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
     }
     if (status == SL_OK) {
         document->reading = true;
@@ -346,8 +214,8 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
 enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
                                        int64_t arena_bytes, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
-    enum sl_status status = check_store(documents, document, store, arena_bytes, err);
-    if (status == SL_OK && find_holder(document, store) == NULL) {
+    enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
+    if (status == SL_OK && sl_document_holder(document, store) == NULL) {
         (void)add_holder(document, store);
     }
     pthread_mutex_unlock(&documents->mutex);
@@ -372,6 +240,41 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
     return status;
 }
 
+// Call with the lock held. The file is written under it too: it must not come back after a removal.
+static enum sl_status pin(struct sl_documents *documents, struct sl_document *document,
+                          const struct sl_document_pin *pin, struct sl_error *err) {
+    if (*find(documents, document->tenant, document->name) != document) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
+    }
+    if (document->reading) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now", document->name);
+    }
+    enum sl_status status = pin->replicas > document->replicas
+                                ? sl_document_quota_check_bytes(&documents->quota, document, pin->replicas, err)
+                                : SL_OK;
+    struct sl_document changed = *document;
+    changed.replicas = pin->replicas > 0 ? pin->replicas : document->replicas;
+    changed.expires_ms = pin->sets_time ? pin->expires_ms : document->expires_ms;
+    if (status == SL_OK && documents->folder != NULL) {
+        status = sl_document_file_write(documents->folder, &changed, err);
+    }
+    if (status == SL_OK) {
+        document->replicas = changed.replicas;
+        document->expires_ms = changed.expires_ms;
+        document->copy_ns = 0;
+        document->n_copies = 0;
+    }
+    return status;
+}
+
+enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_document *document,
+                                const struct sl_document_pin *change, struct sl_error *err) {
+    pthread_mutex_lock(&documents->mutex);
+    enum sl_status status = pin(documents, document, change, err);
+    pthread_mutex_unlock(&documents->mutex);
+    return status;
+}
+
 enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
     struct sl_document **at = find(documents, document->tenant, document->name), *found = *at;
@@ -386,7 +289,7 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
     }
     if (status == SL_OK) {
         *at = found->next;
-        documents->n_documents--;
+        documents->quota.n_documents--;
     }
     pthread_mutex_unlock(&documents->mutex);
     if (status == SL_OK) {
@@ -398,7 +301,7 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, bool on_disk) {
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document_holder *holder = find_holder(document, store);
+    struct sl_document_holder *holder = sl_document_holder(document, store);
     if (capsule_bytes > 0) {
         holder = holder != NULL ? holder : add_holder(document, store);
         if (holder != NULL) {
@@ -449,7 +352,7 @@ size_t sl_documents_text_bytes(struct sl_documents *documents, const char *tenan
 size_t sl_documents_list(struct sl_documents *documents, const char *tenant, struct sl_document **list_out) {
     size_t n = 0;
     pthread_mutex_lock(&documents->mutex);
-    for (struct sl_document *one = documents->first; one != NULL; one = one->next) {
+    for (struct sl_document *one = documents->quota.first; one != NULL; one = one->next) {
         if (tenant == NULL || strcmp(one->tenant, tenant) == 0) {
             list_out[n++] = sl_document_ref(one);
         }
@@ -460,7 +363,7 @@ size_t sl_documents_list(struct sl_documents *documents, const char *tenant, str
 
 struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t now_ms) {
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document *one = documents->first;
+    struct sl_document *one = documents->quota.first;
     while (one != NULL && (one->reading || one->expires_ms == 0 || one->expires_ms > now_ms)) {
         one = one->next;
     }
@@ -472,7 +375,7 @@ struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t
 struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns) {
     static const struct sl_capsule_id no_key = {0};
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document *one = documents->first;
+    struct sl_document *one = documents->quota.first;
     while (one != NULL &&
            (one->reading || one->n_holders > 0 || one->again_ns > now_ns ||
             one->model_fingerprint != model_fingerprint || memcmp(&one->capsule, &no_key, sizeof no_key) == 0)) {
@@ -491,7 +394,7 @@ struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t m
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
                                        const char *store, int64_t arena_bytes, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
-    enum sl_status status = check_store(documents, document, store, arena_bytes, err);
+    enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
     pthread_mutex_unlock(&documents->mutex);
     return status;
 }
@@ -499,7 +402,7 @@ enum sl_status sl_documents_check_room(struct sl_documents *documents, const str
 // Call with the lock held.
 static bool shares_capsule(const struct sl_documents *documents, const struct sl_document *document) {
     bool shared = false;
-    for (const struct sl_document *one = documents->first; one != NULL && !shared; one = one->next) {
+    for (const struct sl_document *one = documents->quota.first; one != NULL && !shared; one = one->next) {
         shared = one != document && memcmp(&one->capsule, &document->capsule, sizeof one->capsule) == 0;
     }
     return shared;
@@ -521,7 +424,7 @@ static bool is_short(const struct sl_document *document, int64_t now_ns) {
 
 struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t now_ns) {
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document *one = documents->first;
+    struct sl_document *one = documents->quota.first;
     while (one != NULL && !is_short(one, now_ns)) {
         one = one->next;
     }
@@ -536,7 +439,7 @@ struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t n
 
 struct sl_document *sl_documents_excess(struct sl_documents *documents) {
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document *one = documents->first;
+    struct sl_document *one = documents->quota.first;
     while (one != NULL && (one->reading || count_holders(one) <= one->replicas || shares_capsule(documents, one))) {
         one = one->next;
     }

@@ -7,7 +7,7 @@
  *         documents end with the process.
  *         The key of a capsule depends on the tenant's salt. A document of another secret (--salt-file) gets a key that no
  *         store has, so that nothing says that it is stored.
- * Threads: any; one lock. Only sl_documents_finish() and sl_documents_remove() write to the disk, finish without the lock.
+ * Threads: any; one lock. Only finish, pin and remove write to the disk, finish without the lock.
  */
 #pragma once
 
@@ -48,6 +48,16 @@ enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl
 
 // Keeps a document whose capsule a store has. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written, and is still being read.
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
+// A change of how a document is kept.
+struct sl_document_pin {
+    bool sets_time;
+    int64_t expires_ms; // Unix time; 0: never
+    int replicas;       // 0: as many as before
+};
+// Changes how a document is kept. SL_ERR_PRECONDITION: it is being read, or replicas exceed the tenant's quota.
+// SL_ERR_NOT_FOUND: another call removed it. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written; nothing changes.
+enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_document *document,
+                                const struct sl_document_pin *change, struct sl_error *err);
 // Removes a document from the registry and from the disk; err must not be NULL. SL_ERR_IO: it stays, unless it was still
 // being read. SL_ERR_NOT_FOUND: another call removed it.
 enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);

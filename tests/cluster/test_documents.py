@@ -137,6 +137,10 @@ def stores_of(channel, name):
     return sorted(of(channel, "Get", name).stores)
 
 
+def pin(channel, name, **fields):
+    return call(channel, "sluice.v1.Documents.Pin", documents_pb.PinDocumentRequest(name=name, **fields))
+
+
 def n_jobs(cluster):
     return len(cluster.list())
 
@@ -146,21 +150,32 @@ def test_replicas_outlive_the_loss_of_a_store():
     with Cluster(kvstore=3) as cluster:
         made, _ = add(cluster.channel, "gpl", replicas=2)
         assert made.replicas == 2 and len(made.stores) == 2 and made.store == made.stores[0], made
-        lost, kept = made.stores
-        spare = ({"kvstore-0", "kvstore-1", "kvstore-2"} - set(made.stores)).pop()
+        # More and fewer stores afterwards.
+        assert pin(cluster.channel, "gpl", replicas=3).replicas == 3
+        eventually(lambda: len(stores_of(cluster.channel, "gpl")) == 3, 10, "the last store has a copy")
+        assert pin(cluster.channel, "gpl", replicas=1).replicas == 1
+        eventually(lambda: len(stores_of(cluster.channel, "gpl")) == 1, 10, "two stores forgot it")
+        made = pin(cluster.channel, "gpl", replicas=2, keep_ms=3600000)
+        assert abs(made.expires_ms / 1000 - time.time() - 3600) < 60 and not pin(cluster.channel, "gpl", keep_ms=0).expires_ms
+        eventually(lambda: len(stores_of(cluster.channel, "gpl")) == 2, 10, "a second store has a copy again")
+        said = refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: pin(cluster.channel, "gpl", replicas=4))
+        assert "4 stores should keep the document, and 3 are ready" in said, said
+        assert "keep_ms:" in refused([grpc.StatusCode.INVALID_ARGUMENT], lambda: pin(cluster.channel, "gpl", keep_ms=-1))
+        assert "no document" in refused([grpc.StatusCode.NOT_FOUND], lambda: pin(cluster.channel, "lpg", keep_ms=1))
+        lost, kept = of(cluster.channel, "Get", "gpl").stores
+        spare = ({"kvstore-0", "kvstore-1", "kvstore-2"} - {lost, kept}).pop()
         before, listed = cluster.answer(asking("gpl"))[1], n_jobs(cluster)
         cluster.kill(lost)
         eventually(lambda: stores_of(cluster.channel, "gpl") == [kept], 15, "the loss is noticed")
         finished, events = cluster.answer(asking("gpl"))
         assert finished.statistics.n_reused_tokens >= made.n_tokens - 64 and tokens(events) == tokens(before), finished.statistics
         eventually(lambda: stores_of(cluster.channel, "gpl") == sorted([kept, spare]), 20, "the third store has a copy")
+        cluster.start_worker("kvstore-3")
         cluster.kill(kept)
         eventually(lambda: stores_of(cluster.channel, "gpl") == [spare], 15, "the second loss is noticed")
         finished, events = cluster.answer(asking("gpl", "What else?"))  # by a copy of a copy, and under its prefixes
         assert finished.statistics.n_reused_tokens >= made.n_tokens - 64, finished.statistics
         assert tokens(cluster.answer(asking("gpl"))[1]) == tokens(before), "the copy gives another answer"
-        cluster.start_worker("kvstore-3")
-        cluster.wait_ready()
         eventually(lambda: stores_of(cluster.channel, "gpl") == sorted([spare, "kvstore-3"]), 20, "a new store has a copy")
         assert n_jobs(cluster) == listed + 3, "a job has read the text again"
         said = refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: add(cluster.channel, "more", document(5000, seed=2), replicas=3))
@@ -251,6 +266,12 @@ def test_the_command():
         assert code == 1 and "is taken, by another text" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "add", "a/b", "-", text=TEXT)
         assert code == 2 and "0x2f" in err, (code, err)
+        code, out, err = sluice(cluster, "doc", "keep", "gpl", "--for", "1h")
+        assert code == 0 and out.startswith("kept gpl: replicas 1, ends 20"), (code, out, err)
+        code, out, _ = sluice(cluster, "doc", "keep", "gpl", "--forever", "--replicas", "1")
+        assert code == 0 and out == "kept gpl: replicas 1, ends never\n", out
+        for words in (), ("--for", "1h", "--forever"):
+            assert sluice(cluster, "doc", "keep", "gpl", *words)[0] == 2
         code, out, _ = sluice(cluster, "doc", "rm", "gpl")
         assert code == 0 and out.startswith("removed gpl"), out
         code, _, err = sluice(cluster, "doc", "ask", "gpl", "Why?")
@@ -269,7 +290,7 @@ def delete(gateway, path):
 def test_http_and_chats():
     with chatting_model() as model, Cluster(model=model) as cluster, Gateway(cluster) as gateway:
         status, made = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})
-        assert status == 200 and made["object"] == "document" and made["id"] == "gpl" and made["chat"] and made["store"], made
+        assert status == 200 and made["replicas"] == 1 and made["stores"] == ["kvstore-0"] and made["object"] == "document" and made["id"] == "gpl" and made["chat"] and made["store"], made
         status, listed = gateway.get("/v1/documents")
         assert status == 200 and [d["id"] for d in json.loads(listed)["data"]] == ["gpl"], listed
         assert json.loads(gateway.get("/v1/documents/gpl")[1])["sha256"] == made["sha256"]
@@ -297,11 +318,24 @@ def test_http_and_chats():
         assert gateway.refusal(400, "/v1/documents", {"name": "a/b", "text": TEXT})["param"] == "name"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": 5})["param"] == "text"
+        assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 0})["param"] == "replicas"
+        assert "2 stores" in gateway.refusal(409, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 2})["message"]
         assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"
         assert gateway.get("/v1/documents/nope")[0] == 404 and delete(gateway, "/v1/documents/a%2Fb")[0] == 400
         status, gone = delete(gateway, "/v1/documents/gpl")
         assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405
+
+        # The text was read, and the store did not take it: prefill avoids a store for 10 s after it has lost it.
+        ready = lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers)
+        cluster.processes["kvstore-0"].signal(signal.SIGSTOP)
+        cluster.answer(request(1500, seed=77))
+        eventually(lambda: "not_kept=unreachable" in cluster.processes["prefill-0"].errors(), 10, "the copy failed")
+        cluster.processes["kvstore-0"].signal(signal.SIGCONT)
+        eventually(lambda: ready() == 3, 5, "the store is back")
+        refusal = gateway.refusal(507, "/v1/documents", {"name": "full", "text": document(5000, seed=8)})
+        assert "the text was read, but no store has its" in refusal["message"] and "unreachable" in refusal["message"], refusal
+        assert gateway.get("/v1/documents/full")[0] == 404
 
 
 if __name__ == "__main__":

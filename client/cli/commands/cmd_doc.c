@@ -12,6 +12,7 @@
 
 #include "base/options/describe.h"
 #include "base/similar.h"
+#include "client/cli/commands/cmd_doc_keep.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
 #include "client/cli/message_json.h"
@@ -407,6 +408,7 @@ static const struct {
     {"ls", "list documents", ls},
     {"show", "show a document", show_main},
     {"ask", "ask a question about a document", ask},
+    {"keep", "change how long a document is kept, and in how many stores", sl_command_doc_keep},
     {"rm", "remove a document", rm},
 };
 

@@ -331,6 +331,62 @@ static void test_documents_end_at_their_time_and_share_capsules(void **state) {
     sl_documents_destroy(&documents);
 }
 
+// Puts a folder where the only document's file was, which neither write nor unlink can replace.
+static void block_file(char path_out[512]) {
+    DIR *dir = opendir(folder.path);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        if (strncmp(entry->d_name, "document-", 9) == 0) {
+            snprintf(path_out, 512, "%s/%s", folder.path, entry->d_name);
+        }
+    }
+    closedir(dir);
+    assert_int_equal(unlink(path_out), 0);
+    assert_int_equal(mkdir(path_out, 0700), 0);
+}
+
+static void test_documents_pinned_later_obey_the_quota(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    char path[512] = "";
+    struct sl_documents *documents = open_registry(true, 4, 1000);
+    struct sl_document *document = make("acme", "gpl", 300);
+    document->expires_ms = 1000;
+    const struct sl_document_pin longer = {true, 5000, 0}, forever = {true, 0, 0}, three = {.replicas = 3},
+                                 four = {.replicas = 4}, one = {.replicas = 1};
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_pin(documents, document, &longer, &err), SL_ERR_PRECONDITION); // its call decides
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
+    assert_int_equal(sl_documents_pin(documents, document, &longer, &err), SL_OK);
+    assert_null(sl_documents_expired(documents, 4999));
+    assert_int_equal(sl_documents_pin(documents, document, &four, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "1212 bytes of capsule and text, and 0 bytes of documents, exceed the 1000"));
+    assert_int_equal(sl_documents_pin(documents, document, &three, &err), SL_OK);
+    assert_int_equal(document->expires_ms, 5000);                                    // as before
+    assert_int_equal(add(documents, "acme", "more", 80, &err), SL_ERR_PRECONDITION); // 912 bytes are held
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+
+    documents = open_registry(true, 4, 1000); // the change outlives the process
+    assert_int_equal(sl_documents_find(documents, "acme", "gpl", &document, &err), SL_OK);
+    assert_int_equal(document->replicas, 3);
+    assert_int_equal(document->expires_ms, 5000);
+    block_file(path); // what cannot be written does not change
+    assert_int_equal(sl_documents_pin(documents, document, &one, &err), SL_ERR_IO);
+    assert_int_equal(sl_documents_pin(documents, document, &forever, &err), SL_ERR_IO);
+    assert_int_equal(document->replicas, 3);
+    assert_int_equal(document->expires_ms, 5000);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(sl_documents_pin(documents, document, &forever, &err), SL_OK);
+    assert_null(sl_documents_expired(documents, INT64_MAX));
+    assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
+    assert_int_equal(sl_documents_pin(documents, document, &one, &err), SL_ERR_NOT_FOUND);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+    documents = open_registry(true, 4, 1000);
+    assert_int_equal(count(documents, NULL), 0); // the change did not bring it back
+    sl_documents_destroy(&documents);
+}
+
 static void test_documents_that_are_lost_are_read_again_ever_later(void **state) {
     (void)state;
     struct sl_error err = {0};
@@ -380,19 +436,6 @@ static void test_documents_of_all_tenants_are_limited(void **state) {
     assert_int_equal(add(documents, "acme", "one", 0, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "0 documents are the most allowed (--max-documents)"));
     sl_documents_destroy(&documents);
-}
-
-// Puts a folder where the only document's file was, which neither write nor unlink can replace.
-static void block_file(char path_out[512]) {
-    DIR *dir = opendir(folder.path);
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        if (strncmp(entry->d_name, "document-", 9) == 0) {
-            snprintf(path_out, 512, "%s/%s", folder.path, entry->d_name);
-        }
-    }
-    closedir(dir);
-    assert_int_equal(unlink(path_out), 0);
-    assert_int_equal(mkdir(path_out, 0700), 0);
 }
 
 static void test_documents_a_failed_one_leaves_the_list(void **state) {
@@ -513,6 +556,7 @@ int main(void) {
         cmocka_unit_test(test_documents_a_second_text_under_a_name_is_refused),
         cmocka_unit_test(test_documents_end_at_their_time_and_share_capsules),
         cmocka_unit_test(test_documents_that_are_lost_are_read_again_ever_later),
+        cmocka_unit_test_setup_teardown(test_documents_pinned_later_obey_the_quota, setup, teardown),
         cmocka_unit_test(test_documents_of_all_tenants_are_limited),
         cmocka_unit_test_setup_teardown(test_documents_a_failed_one_leaves_the_list, setup, teardown),
         cmocka_unit_test_setup_teardown(test_documents_survive_the_process, setup, teardown),
