@@ -42,7 +42,8 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     if (status != SL_OK) {
         return status;
     }
-    struct sl_capsule_keys keys = {id, (struct sl_hash128 *)request->prefixes.data, n_prefixes, request->prefix_tokens};
+    struct sl_capsule_keys keys = {id, (struct sl_hash128 *)request->prefixes.data, n_prefixes, request->prefix_tokens,
+                                   request->checkpoint};
     status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
     if (status == SL_OK) {
         status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
@@ -124,7 +125,7 @@ static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl
         }
         stored = longer;
         at = disk_at;
-    } else if (stored) {
+    } else if (stored && !stored->keys.is_checkpoint) {
         sl_disk_offer(kvstore->disk, &stored->keys.id);
     }
     if (stored) {

@@ -5,6 +5,7 @@ started; answers are those of the whole prompt; what is refused says why, and no
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -184,6 +185,54 @@ def test_replicas_outlive_the_loss_of_a_store():
         of(cluster.channel, "Delete", "gpl")
         eventually(lambda: all(store_stats(w.info.rpc_address).forgotten >= 1 for w in cluster.workers().workers
                                if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY), 10, "both stores forgot it")
+
+
+def reused(cluster, worker):
+    """Returns the reused tokens of each job that the prefill worker has finished."""
+    return [int(found) for found in re.findall(r"status=ok tokens=\d+ reused=(\d+)", cluster.processes[worker].errors())]
+
+
+def test_reading_goes_on_where_it_stopped():
+    text, other = document(16000), document(16000, seed=1)
+    arenas = {"prefill": ["--arena", "128M", "--checkpoint-after", "50ms"], "kvstore": ["--arena", "192M"], "decode": ["--arena", "64M"]}
+    with Cluster(kvstore=0) as fresh:
+        alone, alone_events = fresh.answer(inference.GenerateRequest(text=text + question(), recipe="full,format=int4", max_new_tokens=12, stop=["."]))
+        n = alone.statistics.n_prompt_tokens
+    with Restarting(prefill=2, worker_args=arenas) as cluster:
+        def adding(name, text, until):
+            """Begins to add a document; returns the call, and the worker that reads it, when more than `until` of it is read."""
+            stream = stub(cluster.channel.unary_stream, ADD)(documents_pb.AddDocumentRequest(name=name, text=text), timeout=120)
+            worker = None
+            for event in stream:
+                if event.reading.HasField("state") and "->" in event.reading.state.detail:
+                    worker = event.reading.state.detail.split(" ")[0]
+                if event.reading.HasField("prefill") and event.reading.prefill.tokens_done > until * n:
+                    return stream, worker
+            raise AssertionError("the text was read too soon")
+
+        # The worker is killed: another one goes on.
+        stream, first = adding("killed", text, 0.6)
+        cluster.kill(first)
+        made = list(stream)[-1].document
+        second = {"prefill-0": "prefill-1", "prefill-1": "prefill-0"}[first]
+        assert made.store == "kvstore-0" and made.n_tokens < n and len(reused(cluster, second)) == 1, made
+        print(f"worker killed: {reused(cluster, second)[0]} of {made.n_tokens} tokens not read again")
+        assert reused(cluster, second)[0] > 0.2 * n
+        _, events = cluster.answer(asking("killed"))
+        assert tokens(events) == tokens(alone_events), "another answer than that of a text that was read at once"
+        stats = store_stats([w.info.rpc_address for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0])
+        assert stats.capsules <= 2, "a checkpoint is left"  # the document, and the question with it
+
+        # The coordinator is killed: the call fails, and when the client repeats it, the worker goes on.
+        stream, _ = adding("cut", other, 0.6)
+        cluster.down()
+        refused([grpc.StatusCode.UNAVAILABLE], list, stream)
+        cluster.up()
+        eventually(lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers) == 3, 20, "the workers are back")
+        assert names(cluster.channel) == ["killed"], "a document that was not added"
+        made, _ = add(cluster.channel, "cut", other)
+        print(f"coordinator killed: {reused(cluster, second)[-1]} of {made.n_tokens} tokens not read again")
+        assert reused(cluster, second)[-1] > 0.2 * n
 
 
 def test_what_is_refused_says_why_and_leaves_nothing():
