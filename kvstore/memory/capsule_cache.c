@@ -425,6 +425,23 @@ int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64
     return used_ns;
 }
 
+size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void **bodies_out, size_t max) {
+    size_t n = 0, protected_bytes = 0;
+    pthread_mutex_lock(&capsule_cache->mutex);
+    for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
+        bool is_protected = sl_protected_has(capsule_cache->protected, &stored->keys.id);
+        protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
+    }
+    bool any = protected_bytes > capsule_cache->max_protected_bytes;
+    for (const struct sl_stored *stored = capsule_cache->newest; stored && n < max; stored = stored->older) {
+        if (stored->n_pins == 0 && (any || !sl_protected_has(capsule_cache->protected, &stored->keys.id))) {
+            bodies_out[n++] = stored->capsule.body;
+        }
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return n;
+}
+
 void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out) {
     pthread_mutex_lock(&capsule_cache->mutex);
     *stats_out = capsule_cache->stats;

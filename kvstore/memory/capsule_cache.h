@@ -102,6 +102,10 @@ bool sl_capsule_cache_evict_one(struct sl_capsule_cache *capsule_cache, int64_t 
 // Returns when the capsule that would be evicted was last used; INT64_MAX: there is none.
 int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64_t now_ns);
 
+// Lists the bodies of at most max capsules that are neither pinned nor protected, or, if protected ones exceed their share,
+// that are not pinned; returns how many.
+size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void **bodies_out, size_t max);
+
 struct sl_capsule_cache_stats {
     int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;
     size_t bytes, evictable_bytes; // of all; of those that are neither pinned nor protected

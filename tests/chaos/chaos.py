@@ -56,7 +56,7 @@ class Scene:
         self.cluster = OnHosts(prefill=0, decode=0, kvstore=0, certificates=certificates, model=load.MODEL,
                                listen=f"{network.address['a']}:0",
                                coordinator_args=["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms",
-                                                 "--state", os.path.join(folder, "state")])
+                                                 "--state", os.path.join(folder, "state"), "--salt-file", os.path.join(folder, "salt")])
         for name in self.places:
             self.start(name)
         self.cluster.wait_ready(60)
