@@ -24,6 +24,7 @@
 #define STORED_MS       10000 // for the copy to a store, and on a slow network:
 #define STORED_BYTES_MS 50000
 #define STORED_POLL_MS  50
+#define TELLINGS        3 // of the stores, before a text is read; a second each at most
 #define MAX_KEEP_MS     (INT64_C(3650) * 24 * 3600 * 1000)
 
 // A document that is being added. The request's members point into the client's request.
@@ -146,13 +147,20 @@ static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_sto
     for (int i = 1; i < n && status == SL_OK; i++) {
         status = sl_documents_plan_store(coordinator->documents, document, stores[i].name, stores[i].arena_bytes, err);
     }
+    bool told = false;
+    for (int i = 0; i < TELLINGS && status == SL_OK && !told; i++) {
+        sl_document_keeper_tell(coordinator->keeper);
+        told = sl_documents_are_told(coordinator->documents, document);
+    }
+    if (status == SL_OK && !told) { // it could evict the capsule as soon as that arrives
+        status =
+            sl_fail(err, SL_ERR_PEER_LOST, "the stores for this document, %s first, do not answer", stores[0].name);
+    }
     if (status != SL_OK) {
         struct sl_error ignored; // the first error counts
         (void)sl_documents_remove(coordinator->documents, document, &ignored);
-        return status;
     }
-    sl_document_keeper_tell(coordinator->keeper);
-    return SL_OK;
+    return status;
 }
 
 static enum sl_status enter(struct adding *adding, struct sl_error *err) {

@@ -32,6 +32,7 @@
 struct sl_document_holder {
     char store[64];
     bool has, on_disk;
+    bool told; // it has answered since it is here: it does not evict the capsule when that arrives
 };
 
 struct sl_document {

@@ -302,6 +302,9 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
                         int64_t capsule_bytes, bool on_disk) {
     pthread_mutex_lock(&documents->mutex);
     struct sl_document_holder *holder = sl_document_holder(document, store);
+    if (holder != NULL) {
+        holder->told = true;
+    }
     if (capsule_bytes > 0) {
         holder = holder != NULL ? holder : add_holder(document, store);
         if (holder != NULL) {
@@ -413,6 +416,16 @@ bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_
     bool shared = shares_capsule(documents, document);
     pthread_mutex_unlock(&documents->mutex);
     return shared;
+}
+
+bool sl_documents_are_told(struct sl_documents *documents, const struct sl_document *document) {
+    bool told = true;
+    pthread_mutex_lock(&documents->mutex);
+    for (int i = 0; i < document->n_holders; i++) {
+        told = told && document->holders[i].told;
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return told;
 }
 
 // Returns whether a store should get the document's capsule from another one now.

@@ -96,6 +96,8 @@ bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_
 // Records what a store reports. capsule_bytes 0: it does not have the capsule.
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, bool on_disk);
+// Returns whether all stores that are to get the document's capsule have reported on it since they were planned.
+bool sl_documents_are_told(struct sl_documents *documents, const struct sl_document *document);
 // Writes the names of the stores that have the document's capsule; returns how many.
 int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,
                         char stores_out[SL_MAX_HOLDERS][64]);

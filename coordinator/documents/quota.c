@@ -30,9 +30,14 @@ static void add_text(struct names *names, const char *format, ...) {
 static void add_name(struct names *names, const struct sl_document *document) {
     char name[SL_TENANT_BYTES + SL_DOCUMENT_NAME_BYTES + 48];
     bool of_tenant = names->with_tenants && document->tenant[0] != '\0';
+    if (names->n_more > 0) {
+        names->n_more++;
+        names->more_bytes += document->capsule_bytes;
+        return;
+    }
     int n = snprintf(name, sizeof name, "%s%s%s%s (%" PRId64 " bytes)", names->n > 0 ? ", " : "", document->name,
                      of_tenant ? " of " : "", of_tenant ? document->tenant : "", document->capsule_bytes);
-    if (names->n_more > 0 || names->n + (size_t)n + MORE_BYTES > sizeof names->text) {
+    if (names->n + (size_t)n + MORE_BYTES > sizeof names->text) {
         names->n_more++;
         names->more_bytes += document->capsule_bytes;
         return;
