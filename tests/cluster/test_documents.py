@@ -13,7 +13,7 @@ import threading
 import time
 
 from bend import Bend
-from harness import (BIN, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, inference, question, refused, request,
+from harness import (BIN, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference, question, refused, request,
                      run_tests, store_stats, stub, tokens)
 from test_gateway import Gateway, chatting_model
 from test_restart import Restarting
@@ -190,9 +190,7 @@ def reused(cluster, worker):
 def test_reading_goes_on_where_it_stopped():
     text, other = document(16000), document(16000, seed=1)
     arenas = {"prefill": ["--arena", "128M", "--checkpoint-after", "50ms"], "kvstore": ["--arena", "192M"], "decode": ["--arena", "64M"]}
-    with Cluster(kvstore=0) as fresh:
-        alone, alone_events = fresh.answer(inference.GenerateRequest(text=text + question(), recipe="full,format=int4", max_new_tokens=12, stop=["."]))
-        n = alone.statistics.n_prompt_tokens
+    at_once = in_one_process("full,format=int4", text + question())
     with Restarting(prefill=2, worker_args=arenas) as cluster:
         def adding(name, text, until):
             """Begins to add a document; returns the call, and the worker that reads it, when more than `until` of it is read."""
@@ -201,7 +199,8 @@ def test_reading_goes_on_where_it_stopped():
             for event in stream:
                 if event.reading.HasField("state") and "->" in event.reading.state.detail:
                     worker = event.reading.state.detail.split(" ")[0]
-                if event.reading.HasField("prefill") and event.reading.prefill.tokens_done > until * n:
+                progress = event.reading.prefill
+                if progress.tokens_done > until * progress.tokens_total > 0:
                     return stream, worker
             raise AssertionError("the text was read too soon")
 
@@ -210,11 +209,11 @@ def test_reading_goes_on_where_it_stopped():
         cluster.kill(first)
         made = list(stream)[-1].document
         second = {"prefill-0": "prefill-1", "prefill-1": "prefill-0"}[first]
-        assert made.store == "kvstore-0" and made.n_tokens < n and len(reused(cluster, second)) == 1, made
+        assert made.store == "kvstore-0" and len(reused(cluster, second)) == 1, made
         print(f"worker killed: {reused(cluster, second)[0]} of {made.n_tokens} tokens not read again")
-        assert reused(cluster, second)[0] > 0.2 * n
+        assert reused(cluster, second)[0] > 0.2 * made.n_tokens
         _, events = cluster.answer(asking("killed"))
-        assert tokens(events) == tokens(alone_events), "another answer than that of a text that was read at once"
+        assert tokens(events) == at_once[:len(tokens(events))], "another answer than that of a text that was read at once"
         stats = store_stats([w.info.rpc_address for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0])
         assert stats.capsules <= 2, "a checkpoint is left"  # the document, and the question with it
 
@@ -227,7 +226,7 @@ def test_reading_goes_on_where_it_stopped():
         assert names(cluster.channel) == ["killed"], "a document that was not added"
         made, _ = add(cluster.channel, "cut", other)
         print(f"coordinator killed: {reused(cluster, second)[-1]} of {made.n_tokens} tokens not read again")
-        assert reused(cluster, second)[-1] > 0.2 * n
+        assert reused(cluster, second)[-1] > 0.2 * made.n_tokens
 
 
 def test_what_is_refused_says_why_and_leaves_nothing():
