@@ -61,7 +61,7 @@ static bool is_among(char (*names)[64], int n_names, const char *name) {
     return n_names > 0;
 }
 
-// Chooses a store that has the capsule, and the first one in the order that has it not and has room for it.
+// Chooses a store that has the capsule, and the first store in the order that does not, and has room for it.
 static enum sl_status choose(struct copy *copy, struct sl_error *err) {
     struct sl_document_copies *copies = copy->copies;
     char holders[SL_MAX_HOLDERS][64];
@@ -108,6 +108,10 @@ static enum sl_status ask(const struct copy *copy, struct sl_worker *store, cons
             status = sl_fail(err, SL_ERR_CANCELLED, "the coordinator stops");
             break;
         }
+        if (sl_worker_is_lost(copy->source) || sl_worker_is_lost(copy->target)) {
+            status = sl_fail(err, SL_ERR_PEER_LOST, "one of the two stores was lost");
+            break;
+        }
         if (copy->grant != NULL) {
             renew(copy);
         }
@@ -131,7 +135,7 @@ static enum sl_status look_up(struct copy *copy, struct sl_error *err) {
     enum sl_status status = ask(copy, copy->source, &sl_method_store_lookup, &request.base, LOOKUP_MS,
                                 (ProtobufCMessage **)&copy->found, err);
     if (status == SL_OK && copy->found->capsule_tokens != document->capsule_tokens) { // only a longer one is left
-        status = sl_fail(err, SL_ERR_NOT_FOUND, "it has the capsule no more");
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "it does not have the capsule any more");
     }
     return status;
 }

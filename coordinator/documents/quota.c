@@ -106,7 +106,7 @@ enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quo
     bool is_operator = document->tenant[0] == '\0';
     struct names names = {.with_tenants = is_operator};
     for (const struct sl_document *one = quota->first; one != NULL; one = one->next) {
-        if (sl_document_holder(one, store) != NULL) {
+        if (one != document && sl_document_holder(one, store) != NULL) {
             bool is_named = is_operator || strcmp(one->tenant, document->tenant) == 0;
             bytes += one->capsule_bytes;
             n_others += !is_named;

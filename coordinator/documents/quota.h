@@ -20,7 +20,7 @@ enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, co
 // Checks the tenant's bytes if this document has so many replicas; it may be in the list.
 enum sl_status sl_document_quota_check_bytes(const struct sl_document_quota *quota, const struct sl_document *document,
                                              int replicas, struct sl_error *err);
-// Checks whether a store of arena_bytes has room for a document that it does not have. The error names the tenant's own
+// Checks whether a store of arena_bytes has room for a document, beside the others that it has or is to get. The error names the tenant's own
 // documents, and to an operator (tenant "") those of all tenants.
 enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quota, const struct sl_document *document,
                                              const char *store, int64_t arena_bytes, struct sl_error *err);

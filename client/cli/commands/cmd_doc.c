@@ -40,6 +40,9 @@ static const char *stores_text(const Sluice__V1__Document *document, char *buf, 
     for (size_t i = 0; i < document->n_stores && n < n_buf; i++) {
         n += (size_t)snprintf(buf + n, n_buf - n, "%s%s", i > 0 ? ", " : "", document->stores[i]);
     }
+    if (document->n_stores < (size_t)document->replicas && n < n_buf) {
+        snprintf(buf + n, n_buf - n, " (%zu of %d)", document->n_stores, document->replicas);
+    }
     return buf;
 }
 

@@ -239,6 +239,8 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     assert_false(sl_documents_are_told(documents, document));
     sl_documents_found(documents, document, "kvstore-0", 300, false);
     assert_true(sl_documents_are_told(documents, document));
+    assert_int_equal(sl_documents_check_room(documents, document, "kvstore-1", 600, &err),
+                     SL_OK); // room was kept for it
     assert_null(sl_documents_excess(documents));
     assert_true(is_found(sl_documents_short(documents, now_ns), document)); // its call waits for it
     assert_null(sl_documents_short(documents, now_ns + SL_DOCUMENT_COPY_MS * ms - 1));
