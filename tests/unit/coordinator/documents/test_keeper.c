@@ -105,7 +105,7 @@ static void test_stores_are_ranked_as_prompts_choose_them(void **state) {
         for (int i = 0; i < N_STORES; i++) {
             assert_true(seen[i]); // each once
         }
-        // Of the stores that have a document, the first in the order; without one of them, as any prompt.
+        // The first store in the order that has the document is chosen; if none is ready, the store of any such prompt.
         strcpy(names[0], stores[4].name);
         strcpy(names[1], stores[2].name);
         assert_int_equal(sl_stores_choose(fixture->registry, key, (const char(*)[64])names, 2, address),
