@@ -396,6 +396,38 @@ void *sl_arena_base(const struct sl_arena *arena) {
     return arena->base;
 }
 
+static int by_address(const void *a, const void *b) {
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    return (x > y) - (x < y);
+}
+
+// Call with the lock held; memories is sorted.
+static size_t largest_run(const struct sl_arena *arena, void *const *memories, size_t n) {
+    size_t largest = 0, run = 0;
+    for (uint32_t id = 1; id != NONE; id = arena->blocks[id].next) { // no split or join moves descriptor 1
+        const struct block *block = &arena->blocks[id];
+        const char *memory = arena->base + (size_t)block->first * SL_ARENA_UNIT;
+        bool frees = block->is_free || (n > 0 && bsearch(&memory, memories, n, sizeof *memories, by_address) != NULL);
+        run = frees ? run + block->n_units : 0;
+        largest = run > largest ? run : largest;
+    }
+    return largest * SL_ARENA_UNIT;
+}
+
+size_t sl_arena_largest_if_freed(struct sl_arena *arena, void **memories, size_t n) {
+    size_t largest = 0;
+    if (n > 0) {
+        qsort(memories, n, sizeof *memories, by_address);
+    }
+    for (; arena != NULL; arena = arena->next) {
+        pthread_mutex_lock(&arena->lock);
+        size_t here = largest_run(arena, memories, n);
+        pthread_mutex_unlock(&arena->lock);
+        largest = here > largest ? here : largest;
+    }
+    return largest;
+}
+
 static size_t largest_free_units(const struct sl_arena *arena) {
     if (arena->levels == 0) {
         return 0;

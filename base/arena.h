@@ -66,6 +66,9 @@ void *sl_arena_alloc_near(struct sl_arena *arena, int range, size_t bytes);
 // Frees a block of sl_arena_alloc(). Accepts NULL.
 void sl_arena_free(struct sl_arena *arena, void *memory);
 
+// Returns the size of the largest free block if these blocks of sl_arena_alloc() were freed too; sorts memories[n].
+size_t sl_arena_largest_if_freed(struct sl_arena *arena, void **memories, size_t n);
+
 void *sl_arena_base(const struct sl_arena *arena); // the start of its first range
 void sl_arena_get_stats(struct sl_arena *arena, struct sl_arena_stats *stats_out);
 void sl_arena_reset_high_water(struct sl_arena *arena);

@@ -227,6 +227,9 @@ static enum sl_status open_documents(struct sl_coordinator *coordinator, struct 
         status = sl_document_keeper_start(coordinator->documents, coordinator->registry, sl_coordinator_read_again,
                                           coordinator, &coordinator->keeper, err);
     }
+    if (status == SL_OK && coordinator->keeper != NULL) {
+        status = sl_document_copies_start(coordinator->documents, coordinator->registry, &coordinator->copies, err);
+    }
     return status;
 }
 
@@ -414,6 +417,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_rpc_standard_cleanup(&coordinator->standard);
     sl_election_destroy(&coordinator->election);
     sl_coordinator_forget_restored(coordinator);
+    sl_document_copies_stop(&coordinator->copies);
     sl_document_keeper_stop(&coordinator->keeper);
     sl_coordinator_forget_reading(coordinator);
     sl_documents_destroy(&coordinator->documents);

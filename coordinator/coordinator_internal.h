@@ -7,6 +7,7 @@
 
 #include "net/admin/admin.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/documents/copies.h"
 #include "coordinator/documents/keeper.h"
 #include "coordinator/election/election.h"
 #include "coordinator/run/figures.h"
@@ -45,6 +46,7 @@ struct sl_coordinator {
     struct sl_conversations *conversations;
     struct sl_documents *documents;
     struct sl_document_keeper *keeper; // NULL: several coordinators elect a leader, and there are no documents
+    struct sl_document_copies *copies; // NULL: likewise
     struct sl_document *read_again;    // the keeper's: a lost document whose text is read again, or NULL,
     struct sl_job *read_again_job;     // and the job
     struct sl_state *state;            // NULL: jobs end with the process

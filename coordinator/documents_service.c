@@ -4,7 +4,8 @@
  *
  * Adding one, in order: check the request as a job; enter the registry, which refuses what is too much; tell the stores
  * the capsule's key, so that it is safe from the moment that it arrives; run a job that reads the text and writes one
- * token; wait until a store has the capsule; write the document to the disk. A failure removes all of it.
+ * token; wait until its stores have the capsule; write the document to the disk. A failure removes all of it. A call that
+ * adds what is there already returns it, so that a client can repeat a call whose reply it did not get.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
 #include "coordinator/lead.h"
+#include "coordinator/workers/stores.h"
 #include "proto/kept.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
@@ -22,6 +24,7 @@
 #define STORED_MS       10000 // for the copy to a store, and on a slow network:
 #define STORED_BYTES_MS 50000
 #define STORED_POLL_MS  50
+#define TELLINGS        3 // of the stores, before a text is read; a second each at most
 #define MAX_KEEP_MS     (INT64_C(3650) * 24 * 3600 * 1000)
 
 // A document that is being added. The request's members point into the client's request.
@@ -34,28 +37,41 @@ struct adding {
     Sluice__V1__TokenIds tokens;        // owned: the prompt
     int64_t planned_bytes;              // of its capsule
     Sluice__V1__Kept kept;              // as the job reported it
+    bool is_there;                      // an earlier call has added the same document
 };
 
 // ---- checking -------------------------------------------------------------------------------------------------------
 
+// Documents belong to one coordinator.
+static enum sl_status check_alone(const struct sl_coordinator *coordinator, struct sl_error *err) {
+    return coordinator->keeper != NULL
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PRECONDITION,
+                         "documents belong to one coordinator, and here several elect their leader (--etcd)");
+}
+
+static enum sl_status check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err) {
+    if (keep_ms < 0 || keep_ms > MAX_KEEP_MS) {
+        return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
+                       keep_ms, MAX_KEEP_MS);
+    }
+    return replicas >= 0 && replicas <= SL_MAX_REPLICAS
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "replicas: is %" PRId32 ", must be 0 (not said) to %d", replicas,
+                         SL_MAX_REPLICAS);
+}
+
 static enum sl_status check_fields(struct sl_coordinator *coordinator, const Sluice__V1__AddDocumentRequest *asked,
                                    struct sl_error *err) {
-    if (coordinator->keeper == NULL) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "documents belong to one coordinator, and here several elect their leader (--etcd)");
-    }
-    enum sl_status status = sl_document_check_name(asked->name, err);
+    enum sl_status status = check_alone(coordinator, err);
+    status = status == SL_OK ? sl_document_check_name(asked->name, err) : status;
     if (status != SL_OK) {
         return status;
     }
     if (asked->text[0] == '\0') {
         return sl_fail(err, SL_ERR_INVALID, "text: the document is empty");
     }
-    if (asked->keep_ms < 0 || asked->keep_ms > MAX_KEEP_MS) {
-        return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
-                       asked->keep_ms, MAX_KEEP_MS);
-    }
-    return SL_OK;
+    return check_kept(asked->keep_ms, asked->replicas, err);
 }
 
 // Fills in the document from the checked job, and takes its tokens as the job's prompt.
@@ -96,6 +112,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     document->capsule_bytes = adding->planned_bytes = spec->demand.capsule_bytes;
     document->created_ms = sl_wall_ms();
     document->expires_ms = asked->keep_ms > 0 ? document->created_ms + asked->keep_ms : 0;
+    document->replicas = asked->replicas > 0 ? asked->replicas : 1;
     sluice__v1__token_ids__init(&adding->tokens);
     adding->tokens.ids = spec->tokens;
     adding->tokens.n_ids = (size_t)spec->n_tokens;
@@ -105,23 +122,55 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     return SL_OK;
 }
 
-// Enters the document, if its store has room for it, and tells the stores.
-static enum sl_status enter(struct adding *adding, struct sl_error *err) {
+static enum sl_status too_few_stores(int replicas, int n_stores, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_PRECONDITION, "replicas: %d stores should keep the document, and %d are ready", replicas,
+                   n_stores);
+}
+
+// Enters the document, if its stores have room for it, and tells the stores.
+static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_store *stores, int n_stores,
+                               struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
-    char address[SL_ADDRESS_BYTES];
-    int64_t arena_bytes = sl_registry_store_address(coordinator->registry, adding->document->first_key, address);
-    struct sl_worker *store =
-        address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
-                           : NULL;
-    if (store == NULL) {
+    struct sl_document *document = adding->document;
+    int n = document->replicas;
+    if (n_stores == 0) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
     }
-    enum sl_status status =
-        sl_documents_begin(coordinator->documents, adding->document, sl_worker_name(store), arena_bytes, err);
-    sl_worker_unref(&store);
-    if (status == SL_OK) {
-        sl_document_keeper_tell(coordinator->keeper);
+    if (n > n_stores) {
+        return too_few_stores(n, n_stores, err);
     }
+    enum sl_status status =
+        sl_documents_begin(coordinator->documents, document, stores[0].name, stores[0].arena_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int i = 1; i < n && status == SL_OK; i++) {
+        status = sl_documents_plan_store(coordinator->documents, document, stores[i].name, stores[i].arena_bytes, err);
+    }
+    bool told = false;
+    for (int i = 0; i < TELLINGS && status == SL_OK && !told; i++) {
+        sl_document_keeper_tell(coordinator->keeper);
+        told = sl_documents_are_told(coordinator->documents, document);
+    }
+    if (status == SL_OK && !told) { // it could evict the capsule as soon as that arrives
+        status =
+            sl_fail(err, SL_ERR_PEER_LOST, "the stores for this document, %s first, do not answer", stores[0].name);
+    }
+    if (status != SL_OK) {
+        struct sl_error ignored; // the first error counts
+        (void)sl_documents_remove(coordinator->documents, document, &ignored);
+    }
+    return status;
+}
+
+static enum sl_status enter(struct adding *adding, struct sl_error *err) {
+    struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
+    if (stores == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
+    }
+    int n_stores = sl_stores_rank(adding->coordinator->registry, adding->document->first_key, stores);
+    enum sl_status status = enter_at(adding, stores, n_stores, err);
+    free(stores);
     return status;
 }
 
@@ -150,6 +199,14 @@ static enum sl_status plan(struct adding *adding, struct sl_error *err) {
 
 static enum sl_status check(struct adding *adding, struct sl_error *err) {
     enum sl_status status = plan(adding, err);
+    struct sl_document *same =
+        status == SL_OK ? sl_documents_find_same(adding->coordinator->documents, adding->document) : NULL;
+    if (same != NULL) {
+        sl_document_unref(&adding->document);
+        adding->document = same;
+        adding->is_there = true;
+        return SL_OK;
+    }
     return status == SL_OK ? enter(adding, err) : status;
 }
 
@@ -243,31 +300,41 @@ static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
     return status;
 }
 
-// Waits until a store has the capsule, which prefill sends in the background.
+// Returns why the capsule is not in enough stores, and will not be.
+static enum sl_status not_stored(const struct adding *adding, int n_stores, struct sl_error *err) {
+    const char *reason = sl_kept_word(adding->kept);
+    bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;
+    if (n_stores > 0) {
+        return sl_fail(err, SL_ERR_DEADLINE,
+                       "the text was read, but its %" PRId64 " bytes reached only %d of %d stores (replicas)",
+                       adding->planned_bytes, n_stores, adding->document->replicas);
+    }
+    return comes ? sl_fail(err, SL_ERR_DEADLINE, "the text was read, but its %" PRId64 " bytes did not reach a store",
+                           adding->planned_bytes)
+                 : sl_fail(err, SL_ERR_EXHAUSTED,
+                           "the text was read, but no store has its %" PRId64 " bytes: %s (docs/METRICS.md, "
+                           "sluice_capsules_not_kept_total)",
+                           adding->planned_bytes, reason != NULL ? reason : "the prefill worker does not say why");
+}
+
+// Waits until enough stores have the capsule: prefill sends it to the first in the background, copies.c to the others.
 static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
-    char store[64];
-    int64_t planned_bytes = adding->planned_bytes;
-    int64_t until_ns = sl_deadline_in_ms(STORED_MS + planned_bytes / STORED_BYTES_MS);
-    const char *reason = sl_kept_word(adding->kept);
+    char stores[SL_MAX_HOLDERS][64];
+    int64_t wait_ms = STORED_MS + adding->planned_bytes / STORED_BYTES_MS;
+    int64_t until_ns = sl_deadline_in_ms(adding->document->replicas * wait_ms);
     bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;
     for (;;) {
         sl_document_keeper_tell(coordinator->keeper);
-        if (sl_documents_where(coordinator->documents, adding->document, store)) {
+        int n = sl_documents_stores(coordinator->documents, adding->document, stores);
+        if (n >= adding->document->replicas) {
             return SL_OK;
         }
         if (sl_rpc_call_cancelled(adding->call)) {
             return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
         }
-        if (!comes) {
-            return sl_fail(err, SL_ERR_EXHAUSTED,
-                           "the text was read, but no store has its %" PRId64 " bytes: %s (docs/METRICS.md, "
-                           "sluice_capsules_not_kept_total)",
-                           planned_bytes, reason != NULL ? reason : "the prefill worker does not say why");
-        }
-        if (sl_now_ns() >= until_ns) {
-            return sl_fail(err, SL_ERR_DEADLINE, "the text was read, but its %" PRId64 " bytes did not reach a store",
-                           planned_bytes);
+        if ((n == 0 && !comes) || sl_now_ns() >= until_ns) {
+            return not_stored(adding, n, err);
         }
         sl_sleep_ms(STORED_POLL_MS);
     }
@@ -275,13 +342,12 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
 
 static enum sl_status send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                     const struct sl_document *document, bool as_event) {
-    char store[64];
-    Sluice__V1__Document message;
-    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &message, store);
+    struct sl_described_document described;
+    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
     Sluice__V1__AddDocumentEvent event = SLUICE__V1__ADD_DOCUMENT_EVENT__INIT;
     event.what_case = SLUICE__V1__ADD_DOCUMENT_EVENT__WHAT_DOCUMENT;
-    event.document = &message;
-    return sl_rpc_call_send(call, as_event ? &event.base : &message.base);
+    event.document = &described.message;
+    return sl_rpc_call_send(call, as_event ? &event.base : &described.message.base);
 }
 
 static enum sl_status add(struct adding *adding, struct sl_error *err) {
@@ -289,6 +355,9 @@ static enum sl_status add(struct adding *adding, struct sl_error *err) {
     enum sl_status status = check(adding, err);
     if (status != SL_OK) {
         return status;
+    }
+    if (adding->is_there) {
+        return send_document(coordinator, adding->call, adding->document, true);
     }
     status = read_text(adding, err);
     status = status == SL_OK ? wait_until_stored(adding, err) : status;
@@ -339,6 +408,59 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     return status;
 }
 
+// Checks that enough stores have the document or room for it.
+static enum sl_status check_stores(struct sl_coordinator *coordinator, const struct sl_document *document, int replicas,
+                                   struct sl_error *err) {
+    char holders[SL_MAX_HOLDERS][64];
+    struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
+    if (stores == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
+    }
+    int n_stores = sl_stores_rank(coordinator->registry, document->first_key, stores), n_good = 0;
+    int n_holders = sl_documents_stores(coordinator->documents, document, holders);
+    enum sl_status status = SL_OK, full = SL_OK;
+    for (int i = 0; i < n_stores && n_good < replicas; i++) {
+        int holder = 0;
+        while (holder < n_holders && strcmp(holders[holder], stores[i].name) != 0) {
+            holder++;
+        }
+        status = holder < n_holders ? SL_OK
+                                    : sl_documents_check_room(coordinator->documents, document, stores[i].name,
+                                                              stores[i].arena_bytes, err);
+        n_good += status == SL_OK;
+        full = status != SL_OK ? status : full;
+    }
+    free(stores);
+    return n_good >= replicas ? SL_OK : full != SL_OK ? full : too_few_stores(replicas, n_stores, err);
+}
+
+static enum sl_status handle_pin(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                 struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    const Sluice__V1__PinDocumentRequest *asked = (const Sluice__V1__PinDocumentRequest *)request;
+    bool sets_time = asked->keep_present_case == SLUICE__V1__PIN_DOCUMENT_REQUEST__KEEP_PRESENT_KEEP_MS;
+    struct sl_document_pin pin = {.sets_time = sets_time, .replicas = asked->replicas};
+    struct sl_document *document = NULL;
+    enum sl_status status = check_alone(coordinator, err);
+    status = status == SL_OK ? check_kept(sets_time ? asked->keep_ms : 0, asked->replicas, err) : status;
+    if (status == SL_OK) {
+        status =
+            sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant, asked->name, &document, err);
+    }
+    if (status == SL_OK && asked->replicas > 0) {
+        status = check_stores(coordinator, document, asked->replicas, err);
+    }
+    if (status == SL_OK) {
+        pin.expires_ms = sets_time && asked->keep_ms > 0 ? sl_wall_ms() + asked->keep_ms : 0;
+        status = sl_documents_pin(coordinator->documents, document, &pin, err);
+    }
+    if (status == SL_OK) {
+        status = send_document(coordinator, call, document, false);
+    }
+    sl_document_unref(&document);
+    return status;
+}
+
 static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                     struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
@@ -348,18 +470,18 @@ static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, con
     if (status != SL_OK) {
         return status;
     }
-    char store[64];
-    Sluice__V1__Document message;
-    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &message, store);
-    if (message.reading) {
-        status = sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", message.name);
+    struct sl_described_document described;
+    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
+    if (described.message.reading) {
+        status =
+            sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", document->name);
     } else if (coordinator->keeper == NULL) { // it was added before coordinators elected their leader
         status = sl_documents_remove(coordinator->documents, document, err);
     } else {
         status = sl_document_keeper_delete(coordinator->keeper, document, err);
     }
     if (status == SL_OK) {
-        status = sl_rpc_call_send(call, &message.base);
+        status = sl_rpc_call_send(call, &described.message.base);
     }
     sl_document_unref(&document);
     return status;
@@ -369,23 +491,18 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
                                   struct sl_error *err) {
     (void)request;
     struct sl_coordinator *coordinator = service;
-    struct listed {
-        Sluice__V1__Document message;
-        char store[64];
-    };
     struct sl_document **documents = malloc(SL_MAX_DOCUMENTS * sizeof *documents);
     Sluice__V1__Document **messages = malloc(SL_MAX_DOCUMENTS * sizeof *messages);
     size_t n = documents != NULL && messages != NULL
                    ? sl_documents_list(coordinator->documents, sl_coordinator_sees(call), documents)
                    : 0;
-    struct listed *listed = malloc((n + 1) * sizeof *listed);
+    struct sl_described_document *listed = malloc((n + 1) * sizeof *listed);
     enum sl_status status = SL_OK;
     if (documents == NULL || messages == NULL || listed == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of documents");
     } else {
         for (size_t i = 0; i < n; i++) {
-            sl_documents_describe(coordinator->documents, documents[i], coordinator->model_fingerprint,
-                                  &listed[i].message, listed[i].store);
+            sl_documents_describe(coordinator->documents, documents[i], coordinator->model_fingerprint, &listed[i]);
             messages[i] = &listed[i].message;
         }
         Sluice__V1__ListDocumentsReply reply = SLUICE__V1__LIST_DOCUMENTS_REPLY__INIT;
@@ -405,6 +522,7 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
 static const struct sl_rpc_handler handlers[] = {
     {&sl_method_documents_add, handle_add, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_get, handle_get, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_documents_pin, handle_pin, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_list, handle_list, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_delete, handle_delete, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_documents_export, sl_coordinator_handle_export, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},

@@ -196,6 +196,13 @@ static enum sl_status specify_whole(struct sl_coordinator *coordinator, const st
     return status;
 }
 
+// Names the stores that have the document. Without memory for the names, the prompt's beginning chooses the store.
+static void name_stores(struct sl_coordinator *coordinator, const struct sl_document *document,
+                        struct sl_job_spec *spec) {
+    spec->stores = malloc(SL_MAX_HOLDERS * sizeof *spec->stores);
+    spec->n_stores = spec->stores != NULL ? sl_documents_stores(coordinator->documents, document, spec->stores) : 0;
+}
+
 // Makes a job's specification from a request whose prompt begins with a document.
 static enum sl_status specify_with(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                    const struct sl_document *document, const Sluice__V1__GenerateRequest *request,
@@ -211,6 +218,9 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
         sl_job_spec_cleanup(spec_out);
         status = sl_fail(err, SL_ERR_INVALID, "recipe: document %s was read under %s: leave the recipe out",
                          document->name, document->recipe);
+    }
+    if (status == SL_OK) {
+        name_stores(coordinator, document, spec_out);
     }
     return status;
 }

@@ -22,13 +22,17 @@ enum {
 static json_t *describe(const Sluice__V1__Document *document) {
     char fingerprint[24]; // a text, because most JSON readers round 64 bits
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, document->model_fingerprint);
-    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I}", "id",
+    json_t *stores = json_array();
+    for (size_t i = 0; i < document->n_stores; i++) {
+        json_array_append_new(stores, json_string(document->stores[i]));
+    }
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I, s:i, s:o}", "id",
                      document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000),
                      "sha256", document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens",
                      (json_int_t)document->n_tokens, "capsule_bytes", (json_int_t)document->capsule_bytes, "recipe",
                      document->recipe, "chat", document->chat, "store", document->store, "on_disk", document->on_disk,
                      "fingerprint", fingerprint, "other_model", document->other_model, "reading", document->reading,
-                     "expires_ms", (json_int_t)document->expires_ms);
+                     "expires_ms", (json_int_t)document->expires_ms, "replicas", document->replicas, "stores", stores);
 }
 
 // Prints a JSON value and takes the reference.
@@ -89,6 +93,12 @@ static enum sl_status take_field(const char *name, const json_t *value, Sluice__
     }
     if (strcmp(name, "deadline_ms") == 0) {
         return take_ms(value, name, 1, INT32_MAX, &request->deadline_ms, refusal);
+    }
+    if (strcmp(name, "replicas") == 0) {
+        request->replicas = (int32_t)json_integer_value(value);
+        return json_is_integer(value) && json_integer_value(value) >= 1 && json_integer_value(value) <= 8
+                   ? SL_OK
+                   : sl_refuse_field(refusal, name, "replicas: expected a number of stores, 1 to 8");
     }
     if (strcmp(name, "raw") == 0) {
         request->raw = json_is_true(value);

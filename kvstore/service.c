@@ -34,8 +34,8 @@ enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__
     if (sl_arrivals_knows(kvstore->arrivals, &id)) { // checked before anything is evicted for it
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
-    *keys_out =
-        (struct sl_capsule_keys){id, (struct sl_hash128 *)request->prefixes.data, n_prefixes, request->prefix_tokens};
+    *keys_out = (struct sl_capsule_keys){id, (struct sl_hash128 *)request->prefixes.data, n_prefixes,
+                                        request->prefix_tokens, request->checkpoint};
     return SL_OK;
 }
 
@@ -133,7 +133,7 @@ static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl
         }
         stored = longer;
         at = disk_at;
-    } else if (stored) {
+    } else if (stored && !stored->keys.is_checkpoint) {
         sl_disk_offer(kvstore->disk, &stored->keys.id);
     }
     if (stored) {
@@ -193,6 +193,11 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     reply.capsule_bytes = (int64_t)stored->capsule.body_bytes;
     reply.lease_id = id;
     reply.lease_ms = kvstore->node.config.lease_ms;
+    if (request->want_prefixes) {
+        reply.prefix_tokens = stored->keys.stride;
+        reply.prefixes.data = (uint8_t *)stored->keys.hashes;
+        reply.prefixes.len = stored->keys.n_hashes * sizeof *stored->keys.hashes;
+    }
     status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {
         sl_pins_release(kvstore->pins, id);

@@ -12,12 +12,13 @@
 #include "prefill/copy.h"
 #include "proto/kept.h"
 
-#define MAX_QUEUED  32
-#define BLOCK_SHARE 4     // copies into blocks are outside the arena: together at most this share of its size
-#define HOLD_MS     500   // time that a copy may keep its memory after a job asks for it
-#define READ_SHARE  4     // in addition to HOLD_MS, a job waits for its own state for this share of its reading time,
-#define WAIT_MS     5000  // and no longer than this
-#define AVOID_MS    10000 // time for which no copy goes to a store that was lost
+#define MAX_QUEUED       32
+#define BLOCK_SHARE      4   // copies into blocks are outside the arena: together at most this share of its size
+#define HOLD_MS          500 // time that a copy may keep its memory after a job asks for it
+#define READ_SHARE       4 // in addition to HOLD_MS, a job waits for its own state for this share of its reading time,
+#define WAIT_MS          5000  // and no longer than this
+#define CHECKPOINT_SHARE 2     // a checkpoint takes at most this share of the store
+#define AVOID_MS         10000 // time for which no copy goes to a store that was lost
 
 enum state { WAITING, RESERVING, SENDING };
 
@@ -27,6 +28,7 @@ struct entry {
     // Job whose session's pages are the source; NULL: the copy has a session or block of its own
     struct sl_prefill_job *reads;
     enum state state;
+    bool is_checkpoint;
     bool dropped;
     enum sl_not_kept why;
     int64_t pressed_ns; // deadline for giving up its memory; 0: no job asks for it
@@ -211,6 +213,51 @@ void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *
     }
 }
 
+// Returns true if enough was read since the last checkpoint, and the next chunk is not the last, which quantizes the pages.
+static bool is_due(const struct sl_prefill_job *job, const struct sl_session *session) {
+    const struct sl_recipe *recipe = &job->plan.recipe;
+    int64_t n_tokens = session->n_tokens, interval_ns = job->prefill->checkpoint_ms * SL_NS_PER_MS;
+    if (interval_ns == 0 || !job->store_address[0] || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe)) {
+        return false;
+    }
+    int64_t before = job->checkpoint_tokens > 0 ? job->checkpoint_tokens : job->n_reused;
+    int64_t since_ns = job->checkpoint_tokens > 0 ? job->checkpoint_ns : job->started_ns;
+    return n_tokens % SL_PREFIX_BLOCK == 0 && n_tokens > before && n_tokens - before >= before / 2 &&
+           n_tokens + sl_reader_next_tokens(job->reader) < job->plan.n_prompt && since_ns > 0 &&
+           sl_now_ns() - since_ns >= interval_ns;
+}
+
+void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job *job) {
+    const struct sl_session *session = sl_reader_session(job->reader);
+    if (!is_due(job, session)) {
+        return;
+    }
+    pthread_mutex_lock(&archive->mutex);
+    bool busy = find(archive, job) != NULL;
+    pthread_mutex_unlock(&archive->mutex);
+    size_t bytes = sl_capsule_body_bytes(session), most = (size_t)job->store_bytes / CHECKPOINT_SHARE;
+    if (busy || (most > 0 && bytes > most) || enter(archive, job, bytes) != SL_N_NOT_KEPT) {
+        return; // the finished capsule may fit: it is quantized
+    }
+    job->checkpoint_tokens = session->n_tokens;
+    job->checkpoint_ns = sl_now_ns();
+    struct entry *entry = calloc(1, sizeof *entry);
+    if (!entry || sl_copy_of_checkpoint(job, session, &entry->copy) != SL_OK) {
+        free(entry);
+        leave(archive, 0);
+        return;
+    }
+    entry->is_checkpoint = true;
+    pthread_mutex_lock(&archive->mutex);
+    if (entry->copy->n_pieces > 0) {
+        entry->reads = job;
+        job->release_tokens = job->plan.n_prompt;
+        job->release_ns = 0;
+    }
+    push(archive, entry);
+    pthread_mutex_unlock(&archive->mutex);
+}
+
 // Returns how long the job waits for its state. Without the state, a later prompt reads for as long as this one has.
 static int64_t wait_ms(const struct sl_prefill_job *job) {
     int64_t share_ms = (sl_now_ns() - job->started_ns) / SL_NS_PER_MS / READ_SHARE;
@@ -223,7 +270,10 @@ bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) 
     if (entry && job->release_ns == 0) {
         job->release_ns = sl_deadline_in_ms(wait_ms(job));
     }
-    if (entry && sl_now_ns() >= job->release_ns) {
+    if (entry && entry->is_checkpoint) {
+        drop(archive, entry, SL_NOT_KEPT_LATE);
+        entry = find(archive, job);
+    } else if (entry && sl_now_ns() >= job->release_ns) {
         drop(archive, entry, SL_NOT_KEPT_LATE);
         entry = find(archive, job);
         atomic_store(&job->kept_state, SLUICE__V1__KEPT__KEPT_NOT_LATE);
@@ -362,7 +412,7 @@ static enum sl_status send_copy(struct sl_archive *archive, struct entry *entry,
 // Ends a copy that has been sent or given up. The lock is held before and after the call, but not during it.
 static void end(struct sl_archive *archive, struct entry *entry, enum sl_status status, const struct sl_error *err) {
     enum sl_not_kept why = judge(archive, entry, status);
-    if (entry->reads) {
+    if (entry->reads && !entry->is_checkpoint) {
         atomic_store(&entry->reads->kept_state,
                      why == SL_N_NOT_KEPT ? SLUICE__V1__KEPT__KEPT_STORED : (int)reasons[why].said);
     }
@@ -372,7 +422,10 @@ static void end(struct sl_archive *archive, struct entry *entry, enum sl_status 
     archive->block_bytes -= entry->copy->block_bytes;
     pthread_cond_broadcast(&archive->changed);
     pthread_mutex_unlock(&archive->mutex);
-    if (why != SL_N_NOT_KEPT) {
+    if (entry->is_checkpoint) {
+        sl_log_info("archive", "tokens=%lld checkpoint=%s %s", (long long)entry->copy->n_tokens,
+                    why == SL_N_NOT_KEPT ? "stored" : sl_kept_word(reasons[why].said), err->text);
+    } else if (why != SL_N_NOT_KEPT) {
         count(archive, why, entry->copy->n_tokens, err->text);
     }
     sl_copy_destroy(&entry->copy);

@@ -6,7 +6,8 @@
  *         owns a finished session from the end of its job on. A state between two chunks is sent from the session's
  *         pages while reading of the prompt continues. Before a step that would change these pages, a job waits for
  *         HOLD_MS, and longer if it has read for long; other jobs are read meanwhile. A small state is copied instead.
- *         If a store is slow or lost, the copy fails, but not the job.
+ *         If a store is slow or lost, the copy fails, but not the job. A checkpoint, for a prompt that takes long, is sent
+ *         as such a state is; the store drops it when the next one, or the finished capsule, arrives.
  *
  *     WAITING --thread--> RESERVING --the store has room--> SENDING --> gone
  *        |                    |                                |
@@ -47,6 +48,13 @@ void sl_archive_destroy(struct sl_archive **archive); // drops the remaining cop
 // Queues a state between two chunks, on the engine's thread. If job->release_tokens is not 0 afterwards, no step of the
 // job may reach that token before sl_archive_release() has returned true.
 void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session);
+/*
+ * Queues a checkpoint, on the engine's thread between two chunks, if one is due: what was read so far of a long prompt,
+ * from which another worker continues if this one is lost. Only recipes that keep every token have checkpoints. Uses
+ * job->release_tokens as sl_archive_put_boundary(), but no step waits: a checkpoint in transit is dropped. Each has half
+ * as many tokens again as the one before, so all together have at most three times the prompt's bytes.
+ */
+void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job *job);
 // Returns true when no copy reads the job's pages. Called on the engine's thread; the first call starts the job's wait.
 bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job);
 

@@ -73,9 +73,13 @@ static enum sl_status list_prefixes(struct sl_copy *copy, const struct sl_prefil
     return SL_OK;
 }
 
-// Creates a copy. The session must already be in the state that will be sent.
-static enum sl_status create(const struct sl_prefill_job *job, const struct sl_session *session, bool boundary,
+enum kind { FINISHED, BOUNDARY, CHECKPOINT };
+
+// Creates a copy. The session must already be in the state that will be sent. A checkpoint is found under the same
+// prefixes as a finished capsule. It is not quantized, so the key of the whole is another.
+static enum sl_status create(const struct sl_prefill_job *job, const struct sl_session *session, enum kind kind,
                              struct sl_copy **copy_out) {
+    bool boundary = kind == BOUNDARY;
     struct sl_copy *copy = calloc(1, sizeof *copy);
     if (!copy) {
         return SL_ERR_EXHAUSTED;
@@ -85,7 +89,8 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
     copy->n_tokens = session->n_tokens;
     copy->body_bytes = sl_capsule_body_bytes(session);
     struct sl_hash128 hash = sl_prefix_hash(&job->salt, job->tokens, session->n_tokens);
-    copy->id.prefix_hash = hash_at(job, boundary, session->n_tokens, &hash);
+    copy->id.prefix_hash = hash_at(job, kind != FINISHED, session->n_tokens, &hash);
+    copy->is_checkpoint = kind == CHECKPOINT;
     enum sl_status status = sl_capsule_write_header(session, &copy->id, &copy->header, &copy->header_bytes, NULL);
     bool can_truncate =
         boundary ? sl_plan_can_truncate(&job->plan, session->n_tokens) : !sl_recipe_evicts(&job->plan.recipe);
@@ -104,7 +109,7 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
 // ------------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
-    return create(job, job->session, false, copy_out);
+    return create(job, job->session, FINISHED, copy_out);
 }
 
 enum sl_status sl_copy_take_session(struct sl_copy *copy, struct sl_prefill_job *job) {
@@ -163,11 +168,11 @@ static enum sl_status list_pieces(struct sl_copy *copy, const struct sl_session 
     return status;
 }
 
-enum sl_status sl_copy_of_boundary(const struct sl_prefill_job *job, const struct sl_session *session,
-                                   enum sl_copy_from from, struct sl_copy **copy_out) {
+static enum sl_status copy_state(const struct sl_prefill_job *job, const struct sl_session *session, enum kind kind,
+                                 enum sl_copy_from from, struct sl_copy **copy_out) {
     struct sl_node *node = &job->prefill->node;
     struct sl_copy *copy;
-    enum sl_status status = create(job, session, true, &copy);
+    enum sl_status status = create(job, session, kind, &copy);
     if (status != SL_OK) {
         return status;
     }
@@ -186,6 +191,16 @@ enum sl_status sl_copy_of_boundary(const struct sl_prefill_job *job, const struc
     return SL_OK;
 }
 
+enum sl_status sl_copy_of_boundary(const struct sl_prefill_job *job, const struct sl_session *session,
+                                   enum sl_copy_from from, struct sl_copy **copy_out) {
+    return copy_state(job, session, BOUNDARY, from, copy_out);
+}
+
+enum sl_status sl_copy_of_checkpoint(const struct sl_prefill_job *job, const struct sl_session *session,
+                                     struct sl_copy **copy_out) {
+    return copy_state(job, session, CHECKPOINT, SL_COPY_FROM_PAGES, copy_out);
+}
+
 // ---- sending -------------------------------------------------------------------------------------------------------
 
 static enum sl_status reserve(struct sl_rpc_channel *channel, const struct sl_copy *copy, Sluice__V1__Grant **grant_out,
@@ -202,6 +217,7 @@ static enum sl_status reserve(struct sl_rpc_channel *channel, const struct sl_co
     request.prefixes.data = (uint8_t *)copy->prefixes;
     request.prefixes.len = copy->n_prefixes * sizeof *copy->prefixes;
     request.prefix_tokens = copy->prefix_tokens;
+    request.checkpoint = copy->is_checkpoint;
     return sl_rpc_unary(channel, &sl_method_store_reserve, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
                         (ProtobufCMessage **)grant_out, err);
 }

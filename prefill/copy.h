@@ -18,6 +18,7 @@ struct sl_copy {
     char store_address[128];
     struct sl_capsule_id id;
     int64_t n_tokens;
+    bool is_checkpoint;
     uint8_t *header;
     size_t header_bytes;
     size_t body_bytes;
@@ -48,6 +49,9 @@ enum sl_status sl_copy_take_session(struct sl_copy *copy, struct sl_prefill_job 
  */
 enum sl_status sl_copy_of_boundary(const struct sl_prefill_job *job, const struct sl_session *session,
                                    enum sl_copy_from from, struct sl_copy **copy_out);
+// Makes a copy of what was read so far, on the engine's thread. The same rules and statuses as FROM_PAGES.
+enum sl_status sl_copy_of_checkpoint(const struct sl_prefill_job *job, const struct sl_session *session,
+                                     struct sl_copy **copy_out);
 void sl_copy_destroy(struct sl_copy **copy); // accepts NULL, nulls
 // Gives the memory of the body back, and stops using another's pages. The copy keeps its keys.
 void sl_copy_release_body(struct sl_copy *copy);

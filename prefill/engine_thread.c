@@ -305,6 +305,7 @@ static void archive_boundary(struct sl_prefill_job *job) {
 // Returns true while the job's next pass would change pages that a copy is being sent from.
 static bool must_wait(struct sl_prefill_job *job) {
     archive_boundary(job);
+    sl_archive_put_checkpoint(job->prefill->archive, job);
     int64_t end = sl_reader_session(job->reader)->n_tokens + sl_reader_next_tokens(job->reader);
     if (job->release_tokens == 0 || end < job->release_tokens) {
         return false;

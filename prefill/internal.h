@@ -44,6 +44,7 @@ struct sl_prefill {
     _Atomic int64_t n_not_cached[SL_N_NOT_CACHED]; // prompts that were read from their beginning, by reason
     struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
+    int64_t checkpoint_ms; // 0: never
 };
 
 /*
@@ -87,6 +88,8 @@ struct sl_prefill_job {
     size_t promised_bytes;        // the part of memory_bytes that the session does not hold
     size_t offload_peak_bytes;    // peak memory of the session and of the tiles that were read back
     bool boundary_put;            // the archive was offered the state between two chunks
+    int64_t checkpoint_tokens;    // of the last checkpoint; 0: none
+    int64_t checkpoint_ns;        // when it was made
     int64_t release_tokens;       // no pass may reach this token while a copy is sent from the pages; 0: no limit
     int64_t release_ns;           // set by the archive: such a pass waits until then; 0: it does not wait yet
 

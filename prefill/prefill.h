@@ -19,6 +19,7 @@
 struct sl_prefill_config {
     struct sl_node_config node; // first member: the option table depends on it
     int64_t chunk_tokens;       // largest chunk that a recipe may ask for
+    int64_t checkpoint_ms;      // time of reading after which the archive stores what was read; 0: never
 };
 
 // Runs a worker: opens it, serves until SIGTERM, closes it.

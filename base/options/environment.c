@@ -16,7 +16,7 @@ static const char *const of_tool[] = {"config",      "coordinator", "device",  "
 // clang-format off
 // To add an option to a server: add its name here too (tests/unit/sluice/test_traps.py compares).
 static const char *const of_servers[] = {
-    "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "coordinator", "deadline", "device",
+    "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "checkpoint-after", "coordinator", "deadline", "device",
     "disk", "disk-bytes", "document-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
     "generation-config", "gpudirect", "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
@@ -42,13 +42,14 @@ static const char *const of_commands[] = {
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
     "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 
     "temperature", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
-    "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
+    "trace", "ttft", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
 };
 
 // To add a command or a program: add its name here too (the same test).
 static const char *const programs[] = {
     "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice chat", "sluice run",
-    "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc export", "sluice doc import", "sluice doc rm",
+    "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc keep", "sluice doc export",
+    "sluice doc import", "sluice doc rm",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",

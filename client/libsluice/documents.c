@@ -70,6 +70,12 @@ enum sl_status sl_client_get_document(struct sl_client *client, const char *name
     return call(client, &sl_method_documents_get, name, deadline_ns, document_out, err);
 }
 
+enum sl_status sl_client_pin_document(struct sl_client *client, const Sluice__V1__PinDocumentRequest *request,
+                                      int64_t deadline_ns, Sluice__V1__Document **document_out, struct sl_error *err) {
+    return sl_client_call(client, &sl_method_documents_pin, &request->base, false, deadline_ns,
+                          (ProtobufCMessage **)document_out, err);
+}
+
 enum sl_status sl_client_delete_document(struct sl_client *client, const char *name, int64_t deadline_ns,
                                          Sluice__V1__Document **document_out, struct sl_error *err) {
     return call(client, &sl_method_documents_delete, name, deadline_ns, document_out, err);

@@ -126,6 +126,9 @@ enum sl_status sl_client_get_document(struct sl_client *client, const char *name
                                       Sluice__V1__Document **document_out, struct sl_error *err);
 enum sl_status sl_client_list_documents(struct sl_client *client, int64_t deadline_ns,
                                         Sluice__V1__ListDocumentsReply **reply_out, struct sl_error *err);
+// Changes how long a document is kept, and in how many stores.
+enum sl_status sl_client_pin_document(struct sl_client *client, const Sluice__V1__PinDocumentRequest *request,
+                                      int64_t deadline_ns, Sluice__V1__Document **document_out, struct sl_error *err);
 enum sl_status sl_client_delete_document(struct sl_client *client, const char *name, int64_t deadline_ns,
                                          Sluice__V1__Document **document_out, struct sl_error *err);
 

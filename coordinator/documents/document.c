@@ -36,6 +36,7 @@ enum sl_status sl_document_create(const char *tenant, const char *name, const ch
     }
     document->text = copy;
     document->text_bytes = strlen(text);
+    document->replicas = 1;
     strcpy(document->tenant, tenant);
     strcpy(document->name, name);
     atomic_init(&document->refs, 1);
@@ -62,7 +63,27 @@ void sl_document_unref(struct sl_document **document_inout) {
     *document_inout = NULL;
 }
 
-void sl_document_describe(const struct sl_document *document, Sluice__V1__Document *message_out) {
+Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document) {
+    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
+    key.model_fingerprint = document->capsule.model_fingerprint;
+    key.recipe_fingerprint = document->capsule.recipe_fingerprint;
+    key.n_tokens = document->capsule_tokens;
+    key.prefix_hash.data = (uint8_t *)document->capsule.prefix_hash.bytes;
+    key.prefix_hash.len = sizeof document->capsule.prefix_hash;
+    return key;
+}
+
+struct sl_document_holder *sl_document_holder(const struct sl_document *document, const char *store) {
+    for (int i = 0; i < document->n_holders; i++) {
+        if (strcmp(document->holders[i].store, store) == 0) {
+            return (struct sl_document_holder *)&document->holders[i];
+        }
+    }
+    return NULL;
+}
+
+void sl_document_describe(const struct sl_document *document, struct sl_described_document *described_out) {
+    Sluice__V1__Document *message_out = &described_out->message;
     sluice__v1__document__init(message_out);
     message_out->name = (char *)document->name;
     message_out->tenant = (char *)document->tenant;
@@ -75,7 +96,17 @@ void sl_document_describe(const struct sl_document *document, Sluice__V1__Docume
     message_out->capsule_bytes = document->capsule_bytes;
     message_out->created_ms = document->created_ms;
     message_out->expires_ms = document->expires_ms;
-    message_out->store = (char *)(document->is_stored ? document->store : "");
-    message_out->on_disk = document->is_stored && document->on_disk;
     message_out->reading = document->reading;
+    message_out->replicas = document->replicas;
+    for (int i = 0; i < document->n_holders; i++) {
+        const struct sl_document_holder *holder = &document->holders[i];
+        if (holder->has) {
+            size_t n = message_out->n_stores++;
+            strcpy(described_out->stores[n], holder->store);
+            described_out->pointers[n] = described_out->stores[n];
+            message_out->on_disk = message_out->on_disk || holder->on_disk;
+        }
+    }
+    message_out->stores = described_out->pointers;
+    message_out->store = message_out->n_stores > 0 ? described_out->stores[0] : (char *)"";
 }

@@ -20,9 +20,20 @@
 #include "net/trust/identity.h"
 #include "net/trust/sha256.h"
 #include "proto/sluice/v1/documents.pb-c.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 
 #define SL_DOCUMENT_NAME_BYTES 65 // with the terminating zero
 #define SL_DOCUMENT_RECIPE     "full,format=int4"
+
+#define SL_MAX_REPLICAS 8
+#define SL_MAX_HOLDERS  (2 * SL_MAX_REPLICAS) // a store may have it that need not
+
+// A store that has the document's capsule, or is to get it while the text is read.
+struct sl_document_holder {
+    char store[64];
+    bool has, on_disk;
+    bool told; // it has answered since it is here: it does not evict the capsule when that arrives
+};
 
 struct sl_document {
     char tenant[SL_TENANT_BYTES], name[SL_DOCUMENT_NAME_BYTES];
@@ -37,16 +48,20 @@ struct sl_document {
     uint64_t first_key;           // of its prompts: it chooses the store
     struct sl_hash128 salt_proof; // of its name under the tenant's salt, with which the capsule's key was made
     int64_t n_tokens;
-    int64_t created_ms, expires_ms; // Unix time; expires_ms 0: never
+    int64_t created_ms; // Unix time
 
     atomic_int refs;
     // Registry:
-    bool reading, is_stored; // is_stored: `store` has the capsule
-    char store[64];          // or will get it; "": none
-    bool on_disk;            // of that store
-    int64_t capsule_bytes;   // as planned, until a store has it
-    int64_t again_ns;        // while no store has it: when to read the text again; monotonic time
-    int n_again;             // how often it was read again since a store last had it
+    bool reading;
+    int64_t expires_ms; // Unix time; 0: never
+    int replicas;       // stores that should have the capsule
+    struct sl_document_holder holders[SL_MAX_HOLDERS];
+    int n_holders;
+    int64_t capsule_bytes; // as planned, until a store has it
+    int64_t again_ns; // after a store was lost: when to copy the capsule, or to read the text, again; monotonic time
+    int n_again;      // how often it was read again since a store last had it
+    int64_t copy_ns;  // when to copy the capsule again after a failure
+    int n_copies;     // failures since the last success
     struct sl_document *next; // in the registry; after the removal, of those that stores have to forget (keeper.c)
 };
 
@@ -62,5 +77,16 @@ enum sl_status sl_document_create(const char *tenant, const char *name, const ch
 struct sl_document *sl_document_ref(struct sl_document *document);
 void sl_document_unref(struct sl_document **document); // accepts NULL, nulls *document
 
-// Describes a document; the strings point into it. Call with the registry's lock held, or before it has the document.
-void sl_document_describe(const struct sl_document *document, Sluice__V1__Document *message_out);
+// Returns the capsule's key at stores, which points to the document.
+Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document);
+
+// A document as a message, and what the message points to.
+struct sl_described_document {
+    Sluice__V1__Document message;
+    char stores[SL_MAX_HOLDERS][64], *pointers[SL_MAX_HOLDERS];
+};
+// Returns the entry of a store; NULL: none. Call with the registry's lock held.
+struct sl_document_holder *sl_document_holder(const struct sl_document *document, const char *store);
+// Describes a document; the strings that cannot change point into it. Call with the registry's lock held, or before it has
+// the document.
+void sl_document_describe(const struct sl_document *document, struct sl_described_document *described_out);

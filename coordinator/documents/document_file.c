@@ -39,10 +39,10 @@ static enum sl_status path_of(const char *folder, const struct sl_document *docu
 
 // Packs a document after its digest, malloc'd. NULL: no memory.
 static uint8_t *pack(const struct sl_document *document, size_t *n_out) {
-    Sluice__V1__Document described;
+    struct sl_described_document described;
     Sluice__V1__KeptDocument kept = SLUICE__V1__KEPT_DOCUMENT__INIT;
     sl_document_describe(document, &described);
-    kept.document = &described;
+    kept.document = &described.message;
     kept.text = document->text;
     kept.capsule_model = document->capsule.model_fingerprint;
     kept.capsule_recipe = document->capsule.recipe_fingerprint;
@@ -133,6 +133,9 @@ static enum sl_status make(const Sluice__V1__KeptDocument *kept, struct sl_docum
     document->capsule_bytes = described->capsule_bytes;
     document->created_ms = described->created_ms;
     document->expires_ms = described->expires_ms;
+    if (described->replicas >= 1 && described->replicas <= SL_MAX_REPLICAS) { // files of older versions have none
+        document->replicas = described->replicas;
+    }
     *document_out = document;
     return SL_OK;
 }

@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,16 +11,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/documents/document_file.h"
+#include "coordinator/documents/quota.h"
 
 #define MAX_DOUBLINGS 10 // of the wait before a text is read again: up to 3 hours
 
 struct sl_documents {
     char *folder; // owned; NULL: none
-    int64_t max_documents, max_bytes;
     pthread_mutex_t mutex;
-    // Under the mutex:
-    struct sl_document *first; // sorted by tenant and name; one reference each
-    int64_t n_documents;
+    struct sl_document_quota quota; // its list under the mutex; one reference each
 };
 
 // ---- the list (lock held) -------------------------------------------------------------------------------------------
@@ -33,7 +30,7 @@ static int compare(const char *tenant_a, const char *name_a, const struct sl_doc
 
 // Returns the link to the document, or the link where it would be.
 static struct sl_document **find(struct sl_documents *documents, const char *tenant, const char *name) {
-    struct sl_document **at = &documents->first;
+    struct sl_document **at = &documents->quota.first;
     while (*at != NULL && compare(tenant, name, *at) > 0) {
         at = &(*at)->next;
     }
@@ -47,7 +44,7 @@ static bool is_at(struct sl_document *const *at, const char *tenant, const char 
 static void insert(struct sl_documents *documents, struct sl_document **at, struct sl_document *document) {
     document->next = *at;
     *at = document;
-    documents->n_documents++;
+    documents->quota.n_documents++;
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
@@ -79,7 +76,7 @@ static void restore(void *arg, struct sl_document *document) {
     check_salt(restoring->secret, document);
     document->again_ns = sl_deadline_in_ms(SL_DOCUMENT_LOST_MS); // stores report first
     struct sl_document **at = find(documents, document->tenant, document->name);
-    if (documents->n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name)) {
+    if (documents->quota.n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name)) {
         insert(documents, at, document);
     } else {
         sl_log_warn("documents", "%s exceeds the most documents, and is left out", document->name);
@@ -93,8 +90,8 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
     if (documents == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for documents");
     }
-    documents->max_documents = config->max_documents;
-    documents->max_bytes = config->max_bytes;
+    documents->quota.max_documents = config->max_documents;
+    documents->quota.max_bytes = config->max_bytes;
     pthread_mutex_init(&documents->mutex, NULL);
     enum sl_status status = SL_OK;
     if (config->folder[0] != '\0') {
@@ -107,8 +104,8 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
         sl_documents_destroy(&documents);
         return status;
     }
-    if (documents->n_documents > 0) {
-        sl_log_info("documents", "documents=%" PRId64 " restored", documents->n_documents);
+    if (documents->quota.n_documents > 0) {
+        sl_log_info("documents", "documents=%" PRId64 " restored", documents->quota.n_documents);
     }
     *documents_out = documents;
     return SL_OK;
@@ -119,9 +116,9 @@ void sl_documents_destroy(struct sl_documents **documents_inout) {
     if (documents == NULL) {
         return;
     }
-    while (documents->first != NULL) {
-        struct sl_document *document = documents->first;
-        documents->first = document->next;
+    while (documents->quota.first != NULL) {
+        struct sl_document *document = documents->quota.first;
+        documents->quota.first = document->next;
         sl_document_unref(&document);
     }
     pthread_mutex_destroy(&documents->mutex);
@@ -130,86 +127,65 @@ void sl_documents_destroy(struct sl_documents **documents_inout) {
     *documents_inout = NULL;
 }
 
-// ---- what may be held (lock held) -----------------------------------------------------------------------------------
-
-// A list of documents for an error message, which is cut when it is full.
-struct names {
-    char text[256];
-    size_t n;
-};
-
-static void add_text(struct names *names, const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    int n = vsnprintf(names->text + names->n, sizeof names->text - names->n, format, values);
-    va_end(values);
-    names->n += n > 0 ? (size_t)n : 0;
-    names->n = names->n < sizeof names->text ? names->n : sizeof names->text - 1;
-}
-
-static void add_name(struct names *names, const struct sl_document *document) {
-    add_text(names, "%s%s (%" PRId64 " bytes)", names->n > 0 ? ", " : "", document->name, document->capsule_bytes);
-}
-
-static enum sl_status check_tenant(const struct sl_documents *documents, const struct sl_document *document,
-                                   struct sl_error *err) {
-    int64_t n = 0, bytes = 0;
-    struct names names = {{0}, 0};
-    for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
-        if (strcmp(one->tenant, document->tenant) == 0) {
-            n++;
-            bytes += one->capsule_bytes + (int64_t)one->text_bytes;
-            add_name(&names, one);
-        }
-    }
-    if (n >= documents->max_documents) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "%" PRId64 " documents are the most allowed (--max-documents)%s%s",
-                       documents->max_documents, n > 0 ? ": delete one of " : "", names.text);
-    }
-    if (documents->n_documents >= SL_MAX_DOCUMENTS) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "all tenants together have %" PRId64 " documents, the most of a cluster%s%s",
-                       documents->n_documents, n > 0 ? ": delete one of " : "", names.text);
-    }
-    int64_t own_bytes = document->capsule_bytes + (int64_t)document->text_bytes;
-    if (own_bytes > documents->max_bytes - bytes) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "%" PRId64 " bytes of capsule and text, and %" PRId64 " bytes of documents, exceed the %" PRId64
-                       " allowed (--document-bytes)%s%s",
-                       own_bytes, bytes, documents->max_bytes, n > 0 ? ": delete one of " : "", names.text);
-    }
-    return SL_OK;
-}
-
-static enum sl_status check_store(const struct sl_documents *documents, const struct sl_document *document,
-                                  const char *store, int64_t arena_bytes, struct sl_error *err) {
-    int64_t bytes = 0, n_others = 0, others_bytes = 0, most = arena_bytes / SL_DOCUMENTS_SHARE;
-    struct names names = {{0}, 0};
-    for (const struct sl_document *one = documents->first; one != NULL; one = one->next) {
-        if ((one->is_stored || one->reading) && strcmp(one->store, store) == 0) {
-            bool is_own = strcmp(one->tenant, document->tenant) == 0;
-            bytes += one->capsule_bytes;
-            n_others += !is_own;
-            others_bytes += is_own ? 0 : one->capsule_bytes;
-            if (is_own) {
-                add_name(&names, one);
-            }
-        }
-    }
-    if (document->capsule_bytes <= most - bytes) {
-        return SL_OK;
-    }
-    if (n_others > 0) {
-        add_text(&names, "%s%" PRId64 " of other tenants (%" PRId64 " bytes)", names.n > 0 ? ", " : "", n_others,
-                 others_bytes);
-    }
-    return sl_fail(err, SL_ERR_PRECONDITION,
-                   "store %s has no room for %" PRId64 " bytes: half of its arena, %" PRId64
-                   " bytes, may be documents; it holds %s. Delete one, or give the store a larger --arena",
-                   store, document->capsule_bytes, most, names.n > 0 ? names.text : "none");
-}
-
 // ---- changes --------------------------------------------------------------------------------------------------------
+
+// Returns NULL if there are too many.
+static struct sl_document_holder *add_holder(struct sl_document *document, const char *store) {
+    if (document->n_holders == SL_MAX_HOLDERS) {
+        return NULL;
+    }
+    struct sl_document_holder *holder = &document->holders[document->n_holders++];
+    *holder = (struct sl_document_holder){0};
+    snprintf(holder->store, sizeof holder->store, "%s", store);
+    return holder;
+}
+
+static void remove_holder(struct sl_document *document, struct sl_document_holder *holder) {
+    struct sl_document_holder *end = &document->holders[document->n_holders--];
+    memmove(holder, holder + 1, (size_t)(end - holder - 1) * sizeof *holder);
+}
+
+static int count_holders(const struct sl_document *document) {
+    int n = 0;
+    for (int i = 0; i < document->n_holders; i++) {
+        n += document->holders[i].has;
+    }
+    return n;
+}
+
+static bool has_text(const struct sl_document *a, const struct sl_document *b) {
+    return a->text_bytes == b->text_bytes && strcmp(a->sha256, b->sha256) == 0;
+}
+
+// Fails with what has the name of a new document.
+static enum sl_status refuse_name(const struct sl_document *there, const struct sl_document *document,
+                                  struct sl_error *err) {
+    if (there->reading) {
+        return sl_fail(err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name);
+    }
+    if (has_text(there, document)) {
+        return sl_fail(err, SL_ERR_EXISTS,
+                       "name: %s is taken, by the same text, but read under %s for %s and model %016" PRIx64
+                       "; delete it, or choose another name",
+                       document->name, there->recipe, there->chat ? "chats" : "texts", there->model_fingerprint);
+    }
+    return sl_fail(
+        err, SL_ERR_EXISTS,
+        "name: %s is taken, by another text: %zu bytes with SHA-256 %.12s..., and this one has %zu bytes with "
+        "%.12s...; delete it, or choose another name",
+        document->name, there->text_bytes, there->sha256, document->text_bytes, document->sha256);
+}
+
+struct sl_document *sl_documents_find_same(struct sl_documents *documents, const struct sl_document *document) {
+    pthread_mutex_lock(&documents->mutex);
+    struct sl_document *there = *find(documents, document->tenant, document->name);
+    bool is_same = is_at(&there, document->tenant, document->name) && !there->reading && has_text(there, document) &&
+                   strcmp(there->recipe, document->recipe) == 0 && there->chat == document->chat &&
+                   memcmp(&there->capsule, &document->capsule, sizeof there->capsule) == 0;
+    struct sl_document *same = is_same ? sl_document_ref(there) : NULL;
+    pthread_mutex_unlock(&documents->mutex);
+    return same;
+}
 
 enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
                                   int64_t arena_bytes, struct sl_error *err) {
@@ -217,23 +193,30 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
     struct sl_document **at = find(documents, document->tenant, document->name);
     enum sl_status status = SL_OK;
     if (is_at(at, document->tenant, document->name)) {
-        status = (*at)->reading ? sl_fail(err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name)
-                                : sl_fail(err, SL_ERR_EXISTS,
-                                          "name: %s is taken, by a text of %zu bytes with SHA-256 %.12s...; delete it, "
-                                          "or choose another name",
-                                          document->name, (*at)->text_bytes, (*at)->sha256);
+        status = refuse_name(*at, document, err);
     }
     if (status == SL_OK) {
-        status = check_tenant(documents, document, err);
+        status = sl_document_quota_check(&documents->quota, document, err);
     }
     if (status == SL_OK) {
-        status = check_store(documents, document, store, arena_bytes, err);
+        status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
     }
     if (status == SL_OK) {
         document->reading = true;
-        document->is_stored = false;
-        snprintf(document->store, sizeof document->store, "%s", store);
+        document->n_holders = 0;
+        (void)add_holder(document, store);
         insert(documents, at, sl_document_ref(document));
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return status;
+}
+
+enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
+                                       int64_t arena_bytes, struct sl_error *err) {
+    pthread_mutex_lock(&documents->mutex);
+    enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
+    if (status == SL_OK && sl_document_holder(document, store) == NULL) {
+        (void)add_holder(document, store);
     }
     pthread_mutex_unlock(&documents->mutex);
     return status;
@@ -247,8 +230,48 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
     if (status == SL_OK) {
         pthread_mutex_lock(&documents->mutex);
         document->reading = false;
+        for (int i = document->n_holders - 1; i >= 0; i--) { // of those that were planned, some may be lost
+            if (!document->holders[i].has) {
+                remove_holder(document, &document->holders[i]);
+            }
+        }
         pthread_mutex_unlock(&documents->mutex);
     }
+    return status;
+}
+
+// Call with the lock held. The file is written under it too: it must not come back after a removal.
+static enum sl_status pin(struct sl_documents *documents, struct sl_document *document,
+                          const struct sl_document_pin *pin, struct sl_error *err) {
+    if (*find(documents, document->tenant, document->name) != document) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
+    }
+    if (document->reading) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now", document->name);
+    }
+    enum sl_status status = pin->replicas > document->replicas
+                                ? sl_document_quota_check_bytes(&documents->quota, document, pin->replicas, err)
+                                : SL_OK;
+    struct sl_document changed = *document;
+    changed.replicas = pin->replicas > 0 ? pin->replicas : document->replicas;
+    changed.expires_ms = pin->sets_time ? pin->expires_ms : document->expires_ms;
+    if (status == SL_OK && documents->folder != NULL) {
+        status = sl_document_file_write(documents->folder, &changed, err);
+    }
+    if (status == SL_OK) {
+        document->replicas = changed.replicas;
+        document->expires_ms = changed.expires_ms;
+        document->copy_ns = 0;
+        document->n_copies = 0;
+    }
+    return status;
+}
+
+enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_document *document,
+                                const struct sl_document_pin *change, struct sl_error *err) {
+    pthread_mutex_lock(&documents->mutex);
+    enum sl_status status = pin(documents, document, change, err);
+    pthread_mutex_unlock(&documents->mutex);
     return status;
 }
 
@@ -266,7 +289,7 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
     }
     if (status == SL_OK) {
         *at = found->next;
-        documents->n_documents--;
+        documents->quota.n_documents--;
     }
     pthread_mutex_unlock(&documents->mutex);
     if (status == SL_OK) {
@@ -278,15 +301,27 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, bool on_disk) {
     pthread_mutex_lock(&documents->mutex);
+    struct sl_document_holder *holder = sl_document_holder(document, store);
+    if (holder != NULL) {
+        holder->told = true;
+    }
     if (capsule_bytes > 0) {
-        snprintf(document->store, sizeof document->store, "%s", store);
-        document->is_stored = true;
+        holder = holder != NULL ? holder : add_holder(document, store);
+        if (holder != NULL) {
+            holder->has = true;
+            holder->on_disk = on_disk;
+        }
         document->n_again = 0;
-        document->on_disk = on_disk;
         document->capsule_bytes = capsule_bytes;
-    } else if (document->is_stored && strcmp(document->store, store) == 0) {
-        document->is_stored = false;
+    } else if (holder != NULL && holder->has) {
+        holder->has = false;
         document->again_ns = sl_deadline_in_ms(SL_DOCUMENT_LOST_MS);
+        if (!document->reading) {
+            remove_holder(document, holder);
+        }
+    }
+    if (count_holders(document) >= document->replicas) {
+        document->n_copies = 0;
     }
     pthread_mutex_unlock(&documents->mutex);
 }
@@ -320,7 +355,7 @@ size_t sl_documents_text_bytes(struct sl_documents *documents, const char *tenan
 size_t sl_documents_list(struct sl_documents *documents, const char *tenant, struct sl_document **list_out) {
     size_t n = 0;
     pthread_mutex_lock(&documents->mutex);
-    for (struct sl_document *one = documents->first; one != NULL; one = one->next) {
+    for (struct sl_document *one = documents->quota.first; one != NULL; one = one->next) {
         if (tenant == NULL || strcmp(one->tenant, tenant) == 0) {
             list_out[n++] = sl_document_ref(one);
         }
@@ -331,7 +366,7 @@ size_t sl_documents_list(struct sl_documents *documents, const char *tenant, str
 
 struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t now_ms) {
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document *one = documents->first;
+    struct sl_document *one = documents->quota.first;
     while (one != NULL && (one->reading || one->expires_ms == 0 || one->expires_ms > now_ms)) {
         one = one->next;
     }
@@ -343,10 +378,10 @@ struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t
 struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns) {
     static const struct sl_capsule_id no_key = {0};
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document *one = documents->first;
+    struct sl_document *one = documents->quota.first;
     while (one != NULL &&
-           (one->reading || one->is_stored || one->again_ns > now_ns || one->model_fingerprint != model_fingerprint ||
-            memcmp(&one->capsule, &no_key, sizeof no_key) == 0)) {
+           (one->reading || one->n_holders > 0 || one->again_ns > now_ns ||
+            one->model_fingerprint != model_fingerprint || memcmp(&one->capsule, &no_key, sizeof no_key) == 0)) {
         one = one->next;
     }
     if (one != NULL) {
@@ -362,35 +397,89 @@ struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t m
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
                                        const char *store, int64_t arena_bytes, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
-    enum sl_status status = check_store(documents, document, store, arena_bytes, err);
+    enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
     pthread_mutex_unlock(&documents->mutex);
     return status;
 }
 
-bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document) {
+// Call with the lock held.
+static bool shares_capsule(const struct sl_documents *documents, const struct sl_document *document) {
     bool shared = false;
-    pthread_mutex_lock(&documents->mutex);
-    for (const struct sl_document *one = documents->first; one != NULL && !shared; one = one->next) {
+    for (const struct sl_document *one = documents->quota.first; one != NULL && !shared; one = one->next) {
         shared = one != document && memcmp(&one->capsule, &document->capsule, sizeof one->capsule) == 0;
     }
+    return shared;
+}
+
+bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document) {
+    pthread_mutex_lock(&documents->mutex);
+    bool shared = shares_capsule(documents, document);
     pthread_mutex_unlock(&documents->mutex);
     return shared;
 }
 
-void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
-                           uint64_t model_fingerprint, Sluice__V1__Document *message_out, char store_out[64]) {
+bool sl_documents_are_told(struct sl_documents *documents, const struct sl_document *document) {
+    bool told = true;
     pthread_mutex_lock(&documents->mutex);
-    sl_document_describe(document, message_out);
-    strcpy(store_out, message_out->store);
+    for (int i = 0; i < document->n_holders; i++) {
+        told = told && document->holders[i].told;
+    }
     pthread_mutex_unlock(&documents->mutex);
-    message_out->store = store_out;
-    message_out->other_model = document->model_fingerprint != model_fingerprint;
+    return told;
 }
 
-bool sl_documents_where(struct sl_documents *documents, const struct sl_document *document, char store_out[64]) {
+// Returns whether a store should get the document's capsule from another one now.
+static bool is_short(const struct sl_document *document, int64_t now_ns) {
+    int n_have = count_holders(document);
+    return n_have > 0 && n_have < document->replicas && document->copy_ns <= now_ns &&
+           (document->reading || document->again_ns <= now_ns);
+}
+
+struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t now_ns) {
     pthread_mutex_lock(&documents->mutex);
-    bool is_stored = document->is_stored;
-    strcpy(store_out, is_stored ? document->store : "");
+    struct sl_document *one = documents->quota.first;
+    while (one != NULL && !is_short(one, now_ns)) {
+        one = one->next;
+    }
+    if (one != NULL) {
+        one->copy_ns = now_ns + (SL_DOCUMENT_COPY_MS << one->n_copies) * SL_NS_PER_MS;
+        one->n_copies += one->n_copies < MAX_DOUBLINGS;
+        (void)sl_document_ref(one);
+    }
     pthread_mutex_unlock(&documents->mutex);
-    return is_stored;
+    return one;
+}
+
+struct sl_document *sl_documents_excess(struct sl_documents *documents) {
+    pthread_mutex_lock(&documents->mutex);
+    struct sl_document *one = documents->quota.first;
+    while (one != NULL && (one->reading || count_holders(one) <= one->replicas || shares_capsule(documents, one))) {
+        one = one->next;
+    }
+    if (one != NULL) {
+        (void)sl_document_ref(one);
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return one;
+}
+
+void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
+                           uint64_t model_fingerprint, struct sl_described_document *described_out) {
+    pthread_mutex_lock(&documents->mutex);
+    sl_document_describe(document, described_out);
+    pthread_mutex_unlock(&documents->mutex);
+    described_out->message.other_model = document->model_fingerprint != model_fingerprint;
+}
+
+int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,
+                        char stores_out[SL_MAX_HOLDERS][64]) {
+    int n = 0;
+    pthread_mutex_lock(&documents->mutex);
+    for (int i = 0; i < document->n_holders; i++) {
+        if (document->holders[i].has) {
+            strcpy(stores_out[n++], document->holders[i].store);
+        }
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return n;
 }

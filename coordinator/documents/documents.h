@@ -7,7 +7,7 @@
  *         documents end with the process.
  *         The key of a capsule depends on the tenant's salt. A document of another secret (--salt-file) gets a key that no
  *         store has, so that nothing says that it is stored.
- * Threads: any; one lock. Only sl_documents_finish() and sl_documents_remove() write to the disk, finish without the lock.
+ * Threads: any; one lock. Only finish, pin and remove write to the disk, finish without the lock.
  */
 #pragma once
 
@@ -38,11 +38,26 @@ void sl_documents_destroy(struct sl_documents **documents);
  */
 enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
                                   int64_t arena_bytes, struct sl_error *err);
+// Finds the kept document that equals this one in tenant, name, text, recipe and capsule; with a reference. NULL: none.
+struct sl_document *sl_documents_find_same(struct sl_documents *documents, const struct sl_document *document);
+// Plans a further store for a document that is being read. SL_ERR_PRECONDITION: the store may hold no more.
+enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
+                                       int64_t arena_bytes, struct sl_error *err);
 // Half of a store's arena may be documents: the rest is for everything else that it keeps.
 #define SL_DOCUMENTS_SHARE 2
 
 // Keeps a document whose capsule a store has. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written, and is still being read.
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
+// A change of how a document is kept.
+struct sl_document_pin {
+    bool sets_time;
+    int64_t expires_ms; // Unix time; 0: never
+    int replicas;       // 0: as many as before
+};
+// Changes how a document is kept. SL_ERR_PRECONDITION: it is being read, or replicas exceed the tenant's quota.
+// SL_ERR_NOT_FOUND: another call removed it. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written; nothing changes.
+enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_document *document,
+                                const struct sl_document_pin *change, struct sl_error *err);
 // Removes a document from the registry and from the disk; err must not be NULL. SL_ERR_IO: it stays, unless it was still
 // being read. SL_ERR_NOT_FOUND: another call removed it.
 enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
@@ -64,6 +79,13 @@ struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t
  */
 #define SL_DOCUMENT_LOST_MS 5000 // a store that was only restarted is back by then
 struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns);
+// Finds a document that fewer stores have than should, so that another store should get a copy; with a reference. NULL:
+// there is none. After each time, the document waits: SL_DOCUMENT_COPY_MS first, then twice as long.
+#define SL_DOCUMENT_COPY_MS INT64_C(500)
+struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t now_ns);
+// Finds a document that more stores have than should, and whose capsule no other document has; with a reference. NULL:
+// there is none.
+struct sl_document *sl_documents_excess(struct sl_documents *documents);
 // Returns SL_ERR_PRECONDITION if this store has no room for a document that it does not have.
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
                                        const char *store, int64_t arena_bytes, struct sl_error *err);
@@ -74,8 +96,11 @@ bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_
 // Records what a store reports. capsule_bytes 0: it does not have the capsule.
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, bool on_disk);
-// Writes the name of the store that has the document's capsule; "" and false: none has it.
-bool sl_documents_where(struct sl_documents *documents, const struct sl_document *document, char store_out[64]);
-// Describes a document for a cluster with this model; store_out holds the store's name for the message.
+// Returns whether all stores that are to get the document's capsule have reported on it since they were planned.
+bool sl_documents_are_told(struct sl_documents *documents, const struct sl_document *document);
+// Writes the names of the stores that have the document's capsule; returns how many.
+int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,
+                        char stores_out[SL_MAX_HOLDERS][64]);
+// Describes a document for a cluster with this model.
 void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
-                           uint64_t model_fingerprint, Sluice__V1__Document *message_out, char store_out[64]);
+                           uint64_t model_fingerprint, struct sl_described_document *described_out);

@@ -23,104 +23,126 @@ struct sl_document_keeper {
     void *arg;
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    pthread_cond_t changed, told;
     // Under the mutex:
     bool stopping;
+    int64_t n_asked, n_told;     // calls of sl_document_keeper_tell(), and those of them that a round has served
     struct sl_document *removed; // a list, with a reference each: stores have to forget their capsules
-    pthread_mutex_t telling;
-    // Under `telling`, so that no store gets an older set after a newer one:
+    // The thread's:
     struct sl_document *list[SL_MAX_DOCUMENTS];
     size_t n_list;
     Sluice__V1__StoreKey keys[SL_MAX_DOCUMENTS], *pointers[SL_MAX_DOCUMENTS];
     struct sl_worker_set stores;
+    struct sl_rpc_stream *calls[SL_MAX_WORKERS]; // one a store
+    bool answers[SL_MAX_WORKERS];                // the store answered the last call
 };
 
-// Returns the capsule's key at stores, which points to the document.
-static Sluice__V1__StoreKey key_of(const struct sl_document *document) {
-    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
-    key.model_fingerprint = document->capsule.model_fingerprint;
-    key.recipe_fingerprint = document->capsule.recipe_fingerprint;
-    key.n_tokens = document->capsule_tokens;
-    key.prefix_hash.data = (uint8_t *)document->capsule.prefix_hash.bytes;
-    key.prefix_hash.len = sizeof document->capsule.prefix_hash;
-    return key;
+// ---- telling (the thread's) -----------------------------------------------------------------------------------------
+
+// Asks all stores at once, or those that answered the last time, and waits CALL_MS in all for their replies. answered_fn
+// gets each reply; it may be NULL. The replies of a unary call arrive as those of a stream.
+static void ask_stores(struct sl_document_keeper *keeper, const struct sl_rpc_method *method,
+                       const ProtobufCMessage *request, bool all,
+                       void (*answered_fn)(struct sl_document_keeper *keeper, const char *store,
+                                           const ProtobufCMessage *reply)) {
+    int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
+    struct sl_error err = {0};
+    for (int i = 0; i < keeper->stores.n; i++) {
+        keeper->calls[i] = NULL;
+        if (all || keeper->answers[i]) {
+            (void)sl_rpc_stream_open(sl_worker_channel(keeper->stores.workers[i]), method, request, deadline_ns, NULL,
+                                     &keeper->calls[i], &err);
+        }
+    }
+    for (int i = 0; i < keeper->stores.n; i++) {
+        const char *store = sl_worker_name(keeper->stores.workers[i]);
+        int64_t left_ms = (deadline_ns - sl_now_ns()) / SL_NS_PER_MS;
+        ProtobufCMessage *reply = NULL;
+        enum sl_status status = keeper->calls[i] != NULL
+                                    ? sl_rpc_stream_next(keeper->calls[i], left_ms > 0 ? left_ms : 0, &reply, &err)
+                                    : SL_ERR_PEER_LOST;
+        keeper->answers[i] = status == SL_OK;
+        if (status == SL_OK && answered_fn != NULL) {
+            answered_fn(keeper, store, reply);
+        }
+        if (status == SL_OK) {
+            protobuf_c_message_free_unpacked(reply, NULL);
+        } else {
+            sl_log_debug("documents", "%s did not answer %s: %s", store, method->path, err.text);
+        }
+        sl_rpc_stream_close(&keeper->calls[i]);
+    }
 }
 
-// Tells one store. A store that does not answer is told again in the next round.
-static void tell_one(struct sl_document_keeper *keeper, struct sl_worker *store) {
-    Sluice__V1__ProtectRequest request = SLUICE__V1__PROTECT_REQUEST__INIT;
-    request.n_keys = keeper->n_list;
-    request.keys = keeper->pointers;
-    ProtobufCMessage *message = NULL;
-    struct sl_error err = {0};
-    enum sl_status status = sl_rpc_unary(sl_worker_channel(store), &sl_method_store_protect, &request.base,
-                                         sl_deadline_in_ms(CALL_MS), NULL, &message, &err);
-    if (status != SL_OK) {
-        sl_log_debug("documents", "%s was not told: %s", sl_worker_name(store), err.text);
-        return;
-    }
+static void hear(struct sl_document_keeper *keeper, const char *store, const ProtobufCMessage *message) {
     const Sluice__V1__ProtectReply *reply = (const Sluice__V1__ProtectReply *)message;
     for (size_t i = 0; i < keeper->n_list && i < reply->n_capsules; i++) {
         const Sluice__V1__ProtectedCapsule *capsule = reply->capsules[i];
         int64_t bytes = capsule->memory_bytes > 0 ? capsule->memory_bytes : capsule->disk_bytes;
-        sl_documents_found(keeper->documents, keeper->list[i], sl_worker_name(store), bytes, capsule->disk_bytes > 0);
+        sl_documents_found(keeper->documents, keeper->list[i], store, bytes, capsule->disk_bytes > 0);
     }
-    protobuf_c_message_free_unpacked(message, NULL);
 }
 
-// Records that the store of a document is lost.
+// Records the stores of a document that are lost.
 static void note_lost(struct sl_document_keeper *keeper, struct sl_document *document) {
-    char store[64];
-    bool is_here = !sl_documents_where(keeper->documents, document, store);
-    for (int i = 0; i < keeper->stores.n && !is_here; i++) {
-        is_here = strcmp(sl_worker_name(keeper->stores.workers[i]), store) == 0;
-    }
-    if (!is_here) {
-        sl_documents_found(keeper->documents, document, store, 0, false);
-    }
-}
-
-void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
-    pthread_mutex_lock(&keeper->telling);
-    keeper->n_list = sl_documents_list(keeper->documents, NULL, keeper->list);
-    for (size_t i = 0; i < keeper->n_list; i++) {
-        keeper->keys[i] = key_of(keeper->list[i]);
-        keeper->pointers[i] = &keeper->keys[i];
-    }
-    sl_registry_snapshot(keeper->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &keeper->stores);
-    for (int i = 0; i < keeper->stores.n; i++) {
-        tell_one(keeper, keeper->stores.workers[i]);
-    }
-    for (size_t i = 0; i < keeper->n_list; i++) {
-        note_lost(keeper, keeper->list[i]);
-    }
-    sl_worker_set_release(&keeper->stores);
-    for (size_t i = 0; i < keeper->n_list; i++) {
-        sl_document_unref(&keeper->list[i]);
-    }
-    pthread_mutex_unlock(&keeper->telling);
-}
-
-// Has all stores forget a capsule, unless another document has it too. A store that does not answer evicts it as least
-// recently used. A call that adds the same text begins before or after this as a whole: it tells the stores first.
-static void forget(struct sl_document_keeper *keeper, const struct sl_document *document) {
-    Sluice__V1__StoreKey key = key_of(document);
-    Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
-    request.key = &key;
-    pthread_mutex_lock(&keeper->telling);
-    bool is_shared = sl_documents_share_capsule(keeper->documents, document);
-    sl_registry_snapshot(keeper->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &keeper->stores);
-    for (int i = 0; i < keeper->stores.n && !is_shared; i++) {
-        struct sl_error err = {0};
-        struct sl_worker *store = keeper->stores.workers[i];
-        if (sl_rpc_unary(sl_worker_channel(store), &sl_method_store_forget, &request.base, sl_deadline_in_ms(CALL_MS),
-                         NULL, NULL, &err) != SL_OK) {
-            sl_log_info("documents", "the capsule of %s stays at %s until that needs the memory: %s", document->name,
-                        sl_worker_name(store), err.text);
+    char stores[SL_MAX_HOLDERS][64];
+    int n = sl_documents_stores(keeper->documents, document, stores);
+    for (int i = 0; i < n; i++) {
+        bool is_here = false;
+        for (int j = 0; j < keeper->stores.n && !is_here; j++) {
+            is_here = strcmp(sl_worker_name(keeper->stores.workers[j]), stores[i]) == 0;
+        }
+        if (!is_here) {
+            sl_documents_found(keeper->documents, document, stores[i], 0, false);
         }
     }
-    sl_worker_set_release(&keeper->stores);
-    pthread_mutex_unlock(&keeper->telling);
+}
+
+// Tells all stores. One that does not answer is told again in the next round.
+static void tell(struct sl_document_keeper *keeper) {
+    keeper->n_list = sl_documents_list(keeper->documents, NULL, keeper->list);
+    for (size_t i = 0; i < keeper->n_list; i++) {
+        keeper->keys[i] = sl_document_store_key(keeper->list[i]);
+        keeper->pointers[i] = &keeper->keys[i];
+    }
+    Sluice__V1__ProtectRequest request = SLUICE__V1__PROTECT_REQUEST__INIT;
+    request.n_keys = keeper->n_list;
+    request.keys = keeper->pointers;
+    ask_stores(keeper, &sl_method_store_protect, &request.base, true, hear);
+    for (size_t i = 0; i < keeper->n_list; i++) {
+        note_lost(keeper, keeper->list[i]);
+        sl_document_unref(&keeper->list[i]);
+    }
+}
+
+// Has the stores forget a capsule, unless another document has it too. A store that does not answer evicts it as least
+// recently used. A call that adds the same text begins before or after this as a whole: it waits for a round first.
+static void forget(struct sl_document_keeper *keeper, const struct sl_document *document) {
+    Sluice__V1__StoreKey key = sl_document_store_key(document);
+    Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
+    request.key = &key;
+    if (sl_documents_share_capsule(keeper->documents, document)) {
+        return;
+    }
+    ask_stores(keeper, &sl_method_store_forget, &request.base, false, NULL);
+    for (int i = 0; i < keeper->stores.n; i++) {
+        if (!keeper->answers[i]) {
+            sl_log_info("documents", "the capsule of %s stays at %s, if it was there, until that needs the memory",
+                        document->name, sl_worker_name(keeper->stores.workers[i]));
+        }
+    }
+}
+
+// ---- calls of other threads -----------------------------------------------------------------------------------------
+
+void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
+    pthread_mutex_lock(&keeper->mutex);
+    int64_t number = ++keeper->n_asked;
+    pthread_cond_signal(&keeper->changed);
+    while (!keeper->stopping && keeper->n_told < number) {
+        sl_cond_wait_until(&keeper->told, &keeper->mutex, SL_NO_DEADLINE);
+    }
+    pthread_mutex_unlock(&keeper->mutex);
 }
 
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
@@ -164,22 +186,32 @@ static void end_expired(struct sl_document_keeper *keeper) {
     }
 }
 
+// Tells the stores, and has them forget what was removed before.
+static void make_round(struct sl_document_keeper *keeper) {
+    end_expired(keeper);
+    struct sl_document *removed = take_removed(keeper);
+    sl_registry_snapshot(keeper->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &keeper->stores);
+    tell(keeper);
+    while (removed != NULL) {
+        forget(keeper, removed);
+        removed = drop_first(removed);
+    }
+    sl_worker_set_release(&keeper->stores);
+}
+
 static void *keeper_main(void *arg) {
     struct sl_document_keeper *keeper = arg;
     pthread_mutex_lock(&keeper->mutex);
     while (!keeper->stopping) {
+        int64_t n_asked = keeper->n_asked;
         pthread_mutex_unlock(&keeper->mutex);
-        end_expired(keeper);
-        struct sl_document *removed = take_removed(keeper);
-        sl_document_keeper_tell(keeper);
-        while (removed != NULL) {
-            forget(keeper, removed);
-            removed = drop_first(removed);
-        }
+        make_round(keeper);
         keeper->round_fn(keeper->arg);
         pthread_mutex_lock(&keeper->mutex);
+        keeper->n_told = n_asked;
+        pthread_cond_broadcast(&keeper->told);
         int64_t next_ns = sl_deadline_in_ms(ROUND_MS);
-        while (!keeper->stopping && keeper->removed == NULL &&
+        while (!keeper->stopping && keeper->removed == NULL && keeper->n_asked == n_asked &&
                sl_cond_wait_until(&keeper->changed, &keeper->mutex, next_ns) == SL_OK) {
         }
     }
@@ -199,8 +231,8 @@ enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct s
     keeper->round_fn = round_fn;
     keeper->arg = arg;
     pthread_mutex_init(&keeper->mutex, NULL);
-    pthread_mutex_init(&keeper->telling, NULL);
     sl_cond_init(&keeper->changed);
+    sl_cond_init(&keeper->told);
     enum sl_status status = sl_thread_start("documents", keeper_main, keeper, &keeper->thread, err);
     if (status != SL_OK) {
         free(keeper);
@@ -218,13 +250,14 @@ void sl_document_keeper_stop(struct sl_document_keeper **keeper_inout) {
     pthread_mutex_lock(&keeper->mutex);
     keeper->stopping = true;
     pthread_cond_broadcast(&keeper->changed);
+    pthread_cond_broadcast(&keeper->told);
     pthread_mutex_unlock(&keeper->mutex);
     pthread_join(keeper->thread, NULL);
     while (keeper->removed != NULL) {
         keeper->removed = drop_first(keeper->removed);
     }
+    pthread_cond_destroy(&keeper->told);
     pthread_cond_destroy(&keeper->changed);
-    pthread_mutex_destroy(&keeper->telling);
     pthread_mutex_destroy(&keeper->mutex);
     free(keeper);
     *keeper_inout = NULL;

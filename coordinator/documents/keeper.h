@@ -3,7 +3,8 @@
  * Purpose: tells every store, once a second, which capsules are documents', learns which of them it has, and deletes
  *          documents whose time is over.
  *
- * Design: a store gets the whole set each time (Store.Protect). So a store that was restarted knows it again within a
+ * Design: a store gets the whole set each time (Store.Protect), at the same time as all others, so that a round takes no
+ *         longer than the slowest of them, and a second at most. So a store that was restarted knows it again within a
  *         second, and one that missed a deletion does not keep the capsule.
  * Threads: one of its own; the functions from any thread.
  */
@@ -20,7 +21,8 @@ enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct s
                                         struct sl_error *err);
 void sl_document_keeper_stop(struct sl_document_keeper **keeper); // accepts NULL, nulls
 
-// Tells all stores now, as the thread does. Returns when each has answered or failed, within a few seconds.
+// Has the thread tell all stores now. Returns after a round that began after this call: each store has answered, or failed
+// to answer within a second.
 void sl_document_keeper_tell(struct sl_document_keeper *keeper);
 // Removes a document from the registry, as sl_documents_remove(); the thread then has the stores forget its capsule.
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,

@@ -44,12 +44,15 @@ bool sl_job_is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to) {
 void sl_job_spec_cleanup(struct sl_job_spec *spec) {
     free(spec->tokens);
     free(spec->keys);
+    free(spec->stores);
     free(spec->delivered);
     for (int i = 0; i < spec->n_stop; i++) {
         free(spec->stop[i]);
     }
     spec->tokens = NULL;
     spec->keys = NULL;
+    spec->stores = NULL;
+    spec->n_stores = 0;
     spec->delivered = NULL;
     spec->n_stop = 0;
 }

@@ -92,6 +92,8 @@ struct sl_job_spec {
     // Prefix hashes, shortened and mixed with the recipe; owned. They only suggest a worker: after a false match, the worker finds nothing.
     uint64_t *keys;
     int64_t n_keys;
+    char (*stores)[64]; // names of the stores that have the prompt's document; owned; NULL: none
+    int n_stores;
     struct sl_sampling sampling;
     int32_t max_new_tokens;
     char *stop[SL_MAX_STOPS]; // owned

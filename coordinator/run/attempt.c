@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/term.h"
 #include "coordinator/run/token.h"
+#include "coordinator/workers/stores.h"
 #include "engine/job/job_request.h"
 #include "net/trace/trace.h"
 #include "proto/methods.h"
@@ -237,7 +238,8 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
     char store[SL_ADDRESS_BYTES];
     uint64_t first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
-    int64_t store_bytes = sl_registry_store_address(run->context->registry, first_key, store);
+    int64_t store_bytes =
+        sl_stores_choose(run->context->registry, first_key, (const char(*)[64])spec->stores, spec->n_stores, store);
     Sluice__V1__TokenIds tokens = token_ids(spec->tokens, spec->demand.n_prefill_tokens);
     Sluice__V1__PrefillRequest request = SLUICE__V1__PREFILL_REQUEST__INIT;
     request.job_id = run->job->id;

@@ -87,7 +87,7 @@ static void shelve(struct sl_arrivals *arrivals, const struct expected *expected
     if (sl_capsule_cache_put(arrivals->room->capsule_cache, &expected->keys, capsule, &err) != SL_OK) {
         sl_log_warn("kvstore", "lease=%s not shelved: %s", sl_lease_name(expected->lease_id).text, err.text);
         sl_capsule_bytes_free(capsule, arrivals->room->arena);
-    } else {
+    } else if (!expected->keys.is_checkpoint) { // the next one replaces it
         sl_disk_offer(arrivals->disk, &expected->keys.id);
     }
 }

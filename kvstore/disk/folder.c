@@ -467,7 +467,7 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     const struct sl_disk_head *head = &entry->head;
     struct sl_capsule_bytes capsule = {body, head->body_bytes, malloc(head->header_bytes), head->header_bytes};
     struct sl_capsule_keys keys = {head->key, malloc(sizeof *keys.hashes * SL_CAPSULE_CACHE_MAX_PREFIXES),
-                                   head->n_hashes, head->stride};
+                                   head->n_hashes, head->stride, false};
     struct sl_error why = {0};
     enum sl_status status = SL_ERR_EXHAUSTED;
     if (!capsule.header || !keys.hashes) {

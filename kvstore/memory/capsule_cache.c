@@ -221,7 +221,8 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
     if (n_hashes > 0) {
         memcpy(hashes, keys->hashes, sizeof *hashes * n_hashes);
     }
-    stored->keys = (struct sl_capsule_keys){keys->id, hashes, n_hashes, n_hashes > 0 ? keys->stride : 0};
+    stored->keys =
+        (struct sl_capsule_keys){keys->id, hashes, n_hashes, n_hashes > 0 ? keys->stride : 0, keys->is_checkpoint};
     stored->n_tokens = info->n_tokens;
     stored->capsule = *capsule;
     return stored;
@@ -264,6 +265,27 @@ static bool make_room_beside(struct sl_capsule_cache *capsule_cache, size_t byte
     return capsule_cache->stats.beside_bytes + bytes <= capsule_cache->max_beside_bytes;
 }
 
+// Call with the lock held. A capsule that is pinned is freed with its last pin.
+static void forget(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    if (stored->n_pins > 0) {
+        stored->is_forgotten = true;
+        unfind(capsule_cache, stored);
+    } else {
+        discard(capsule_cache, stored);
+    }
+}
+
+// Call with the lock held, before `stored` takes over this prefix. Drops a checkpoint whose longest prefix it is.
+static void drop_checkpoint(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefix,
+                            const struct sl_stored *stored) {
+    struct node *node = node_of(*find(capsule_cache, &prefix->id));
+    struct sl_stored *there = node ? node->stored : NULL;
+    if (there && there != stored && there->keys.is_checkpoint && there->n_tokens <= stored->n_tokens &&
+        prefix->n_tokens == (int64_t)there->keys.n_hashes * there->keys.stride) {
+        forget(capsule_cache, there);
+    }
+}
+
 enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_keys *keys,
                                     const struct sl_capsule_bytes *capsule, struct sl_error *err) {
     struct sl_capsule_info info;
@@ -289,6 +311,7 @@ enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, cons
         capsule_cache->stats.beside_bytes += beside_bytes(stored);
         for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
             struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
+            drop_checkpoint(capsule_cache, &prefix, stored);
             index_add(capsule_cache, &prefix, stored);
         }
     }
@@ -369,11 +392,8 @@ bool sl_capsule_cache_forget(struct sl_capsule_cache *capsule_cache, const struc
     pthread_mutex_lock(&capsule_cache->mutex);
     struct sl_stored *stored = find_whole(capsule_cache, id);
     bool is_here = stored != NULL;
-    if (is_here && stored->n_pins > 0) {
-        stored->is_forgotten = true;
-        unfind(capsule_cache, stored);
-    } else if (is_here) {
-        discard(capsule_cache, stored);
+    if (is_here) {
+        forget(capsule_cache, stored);
     }
     pthread_mutex_unlock(&capsule_cache->mutex);
     return is_here;
@@ -403,6 +423,23 @@ int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64
     int64_t used_ns = stored ? stored->used_ns : INT64_MAX;
     pthread_mutex_unlock(&capsule_cache->mutex);
     return used_ns;
+}
+
+size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void **bodies_out, size_t max) {
+    size_t n = 0, protected_bytes = 0;
+    pthread_mutex_lock(&capsule_cache->mutex);
+    for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
+        bool is_protected = sl_protected_has(capsule_cache->protected, &stored->keys.id);
+        protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
+    }
+    bool any = protected_bytes > capsule_cache->max_protected_bytes;
+    for (const struct sl_stored *stored = capsule_cache->newest; stored && n < max; stored = stored->older) {
+        if (stored->n_pins == 0 && (any || !sl_protected_has(capsule_cache->protected, &stored->keys.id))) {
+            bodies_out[n++] = stored->capsule.body;
+        }
+    }
+    pthread_mutex_unlock(&capsule_cache->mutex);
+    return n;
 }
 
 void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out) {

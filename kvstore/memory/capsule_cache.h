@@ -6,6 +6,7 @@
  *         prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but
  *         a capsule that is exactly that prefix is preferred to both. Least recently used capsules are evicted first.
  *         Pinned ones stay, and those unpinned within the last keep_ms stay unless the caller passes INT64_MAX.
+ *         A checkpoint goes when a longer capsule takes over the longest of its prefixes.
  *         Bounded: at most SL_CAPSULE_CACHE_MAX_PREFIXES index entries a capsule. Headers and keys, which lie outside
  *         the arena, take at most a 16th of its size (16 MiB at least): beyond that the least recently used capsules
  *         are evicted as well.
@@ -27,6 +28,7 @@ struct sl_capsule_keys {
     struct sl_hash128 *hashes; // [n_hashes]: hashes[i] covers the first (i + 1) * stride tokens
     size_t n_hashes;
     int64_t stride;
+    bool is_checkpoint; // of a prompt that is still being read: a longer capsule replaces it
 };
 
 // One of the prefixes of a prompt.
@@ -99,6 +101,10 @@ size_t sl_capsule_cache_list(struct sl_capsule_cache *capsule_cache, struct sl_c
 bool sl_capsule_cache_evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns);
 // Returns when the capsule that would be evicted was last used; INT64_MAX: there is none.
 int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64_t now_ns);
+
+// Lists the bodies of at most max capsules that are neither pinned nor protected, or, if protected ones exceed their share,
+// that are not pinned; returns how many.
+size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void **bodies_out, size_t max);
 
 struct sl_capsule_cache_stats {
     int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;

@@ -2,6 +2,8 @@
 // The store's memory. See room.h.
 #include "kvstore/memory/room.h"
 
+#include <stdlib.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -43,9 +45,41 @@ static size_t taken_bytes(struct sl_room *room, size_t covered_bytes) {
     return arena.used_bytes + sl_ledger_promised_bytes(room->ledger) - covered_bytes;
 }
 
-// Call with the lock held.
+static bool has_block(struct sl_room *room, size_t bytes) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(room->arena, &stats);
+    return stats.largest_free_bytes >= bytes;
+}
+
+/*
+ * Fails if there is no block of this size, and the eviction of all capsules would not make one: memory in use lies
+ * between. With segments that may be evicted, nothing is foretold. Call with the lock held,
+ * before anything is evicted for the block.
+ */
+static enum sl_status foresee_block(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
+    struct sl_capsule_cache_stats capsules;
+    struct sl_kv_segments_stats segments;
+    sl_capsule_cache_get_stats(room->capsule_cache, &capsules);
+    sl_kv_segments_get_stats(room->segments, &segments);
+    size_t max = (size_t)capsules.n_capsules;
+    void **bodies = has_block(room, bytes) || segments.evictable_bytes > 0 ? NULL : malloc((max + 1) * sizeof *bodies);
+    if (!bodies) {
+        return SL_OK;
+    }
+    size_t n = sl_capsule_cache_evictable(room->capsule_cache, bodies, max);
+    size_t largest = sl_arena_largest_if_freed(room->arena, bodies, n);
+    free(bodies);
+    return largest >= bytes
+               ? SL_OK
+               : sl_fail(err, SL_ERR_EXHAUSTED,
+                         "%s: no block of %zu bytes can be free: memory in use lies between, and leaves at "
+                         "most %zu in a row; retry in 500 ms",
+                         label, bytes, largest);
+}
+
+// Call with the lock held. block_bytes of the bytes have to be one block; 0: none.
 static enum sl_status make_room(struct sl_room *room, const char *label, size_t wanted_bytes, size_t covered_bytes,
-                                struct sl_error *err) {
+                                size_t block_bytes, struct sl_error *err) {
     struct sl_arena_stats arena;
     struct sl_capsule_cache_stats capsule_cache;
     struct sl_kv_segments_stats segments;
@@ -61,6 +95,10 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
             "%s: %zu bytes do not fit: arena %zu, of which %zu are in use or promised and cannot be evicted; "
             "retry in 500 ms",
             label, wanted_bytes, arena.capacity_bytes, fixed);
+    }
+    enum sl_status status = block_bytes > 0 ? foresee_block(room, label, block_bytes, err) : SL_OK;
+    if (status != SL_OK) {
+        return status;
     }
     if (taken + wanted_bytes > arena.capacity_bytes / 100 * HIGH_PERCENT) {
         int64_t now_ns = sl_now_ns();
@@ -93,7 +131,7 @@ static enum sl_status tell(struct sl_room *room, enum sl_status status, const st
 enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
     struct sl_error why = {0};
     pthread_mutex_lock(&room->mutex);
-    enum sl_status status = make_room(room, label, bytes, 0, &why);
+    enum sl_status status = make_room(room, label, bytes, 0, 0, &why);
     if (status == SL_OK && sl_ledger_try_promise(room->ledger, bytes) != SL_OK) {
         status =
             sl_fail(&why, SL_ERR_EXHAUSTED, "%s: %zu bytes do not fit beside %zu in use or promised; retry in 500 ms",
@@ -104,17 +142,11 @@ enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t b
     return status;
 }
 
-static bool has_block(struct sl_room *room, size_t bytes) {
-    struct sl_arena_stats stats;
-    sl_arena_get_stats(room->arena, &stats);
-    return stats.largest_free_bytes >= bytes;
-}
-
 enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
                                     size_t covered_bytes, struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     struct sl_error why = {0};
     pthread_mutex_lock(&room->mutex);
-    enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, &why);
+    enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, body_bytes, &why);
     if (status == SL_OK) {
         while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // an inbound transfer is one contiguous block
         }
@@ -133,7 +165,7 @@ enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_
                                   struct sl_error *err) {
     struct sl_error why = {0};
     pthread_mutex_lock(&room->mutex);
-    enum sl_status status = make_room(room, label, bytes, 0, &why);
+    enum sl_status status = make_room(room, label, bytes, 0, bytes, &why);
     if (status == SL_OK) {
         while (!has_block(room, bytes) && sl_room_evict_one(room)) {
         }

@@ -9,8 +9,8 @@
  *           the rest  evicted when the arena would be more than 90% full, down to 85%, so that not every arrival evicts
  *         A request that does not fit even so, by the number of bytes, is refused with the numbers, and nothing is
  *         evicted for it. An inbound transfer is one block: if the free memory is fragmented, more is evicted in the
- *         same order until there is one block. If memory in use lies between, everything else may have been evicted
- *         before the request is refused. A refused caller retries. When nothing more can be evicted, the refusals are
+ *         same order until there is one block. If memory in use lies between, so that there can be none, the request is refused
+ *         before anything is evicted. A refused caller retries. When nothing more can be evicted, the refusals are
  *         counted, and logged: at once, then once a minute.
  * Threads: any number. Every caller takes memory under one lock, so that another cannot take what room was made for.
  */

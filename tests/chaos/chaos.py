@@ -6,7 +6,7 @@ Random faults under load: chaos.py [--time SECONDS] [--seed N] [--clients N]
 A cluster of real processes with certificates, on two hosts where this machine lets us make them, is asked by several tenants, while its
 processes are killed, stopped and started again with other options, single threads stand still, clocks jump, the link is cut and slowed,
 connections are reset, the store's disk is full or fails, and strangers send garbage. What must hold: every call ends by its deadline; tokens are those of one process without faults;
-errors are of those that clients can act upon; processes that were not killed live; and when the faults are over, the cluster serves, every gauge
+errors are of those that clients can act upon; every tenant's documents are there to the end; processes that were not killed live; and when the faults are over, the cluster serves, every gauge
 is zero, and descriptors and memory are back. The same seed draws the same faults in the same order; what they hit depends on the machine.
 """
 import argparse
@@ -22,6 +22,7 @@ import script  # noqa: E402
 import hosts  # noqa: E402 (before anything starts a thread: it changes what network they are in)
 
 STALL_S = 4
+N_TENANTS = 3
 
 
 def parse():
@@ -54,7 +55,8 @@ class Scene:
 
         self.cluster = OnHosts(prefill=0, decode=0, kvstore=0, certificates=certificates, model=load.MODEL,
                                listen=f"{network.address['a']}:0",
-                               coordinator_args=["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms"])
+                               coordinator_args=["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms",
+                                                 "--state", os.path.join(folder, "state"), "--salt-file", os.path.join(folder, "salt")])
         for name in self.places:
             self.start(name)
         self.cluster.wait_ready(60)
@@ -121,7 +123,7 @@ def freeze_a_thread(scene, rng):
 
 
 def restart_coordinator(scene, rng):
-    """At the same address; what it knew is lost."""
+    """At the same address, with what is in its folder."""
     cluster = scene.cluster
     cluster.coordinator.signal(signal.SIGKILL)
     cluster.coordinator.popen.wait(30)
@@ -227,6 +229,13 @@ def check_recovery(scene, counts, descriptors):
                 counts.violation(f"{recipe}, when the faults are over: other tokens than one process")
         except Exception as error:
             counts.violation(f"{recipe}, when the faults are over: {error}")
+    for tenant in range(N_TENANTS):
+        with cluster.channel_of(f"client/tenant-{tenant}/{tenant}") as channel:
+            give_up = time.monotonic() + 60
+            while (wrong := load.check_documents(channel)) and time.monotonic() < give_up:
+                time.sleep(1)
+            for text in wrong:
+                counts.violation(f"tenant {tenant}, when the faults are over: {text}")
     try:
         cluster.assert_clean(40)
     except AssertionError as error:
@@ -238,7 +247,7 @@ def check_recovery(scene, counts, descriptors):
 
 def run(options, network, folder):
     draw = hosts.seeds(options.seed)
-    names = [f"client/tenant-{i % 3}/{i}" for i in range(options.clients)]
+    names = [f"client/tenant-{i % N_TENANTS}/{i}" for i in range(max(options.clients, N_TENANTS))]
     counts, stop = load.Counts(), threading.Event()
     certificates = harness.Certificates(os.path.join(folder, "certificates"), *names)
     disk = os.path.join(folder, "disk")
@@ -248,6 +257,9 @@ def run(options, network, folder):
         for text in texts:
             for turn in (text, load.next_turn(text)):
                 harness.in_one_process(recipe, turn, load.N_TOKENS, load.MODEL)
+    for name in names[:N_TENANTS]:
+        with scene.cluster.channel_of(name) as channel:
+            load.add_documents(channel)
     clients = [load.Client(i, draw(f"client {i}"), lambda who=who: scene.cluster.channel_of(who), texts, counts, stop)
                for i, who in enumerate(names)]
     for client in clients:

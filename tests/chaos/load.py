@@ -6,7 +6,7 @@ error is one of those that a client can do something about.
 import threading
 import time
 
-from harness import SLOW, call, document, in_one_process, inference, question, stub, tokens
+from harness import SLOW, call, document, documents_pb, in_one_process, inference, question, stub, tokens
 import grpc
 from shallow import shallow_model
 
@@ -18,6 +18,57 @@ Code = grpc.StatusCode
 # Lost workers, a lost coordinator, too much work, too late, cancelled by us.
 ALLOWED = {Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED}
 MODEL = shallow_model(4)
+
+
+# Each tenant's documents, in two stores: name -> recipe. An int4 capsule may continue with other tokens than the whole prompt.
+DOCUMENTS = {"exact": "full", "small": "full,format=int4"}
+DOCUMENT = document(LENGTHS[1], value="10001", seed=1)
+ADD = "sluice.v1.Documents.Add"
+may_answer = {}  # name -> the tokens that answers may have
+
+
+def add_document(channel, name, recipe, replicas, timeout):
+    asked = documents_pb.AddDocumentRequest(name=name, text=DOCUMENT, recipe=recipe, raw=True, replicas=replicas,
+                                            deadline_ms=int(timeout * 1000))
+    return list(stub(channel.unary_stream, ADD)(asked, timeout=timeout))[-1].document
+
+
+def asking(name):
+    return inference.GenerateRequest(document=name, text=question()[1:], max_new_tokens=N_TOKENS, ignore_eos=True)
+
+
+def add_documents(channel):
+    """Adds a tenant's documents and notes how they are answered before any fault."""
+    for name, recipe in DOCUMENTS.items():
+        give_up, made = time.monotonic() + 60 * SLOW, None
+        while made is None:
+            try:
+                made = add_document(channel, name, recipe, 2, 60 * SLOW)
+            except grpc.RpcError:  # on a busy machine a store can be late at the start
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(1)
+        assert len(made.stores) == 2, made
+        got = tokens(list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asking(name), timeout=60 * SLOW)))
+        may_answer.setdefault(name, [in_one_process(recipe, DOCUMENT + question(), N_TOKENS, MODEL)])
+        assert recipe != "full" or got == may_answer[name][0], (name, got)
+        may_answer[name].append(got)
+
+
+def check_documents(channel):
+    """Returns what is wrong with a tenant's documents when the faults are over."""
+    listed = {d.name: d for d in call(channel, "sluice.v1.Documents.List", documents_pb.ListDocumentsRequest()).documents}
+    wrong = [f"document {name} is gone" for name in DOCUMENTS if name not in listed]
+    for name in DOCUMENTS.keys() & listed.keys():
+        try:
+            got = tokens(list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asking(name), timeout=60 * SLOW)))
+        except grpc.RpcError as error:
+            got = error.details()
+        if got not in may_answer[name]:
+            wrong.append(f"document {name}: {got} is none of {may_answer[name]}")
+        if len(listed[name].stores) != 2:
+            wrong.append(f"document {name} is in {list(listed[name].stores)}")
+    return wrong
 
 
 class Counts:
@@ -50,7 +101,8 @@ class Client(threading.Thread):
     def __init__(self, number, rng, connect, texts, counts, stop):
         super().__init__(daemon=True, name=f"client-{number}")
         self.rng, self.connect, self.texts, self.counts, self.stop = rng, connect, texts, counts, stop
-        self.n_keys = 0
+        self.n_keys = self.n_documents = 0
+        self.wanted = None  # the tokens that the answer may have, unless one process answers the same request
 
     def run(self):
         while not self.stop.is_set():
@@ -67,17 +119,20 @@ class Client(threading.Thread):
         asked = inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=N_TOKENS, ignore_eos=True,
                                           deadline_ms=int(deadline_s * 1000))
         act = rng.choice([self.generate, self.generate, self.generate, self.converse, self.leave, self.submit_and_watch,
-                          self.submit_and_cancel])
+                          self.submit_and_cancel, self.ask_document, self.ask_document, self.add_and_ask])
+        self.wanted = None
         what = f"{act.__name__} {recipe} of {len(text)} bytes within {deadline_s} s"
         began = time.monotonic()
         try:
             got = act(channel, asked, deadline_s)
-            if got is not None and got != in_one_process(recipe, asked.text, N_TOKENS, MODEL):
+            if got is not None and got not in (self.wanted or [in_one_process(recipe, asked.text, N_TOKENS, MODEL)]):
                 self.counts.violation(f"{what}: tokens {got} are not those of one process")
             self.counts.count("right" if got is not None else "left")
         except grpc.RpcError as error:
             allowed = (error.code() in ALLOWED or error.code() == Code.NOT_FOUND and "there is no job" in error.details()
-                       or error.code() == Code.FAILED_PRECONDITION and "fits never" in error.details())  # by the workers that are left
+                       or error.code() == Code.FAILED_PRECONDITION and ("fits never" in error.details()  # by the workers that are left
+                                                                        or "are ready" in error.details()  # too few stores
+                                                                        or "has no room" in error.details()))
             if not allowed:
                 self.counts.violation(f"{what}: {error.code().name}: {error.details()}")
             self.counts.count(error.code().name)
@@ -107,6 +162,29 @@ class Client(threading.Thread):
             self.counts.violation(f"first turn of {asked.recipe}: tokens {first} are not those of one process")
         asked.text = next_turn(asked.text)
         return self.generate(channel, asked, max(give_up - time.monotonic(), 0.1))
+
+    def ask_document(self, channel, asked, deadline_s):
+        name = self.rng.choice(sorted(DOCUMENTS))
+        self.wanted, about = may_answer[name], asking(name)
+        about.deadline_ms = asked.deadline_ms
+        got = self.generate(channel, about, deadline_s)
+        self.counts.count("document")
+        return got
+
+    def add_and_ask(self, channel, asked, deadline_s):
+        """A document that comes and goes."""
+        give_up = time.monotonic() + deadline_s
+        self.n_documents += 1
+        name = f"{self.name}-{self.n_documents}"
+        try:
+            add_document(channel, name, "full", self.rng.choice([1, 2]), deadline_s)
+            self.wanted = may_answer["exact"]
+            return self.generate(channel, asking(name), max(give_up - time.monotonic(), 0.1))
+        finally:
+            try:
+                call(channel, "sluice.v1.Documents.Delete", documents_pb.DocumentRequest(name=name), 5)
+            except grpc.RpcError:  # it was not added, or stays until the end
+                pass
 
     def leave(self, channel, asked, deadline_s):
         events = stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asked, timeout=deadline_s)

@@ -109,6 +109,12 @@ PUBLIC ssize_t pread(int fd, void *data, size_t n, off_t at) {
     return real(fd, data, n, at);
 }
 
+PUBLIC int fsync(int fd) {
+    REAL(fsync, int, (int fd))
+    FAILING_DISK()
+    return real(fd);
+}
+
 PUBLIC int futimens(int fd, const struct timespec times[2]) {
     REAL(futimens, int, (int fd, const struct timespec times[2]))
     FAILING_DISK()

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -14,8 +15,9 @@ import tempfile
 import threading
 import time
 
-from harness import (BIN, MODEL, ROOT, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, inference, question, refused, request,
-                     run_tests, stub, tokens)
+from bend import Bend
+from harness import (BIN, MODEL, ROOT, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference, question,
+                     refused, request, run_tests, store_stats, stub, tokens)
 from test_gateway import Gateway, chatting_model
 from test_restart import Restarting
 import grpc
@@ -141,6 +143,99 @@ def test_a_document_is_not_evicted():
         eventually(lambda: not names(cluster.channel), 10, "the document ended at its time")
 
 
+def stores_of(channel, name):
+    return sorted(of(channel, "Get", name).stores)
+
+
+def pin(channel, name, **fields):
+    return call(channel, "sluice.v1.Documents.Pin", documents_pb.PinDocumentRequest(name=name, **fields))
+
+
+def n_jobs(cluster):
+    return len(cluster.list())
+
+
+def test_replicas_outlive_the_loss_of_a_store():
+    """A store that is lost, or comes back empty, gets the capsule from another store: no job reads the text again."""
+    with Cluster(kvstore=3) as cluster:
+        made, _ = add(cluster.channel, "gpl", replicas=2)
+        assert made.replicas == 2 and len(made.stores) == 2 and made.store == made.stores[0], made
+        # More and fewer stores afterwards.
+        assert pin(cluster.channel, "gpl", replicas=3).replicas == 3
+        eventually(lambda: len(stores_of(cluster.channel, "gpl")) == 3, 10, "the last store has a copy")
+        assert pin(cluster.channel, "gpl", replicas=1).replicas == 1
+        eventually(lambda: len(stores_of(cluster.channel, "gpl")) == 1, 10, "two stores forgot it")
+        made = pin(cluster.channel, "gpl", replicas=2, keep_ms=3600000)
+        assert abs(made.expires_ms / 1000 - time.time() - 3600) < 60 and not pin(cluster.channel, "gpl", keep_ms=0).expires_ms
+        eventually(lambda: len(stores_of(cluster.channel, "gpl")) == 2, 10, "a second store has a copy again")
+        said = refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: pin(cluster.channel, "gpl", replicas=4))
+        assert "4 stores should keep the document, and 3 are ready" in said, said
+        assert "keep_ms:" in refused([grpc.StatusCode.INVALID_ARGUMENT], lambda: pin(cluster.channel, "gpl", keep_ms=-1))
+        assert "no document" in refused([grpc.StatusCode.NOT_FOUND], lambda: pin(cluster.channel, "lpg", keep_ms=1))
+        lost, kept = of(cluster.channel, "Get", "gpl").stores
+        spare = ({"kvstore-0", "kvstore-1", "kvstore-2"} - {lost, kept}).pop()
+        before, listed = cluster.answer(asking("gpl"))[1], n_jobs(cluster)
+        cluster.kill(lost)
+        eventually(lambda: stores_of(cluster.channel, "gpl") == [kept], 15, "the loss is noticed")
+        finished, events = cluster.answer(asking("gpl"))
+        assert finished.statistics.n_reused_tokens >= made.n_tokens - 64 and tokens(events) == tokens(before), finished.statistics
+        eventually(lambda: stores_of(cluster.channel, "gpl") == sorted([kept, spare]), 20, "the third store has a copy")
+        assert n_jobs(cluster) == listed + 1, "a job has read the text again"
+        said = refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: add(cluster.channel, "more", document(5000, seed=2), replicas=3))
+        assert "3 stores should keep the document, and 2 are ready" in said, said
+        assert "replicas:" in refused([grpc.StatusCode.INVALID_ARGUMENT], lambda: add(cluster.channel, "more", replicas=9))
+        of(cluster.channel, "Delete", "gpl")
+        eventually(lambda: all(store_stats(w.info.rpc_address).forgotten >= 1 for w in cluster.workers().workers
+                               if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY), 10, "both stores forgot it")
+
+
+def reused(cluster, worker):
+    """Returns the reused tokens of each job that the prefill worker has finished."""
+    return [int(found) for found in re.findall(r"status=ok tokens=\d+ reused=(\d+)", cluster.processes[worker].errors())]
+
+
+def test_reading_goes_on_where_it_stopped():
+    text, other = document(16000), document(16000, seed=1)
+    arenas = {"prefill": ["--arena", "128M", "--checkpoint-after", "50ms"], "kvstore": ["--arena", "192M"], "decode": ["--arena", "64M"]}
+    at_once = in_one_process("full,format=int4", text + question())
+    with Restarting(prefill=2, worker_args=arenas) as cluster:
+        def adding(name, text, until):
+            """Begins to add a document; returns the call, and the worker that reads it, when more than `until` of it is read."""
+            stream = stub(cluster.channel.unary_stream, ADD)(documents_pb.AddDocumentRequest(name=name, text=text), timeout=120)
+            worker = None
+            for event in stream:
+                if event.reading.HasField("state") and "->" in event.reading.state.detail:
+                    worker = event.reading.state.detail.split(" ")[0]
+                progress = event.reading.prefill
+                if progress.tokens_done > until * progress.tokens_total > 0:
+                    return stream, worker
+            raise AssertionError("the text was read too soon")
+
+        # The worker is killed: another one goes on.
+        stream, first = adding("killed", text, 0.6)
+        cluster.kill(first)
+        made = list(stream)[-1].document
+        second = {"prefill-0": "prefill-1", "prefill-1": "prefill-0"}[first]
+        assert made.store == "kvstore-0" and len(reused(cluster, second)) == 1, made
+        print(f"worker killed: {reused(cluster, second)[0]} of {made.n_tokens} tokens not read again")
+        assert reused(cluster, second)[0] > 0.2 * made.n_tokens
+        _, events = cluster.answer(asking("killed"))
+        assert tokens(events) == at_once[:len(tokens(events))], "another answer than that of a text that was read at once"
+        stats = store_stats([w.info.rpc_address for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0])
+        assert stats.capsules <= 2, "a checkpoint is left"  # the document, and the question with it
+
+        # The coordinator is killed: the call fails, and when the client repeats it, the worker goes on.
+        stream, _ = adding("cut", other, 0.6)
+        cluster.down()
+        refused([grpc.StatusCode.UNAVAILABLE], list, stream)
+        cluster.up()
+        eventually(lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers) == 3, 20, "the workers are back")
+        assert names(cluster.channel) == ["killed"], "a document that was not added"
+        made, _ = add(cluster.channel, "cut", other)
+        print(f"coordinator killed: {reused(cluster, second)[-1]} of {made.n_tokens} tokens not read again")
+        assert reused(cluster, second)[-1] > 0.2 * made.n_tokens
+
+
 def test_what_is_refused_says_why_and_leaves_nothing():
     with certificates("client/acme/alice", "client/umbrella") as made, \
             Cluster(certificates=made, coordinator_args=["--max-documents", "2"]) as cluster, \
@@ -178,6 +273,14 @@ def test_what_is_refused_says_why_and_leaves_nothing():
         said = refused([grpc.StatusCode.FAILED_PRECONDITION], add, acme, "third")
         assert "both (" in said and "gpl (" in said and "--max-documents" in said, said
 
+        for method in ("Get", "Delete"):  # another tenant's names, and names that cannot be
+            refused([grpc.StatusCode.NOT_FOUND], of, umbrella, method, "both")
+            assert "name:" in refused(invalid, of, acme, method, "x/" * 5000)
+        refused([grpc.StatusCode.NOT_FOUND], lambda: pin(umbrella, "both", keep_ms=1))
+        assert "name:" in refused(invalid, lambda: pin(acme, "x" * 10000, keep_ms=1))
+        assert "no document" in refused([grpc.StatusCode.NOT_FOUND], lambda: list(stub(umbrella.unary_stream, "sluice.v1.Inference.Generate")(
+            asking("both"), timeout=20)))
+
         # A call that ends leaves no document; a document that is deleted while it is asked is answered about.
         of(acme, "Delete", "both")
         stream = stub(acme.unary_stream, ADD)(documents_pb.AddDocumentRequest(name="cut", text=document(14000, seed=7)), timeout=60)
@@ -192,6 +295,28 @@ def test_what_is_refused_says_why_and_leaves_nothing():
         events = list(watching)
         assert events[-1].finished.status_code == 0 and events[-1].finished.statistics.n_output_tokens == 100
         assert of(umbrella, "Get", "gpl").store == "kvstore-0", "another tenant's document went"
+
+
+def test_a_disk_that_fails_keeps_no_document_and_loses_none():
+    with tempfile.TemporaryDirectory(prefix="sluice-bend-") as folder, Restarting() as cluster:
+        bend, args = Bend(folder, "coordinator"), list(cluster.coordinator.args)
+        args[args.index("--listen") + 1] = cluster.coordinator.address
+        cluster.down()
+        cluster.coordinator = cluster._start("coordinator", args, bend.environment)
+        eventually(lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers) == 3, 20, "the workers are back")
+        add(cluster.channel, "kept")
+        with bend.bent("disk_fails", 1000):
+            failed = [grpc.StatusCode.UNAVAILABLE]
+            assert "document-" in refused(failed, add, cluster.channel, "lost", document(4000, seed=4))
+            assert "document-" in refused(failed, lambda: pin(cluster.channel, "kept", keep_ms=3600000))
+            assert names(cluster.channel) == ["kept"] and of(cluster.channel, "Get", "kept").expires_ms == 0
+        add(cluster.channel, "lost", document(4000, seed=4))
+        cluster.down()
+        cluster.up()
+        eventually(lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers) == 3, 20, "the workers are back")
+        assert names(cluster.channel) == ["kept", "lost"]
+        finished, _ = cluster.answer(asking("kept", "What else?"))
+        assert finished.statistics.n_reused_tokens > 1500, finished.statistics
 
 
 def sluice(cluster, *words, text=None):
@@ -434,10 +559,18 @@ def test_the_command():
         assert code == 0 and finished["statistics"]["n_reused_tokens"] >= shown["n_tokens"] - 64, (code, finished, err)
         code, out, _ = sluice(cluster, "run", "--doc", "gpl", "--question", *asked)
         assert code == 0 and json.loads(out.splitlines()[-1])["finished"]["text"] == finished["text"], out
-        code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
-        assert code == 1 and "is taken" in err, (code, err)
+        code, out, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
+        assert code == 0 and out.startswith("added gpl: "), "the same document, because the client may not know that it is there"
+        code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT[:-8])
+        assert code == 1 and "is taken, by another text" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "add", "a/b", "-", text=TEXT)
         assert code == 2 and "0x2f" in err, (code, err)
+        code, out, err = sluice(cluster, "doc", "keep", "gpl", "--for", "1h")
+        assert code == 0 and out.startswith("kept gpl: replicas 1, ends 20"), (code, out, err)
+        code, out, _ = sluice(cluster, "doc", "keep", "gpl", "--forever", "--replicas", "1")
+        assert code == 0 and out == "kept gpl: replicas 1, ends never\n", out
+        for words in (), ("--for", "1h", "--forever"):
+            assert sluice(cluster, "doc", "keep", "gpl", *words)[0] == 2
         code, out, _ = sluice(cluster, "doc", "rm", "gpl")
         assert code == 0 and out.startswith("removed gpl"), out
         code, _, err = sluice(cluster, "doc", "ask", "gpl", "Why?")
@@ -456,7 +589,7 @@ def delete(gateway, path):
 def test_http_and_chats():
     with chatting_model() as model, Cluster(model=model) as cluster, Gateway(cluster) as gateway:
         status, made = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})
-        assert status == 200 and made["object"] == "document" and made["id"] == "gpl" and made["chat"] and made["store"], made
+        assert status == 200 and made["replicas"] == 1 and made["stores"] == ["kvstore-0"] and made["object"] == "document" and made["id"] == "gpl" and made["chat"] and made["store"], made
         status, listed = gateway.get("/v1/documents")
         assert status == 200 and [d["id"] for d in json.loads(listed)["data"]] == ["gpl"], listed
         assert json.loads(gateway.get("/v1/documents/gpl")[1])["sha256"] == made["sha256"]
@@ -487,15 +620,29 @@ def test_http_and_chats():
         assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
         system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
         assert "first message" in gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "gpl", "messages": system})["message"]
-        assert gateway.refusal(409, "/v1/documents", {"name": "gpl", "text": TEXT})["type"] == "invalid_request_error"
+        assert gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})[1]["created"] == made["created"]
+        assert gateway.refusal(409, "/v1/documents", {"name": "gpl", "text": TEXT[:-8]})["type"] == "invalid_request_error"
         assert gateway.refusal(400, "/v1/documents", {"name": "a/b", "text": TEXT})["param"] == "name"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": 5})["param"] == "text"
+        assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 0})["param"] == "replicas"
+        assert "2 stores" in gateway.refusal(409, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 2})["message"]
         assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"
         assert gateway.get("/v1/documents/nope")[0] == 404 and delete(gateway, "/v1/documents/a%2Fb")[0] == 400
         status, gone = delete(gateway, "/v1/documents/gpl")
         assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405
+
+        # The text was read, and the store did not take it: prefill avoids a store for 10 s after it has lost it.
+        ready = lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers)
+        cluster.processes["kvstore-0"].signal(signal.SIGSTOP)
+        cluster.answer(request(1500, seed=77))
+        eventually(lambda: "not_kept=unreachable" in cluster.processes["prefill-0"].errors(), 10, "the copy failed")
+        cluster.processes["kvstore-0"].signal(signal.SIGCONT)
+        eventually(lambda: ready() == 3, 5, "the store is back")
+        refusal = gateway.refusal(507, "/v1/documents", {"name": "full", "text": document(5000, seed=8)})
+        assert "the text was read, but no store has its" in refusal["message"] and "unreachable" in refusal["message"], refusal
+        assert gateway.get("/v1/documents/full")[0] == 404
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 
 #include "base/options/describe.h"
 #include "base/similar.h"
+#include "client/cli/commands/cmd_doc_keep.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
 #include "client/cli/message_json.h"
@@ -29,6 +30,19 @@ static const char *time_text(int64_t ms, char buf[SL_UTC_BYTES]) {
         return "never";
     }
     sl_utc_text(ms, buf);
+    return buf;
+}
+
+// Lists the stores that have the document; the last ones are left out where the buffer ends.
+static const char *stores_text(const Sluice__V1__Document *document, char *buf, size_t n_buf) {
+    size_t n = 0;
+    buf[0] = '\0';
+    for (size_t i = 0; i < document->n_stores && n < n_buf; i++) {
+        n += (size_t)snprintf(buf + n, n_buf - n, "%s%s", i > 0 ? ", " : "", document->stores[i]);
+    }
+    if (document->n_stores < (size_t)document->replicas && n < n_buf) {
+        snprintf(buf + n, n_buf - n, " (%zu of %d)", document->n_stores, document->replicas);
+    }
     return buf;
 }
 
@@ -50,13 +64,16 @@ static void show(const Sluice__V1__Document *document, bool json) {
            document->other_model ? ": NOT the cluster's: delete the document, and add it again" : "");
     printf("capsule      %s%s\n", sl_format_bytes((double)document->capsule_bytes, capsule, sizeof capsule),
            document->reading ? ", being read" : "");
+    char stores[256];
     printf("store        %s%s\n",
-           document->store[0]      ? document->store
+           document->store[0]      ? stores_text(document, stores, sizeof stores)
            : document->other_model ? "none"
                                    : "none now: the cluster reads the text again, unless --salt-file is another one",
            !document->store[0] ? ""
            : document->on_disk ? ", in memory and on disk"
                                : ", in memory only");
+    printf("replicas     %d%s\n", document->replicas,
+           document->store[0] && document->n_stores < (size_t)document->replicas ? ": the others get a copy soon" : "");
     printf("added        %s\n", time_text(document->created_ms, created));
     printf("ends         %s\n", time_text(document->expires_ms, expires));
 }
@@ -76,7 +93,7 @@ static void print_done(const Sluice__V1__Document *document, const char *word, b
 struct add_config {
     struct sl_tool_config tool;
     const char *recipe;
-    int64_t keep_ms, deadline_ms;
+    int64_t keep_ms, deadline_ms, replicas;
     bool raw;
 };
 
@@ -87,6 +104,8 @@ static const struct sl_option add_options[] = {
      SL_FIELD(add_config, raw)},
     {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
      SL_FIELD(add_config, keep_ms), 0, 3.1536e11},
+    {"replicas", 0, SL_OPTION_INT, "1", "N", "stores that keep it, so that one may be lost",
+     SL_FIELD(add_config, replicas), 1, 8},
     {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the reading", SL_FIELD(add_config, deadline_ms), 1,
      604800000},
     SL_TOOL_OPTIONS,
@@ -146,6 +165,7 @@ static int add_text(const struct add_config *config, const char *name, const cha
     request.raw = config->raw;
     request.keep_ms = config->keep_ms;
     request.deadline_ms = config->deadline_ms;
+    request.replicas = (int32_t)config->replicas;
     struct sl_client *client;
     struct sl_error err = {0};
     int code;
@@ -208,13 +228,13 @@ static void print_table(const Sluice__V1__ListDocumentsReply *reply) {
     struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < reply->n_documents; i++) {
         const Sluice__V1__Document *document = reply->documents[i];
-        char bytes[32], ends[SL_UTC_BYTES];
+        char bytes[32], ends[SL_UTC_BYTES], stores[256];
         sl_table_add(&table, "%s", document->name);
         sl_table_add(&table, "%" PRId64 "\t%s\t%s\t%s", document->n_tokens,
                      sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes), document->recipe,
                      document->reading       ? "(being read)"
                      : document->other_model ? "(another model)"
-                     : document->store[0]    ? document->store
+                     : document->store[0]    ? stores_text(document, stores, sizeof stores)
                                              : "none");
         sl_table_add(&table, "%s\t%s", document->on_disk ? "yes" : "no", time_text(document->expires_ms, ends));
         sl_table_add(&table, "%s", document->tenant[0] ? document->tenant : "-");
@@ -393,6 +413,7 @@ static const struct {
     {"ask", "ask a question about a document", ask},
     {"export", "write a document to a file", sl_command_doc_export},
     {"import", "add a document from such a file", sl_command_doc_import},
+    {"keep", "change how long a document is kept, and in how many stores", sl_command_doc_keep},
     {"rm", "remove a document", rm},
 };
 

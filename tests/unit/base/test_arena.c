@@ -72,6 +72,32 @@ static void test_arena_hands_out_everything_in_one_block(void **state) {
     }
 }
 
+static void test_arena_foresees_what_freeing_would_give(void **state) {
+    (void)state;
+    struct sl_arena *arena = create(64 * UNIT), *more = NULL;
+    assert_int_equal(sl_arena_largest_if_freed(arena, NULL, 0), 64 * UNIT);
+    void *blocks[8];
+    for (int i = 0; i < 8; i++) {
+        blocks[i] = sl_arena_alloc(arena, 8 * UNIT);
+    }
+    assert_int_equal(sl_arena_largest_if_freed(arena, NULL, 0), 0);
+    void *apart[] = {blocks[6], blocks[0], blocks[3]}, *joined[] = {blocks[4], blocks[2], blocks[3], blocks[7]};
+    assert_int_equal(sl_arena_largest_if_freed(arena, apart, 3), 8 * UNIT);
+    assert_int_equal(sl_arena_largest_if_freed(arena, joined, 4), 24 * UNIT);
+    sl_arena_free(arena, blocks[5]); // a free block between two of them counts too
+    void *around[] = {blocks[4], blocks[6]};
+    assert_int_equal(sl_arena_largest_if_freed(arena, around, 2), 24 * UNIT);
+    assert_int_equal(stats(arena).largest_free_bytes, 8 * UNIT); // nothing was freed
+    blocks[5] = NULL;
+    for (int i = 0; i < 8; i++) {
+        sl_arena_free(arena, blocks[i]);
+    }
+    assert_int_equal(sl_arena_create(BASE + 0x10000000, 80 * UNIT, &more, NULL), SL_OK);
+    sl_arena_join(arena, &more);
+    assert_int_equal(sl_arena_largest_if_freed(arena, NULL, 0), 80 * UNIT);
+    sl_arena_destroy(&arena);
+}
+
 static void test_arena_survives_absurd_sizes(void **state) {
     (void)state;
     struct sl_arena *arena = create(64 * UNIT);
@@ -309,6 +335,7 @@ int main(void) {
         cmocka_unit_test(test_arena_hands_out_everything_in_one_block),
         cmocka_unit_test(test_arena_survives_absurd_sizes),
         cmocka_unit_test(test_arena_large_range_costs_little),
+        cmocka_unit_test(test_arena_foresees_what_freeing_would_give),
         cmocka_unit_test(test_arena_ignores_foreign_and_double_frees),
         cmocka_unit_test(test_arena_of_several_ranges),
         cmocka_unit_test(test_arena_high_water_is_kept_and_reset),

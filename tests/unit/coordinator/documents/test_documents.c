@@ -42,6 +42,11 @@ static struct sl_documents *open_registry(bool on_disk, int64_t max_documents, i
     return documents;
 }
 
+static int n_stores(struct sl_documents *documents, const struct sl_document *document) {
+    char stores[SL_MAX_HOLDERS][64];
+    return sl_documents_stores(documents, document, stores);
+}
+
 static struct sl_document *make(const char *tenant, const char *name, int64_t bytes) {
     struct sl_document *document = NULL;
     assert_int_equal(sl_document_create(tenant, name, "what is said", &document, NULL), SL_OK);
@@ -115,7 +120,7 @@ static void test_documents_a_name_is_its_tenants_and_taken_once(void **state) {
     assert_non_null(strstr(err.text, "another call is adding gpl"));
     assert_int_equal(sl_documents_finish(documents, first, &err), SL_OK);
     assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
-    assert_non_null(strstr(err.text, "gpl is taken, by a text of 12 bytes"));
+    assert_non_null(strstr(err.text, "gpl is taken, by the same text, but read under"));
     assert_int_equal(add(documents, "umbrella", "gpl", 10, &err), SL_OK); // another tenant's name is its own
     assert_int_equal(sl_documents_find(documents, "", "gpl", &found, &err), SL_ERR_NOT_FOUND);
     assert_int_equal(sl_documents_find(documents, "acme", "gpl", &found, &err), SL_OK);
@@ -173,26 +178,137 @@ static void test_documents_describe_what_stores_report(void **state) {
     struct sl_error err = {0};
     struct sl_documents *documents = open_registry(false, 4, 1000);
     struct sl_document *document = make("acme", "gpl", 120);
-    Sluice__V1__Document message;
-    char store[64];
+    struct sl_described_document described;
+    const Sluice__V1__Document *message = &described.message;
     assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
-    assert_false(sl_documents_where(documents, document, store));
-    sl_documents_describe(documents, document, 12, &message, store);
-    assert_true(message.reading);
-    assert_true(message.other_model); // the cluster's is 12
-    assert_string_equal(message.store, "");
+    assert_int_equal(n_stores(documents, document), 0);
+    sl_documents_describe(documents, document, 12, &described);
+    assert_true(message->reading);
+    assert_true(message->other_model); // the cluster's is 12
+    assert_string_equal(message->store, "");
     sl_documents_found(documents, document, "kvstore-3", 99, true); // not the one that was planned
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
-    sl_documents_describe(documents, document, 11, &message, store);
-    assert_false(message.reading);
-    assert_false(message.other_model);
-    assert_string_equal(message.store, "kvstore-3");
-    assert_true(message.on_disk);
-    assert_int_equal(message.capsule_bytes, 99);
+    sl_documents_describe(documents, document, 11, &described);
+    assert_false(message->reading);
+    assert_false(message->other_model);
+    assert_string_equal(message->store, "kvstore-3");
+    assert_true(message->on_disk);
+    assert_int_equal(message->capsule_bytes, 99);
+    sl_documents_found(documents, document, "kvstore-4", 99, false);
+    sl_documents_describe(documents, document, 11, &described);
+    assert_int_equal(message->n_stores, 2);
+    assert_string_equal(message->stores[1], "kvstore-4");
     sl_documents_found(documents, document, "kvstore-3", 0, false);
-    sl_documents_describe(documents, document, 11, &message, store);
-    assert_string_equal(message.store, "");
-    assert_false(message.on_disk);
+    sl_documents_describe(documents, document, 11, &described);
+    assert_string_equal(message->store, "kvstore-4");
+    assert_false(message->on_disk);
+    sl_documents_found(documents, document, "kvstore-4", 0, false);
+    sl_documents_describe(documents, document, 11, &described);
+    assert_string_equal(message->store, "");
+    for (int i = 0; i < SL_MAX_HOLDERS + 2; i++) { // more stores than are recorded
+        char name[16];
+        snprintf(name, sizeof name, "kvstore-%d", i);
+        sl_documents_found(documents, document, name, 99, false);
+    }
+    assert_int_equal(n_stores(documents, document), SL_MAX_HOLDERS);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+}
+
+// Returns whether the registry finds this document, and releases it.
+static bool is_found(struct sl_document *found, const struct sl_document *document) {
+    bool is = found == document;
+    sl_document_unref(&found);
+    return is;
+}
+
+static void test_documents_are_copied_until_enough_stores_have_them(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 4, 1000);
+    struct sl_document *document = make("acme", "gpl", 300), *same = make("acme", "gpx", 300);
+    int64_t ms = SL_NS_PER_MS, now_ns = sl_now_ns();
+    document->replicas = 2;
+    same->replicas = 2;
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_plan_store(documents, document, "kvstore-1", 599, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_documents_plan_store(documents, document, "kvstore-1", 600, &err), SL_OK);
+    assert_int_equal(add(documents, "acme", "other", 201, &err), SL_ERR_PRECONDITION); // 12 + 600 + 12 + 201 bytes fit
+    assert_null(sl_documents_short(documents, now_ns));                                // no store has it yet
+    sl_documents_found(documents, document, "kvstore-1", 0, false);
+    assert_false(sl_documents_are_told(documents, document));
+    sl_documents_found(documents, document, "kvstore-0", 300, false);
+    assert_true(sl_documents_are_told(documents, document));
+    assert_int_equal(sl_documents_check_room(documents, document, "kvstore-1", 600, &err),
+                     SL_OK); // room was kept for it
+    assert_null(sl_documents_excess(documents));
+    assert_true(is_found(sl_documents_short(documents, now_ns), document)); // its call waits for it
+    assert_null(sl_documents_short(documents, now_ns + SL_DOCUMENT_COPY_MS * ms - 1));
+    now_ns += SL_DOCUMENT_COPY_MS * ms;
+    assert_true(is_found(sl_documents_short(documents, now_ns), document)); // the copy failed
+    assert_null(sl_documents_short(documents, now_ns + 2 * SL_DOCUMENT_COPY_MS * ms - 1));
+    sl_documents_found(documents, document, "kvstore-1", 300, false);
+    assert_null(sl_documents_short(documents, INT64_MAX / 2));
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
+    sl_documents_found(documents, document, "kvstore-1", 0, false); // it may only have been restarted
+    assert_null(sl_documents_short(documents, sl_now_ns()));
+    now_ns = sl_now_ns() + 2 * SL_DOCUMENT_LOST_MS * ms;
+    assert_null(sl_documents_lost(documents, 11, now_ns)); // its text is not read again
+    assert_true(is_found(sl_documents_short(documents, now_ns), document));
+    sl_documents_found(documents, document, "kvstore-1", 300, false);
+    assert_null(sl_documents_excess(documents));
+    sl_documents_found(documents, document, "kvstore-2", 300, false); // a store came back
+    assert_true(is_found(sl_documents_excess(documents), document));
+    same->capsule_bytes = 0;
+    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_OK);
+    assert_null(sl_documents_excess(documents)); // it may be there for this one
+    assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
+    sl_document_unref(&document);
+    sl_document_unref(&same);
+    sl_documents_destroy(&documents);
+}
+
+static void test_documents_a_store_names_its_documents_to_operators(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 40, 100000);
+    assert_int_equal(add(documents, "acme", "one", 200, &err), SL_OK);
+    assert_int_equal(add(documents, "", "two", 250, &err), SL_OK);
+    assert_int_equal(add(documents, "", "three", 51, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "it holds two (250 bytes), one of acme (200 bytes). Delete"));
+    char name[SL_DOCUMENT_NAME_BYTES];
+    for (int i = 0; i < 20; i++) { // more than a message can name
+        snprintf(name, sizeof name, "a-long-name-%02d", i);
+        assert_int_equal(add(documents, "umbrella", name, 2, &err), SL_OK);
+    }
+    assert_int_equal(add(documents, "umbrella", "last", 20, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "a-long-name-00 (2 bytes), "));
+    assert_non_null(strstr(err.text, "16 more (32 bytes), 2 of other tenants (450 bytes). Delete one"));
+    sl_documents_destroy(&documents);
+}
+
+static void test_documents_a_second_text_under_a_name_is_refused(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 4, 1000);
+    struct sl_document *document = make("acme", "gpl", 120), *same = make("acme", "gpl", 120), *other = NULL;
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_null(sl_documents_find_same(documents, same)); // another call is still reading it
+    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_non_null(strstr(err.text, "another call is adding gpl now"));
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
+    assert_true(is_found(sl_documents_find_same(documents, same), document));
+    strcpy(same->recipe, "full");
+    assert_null(sl_documents_find_same(documents, same));
+    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_non_null(strstr(err.text, "by the same text, but read under full,format=int4 for texts"));
+    assert_int_equal(sl_document_create("acme", "gpl", "what was said", &other, NULL), SL_OK);
+    assert_null(sl_documents_find_same(documents, other));
+    assert_int_equal(sl_documents_begin(documents, other, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_non_null(strstr(err.text, "by another text: 12 bytes with SHA-256"));
+    assert_non_null(strstr(err.text, "this one has 13 bytes"));
+    sl_document_unref(&other);
+    sl_document_unref(&same);
     sl_document_unref(&document);
     sl_documents_destroy(&documents);
 }
@@ -217,6 +333,62 @@ static void test_documents_end_at_their_time_and_share_capsules(void **state) {
     sl_document_unref(&expired);
     sl_document_unref(&brief);
     sl_document_unref(&same);
+    sl_documents_destroy(&documents);
+}
+
+// Puts a folder where the only document's file was, which neither write nor unlink can replace.
+static void block_file(char path_out[512]) {
+    DIR *dir = opendir(folder.path);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        if (strncmp(entry->d_name, "document-", 9) == 0) {
+            snprintf(path_out, 512, "%s/%s", folder.path, entry->d_name);
+        }
+    }
+    closedir(dir);
+    assert_int_equal(unlink(path_out), 0);
+    assert_int_equal(mkdir(path_out, 0700), 0);
+}
+
+static void test_documents_pinned_later_obey_the_quota(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    char path[512] = "";
+    struct sl_documents *documents = open_registry(true, 4, 1000);
+    struct sl_document *document = make("acme", "gpl", 300);
+    document->expires_ms = 1000;
+    const struct sl_document_pin longer = {true, 5000, 0}, forever = {true, 0, 0}, three = {.replicas = 3},
+                                 four = {.replicas = 4}, one = {.replicas = 1};
+    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_pin(documents, document, &longer, &err), SL_ERR_PRECONDITION); // its call decides
+    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
+    assert_int_equal(sl_documents_pin(documents, document, &longer, &err), SL_OK);
+    assert_null(sl_documents_expired(documents, 4999));
+    assert_int_equal(sl_documents_pin(documents, document, &four, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "1212 bytes of capsule and text, and 0 bytes of documents, exceed the 1000"));
+    assert_int_equal(sl_documents_pin(documents, document, &three, &err), SL_OK);
+    assert_int_equal(document->expires_ms, 5000);                                    // as before
+    assert_int_equal(add(documents, "acme", "more", 80, &err), SL_ERR_PRECONDITION); // 912 bytes are held
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+
+    documents = open_registry(true, 4, 1000); // the change outlives the process
+    assert_int_equal(sl_documents_find(documents, "acme", "gpl", &document, &err), SL_OK);
+    assert_int_equal(document->replicas, 3);
+    assert_int_equal(document->expires_ms, 5000);
+    block_file(path); // what cannot be written does not change
+    assert_int_equal(sl_documents_pin(documents, document, &one, &err), SL_ERR_IO);
+    assert_int_equal(sl_documents_pin(documents, document, &forever, &err), SL_ERR_IO);
+    assert_int_equal(document->replicas, 3);
+    assert_int_equal(document->expires_ms, 5000);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(sl_documents_pin(documents, document, &forever, &err), SL_OK);
+    assert_null(sl_documents_expired(documents, INT64_MAX));
+    assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
+    assert_int_equal(sl_documents_pin(documents, document, &one, &err), SL_ERR_NOT_FOUND);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+    documents = open_registry(true, 4, 1000);
+    assert_int_equal(count(documents, NULL), 0); // the change did not bring it back
     sl_documents_destroy(&documents);
 }
 
@@ -271,19 +443,6 @@ static void test_documents_of_all_tenants_are_limited(void **state) {
     sl_documents_destroy(&documents);
 }
 
-// Puts a folder where the only document's file was, which neither write nor unlink can replace.
-static void block_file(char path_out[512]) {
-    DIR *dir = opendir(folder.path);
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        if (strncmp(entry->d_name, "document-", 9) == 0) {
-            snprintf(path_out, 512, "%s/%s", folder.path, entry->d_name);
-        }
-    }
-    closedir(dir);
-    assert_int_equal(unlink(path_out), 0);
-    assert_int_equal(mkdir(path_out, 0700), 0);
-}
-
 static void test_documents_a_failed_one_leaves_the_list(void **state) {
     (void)state;
     struct sl_error err = {0};
@@ -336,8 +495,11 @@ static void test_documents_survive_the_process(void **state) {
     (void)state;
     struct sl_error err = {0};
     struct sl_documents *documents = open_registry(true, 4, 1000);
-    struct sl_document *unfinished = make("acme", "later", 10), *found = NULL;
-    assert_int_equal(add(documents, "acme", "gpl", 120, &err), SL_OK);
+    struct sl_document *unfinished = make("acme", "later", 10), *kept = make("acme", "gpl", 120), *found = NULL;
+    kept->replicas = 3;
+    assert_int_equal(sl_documents_begin(documents, kept, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_finish(documents, kept, &err), SL_OK);
+    sl_document_unref(&kept);
     assert_int_equal(add(documents, "umbrella", "gpl", 130, &err), SL_OK);
     assert_int_equal(sl_documents_begin(documents, unfinished, "kvstore-0", ARENA, &err), SL_OK);
     sl_document_unref(&unfinished);
@@ -356,8 +518,8 @@ static void test_documents_survive_the_process(void **state) {
     assert_int_equal(found->first_key, 77);
     assert_int_equal(found->capsule_bytes, 120);
     assert_int_equal(found->created_ms, 5);
-    char store[64];
-    assert_false(sl_documents_where(documents, found, store)); // until a store reports it
+    assert_int_equal(n_stores(documents, found), 0); // until a store reports it
+    assert_int_equal(found->replicas, 3);
     assert_int_equal(sl_documents_remove(documents, found, &err), SL_OK);
     sl_document_unref(&found);
     sl_documents_destroy(&documents);
@@ -394,8 +556,12 @@ int main(void) {
         cmocka_unit_test(test_documents_a_name_is_its_tenants_and_taken_once),
         cmocka_unit_test(test_documents_a_full_tenant_and_a_full_store_say_what_they_hold),
         cmocka_unit_test(test_documents_describe_what_stores_report),
+        cmocka_unit_test(test_documents_are_copied_until_enough_stores_have_them),
+        cmocka_unit_test(test_documents_a_store_names_its_documents_to_operators),
+        cmocka_unit_test(test_documents_a_second_text_under_a_name_is_refused),
         cmocka_unit_test(test_documents_end_at_their_time_and_share_capsules),
         cmocka_unit_test(test_documents_that_are_lost_are_read_again_ever_later),
+        cmocka_unit_test_setup_teardown(test_documents_pinned_later_obey_the_quota, setup, teardown),
         cmocka_unit_test(test_documents_of_all_tenants_are_limited),
         cmocka_unit_test_setup_teardown(test_documents_a_failed_one_leaves_the_list, setup, teardown),
         cmocka_unit_test_setup_teardown(test_documents_survive_the_process, setup, teardown),

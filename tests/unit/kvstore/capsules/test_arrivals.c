@@ -28,8 +28,10 @@ static int setup(void **state) {
     open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, 0);
     assert_int_equal(sl_arrivals_create(&fixture->parts.room, NULL, &fixture->arrivals, NULL), SL_OK);
     make_prompt(&fixture->prompt, 1, 0, N_TOKENS);
-    fixture->keys = (struct sl_capsule_keys){
-        {11, 22, fixture->prompt.hashes.whole}, fixture->prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK};
+    fixture->keys = (struct sl_capsule_keys){.id = {11, 22, fixture->prompt.hashes.whole},
+                                             .hashes = fixture->prompt.prefixes,
+                                             .n_hashes = N_TOKENS / SL_PREFIX_BLOCK,
+                                             .stride = SL_PREFIX_BLOCK};
     fixture->capsule = make_capsule(fixture->parts.arena, &fixture->keys.id, N_TOKENS, false);
     fixture->capsule.body = calloc(1, fixture->capsule.body_bytes);
     *state = fixture;

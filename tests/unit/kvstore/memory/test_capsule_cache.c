@@ -47,23 +47,29 @@ static void make_tokens(int seed, int shared, int32_t *tokens) {
     }
 }
 
-/*
- * Shelve a capsule of N_TOKENS tokens. `evicting` leaves fewer slots than tokens.
- */
-static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting, struct sl_capsule_id *id_out) {
-    struct sl_capsule_id id = {11, 22, sl_prefix_hash(&salt, tokens, N_TOKENS)};
-    struct sl_capsule_bytes capsule = make_capsule(fixture->arena, &id, N_TOKENS, evicting);
+// Caches a capsule of n_tokens tokens under this id.
+static enum sl_status put_as(struct fixture *fixture, const int32_t *tokens, int64_t n_tokens, bool evicting,
+                             bool is_checkpoint, const struct sl_capsule_id *given) {
+    struct sl_capsule_id id = *given;
+    struct sl_capsule_bytes capsule = make_capsule(fixture->arena, &id, n_tokens, evicting);
     capsule.body = sl_arena_alloc(fixture->arena, capsule.body_bytes);
     assert_non_null(capsule.body);
     struct sl_hash128 hashes[N_TOKENS / SL_PREFIX_BLOCK];
-    int64_t n_hashes = sl_prefix_keys(&salt, tokens, N_TOKENS, hashes, N_TOKENS / SL_PREFIX_BLOCK);
-    *id_out = id;
-    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, SL_PREFIX_BLOCK};
+    int64_t n_hashes = sl_prefix_keys(&salt, tokens, n_tokens, hashes, N_TOKENS / SL_PREFIX_BLOCK);
+    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, SL_PREFIX_BLOCK, is_checkpoint};
     enum sl_status status = sl_capsule_cache_put(fixture->capsule_cache, &keys, &capsule, NULL);
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, fixture->arena);
     }
     return status;
+}
+
+/*
+ * Caches a capsule of N_TOKENS tokens. `evicting` leaves fewer slots than tokens.
+ */
+static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting, struct sl_capsule_id *id_out) {
+    *id_out = (struct sl_capsule_id){11, 22, sl_prefix_hash(&salt, tokens, N_TOKENS)};
+    return put_as(fixture, tokens, N_TOKENS, evicting, false, id_out);
 }
 
 static struct sl_stored *pin_prefix(struct fixture *fixture, const int32_t *tokens, int64_t n_tokens,
@@ -92,6 +98,37 @@ static void test_capsule_cache_finds_every_block_of_a_prefix(void **state) {
     assert_null(pin_prefix(fixture, tokens, 100, &covered));
     struct sl_capsule_id other = {11, 23, key.prefix_hash};
     assert_null(sl_capsule_cache_pin(fixture->capsule_cache, &other, &covered));
+}
+
+static void test_capsule_cache_a_longer_capsule_replaces_a_checkpoint(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[N_TOKENS], others[N_TOKENS];
+    int64_t covered, last = N_TOKENS - SL_PREFIX_BLOCK;
+    struct sl_capsule_id first = {11, 22, {{1}}}, second = {11, 22, {{2}}}, whole, other;
+    make_tokens(1, N_TOKENS, tokens);
+    make_tokens(2, SL_PREFIX_BLOCK, others);
+    // A checkpoint is found under its prefixes, not as a whole: its last block is read again.
+    assert_int_equal(put_as(fixture, tokens, last, false, true, &first), SL_OK);
+    assert_null(pin_prefix(fixture, tokens, last, &covered));
+    struct sl_stored *pinned = pin_prefix(fixture, tokens, last - SL_PREFIX_BLOCK, &covered);
+    assert_int_equal(covered, last - SL_PREFIX_BLOCK);
+    // Another prompt that begins in the same way leaves it there.
+    assert_int_equal(put(fixture, others, false, &other), SL_OK);
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &first));
+    // The next one replaces it, and the finished capsule that one; what is being fetched is freed afterwards.
+    assert_int_equal(put_as(fixture, tokens, N_TOKENS, false, true, &second), SL_OK);
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &first));
+    struct sl_capsule_cache_stats stats;
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.n_capsules, 3);
+    sl_capsule_cache_unpin(fixture->capsule_cache, pinned);
+    assert_int_equal(put(fixture, tokens, false, &whole), SL_OK);
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &second));
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.n_capsules, 2);
+    struct sl_stored *stored = pin_prefix(fixture, tokens, last, &covered);
+    assert_int_equal(stored->n_tokens, N_TOKENS);
+    sl_capsule_cache_unpin(fixture->capsule_cache, stored);
 }
 
 static void test_capsule_cache_an_evicting_capsule_is_found_only_whole(void **state) {
@@ -303,6 +340,7 @@ static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_capsule_cache_finds_every_block_of_a_prefix, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_a_longer_capsule_replaces_a_checkpoint, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_an_evicting_capsule_is_found_only_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_evicts_the_least_recently_used_and_never_a_pinned_one, setup,
                                         teardown),

@@ -52,7 +52,7 @@ static enum sl_status put(struct fixture *fixture, int seed, size_t n_hashes, st
     struct sl_capsule_bytes capsule = make_capsule(fixture->scratch, &id, N_TOKENS, false);
     enum sl_status status = sl_room_take_block(&parts->room, "test", capsule.body_bytes, &capsule.body, err);
     if (status == SL_OK) {
-        struct sl_capsule_keys keys = {id, hashes, n_hashes, 1};
+        struct sl_capsule_keys keys = {id, hashes, n_hashes, 1, false};
         status = sl_capsule_cache_put(parts->capsule_cache, &keys, &capsule, err);
     }
     if (status != SL_OK) {
@@ -145,9 +145,43 @@ static void test_room_full_of_what_is_in_use_refuses_and_counts(void **state) {
     assert_true(stats_of(parts).n_evicted >= 500);
 }
 
+// A block that memory in use leaves no place for is refused, and nothing is evicted for it in vain.
+static void test_room_evicts_nothing_for_a_block_that_cannot_be(void **state) {
+    struct fixture *fixture = *state;
+    struct parts *parts = &fixture->parts;
+    struct sl_stored *pinned[400];
+    int n = 0, n_pinned = 0;
+    int64_t covered;
+    struct sl_error err = {0};
+    while (stats_of(parts).n_evicted == 0) {
+        assert_int_equal(put(fixture, n++, 0, NULL), SL_OK);
+    }
+    for (int i = 0; i < n; i += 2) { // every second one is in use
+        struct sl_capsule_id id = id_of(i);
+        pinned[n_pinned] = sl_capsule_cache_pin(parts->capsule_cache, &id, &covered);
+        n_pinned += pinned[n_pinned] != NULL;
+    }
+    struct sl_capsule_cache_stats before = stats_of(parts);
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(parts->arena, &arena);
+    size_t bytes = arena.capacity_bytes / 3;
+    void *block = NULL;
+    assert_true(before.evictable_bytes + arena.capacity_bytes - arena.used_bytes > bytes);
+    assert_int_equal(sl_room_take_block(&parts->room, "test", bytes, &block, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "memory in use lies between"));
+    assert_int_equal(stats_of(parts).n_evicted, before.n_evicted);
+    while (n_pinned > 0) {
+        sl_capsule_cache_unpin(parts->capsule_cache, pinned[--n_pinned]);
+    }
+    assert_int_equal(sl_room_take_block(&parts->room, "test", bytes, &block, &err), SL_OK);
+    assert_true(stats_of(parts).n_evicted > before.n_evicted);
+    sl_arena_free(parts->arena, block);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_room_metadata_is_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_room_evicts_nothing_for_a_block_that_cannot_be, setup, teardown),
         cmocka_unit_test_setup_teardown(test_room_pinned_metadata_is_refused_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_room_full_of_what_is_in_use_refuses_and_counts, setup, teardown),
     };

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see copies.h.
+#include "coordinator/documents/copies.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "coordinator/workers/stores.h"
+#include "net/rpc/rpc.h"
+#include "proto/methods.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define LOOK_MS        100
+#define CALL_MS        2000
+#define LOOKUP_MS      60000 // the source may have to read its disk
+#define FETCH_MS       30000 // and on a slow network:
+#define FETCH_BYTES_MS 50000
+#define STEP_MS        250 // between checks whether the thread has to end
+
+struct sl_document_copies {
+    struct sl_documents *documents;
+    struct sl_registry *registry;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool stopping;                                 // under the mutex
+    struct sl_ranked_store stores[SL_MAX_WORKERS]; // the thread's
+};
+
+static bool is_stopping(struct sl_document_copies *copies) {
+    pthread_mutex_lock(&copies->mutex);
+    bool stopping = copies->stopping;
+    pthread_mutex_unlock(&copies->mutex);
+    return stopping;
+}
+
+// ---- one copy -------------------------------------------------------------------------------------------------------
+
+struct copy {
+    struct sl_document_copies *copies;
+    const struct sl_document *document;
+    struct sl_worker *source, *target; // a reference each
+    Sluice__V1__LookupReply *found;    // the source's pin
+    Sluice__V1__Grant *grant;          // of the target's memory
+};
+
+static struct sl_worker *find_store(const struct copy *copy, const char *name) {
+    return sl_registry_find(copy->copies->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, name, NULL);
+}
+
+static bool is_among(char (*names)[64], int n_names, const char *name) {
+    while (n_names > 0 && strcmp(names[n_names - 1], name) != 0) {
+        n_names--;
+    }
+    return n_names > 0;
+}
+
+// Chooses a store that has the capsule, and the first store in the order that does not, and has room for it.
+static enum sl_status choose(struct copy *copy, struct sl_error *err) {
+    struct sl_document_copies *copies = copy->copies;
+    char holders[SL_MAX_HOLDERS][64];
+    int n_holders = sl_documents_stores(copies->documents, copy->document, holders);
+    int n_stores = sl_stores_rank(copies->registry, copy->document->first_key, copies->stores);
+    enum sl_status status = sl_fail(err, SL_ERR_PRECONDITION, "no further store is ready");
+    for (int i = 0; i < n_holders && copy->source == NULL; i++) {
+        copy->source = find_store(copy, holders[i]);
+    }
+    for (int i = 0; i < n_stores && copy->target == NULL; i++) {
+        const struct sl_ranked_store *store = &copies->stores[i];
+        if (is_among(holders, n_holders, store->name)) {
+            continue;
+        }
+        status = sl_documents_check_room(copies->documents, copy->document, store->name, store->arena_bytes, err);
+        copy->target = status == SL_OK ? find_store(copy, store->name) : NULL;
+    }
+    if (copy->target == NULL) {
+        return status != SL_OK ? status : sl_fail(err, SL_ERR_PEER_LOST, "no further store is ready");
+    }
+    return copy->source != NULL ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "the store that has it is lost");
+}
+
+// Renews the lease of the target's memory. The pin lasts while the source ships. If this fails, the ship fails too.
+static void renew(const struct copy *copy) {
+    Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
+    request.lease_id = copy->grant->lease_id;
+    (void)sl_rpc_unary(sl_worker_channel(copy->target), &sl_method_store_renew, &request.base,
+                       sl_deadline_in_ms(CALL_MS), NULL, NULL, NULL);
+}
+
+// Makes a call with one reply, which the thread can give up. Meanwhile the target's lease, if there is one, is renewed.
+static enum sl_status ask(const struct copy *copy, struct sl_worker *store, const struct sl_rpc_method *method,
+                          const ProtobufCMessage *request, int64_t limit_ms, ProtobufCMessage **reply_out,
+                          struct sl_error *err) {
+    struct sl_rpc_stream *stream;
+    enum sl_status status =
+        sl_rpc_stream_open(sl_worker_channel(store), method, request, sl_deadline_in_ms(limit_ms), NULL, &stream, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    while ((status = sl_rpc_stream_next(stream, STEP_MS, reply_out, err)) == SL_AGAIN) {
+        if (is_stopping(copy->copies)) {
+            status = sl_fail(err, SL_ERR_CANCELLED, "the coordinator stops");
+            break;
+        }
+        if (sl_worker_is_lost(copy->source) || sl_worker_is_lost(copy->target)) {
+            status = sl_fail(err, SL_ERR_PEER_LOST, "one of the two stores was lost");
+            break;
+        }
+        if (copy->grant != NULL) {
+            renew(copy);
+        }
+    }
+    sl_rpc_stream_close(&stream);
+    return status;
+}
+
+static enum sl_status look_up(struct copy *copy, struct sl_error *err) {
+    const struct sl_document *document = copy->document;
+    Sluice__V1__PrefixKey key = SLUICE__V1__PREFIX_KEY__INIT, *keys[] = {&key};
+    key.n_tokens = document->capsule_tokens;
+    key.hash.data = (uint8_t *)document->capsule.prefix_hash.bytes;
+    key.hash.len = sizeof document->capsule.prefix_hash;
+    Sluice__V1__LookupRequest request = SLUICE__V1__LOOKUP_REQUEST__INIT;
+    request.model_fingerprint = document->capsule.model_fingerprint;
+    request.recipe_fingerprint = document->capsule.recipe_fingerprint;
+    request.prefixes = keys;
+    request.n_prefixes = 1;
+    request.want_prefixes = true;
+    enum sl_status status = ask(copy, copy->source, &sl_method_store_lookup, &request.base, LOOKUP_MS,
+                                (ProtobufCMessage **)&copy->found, err);
+    if (status == SL_OK && copy->found->capsule_tokens != document->capsule_tokens) { // only a longer one is left
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "it does not have the capsule any more");
+    }
+    return status;
+}
+
+static enum sl_status reserve(struct copy *copy, struct sl_error *err) {
+    Sluice__V1__StoreKey key = sl_document_store_key(copy->document);
+    Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
+    request.key = &key;
+    request.capsule_bytes = copy->found->capsule_bytes;
+    request.prefix_tokens = copy->found->prefix_tokens;
+    request.prefixes = copy->found->prefixes;
+    return sl_rpc_unary(sl_worker_channel(copy->target), &sl_method_store_reserve, &request.base,
+                        sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)&copy->grant, err);
+}
+
+static enum sl_status fetch(struct copy *copy, struct sl_error *err) {
+    Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
+    request.lease_id = copy->found->lease_id;
+    request.destination = copy->grant;
+    ProtobufCMessage *reply = NULL;
+    enum sl_status status = ask(copy, copy->source, &sl_method_store_fetch, &request.base,
+                                FETCH_MS + copy->found->capsule_bytes / FETCH_BYTES_MS, &reply, err);
+    if (status == SL_OK) {
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    return status;
+}
+
+// Ends a lease; one that cannot be ended now ends by itself.
+static void release(struct sl_worker *store, char *lease_id) {
+    Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
+    request.lease_id = lease_id;
+    (void)sl_rpc_unary(sl_worker_channel(store), &sl_method_store_release, &request.base, sl_deadline_in_ms(CALL_MS),
+                       NULL, NULL, NULL);
+}
+
+static enum sl_status transfer(struct copy *copy, struct sl_error *err) {
+    enum sl_status status = choose(copy, err);
+    status = status == SL_OK ? look_up(copy, err) : status;
+    if (status == SL_OK) {
+        status = reserve(copy, err);
+    }
+    if (status == SL_OK) {
+        status = fetch(copy, err);
+        if (status != SL_OK) {
+            release(copy->target, copy->grant->lease_id);
+        }
+    }
+    return status == SL_ERR_EXISTS ? SL_OK : status; // the keeper finds it there
+}
+
+static void cleanup(struct copy *copy) {
+    if (copy->found != NULL) {
+        release(copy->source, copy->found->lease_id);
+        protobuf_c_message_free_unpacked(&copy->found->base, NULL);
+    }
+    if (copy->grant != NULL) {
+        protobuf_c_message_free_unpacked(&copy->grant->base, NULL);
+    }
+    sl_worker_unref(&copy->source);
+    sl_worker_unref(&copy->target);
+}
+
+static void copy_one(struct sl_document_copies *copies, const struct sl_document *document) {
+    struct copy copy = {.copies = copies, .document = document};
+    struct sl_error err = {0};
+    enum sl_status status = transfer(&copy, &err);
+    const char *source = copy.source != NULL ? sl_worker_name(copy.source) : "",
+               *target = copy.target != NULL ? sl_worker_name(copy.target) : "";
+    if (status == SL_OK) {
+        sl_log_info("documents", "%s was copied from %s to %s", document->name, source, target);
+    } else if (status != SL_ERR_CANCELLED) {
+        sl_log_warn("documents", "%s was not copied%s%s%s%s: %s", document->name, source[0] ? " from " : "", source,
+                    target[0] ? " to " : "", target, err.text);
+    }
+    cleanup(&copy);
+}
+
+// ---- too many copies ------------------------------------------------------------------------------------------------
+
+static void drop_one(struct sl_document_copies *copies, struct sl_document *document) {
+    char holders[SL_MAX_HOLDERS][64];
+    int n_holders = sl_documents_stores(copies->documents, document, holders);
+    int i = sl_stores_rank(copies->registry, document->first_key, copies->stores) - 1;
+    while (i >= 0 && !is_among(holders, n_holders, copies->stores[i].name)) {
+        i--;
+    }
+    struct sl_worker *store =
+        i >= 0 ? sl_registry_find(copies->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, copies->stores[i].name, NULL)
+               : NULL;
+    if (store == NULL) {
+        return;
+    }
+    Sluice__V1__StoreKey key = sl_document_store_key(document);
+    Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
+    request.key = &key;
+    struct sl_error err = {0};
+    if (sl_rpc_unary(sl_worker_channel(store), &sl_method_store_forget, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
+                     NULL, &err) == SL_OK) {
+        sl_log_info("documents", "%s was dropped from %s, which is one store too many", document->name,
+                    sl_worker_name(store));
+        sl_documents_found(copies->documents, document, sl_worker_name(store), 0, false);
+    } else {
+        sl_log_debug("documents", "%s was not dropped from %s: %s", document->name, sl_worker_name(store), err.text);
+    }
+    sl_worker_unref(&store);
+}
+
+// ---- the thread -----------------------------------------------------------------------------------------------------
+
+static void *copies_main(void *arg) {
+    struct sl_document_copies *copies = arg;
+    pthread_mutex_lock(&copies->mutex);
+    while (!copies->stopping) {
+        pthread_mutex_unlock(&copies->mutex);
+        struct sl_document *document = sl_documents_short(copies->documents, sl_now_ns());
+        if (document != NULL) {
+            copy_one(copies, document);
+            sl_document_unref(&document);
+        }
+        document = sl_documents_excess(copies->documents);
+        if (document != NULL) {
+            drop_one(copies, document);
+            sl_document_unref(&document);
+        }
+        pthread_mutex_lock(&copies->mutex);
+        if (!copies->stopping) {
+            sl_cond_wait_until(&copies->changed, &copies->mutex, sl_deadline_in_ms(LOOK_MS));
+        }
+    }
+    pthread_mutex_unlock(&copies->mutex);
+    return NULL;
+}
+
+enum sl_status sl_document_copies_start(struct sl_documents *documents, struct sl_registry *registry,
+                                        struct sl_document_copies **copies_out, struct sl_error *err) {
+    struct sl_document_copies *copies = calloc(1, sizeof *copies);
+    if (copies == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to copy documents");
+    }
+    copies->documents = documents;
+    copies->registry = registry;
+    pthread_mutex_init(&copies->mutex, NULL);
+    sl_cond_init(&copies->changed);
+    enum sl_status status = sl_thread_start("doc-copies", copies_main, copies, &copies->thread, err);
+    if (status != SL_OK) {
+        pthread_cond_destroy(&copies->changed);
+        pthread_mutex_destroy(&copies->mutex);
+        free(copies);
+        return status;
+    }
+    *copies_out = copies;
+    return SL_OK;
+}
+
+void sl_document_copies_stop(struct sl_document_copies **copies_inout) {
+    struct sl_document_copies *copies = *copies_inout;
+    if (copies == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&copies->mutex);
+    copies->stopping = true;
+    pthread_cond_signal(&copies->changed);
+    pthread_mutex_unlock(&copies->mutex);
+    pthread_join(copies->thread, NULL);
+    pthread_cond_destroy(&copies->changed);
+    pthread_mutex_destroy(&copies->mutex);
+    free(copies);
+    *copies_inout = NULL;
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see quota.h.
+#include "coordinator/documents/quota.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/documents/documents.h"
+
+// A list of documents for an error message: those that fit, and how many more there are.
+struct names {
+    char text[208];
+    size_t n;
+    bool with_tenants;
+    int64_t n_more, more_bytes;
+};
+#define MORE_BYTES 96 // for the numbers of those that do not fit, and of other tenants
+
+static void add_text(struct names *names, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    int n = vsnprintf(names->text + names->n, sizeof names->text - names->n, format, values);
+    va_end(values);
+    names->n += n > 0 ? (size_t)n : 0;
+    names->n = names->n < sizeof names->text ? names->n : sizeof names->text - 1;
+}
+
+static void add_name(struct names *names, const struct sl_document *document) {
+    char name[SL_TENANT_BYTES + SL_DOCUMENT_NAME_BYTES + 48];
+    bool of_tenant = names->with_tenants && document->tenant[0] != '\0';
+    if (names->n_more > 0) {
+        names->n_more++;
+        names->more_bytes += document->capsule_bytes;
+        return;
+    }
+    int n = snprintf(name, sizeof name, "%s%s%s%s (%" PRId64 " bytes)", names->n > 0 ? ", " : "", document->name,
+                     of_tenant ? " of " : "", of_tenant ? document->tenant : "", document->capsule_bytes);
+    if (names->n + (size_t)n + MORE_BYTES > sizeof names->text) {
+        names->n_more++;
+        names->more_bytes += document->capsule_bytes;
+        return;
+    }
+    add_text(names, "%s", name);
+}
+
+static void end_names(struct names *names) {
+    if (names->n_more > 0) {
+        add_text(names, "%s%" PRId64 " more (%" PRId64 " bytes)", names->n > 0 ? ", " : "", names->n_more,
+                 names->more_bytes);
+    }
+}
+
+// Returns what counts against a tenant's quota: the capsule in all stores, and the text.
+static int64_t held_bytes(const struct sl_document *document, int replicas) {
+    return replicas * document->capsule_bytes + (int64_t)document->text_bytes;
+}
+
+enum sl_status sl_document_quota_check_bytes(const struct sl_document_quota *quota, const struct sl_document *document,
+                                             int replicas, struct sl_error *err) {
+    int64_t n = 0, bytes = 0, own_bytes = held_bytes(document, replicas);
+    struct names names = {.n = 0};
+    for (const struct sl_document *one = quota->first; one != NULL; one = one->next) {
+        if (one != document && strcmp(one->tenant, document->tenant) == 0) {
+            n++;
+            bytes += held_bytes(one, one->replicas);
+            add_name(&names, one);
+        }
+    }
+    end_names(&names);
+    return own_bytes <= quota->max_bytes - bytes
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PRECONDITION,
+                         "%" PRId64 " bytes of capsule and text, and %" PRId64
+                         " bytes of documents, exceed the %" PRId64 " allowed (--document-bytes)%s%s",
+                         own_bytes, bytes, quota->max_bytes, n > 0 ? ": delete one of " : "", names.text);
+}
+
+enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, const struct sl_document *document,
+                                       struct sl_error *err) {
+    int64_t n = 0;
+    struct names names = {.n = 0};
+    for (const struct sl_document *one = quota->first; one != NULL; one = one->next) {
+        if (strcmp(one->tenant, document->tenant) == 0) {
+            n++;
+            add_name(&names, one);
+        }
+    }
+    end_names(&names);
+    if (n >= quota->max_documents) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "%" PRId64 " documents are the most allowed (--max-documents)%s%s",
+                       quota->max_documents, n > 0 ? ": delete one of " : "", names.text);
+    }
+    if (quota->n_documents >= SL_MAX_DOCUMENTS) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "all tenants together have %" PRId64 " documents, the most of a cluster%s%s", quota->n_documents,
+                       n > 0 ? ": delete one of " : "", names.text);
+    }
+    return sl_document_quota_check_bytes(quota, document, document->replicas, err);
+}
+
+enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quota, const struct sl_document *document,
+                                             const char *store, int64_t arena_bytes, struct sl_error *err) {
+    int64_t bytes = 0, n_others = 0, others_bytes = 0, most = arena_bytes / SL_DOCUMENTS_SHARE;
+    bool is_operator = document->tenant[0] == '\0';
+    struct names names = {.with_tenants = is_operator};
+    for (const struct sl_document *one = quota->first; one != NULL; one = one->next) {
+        if (one != document && sl_document_holder(one, store) != NULL) {
+            bool is_named = is_operator || strcmp(one->tenant, document->tenant) == 0;
+            bytes += one->capsule_bytes;
+            n_others += !is_named;
+            others_bytes += is_named ? 0 : one->capsule_bytes;
+            if (is_named) {
+                add_name(&names, one);
+            }
+        }
+    }
+    end_names(&names);
+    if (document->capsule_bytes <= most - bytes) {
+        return SL_OK;
+    }
+    if (n_others > 0) {
+        add_text(&names, "%s%" PRId64 " of other tenants (%" PRId64 " bytes)", names.n > 0 ? ", " : "", n_others,
+                 others_bytes);
+    }
+    return sl_fail(err, SL_ERR_PRECONDITION,
+                   "store %s has no room for %" PRId64 " bytes: half of its arena, %" PRId64
+                   " bytes, may be documents; it holds %s. Delete one, or give the store a larger --arena",
+                   store, document->capsule_bytes, most, names.n > 0 ? names.text : "none");
+}

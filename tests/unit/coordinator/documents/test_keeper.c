@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Telling the stores: silent ones cost one deadline together. And the order of stores that documents rely on.
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/version.h"
+#include "coordinator/documents/keeper.h"
+#include "coordinator/workers/stores.h"
+#include "net/rpc/rpc.h"
+
+#define N_STORES 6
+
+struct fixture {
+    int listener; // connections are made, and nothing answers
+    struct sl_registry *registry;
+    struct sl_documents *documents;
+};
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof where;
+    fixture->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fixture->listener, (struct sockaddr *)&where, n), 0);
+    assert_int_equal(listen(fixture->listener, 64), 0);
+    assert_int_equal(getsockname(fixture->listener, (struct sockaddr *)&where, &n), 0);
+    struct sl_registry_config config = {.heartbeat_ms = 60000, .stall_ms = 60000};
+    assert_int_equal(sl_registry_create(&config, &fixture->registry, NULL), SL_OK);
+    struct sl_error err = {0};
+    for (int i = 0; i < N_STORES; i++) {
+        char name[16], address[32];
+        Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
+        snprintf(name, sizeof name, "kvstore-%d", i);
+        snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(where.sin_port));
+        info.name = name;
+        info.role = SLUICE__V1__WORKER_ROLE__KVSTORE;
+        info.rpc_address = address;
+        info.version = SL_VERSION;
+        info.arena_bytes = 1000 + i;
+        info.max_jobs = 2;
+        info.epoch = (uint64_t)i + 1;
+        assert_int_equal(sl_registry_register(fixture->registry, &info, sl_now_ns(), &err), SL_OK);
+    }
+    const struct sl_salt_secret secret = {true, {7}};
+    const struct sl_documents_config documents = {"", 10, 10000, &secret};
+    assert_int_equal(sl_documents_create(&documents, &fixture->documents, NULL), SL_OK);
+    *state = fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    sl_documents_destroy(&fixture->documents);
+    sl_registry_destroy(&fixture->registry);
+    close(fixture->listener);
+    free(fixture);
+    return 0;
+}
+
+static void count(void *arg) {
+    atomic_fetch_add((atomic_int *)arg, 1);
+}
+
+static void test_keeper_waits_once_for_all_silent_stores(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_document_keeper *keeper = NULL;
+    atomic_int n_rounds = 0;
+    assert_int_equal(sl_document_keeper_start(fixture->documents, fixture->registry, count, &n_rounds, &keeper, NULL),
+                     SL_OK);
+    int64_t began_ns = sl_now_ns();
+    sl_document_keeper_tell(keeper);
+    int64_t took_ms = (sl_now_ns() - began_ns) / SL_NS_PER_MS;
+    // The round under way at the call, and the one after it: a second each.
+    assert_in_range(took_ms, 900, N_STORES * 1000 / 2 + 900);
+    assert_in_range(atomic_load(&n_rounds), 1, 3);
+    sl_document_keeper_stop(&keeper);
+    assert_null(keeper);
+    sl_document_keeper_stop(&keeper);
+}
+
+static void test_stores_are_ranked_as_prompts_choose_them(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
+    char address[SL_ADDRESS_BYTES], names[2][64];
+    for (uint64_t key = 0; key < 20; key++) {
+        assert_int_equal(sl_stores_rank(fixture->registry, key, stores), N_STORES);
+        assert_int_equal(sl_registry_store_address(fixture->registry, key, address), stores[0].arena_bytes);
+        bool seen[N_STORES] = {false};
+        for (int i = 0; i < N_STORES; i++) {
+            seen[stores[i].arena_bytes - 1000] = true;
+        }
+        for (int i = 0; i < N_STORES; i++) {
+            assert_true(seen[i]); // each once
+        }
+        // The first store in the order that has the document is chosen; if none is ready, the store of any such prompt.
+        strcpy(names[0], stores[4].name);
+        strcpy(names[1], stores[2].name);
+        assert_int_equal(sl_stores_choose(fixture->registry, key, (const char(*)[64])names, 2, address),
+                         stores[2].arena_bytes);
+        strcpy(names[0], "kvstore-x");
+        assert_int_equal(sl_stores_choose(fixture->registry, key, (const char(*)[64])names, 1, address),
+                         stores[0].arena_bytes);
+        assert_int_equal(sl_stores_choose(fixture->registry, key, NULL, 0, address), stores[0].arena_bytes);
+    }
+    free(stores);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_keeper_waits_once_for_all_silent_stores, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stores_are_ranked_as_prompts_choose_them, setup, teardown),
+    };
+    sl_rpc_init();
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_rpc_shutdown();
+    return n_failed;
+}
