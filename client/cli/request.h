@@ -3,6 +3,8 @@
 // from them.
 #pragma once
 
+#include <stdio.h>
+
 #include "client/libsluice/sluice.h"
 #include "base/options/config.h"
 #include "proto/sluice/v1/inference.pb-c.h"
@@ -126,5 +128,7 @@ void sl_request_cleanup(struct sl_request *request);
 // Rejects a request with turns, because a cluster's jobs have none: SL_ERR_INVALID.
 enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err);
 
+// Reads a stream to its end, as sl_request_read_text() does; `name` is for messages.
+enum sl_status sl_request_read_stream(FILE *file, const char *name, char **text_out, struct sl_error *err);
 // Reads a whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
 enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);

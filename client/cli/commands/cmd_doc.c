@@ -13,13 +13,14 @@
 #include "base/options/describe.h"
 #include "base/similar.h"
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/doc_text.h"
 #include "client/cli/follow.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
 
-#define MAX_TEXT_BYTES    ((size_t)4000000) // the coordinator takes messages of 4 MiB
+#define CONVERT_MS        120000
 #define DEADLINE_SLACK_MS 15000 // the coordinator ends the job at its deadline, and then waits for the store
 
 // ---- one document ---------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ struct add_config {
     struct sl_tool_config tool;
     const char *recipe;
     int64_t keep_ms, deadline_ms;
-    bool raw;
+    bool raw, as_is;
 };
 
 static const struct sl_option add_options[] = {
@@ -85,6 +86,8 @@ static const struct sl_option add_options[] = {
      SL_FIELD(add_config, recipe)},
     {"raw", 0, SL_OPTION_FLAG, NULL, NULL, "for prompts that are texts, even if the model takes chats",
      SL_FIELD(add_config, raw)},
+    {"as-is", 0, SL_OPTION_FLAG, NULL, NULL, "convert nothing: for the source of an HTML page",
+     SL_FIELD(add_config, as_is)},
     {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
      SL_FIELD(add_config, keep_ms), 0, 3.1536e11},
     {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the reading", SL_FIELD(add_config, deadline_ms), 1,
@@ -96,8 +99,12 @@ static const struct sl_program add_program = {
     .name = "sluice doc add",
     .usage = "[options] NAME FILE",
     .summary = "Read a text once, and keep its compressed KV cache in a store under a name.\n"
-               "FILE - is standard input. The name is letters, digits, '.', '_' and '-', at most 64.",
-    .epilog = "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
+               "FILE is a text, a PDF, HTML, docx, odt, epub or rtf file, a folder of code, or -, standard input.\n"
+               "The name is letters, digits, '.', '_' and '-', at most 64.",
+    .epilog =
+        "pdftotext (package poppler-utils), w3m, lynx and pandoc extract the text of PDF, HTML and office files.\n"
+        "A folder is its text files, in order, each after a line with its path.\n"
+        "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
     .n_arguments_min = 2,
     .n_arguments_max = 2,
     SL_OPTIONS(add_options),
@@ -121,20 +128,6 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
 
 static bool stopped(void *arg) {
     return sl_signals_received(&((struct progress *)arg)->signals) > 0;
-}
-
-static enum sl_status read_document(const char *path, char **text_out, struct sl_error *err) {
-    char *text = NULL;
-    enum sl_status status = sl_request_read_text(path, &text, err);
-    if (status == SL_OK && strlen(text) > MAX_TEXT_BYTES) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s has %zu bytes, and a document at most %zu: split it", path,
-                         strlen(text), MAX_TEXT_BYTES);
-        free(text);
-    }
-    if (status == SL_OK) {
-        *text_out = text;
-    }
-    return status;
 }
 
 static int add_text(const struct add_config *config, const char *name, const char *text) {
@@ -181,7 +174,11 @@ static int add(int argc, char **argv) {
     }
     char *text = NULL;
     struct sl_error err = {0};
-    if (read_document(argv[first + 1], &text, &err) != SL_OK) {
+    struct sl_doc_source source = {.path = argv[first + 1],
+                                   .as_is = config.as_is,
+                                   .timeout_ms = CONVERT_MS,
+                                   .notes = config.tool.json ? NULL : stderr};
+    if (sl_doc_text_read(&source, &text, &err) != SL_OK) {
         return sl_tool_complain("doc add", &err);
     }
     code = add_text(&config, argv[first], text);
@@ -413,7 +410,37 @@ static void print_usage(FILE *file) {
     fprintf(file, "\n`sluice doc COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
 }
 
+// Returns how many words at argv[1] are options that all commands take, with their values: `sluice doc -c ADDRESS ls`.
+static int n_options_before(int argc, char **argv) {
+    int at = 1;
+    for (bool known = true; known && at < argc && argv[at][0] == '-';) {
+        const char *word = argv[at];
+        bool is_long = strncmp(word, "--", 2) == 0;
+        size_t n = is_long ? strcspn(word + 2, "=") : 1;
+        known = false;
+        for (size_t i = 0; i < sizeof tool_options / sizeof *tool_options && !known; i++) {
+            const struct sl_option *option = &tool_options[i];
+            known = is_long ? strlen(option->name) == n && strncmp(option->name, word + 2, n) == 0
+                            : option->letter != 0 && option->letter == word[1];
+            bool joined = is_long ? word[2 + n] == '=' : word[1] != '\0' && word[2] != '\0';
+            at += known ? (option->type == SL_OPTION_FLAG || joined ? 1 : 2) : 0;
+        }
+    }
+    return at - 1;
+}
+
+// Moves options that precede the command after it.
+static void move_options(int argc, char **argv) {
+    int n = n_options_before(argc, argv);
+    if (n > 0 && n + 1 < argc) {
+        char *command = argv[n + 1];
+        memmove(argv + 2, argv + 1, (size_t)n * sizeof *argv);
+        argv[1] = command;
+    }
+}
+
 int sl_command_doc(int argc, char **argv) {
+    move_options(argc, argv);
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_usage(stdout);
         return SL_EXIT_OK;
