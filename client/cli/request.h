@@ -69,7 +69,8 @@ struct sl_request_config {
         SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "of a chat: the system message before the prompt",  \
                       SL_FIELD(type, request.system)),                                                                 \
         SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",                                                 \
-                      "tokens to generate at most; without: a chat goes on to its answer's end, a text for 128",       \
+                      "tokens to generate at most; without: a chat goes on to its answer's end (with --doc: 1024), a " \
+                      "text for 128",                                                                                  \
                       SL_FIELD(type, request.max_new), 1, 1 << 20, SL_GIVEN(type, request.has_max_new)),               \
         SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
                       SL_FIELD(type, request.stop)),                                                                   \

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -217,6 +218,40 @@ def test_the_command():
         assert code == 1 and "no document gpl" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "sohw", "gpl")
         assert code == 2 and "did you mean show" in err, (code, err)
+
+
+def test_a_conversation_begins_with_a_document():
+    with chatting_model() as model, Cluster(model=model) as cluster:
+        def talk(lines, *words, code=0):
+            run = subprocess.run([os.path.join(BIN, "sluice"), "chat", "--coordinator", cluster.coordinator.address, "-n", "8", *words],
+                                 input="".join(line + "\n" for line in lines), text=True, capture_output=True, timeout=120)
+            assert run.returncode == code, run
+            return run
+
+        assert "no documents" in talk(["/doc"]).stdout
+        made, _ = add(cluster.channel, "gpl")
+        add(cluster.channel, "raw", document(3000, seed=3), raw=True)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "saved")
+            asked = question()[1:]
+            done = talk(["/doc gpl", asked, "And?", f"/save {saved}", "/doc", "/new", "/doc", "Hello?"], "--json")
+            with open(saved, encoding="utf-8") as file:
+                body = json.load(file)
+        assert body["document"] == "gpl" and body["messages"][0] == {"role": "user", "content": asked}, body
+        assert f"gpl: {made.n_tokens} tokens under full,format=int4" in done.stderr and "* gpl" in done.stderr and "  gpl" in done.stderr, done.stderr
+        first, second, other = (json.loads(line)["finished"] for line in done.stdout.splitlines())
+        whole, _ = cluster.answer(inference.GenerateRequest(recipe="full,format=int4", max_new_tokens=8, no_reuse=True, chat=inference.Chat(
+            messages=[inference.ChatMessage(role="user", content=TEXT + question())])))
+        assert first["text"] == whole.text, (first, whole)
+        for turn in (first, second):
+            assert int(turn["statistics"]["n_reused_tokens"]) >= made.n_tokens - 128, turn
+        assert int(second["statistics"]["n_prompt_tokens"]) - int(second["statistics"]["n_reused_tokens"]) < 64, second
+        assert int(other["statistics"]["n_prompt_tokens"]) < 64, other
+        for lines, words, says in [(["/doc nope"], (), "no document nope"), (["/doc raw"], (), "use `sluice chat --raw`"),
+                                   (["/doc gpl"], ("--raw",), "leave out --raw"), (["/doc gpl"], ("--system", "Be brief."), "leave out --system"),
+                                   (["Hi", "/doc gpl"], (), "/new first"), (["/doc gpl", "/recipe full"], (), "its own recipe")]:
+            assert says in talk(lines, *words, code=2).stderr, lines
+        assert "48213" in talk(["/doc raw", "One of the special magic numbers for lantern is: 48213. " + question()], "--raw").stdout
 
 
 def delete(gateway, path):

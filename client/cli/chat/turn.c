@@ -90,7 +90,8 @@ static bool stopped(void *arg) {
 
 static enum sl_status make_request(struct sl_chat_session *chat, struct sl_request *request, struct sl_error *err) {
     struct sl_request_config config = chat->config->request;
-    config.recipe = chat->recipe;
+    config.recipe = chat->document[0] ? "" : chat->recipe; // a document has its own
+    config.document = chat->document[0] ? chat->document : NULL;
     config.ship_at_most = 0; // the recipe contains it already
     config.label = "chat";
     enum sl_status status = sl_request_set_options(request, &config, err);
@@ -261,6 +262,7 @@ int sl_chat_ask(struct sl_chat_session *chat, const char *line) {
 
 void sl_chat_forget(struct sl_chat_session *chat) {
     sl_messages_clear(&chat->messages);
+    chat->document[0] = '\0';
     chat->n_turns = 0;
     if (chat->last) {
         sluice__v1__statistics__free_unpacked(chat->last, NULL);
