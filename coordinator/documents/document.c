@@ -78,4 +78,12 @@ void sl_document_describe(const struct sl_document *document, Sluice__V1__Docume
     message_out->store = (char *)(document->is_stored ? document->store : "");
     message_out->on_disk = document->is_stored && document->on_disk;
     message_out->reading = document->reading;
+    message_out->n_questions = document->n_questions;
+    message_out->saved_tokens = document->saved_tokens;
+    message_out->read_tokens = document->read_tokens;
+    message_out->read_ms = document->read_ms;
+    if (document->read_tokens > 0) {
+        message_out->saved_ms = (double)document->saved_tokens * document->read_ms / (double)document->read_tokens;
+    }
+    message_out->lost_points = (char *)sl_recipe_lost_points(document->recipe);
 }

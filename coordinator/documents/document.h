@@ -47,6 +47,8 @@ struct sl_document {
     int64_t capsule_bytes;   // as planned, until a store has it
     int64_t again_ns;        // while no store has it: when to read the text again; monotonic time
     int n_again;             // how often it was read again since a store last had it
+    int64_t read_tokens, n_questions, saved_tokens; // read_tokens: when it was added, in read_ms; 0: not known
+    double read_ms;
     struct sl_document *next; // in the registry; after the removal, of those that stores have to forget (keeper.c)
 };
 

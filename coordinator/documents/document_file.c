@@ -133,6 +133,8 @@ static enum sl_status make(const Sluice__V1__KeptDocument *kept, struct sl_docum
     document->capsule_bytes = described->capsule_bytes;
     document->created_ms = described->created_ms;
     document->expires_ms = described->expires_ms;
+    document->read_tokens = described->read_tokens;
+    document->read_ms = described->read_ms;
     *document_out = document;
     return SL_OK;
 }

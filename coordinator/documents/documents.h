@@ -74,6 +74,11 @@ bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_
 // Records what a store reports. capsule_bytes 0: it does not have the capsule.
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, bool on_disk);
+// Records how long the reading of the text took: n_tokens of it in ms on the prefill worker. A small part of the text
+// says nothing about the rate, and is not recorded.
+void sl_documents_measured(struct sl_documents *documents, struct sl_document *document, int64_t n_tokens, double ms);
+// Counts an answered question and its reused prompt tokens. Does nothing if there is no such document any more.
+void sl_documents_count(struct sl_documents *documents, const char *tenant, const char *name, int64_t n_reused);
 // Writes the name of the store that has the document's capsule; "" and false: none has it.
 bool sl_documents_where(struct sl_documents *documents, const struct sl_document *document, char store_out[64]);
 // Describes a document for a cluster with this model; store_out holds the store's name for the message.

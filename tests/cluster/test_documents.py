@@ -5,6 +5,7 @@ started; answers are those of the whole prompt; what is refused says why, and no
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -212,6 +213,29 @@ def test_the_command():
         assert code == 1 and "is taken" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "add", "a/b", "-", text=TEXT)
         assert code == 2 and "0x2f" in err, (code, err)
+        # Answers say what they cost, and the document what it saved.
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", *asked[:-1])
+        cost = re.fullmatch(r"(\d+) tokens read, (\d+) not read again; (\S+ \w+) shipped; first token after \d+ ms, \d+ ms in all\n", err)
+        assert code == 0 and out == finished["text"] + "\n" and cost, (code, out, err)
+        assert int(cost[1]) + int(cost[2]) == finished["statistics"]["n_prompt_tokens"] == int(cost[2]) + 1, err  # the whole prompt was stored
+        assert sluice(cluster, "doc", "ask", "gpl", "--quiet", *asked[:-1]) == (0, out, "")
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 4, 10, "four answers counted")
+        saved = of(cluster.channel, "Get", "gpl")
+        assert 4 * (saved.n_tokens - 64) <= saved.saved_tokens <= 4 * saved.n_tokens and saved.read_tokens >= saved.n_tokens - 1, saved
+        assert abs(saved.saved_ms - saved.saved_tokens * saved.read_ms / saved.read_tokens) < 1 and saved.read_ms > 0, saved
+        code, out, _ = sluice(cluster, "doc", "show", "gpl")
+        assert f"{saved.saved_tokens} tokens not read again for 4 questions: about" in out and "3.2 [0.5, 6.2] of 100 points" in out, out
+        # The same question with the text read again, in full.
+        whole, _ = cluster.answer(inference.GenerateRequest(text=TEXT + question(), recipe="full", max_new_tokens=12, stop=["."], no_reuse=True))
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", *asked[:-1])
+        assert code == 0 and out.splitlines() == [finished["text"], whole.text], (out, whole)
+        assert "0 not read again (not cached: off)" in err and "check: the answers are the same" in err, err
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", "--json", "--temperature", "2", "Say something.", "-n", "24")
+        *events, check = map(json.loads, out.splitlines())
+        first, second = (event["finished"] for event in events if "finished" in event)
+        assert check == {"check": {"same": first["text"] == second["text"]}}, check
+        assert first["statistics"]["sampling"]["seed"] == second["statistics"]["sampling"]["seed"], (first, second)
+        assert second["statistics"]["recipe"] == "full" and second["statistics"].get("n_reused_tokens", 0) == 0, second
         code, out, _ = sluice(cluster, "doc", "rm", "gpl")
         assert code == 0 and out.startswith("removed gpl"), out
         code, _, err = sluice(cluster, "doc", "ask", "gpl", "Why?")
@@ -282,7 +306,9 @@ def test_http_and_chats():
         status, reply = gateway.post("/v1/completions", {"prompt": "And?", "document": "raw", "max_tokens": 4})
         assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
         refusal = gateway.refusal(404, "/v1/chat/completions", {**chat, "document": "nope"})
-        assert refusal["param"] == "document" and "no document nope" in refusal["message"], refusal
+        assert refusal["param"] == "document" and "no document nope" in refusal["message"] and refusal["code"] == "document_not_found", refusal
+        refusal = gateway.refusal(400, "/v1/chat/completions", {**chat, "documents": ["gpl"]})
+        assert refusal["param"] == "documents" and "one document" in refusal["message"] and refusal["code"] == "400", refusal
         assert gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "raw"})["param"] == "document"
         assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
         system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
@@ -292,7 +318,17 @@ def test_http_and_chats():
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": 5})["param"] == "text"
         assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"
-        assert gateway.get("/v1/documents/nope")[0] == 404 and delete(gateway, "/v1/documents/a%2Fb")[0] == 400
+        status, reply = gateway.get("/v1/documents/nope")
+        assert status == 404 and json.loads(reply)["error"]["code"] == "document_not_found", reply
+        assert delete(gateway, "/v1/documents/a%2Fb")[0] == 400
+        # The same over HTTP.
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl"})
+        cost, usage = reply["sluice"], reply["usage"]
+        assert cost["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply
+        assert cost["read_tokens"] + cost["reused_tokens"] == usage["prompt_tokens"] and cost["capsule_bytes"] > 0 and cost["total_ms"] > 0, reply
+        eventually(lambda: json.loads(gateway.get("/v1/documents/gpl")[1])["questions"] == 3, 10, "three answers counted")
+        shown = json.loads(gateway.get("/v1/documents/gpl")[1])
+        assert shown["saved_tokens"] >= 3 * (made["n_tokens"] - 128) and shown["saved_ms"] > 0 and shown["lost_points"] == "3.2 [0.5, 6.2]", shown
         status, gone = delete(gateway, "/v1/documents/gpl")
         assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405

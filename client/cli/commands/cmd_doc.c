@@ -14,9 +14,8 @@
 #include "base/similar.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/doc_text.h"
-#include "client/cli/follow.h"
 #include "client/cli/message_json.h"
-#include "client/cli/request.h"
+#include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
 
@@ -31,6 +30,24 @@ static const char *time_text(int64_t ms, char buf[SL_UTC_BYTES]) {
     }
     sl_utc_text(ms, buf);
     return buf;
+}
+
+// Prints what the document saved so far, and what its recipe may lose.
+static void show_balance(const Sluice__V1__Document *document) {
+    printf("saved        %" PRId64 " tokens not read again for %" PRId64 " questions", document->saved_tokens,
+           document->n_questions);
+    if (document->saved_ms > 0) {
+        printf(": about %.1f s", document->saved_ms / 1000);
+    }
+    printf(", since the coordinator started\n");
+    if (strcmp(document->lost_points, "0") == 0) {
+        printf("lost         nothing: the recipe keeps the full cache\n");
+    } else if (document->lost_points[0]) {
+        printf("lost         %s of 100 points with models/demo (docs/quality.md); `sluice doc ask --check` compares\n",
+               document->lost_points);
+    } else {
+        printf("lost         not measured for this recipe; `sluice doc ask --check` compares\n");
+    }
 }
 
 static void show(const Sluice__V1__Document *document, bool json) {
@@ -58,6 +75,7 @@ static void show(const Sluice__V1__Document *document, bool json) {
            !document->store[0] ? ""
            : document->on_disk ? ", in memory and on disk"
                                : ", in memory only");
+    show_balance(document);
     printf("added        %s\n", time_text(document->created_ms, created));
     printf("ends         %s\n", time_text(document->expires_ms, expires));
 }
@@ -295,89 +313,6 @@ static int rm(int argc, char **argv) {
     return sl_tool_ask(&rm_program, argc, argv, &config, remove_one);
 }
 
-// ---- ask ------------------------------------------------------------------------------------------------------------
-
-struct ask_config {
-    struct sl_tool_config tool;
-    struct sl_request_config request;
-    bool quiet;
-};
-
-static const struct sl_option ask_options[] = {
-    {"max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",
-     "tokens to generate at most; without: 1024 in a chat, 128 after a text", SL_FIELD(ask_config, request.max_new), 1,
-     1 << 20, SL_GIVEN(ask_config, request.has_max_new)},
-    {"stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text", SL_FIELD(ask_config, request.stop)},
-    SL_SAMPLING_OPTIONS(ask_config),
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job", SL_FIELD(ask_config, request.deadline_ms), 1,
-     604800000},
-    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(ask_config, quiet)},
-    SL_TOOL_OPTIONS,
-};
-
-static const struct sl_program ask_program = {
-    .name = "sluice doc ask",
-    .usage = "[options] NAME QUESTION",
-    .summary = "Ask a question about a document. The text is not read again: see \"reused\" in the statistics.",
-    .epilog = "`sluice run --doc NAME` does the same with all options of `sluice run`.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 2,
-    .n_arguments_max = 2,
-    SL_OPTIONS(ask_options),
-};
-
-static int ask_question(const struct ask_config *config, struct sl_request *request, struct sl_signals *signals) {
-    struct sl_client *client;
-    int code;
-    if (!sl_tool_connect("doc ask", config->tool.coordinator, &config->tool.tls, &client, &code)) {
-        return code;
-    }
-    struct sl_follow follow = {.command = "doc ask",
-                               .coordinator = config->tool.coordinator,
-                               .json = config->tool.json,
-                               .quiet = config->quiet,
-                               .out = stdout,
-                               .err = stderr,
-                               .width = sl_terminal_width(STDERR_FILENO),
-                               .signals = signals};
-    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms + DEADLINE_SLACK_MS)};
-    struct sl_error err = {0};
-    char job_id[SL_JOB_ID_BYTES] = "";
-    sl_follow_attach(&follow, &watch);
-    enum sl_status status =
-        sl_request_ask(request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
-    if (status == SL_OK) {
-        status = sl_client_generate(client, &request->message, &watch, job_id, &err);
-    }
-    code = sl_follow_end(&follow, status, &err);
-    sl_tool_disconnect(&client);
-    return code;
-}
-
-static int ask(int argc, char **argv) {
-    struct ask_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&ask_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct sl_request request;
-    struct sl_signals signals;
-    struct sl_error err = {0};
-    config.request.document = argv[first];
-    config.request.prompt = argv[first + 1];
-    config.request.label = "";
-    if (sl_request_init(&request, &config.request, &err) != SL_OK) {
-        return sl_tool_complain("doc ask", &err);
-    }
-    if (sl_signals_init(&signals, &err) == SL_OK) {
-        code = ask_question(&config, &request, &signals);
-        sl_signals_cleanup(&signals);
-    } else {
-        code = sl_tool_complain("doc ask", &err);
-    }
-    sl_request_cleanup(&request);
-    return code;
-}
-
 // ---- the table ------------------------------------------------------------------------------------------------------
 
 static const struct {
@@ -387,7 +322,7 @@ static const struct {
     {"add", "read a text once, and keep it under a name", add},
     {"ls", "list documents", ls},
     {"show", "show a document", show_main},
-    {"ask", "ask a question about a document", ask},
+    {"ask", "ask a question about a document", sl_command_doc_ask},
     {"rm", "remove a document", rm},
 };
 

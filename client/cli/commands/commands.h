@@ -7,6 +7,7 @@ int sl_command_up(int argc, char **argv);
 int sl_command_down(int argc, char **argv);
 int sl_command_status(int argc, char **argv);
 int sl_command_doc(int argc, char **argv);
+int sl_command_doc_ask(int argc, char **argv);
 int sl_command_submit(int argc, char **argv);
 int sl_command_watch(int argc, char **argv);
 int sl_command_cancel(int argc, char **argv);
