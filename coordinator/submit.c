@@ -31,10 +31,10 @@ static void end_thread(struct sl_coordinator *coordinator) {
     pthread_mutex_unlock(&coordinator->mutex);
 }
 
-// Counts an answer for the document that it is about.
+// Counts an answer for the document that it is about, unless the text was read again on purpose.
 static void count_question(struct sl_coordinator *coordinator, struct sl_job *job) {
     int64_t n_reused = sl_job_statistics_lock(job)->n_reused_tokens;
-    bool answered = job->state == SLUICE__V1__JOB_STATE__DONE;
+    bool answered = job->state == SLUICE__V1__JOB_STATE__DONE && !job->spec.no_reuse;
     sl_job_statistics_unlock(job);
     if (answered) {
         sl_documents_count(coordinator->documents, job->spec.tenant, job->spec.document, n_reused);

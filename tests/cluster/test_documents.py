@@ -230,6 +230,7 @@ def test_the_command():
         code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", *asked[:-1])
         assert code == 0 and out.splitlines() == [finished["text"], whole.text], (out, whole)
         assert "0 not read again (not cached: off)" in err and "check: the answers are the same" in err, err
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 5, 10, "the question, without the check of its answer")
         code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", "--json", "--temperature", "2", "Say something.", "-n", "24")
         *events, check = map(json.loads, out.splitlines())
         first, second = (event["finished"] for event in events if "finished" in event)

@@ -33,6 +33,7 @@ struct sl_chat_config {
 struct sl_chat_turn {
     // Tokens before the answer; the part of them that was read for it; tokens of the answer
     int64_t n_context, n_read, n_written;
+    int64_t shipped_bytes;
     double ttft_ms, total_ms;
     const char *not_cached; // why nothing was reused (proto/kept.h); NULL: something was, or the worker does not say
 };

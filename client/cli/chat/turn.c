@@ -152,6 +152,7 @@ static void count(struct sl_chat_session *chat) {
     chat->turns[chat->n_turns++] = (struct sl_chat_turn){.n_context = s->n_prompt_tokens,
                                                          .n_read = s->n_prompt_tokens - s->n_reused_tokens,
                                                          .n_written = s->n_output_tokens,
+                                                         .shipped_bytes = s->capsule_bytes,
                                                          .ttft_ms = s->ttft_ms,
                                                          .total_ms = s->total_ms,
                                                          .not_cached = sl_not_cached_word(s->not_cached)};
@@ -160,9 +161,15 @@ static void count(struct sl_chat_session *chat) {
 static void tell_turn(const struct sl_chat_session *chat) {
     if (chat->n_turns > 0 && !chat->config->quiet && !chat->config->tool.json && sl_terminal_width(STDERR_FILENO) > 0) {
         const struct sl_chat_turn *turn = &chat->turns[chat->n_turns - 1];
-        fprintf(stderr, "[%lld of %lld tokens read%s%s, %lld written, the first after %.0f ms]\n",
+        char bytes[32], shipped[48] = "";
+        if (turn->shipped_bytes > 0) {
+            snprintf(shipped, sizeof shipped, ", %s shipped",
+                     sl_format_bytes((double)turn->shipped_bytes, bytes, sizeof bytes));
+        }
+        fprintf(stderr, "[%lld of %lld tokens read%s%s%s, %lld written, the first after %.0f ms, all after %.0f ms]\n",
                 (long long)turn->n_read, (long long)turn->n_context, turn->not_cached ? ", not cached: " : "",
-                turn->not_cached ? turn->not_cached : "", (long long)turn->n_written, turn->ttft_ms);
+                turn->not_cached ? turn->not_cached : "", shipped, (long long)turn->n_written, turn->ttft_ms,
+                turn->total_ms);
     }
 }
 

@@ -24,7 +24,7 @@
 #define LOOK_BYTES     ((size_t)65536) // at the beginning of a file, and at its end
 #define MAX_DATA_BYTES ((rlim_t)4 << 30)
 #define POLL_MS        5
-#define MAX_ARGUMENTS  10
+#define MAX_ARGUMENTS  12
 #define REASON_BYTES   200
 
 // ---- formats --------------------------------------------------------------------------------------------------------
@@ -109,7 +109,10 @@ static const struct program {
     const char *argv[MAX_ARGUMENTS];
 } programs[] = {
     {SL_DOC_PDF, "pdftotext", "poppler-utils", {"pdftotext", "-enc", "UTF-8", "-nopgbrk", "-", "-"}},
-    {SL_DOC_HTML, "w3m", "w3m", {"w3m", "-dump", "-cols", "120", "-T", "text/html", "-O", "UTF-8"}},
+    {SL_DOC_HTML,
+     "w3m",
+     "w3m",
+     {"w3m", "-dump", "-cols", "120", "-T", "text/html", "-O", "UTF-8", "-o", "meta_refresh=0"}},
     {SL_DOC_HTML,
      "lynx",
      "lynx",
