@@ -3,9 +3,12 @@
 """Documents: a text is read once and kept on purpose. Questions about it do not read it again, also after every process was killed and
 started; answers are those of the whole prompt; what is refused says why, and nothing else is lost."""
 import contextlib
+import hashlib
+import html
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -209,6 +212,24 @@ def test_the_command():
         assert code == 0 and finished["statistics"]["n_reused_tokens"] >= shown["n_tokens"] - 64, (code, finished, err)
         code, out, _ = sluice(cluster, "run", "--doc", "gpl", "--question", *asked)
         assert code == 0 and json.loads(out.splitlines()[-1])["finished"]["text"] == finished["text"], out
+        # A folder, and HTML, whose text a program extracts (tests/unit/cli/test_doc_text.c has the rest).
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("b.txt", TEXT[3000:]), ("a.txt", TEXT[:3000])):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            code, out, err = sluice(cluster, "doc", "add", "code", folder)
+            assert code == 0 and "2 text files; skipped: 0" in err, (code, out, err)
+            joined = f"==== a.txt ====\n{TEXT[:3000]}\n\n==== b.txt ====\n{TEXT[3000:]}".rstrip("\n") + "\n"
+            assert of(cluster.channel, "Get", "code").sha256 == hashlib.sha256(joined.encode()).hexdigest()
+            page = os.path.join(folder, "page")
+            with open(page, "w", encoding="utf-8") as file:
+                file.write(f"<!DOCTYPE html><html><body><pre>{html.escape(TEXT)}</pre></body></html>")
+            code, out, err = sluice(cluster, "doc", "add", "page", page)
+            if any(shutil.which(program) for program in ("w3m", "lynx", "pandoc")):
+                assert code == 0 and "page is HTML" in err and of(cluster.channel, "Get", "page").n_tokens > 1000, (code, out, err)
+            else:
+                assert code == 2 and "install the package w3m or lynx or pandoc" in err, (code, out, err)
+            assert sluice(cluster, "doc", "add", "source", "--as-is", page)[0] == 0
         code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
         assert code == 1 and "is taken" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "add", "a/b", "-", text=TEXT)

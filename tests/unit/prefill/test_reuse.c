@@ -17,7 +17,7 @@
 
 #define WHY(word) SLUICE__V1__NOT_CACHED__NOT_CACHED_##word
 
-// What the store and the others answer to one job, and what they were asked.
+// Says how the store and the others answer one job, and counts what they were asked.
 static struct {
     enum sl_status lookup, fetch, resume;
     int64_t match, capsule; // tokens; match 0: the whole prompt
