@@ -50,7 +50,7 @@ static bool is_html(const char *bytes, size_t n) {
     const char *at = bytes, *end = bytes + n;
     at += begins(at, n, "\xef\xbb\xbf") ? 3 : 0;
     for (;;) {
-        while (at < end && strchr(" \t\r\n", *at)) {
+        while (at < end && memchr(" \t\r\n", *at, 4)) {
             at++;
         }
         bool comment = begins(at, (size_t)(end - at), "<!--");

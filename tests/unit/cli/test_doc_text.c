@@ -97,6 +97,7 @@ static void test_doc_text_formats_are_recognized_by_content(void **state) {
         CASE("<!DOCTYPE HTML><p>", SL_DOC_HTML),
         CASE("\xef\xbb\xbf\n<!-- <html> --> <?xml version='1.0'?>\n<html lang=en>", SL_DOC_HTML),
         CASE("<!-- <html>", SL_DOC_PLAIN),
+        CASE("\0<html>", SL_DOC_PLAIN),
         CASE("<?xml version='1.0'?><svg>", SL_DOC_PLAIN),
         CASE("#include <html>", SL_DOC_PLAIN),
         CASE("{\\rtf1 text}", SL_DOC_RTF),
