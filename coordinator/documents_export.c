@@ -82,11 +82,12 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
 static enum sl_status open_store(struct exporting *exporting, struct sl_error *err) {
     struct sl_coordinator *coordinator = exporting->coordinator;
     struct sl_document *document = exporting->document;
-    char name[64];
-    struct sl_worker *store =
-        sl_documents_where(coordinator->documents, document, name)
-            ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, name, NULL)
-            : NULL;
+    char names[SL_MAX_HOLDERS][64];
+    struct sl_worker *store = NULL;
+    int n_stores = sl_documents_stores(coordinator->documents, document, names);
+    for (int i = 0; i < n_stores && store == NULL; i++) {
+        store = sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, names[i], NULL);
+    }
     if (store == NULL) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no store has the capsule of %s now; see `sluice doc show`",
                        document->name);

@@ -350,10 +350,10 @@ static enum sl_status store_body(struct importing *importing, struct sl_error *e
 static enum sl_status wait_until_stored(struct importing *importing, struct sl_error *err) {
     struct sl_coordinator *coordinator = importing->coordinator;
     int64_t until_ns = sl_deadline_in_ms(STORED_MS);
-    char store[64];
+    char stores[SL_MAX_HOLDERS][64];
     for (;;) {
         sl_document_keeper_tell(coordinator->keeper);
-        if (sl_documents_where(coordinator->documents, importing->document, store)) {
+        if (sl_documents_stores(coordinator->documents, importing->document, stores) > 0) {
             return SL_OK;
         }
         if (sl_now_ns() >= until_ns || sl_rpc_call_cancelled(importing->call)) {
@@ -365,13 +365,13 @@ static enum sl_status wait_until_stored(struct importing *importing, struct sl_e
 
 static enum sl_status keep(struct importing *importing, struct sl_error *err) {
     struct sl_coordinator *coordinator = importing->coordinator;
-    char store[64];
+    char stores[SL_MAX_HOLDERS][64];
     enum sl_status status = sl_coordinator_enter_document(coordinator, importing->document, err);
     if (status != SL_OK) {
         return status;
     }
-    status = sl_documents_where(coordinator->documents, importing->document, store) ? read_rest(importing, err)
-                                                                                    : store_body(importing, err);
+    bool is_there = sl_documents_stores(coordinator->documents, importing->document, stores) > 0;
+    status = is_there ? read_rest(importing, err) : store_body(importing, err);
     status = status == SL_OK ? wait_until_stored(importing, err) : status;
     status = status == SL_OK ? sl_documents_finish(coordinator->documents, importing->document, err) : status;
     if (status != SL_OK) {

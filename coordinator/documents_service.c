@@ -243,7 +243,12 @@ enum sl_status sl_coordinator_enter_document(struct sl_coordinator *coordinator,
 static enum sl_status pass_on(struct adding *adding, Sluice__V1__Event *event, struct sl_error *err) {
     if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
         const Sluice__V1__Finished *finished = event->finished;
-        adding->kept = finished->statistics != NULL ? finished->statistics->kept : SLUICE__V1__KEPT__KEPT_NOT_SAID;
+        const Sluice__V1__Statistics *s = finished->statistics;
+        adding->kept = s != NULL ? s->kept : SLUICE__V1__KEPT__KEPT_NOT_SAID;
+        if (s != NULL) {
+            sl_documents_measured(adding->coordinator->documents, adding->document,
+                                  s->n_prompt_tokens - s->n_reused_tokens, s->prefill_ms);
+        }
         return finished->status_code == 0
                    ? SL_OK
                    : sl_fail(err, sl_rpc_status_of_code(finished->status_code), "%s", finished->status_text);

@@ -31,6 +31,16 @@ static void end_thread(struct sl_coordinator *coordinator) {
     pthread_mutex_unlock(&coordinator->mutex);
 }
 
+// Counts an answer for the document that it is about, unless the text was read again on purpose.
+static void count_question(struct sl_coordinator *coordinator, struct sl_job *job) {
+    int64_t n_reused = sl_job_statistics_lock(job)->n_reused_tokens;
+    bool answered = job->state == SLUICE__V1__JOB_STATE__DONE && !job->spec.no_reuse;
+    sl_job_statistics_unlock(job);
+    if (answered) {
+        sl_documents_count(coordinator->documents, job->spec.tenant, job->spec.document, n_reused);
+    }
+}
+
 static void *job_thread(void *arg) {
     struct job_thread *thread = arg;
     struct sl_coordinator *coordinator = thread->coordinator;
@@ -53,6 +63,9 @@ static void *job_thread(void *arg) {
         .stopping = &coordinator->stopping,
     };
     sl_run_job(&context, thread->job, &thread->run);
+    if (thread->job->spec.document[0] != '\0') {
+        count_question(coordinator, thread->job);
+    }
     sl_job_unref(&thread->job);
     free(thread);
     end_thread(coordinator);
@@ -214,9 +227,15 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     }
     status = specify_whole(coordinator, caller, &prompt.request, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
-    if (status == SL_OK && strcmp(spec_out->recipe, document->recipe) != 0) {
+    if (status == SL_OK) {
+        _Static_assert(sizeof spec_out->document == sizeof document->name, "a name fits");
+        strcpy(spec_out->document, document->name);
+    }
+    if (status == SL_OK && !request->no_reuse && strcmp(spec_out->recipe, document->recipe) != 0) {
         sl_job_spec_cleanup(spec_out);
-        status = sl_fail(err, SL_ERR_INVALID, "recipe: document %s was read under %s: leave the recipe out",
+        status = sl_fail(err, SL_ERR_INVALID,
+                         "recipe: document %s was read under %s: leave the recipe out, or set no_reuse to read the "
+                         "text again",
                          document->name, document->recipe);
     }
     if (status == SL_OK) {

@@ -65,7 +65,7 @@ static enum MHD_Result get_model(const struct sl_http_request *request) {
         return sl_http_reply_json(request->reply, 200, describe_model(request->reply->gateway, &model));
     }
     struct sl_refusal refusal;
-    sl_refuse(&refusal, 404, "there is no model \"%.100s\"", request->rest);
+    sl_refuse_unknown(&refusal, "model", "there is no model \"%.100s\"", request->rest);
     return sl_http_reply_refusal(request->reply, &refusal);
 }
 
@@ -326,7 +326,7 @@ static enum MHD_Result call_document(const struct sl_http_request *request) {
                              delete = {"DELETE /v1/documents/NAME", "DELETE", false};
     struct sl_refusal refusal;
     if (request->rest[0] == '\0' || strlen(request->rest) >= SL_DOCUMENT_PATH_BYTES) {
-        sl_refuse(&refusal, 404, "there is no document \"%.100s\"", request->rest);
+        sl_refuse_unknown(&refusal, "document", "there is no document \"%.100s\"", request->rest);
         return sl_http_reply_refusal(request->reply, &refusal);
     }
     return begin_answer(request, strcmp(request->method, "DELETE") == 0 ? &delete : &show, request->rest);

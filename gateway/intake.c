@@ -81,8 +81,8 @@ static enum sl_status check_model(const struct sl_served_model *model, const str
         return SL_ERR_PEER_LOST;
     }
     if (request->model && strcmp(request->model, model->name) != 0) {
-        sl_refuse(refusal, 404, "there is no model \"%.100s\"; this is \"%.100s\"", request->model, model->name);
-        snprintf(refusal->param, sizeof refusal->param, "model");
+        sl_refuse_unknown(refusal, "model", "there is no model \"%.100s\"; this is \"%.100s\"", request->model,
+                          model->name);
         return SL_ERR_NOT_FOUND;
     }
     return SL_OK;

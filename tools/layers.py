@@ -102,7 +102,7 @@ ROWS = {
     "client/cli/jsonl": "base engine/kvcache engine/text/tokenizer engine/model engine/compress/plan engine/job engine/runner gateway/openai client/cli",
     "client/cli/pull": "base base/options net/trust engine/model engine/model/gguf client/cli",
     "client/cli/chat": "base proto/* engine/text/tokenizer engine/runtime engine/compress/recipe client/cli",
-    "client/cli/commands": "base base/options net/document proto/* engine/kvcache engine/compress/recipe client/cli client/cli/jsonl",
+    "client/cli/commands": "base base/options net/document proto/* engine/kvcache engine/text/tokenizer engine/compress/recipe client/cli client/cli/jsonl",
     "lab": "base base/options engine/runtime client/cli",
     "lab/measure": "base net/document engine/text/tokenizer engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/remote_kv engine/job engine/runner client/cli lab",
     "lab/eval": "base/options client/cli lab/measure",

@@ -15,7 +15,8 @@ again each time, which takes minutes. docs/quality.md, which people write, expla
 again, scores as the table says, and if no claim or summary uses the rows. It measures all of the running text again. It does not
 draw the pictures again.
 
---check compares two kinds of tables in docs/quality.md with suites.csv: one whose first column is "ships at most" has the name and
+--check compares the points lost in engine/compress/recipe/presets.c (the rows of docs/quality.md's first table that need no stores, in
+order) and two kinds of tables in docs/quality.md with suites.csv: one whose first column is "ships at most" has the name and
 the budget of a row in its last column, and the row's mean in "points"; one whose first column is "mean" has a mean for each budget.
 """
 import argparse
@@ -297,6 +298,20 @@ def check(page, suites_csv):
     return complaints, n
 
 
+def check_lost(page, suites_csv, source):
+    """The same for the recommendations in C: {share, recipe, needs_heads, lost}."""
+    rows = {f"{row['recipe']} {row['budget']}".strip(): row for row in suites_csv}
+    names = [match.group(1) for line in page.split("\n") if (match := re.match(r"^\| [0-9.]+% \|.*\| `([^`]+)` \|$", line))]
+    table = source[source.index("recommendations[] = {"):]
+    said = re.findall(r'(?:true|false),\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
+    positive = lambda figure: f"{abs(float(figure)):.1f}"
+    wanted = [f"{positive(rows[name]['to_full'])} [{positive(rows[name]['high'])}, {positive(rows[name]['low'])}]" for name in names]
+    complaints = [f"presets.c: {name} lost {a}; suites.csv says {b}" for name, a, b in zip(names, said, wanted) if a != b]
+    if len(names) != len(said):
+        complaints.append(f"presets.c has {len(said)} recommendations with points, docs/quality.md {len(names)}")
+    return complaints, len(said)
+
+
 def self_test():
     rows = [{"recipe": "h2o", "budget": "20%", "mean": "7.8"}, {"recipe": "int8", "budget": "", "mean": "95.7"}]
     choose = "| ships at most | recipe | points | row |\n|-|-|-|-|\n| 55% | x | {} | `{}` |\n"
@@ -304,6 +319,11 @@ def self_test():
     assert check(choose.format("95.7", "int8") + "\n" + means.format("7.8", "95.7"), rows) == ([], 3)
     for page in (choose.format("95.8", "int8"), choose.format("95.7", "int9"), means.format("7.9", "95.7"), means.format("7.8", "9.57")):
         assert len(check(page, rows)[0]) == 1, page
+    lost = [{"recipe": "int8", "budget": "", "to_full": "-0.2", "low": "-0.5", "high": "+0.0"}]
+    source = 'recommendations[] = {{1, "full", false, "0"}, {0.5, "x", false,\n "%s"}, {0, NULL, false, NULL}};'
+    assert check_lost(choose.format("95.7", "int8"), lost, source % "0.2 [0.0, 0.5]") == ([], 1)
+    for page, figures in ((choose.format("95.7", "int8"), "0.3 [0.0, 0.5]"), ("", "0.2 [0.0, 0.5]")):
+        assert len(check_lost(page, lost, source % figures)[0]) == 1, page
     print("quality: the check finds figures that differ from the table")
 
 
@@ -318,7 +338,10 @@ def main():
     if arguments.self_test:
         return self_test()
     if arguments.check:
-        complaints, n = check((ROOT / PAGE).read_text(encoding="utf-8"), read("suites"))
+        page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/presets.c"))
+        complaints, n = check(page, read("suites"))
+        more, n_more = check_lost(page, read("suites"), source)
+        complaints, n = complaints + more, n + n_more
         print("\n".join([*complaints, f"quality: {n} figures, {len(complaints)} complaints"]))
         return 1 if complaints or n == 0 else 0
     if not os.access(SLUICE, os.X_OK):

@@ -30,7 +30,7 @@ static const char *const of_servers[] = {
 
 // To add an option to a command that no server has: add its name here too (the same test).
 static const char *const of_commands[] = {
-    "all", "answer-tokens", "available", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
+    "all", "answer-tokens", "as-is", "available", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
     "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
     "data", "decode", "decode-arena",  "detach", "doc", "drift", "dtype",  "estimate-errors", "every",
     "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,6 +15,18 @@
 #include "base/clock.h"
 
 #define MAX_POLLED 256
+
+bool sl_child_find(const char *program, char path[PATH_MAX]) {
+    const char *folders = getenv("PATH");
+    for (const char *at = folders ? folders : "/usr/bin"; *at;) {
+        size_t n = strcspn(at, ":");
+        if (snprintf(path, PATH_MAX, "%.*s/%s", (int)n, at, program) < PATH_MAX && access(path, X_OK) == 0) {
+            return true;
+        }
+        at += n + (at[n] == ':');
+    }
+    return false;
+}
 
 // Runs in the child. Uses only functions that are safe between fork and exec.
 static void become(char *const argv[], int out_fd, int err_fd, int failure_fd, pid_t parent) {

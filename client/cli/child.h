@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,9 @@ struct sl_child {
     bool running;
     int wait_status; // valid when it no longer runs
 };
+
+// Finds a program in the folders of PATH. False: none has it.
+bool sl_child_find(const char *program, char path_out[PATH_MAX]);
 
 // Starts argv[0], a path. The caller cleans up with sl_child_cleanup() after the child has ended.
 enum sl_status sl_child_start(struct sl_child *child, const char *name, char *const argv[], struct sl_error *err);

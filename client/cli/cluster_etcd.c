@@ -12,17 +12,11 @@
 #include <unistd.h>
 
 static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
-    const char *folders = getenv("PATH");
-    for (const char *at = folders ? folders : "/usr/bin"; *at;) {
-        size_t n = strcspn(at, ":");
-        if (snprintf(path, PATH_MAX, "%.*s/etcd", (int)n, at) < PATH_MAX && access(path, X_OK) == 0) {
-            return SL_OK;
-        }
-        at += n + (at[n] == ':');
-    }
-    return sl_fail(err, SL_ERR_NOT_FOUND,
-                   "--coordinators: several agree in an etcd on which of them leads, and etcd is not installed "
-                   "(Debian's etcd-server)");
+    return sl_child_find("etcd", path)
+               ? SL_OK
+               : sl_fail(err, SL_ERR_NOT_FOUND,
+                         "--coordinators: several agree in an etcd on which of them leads, and etcd is not installed "
+                         "(Debian's etcd-server)");
 }
 
 // Finds ports that are free at this moment.

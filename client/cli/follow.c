@@ -89,6 +89,16 @@ static int exit_code_of(const Sluice__V1__Finished *finished) {
     }
 }
 
+static void print_cost(const Sluice__V1__Statistics *s, FILE *file) {
+    const char *why = sl_not_cached_word(s->not_cached);
+    char bytes[32];
+    fprintf(file,
+            "%lld tokens read, %lld not read again%s%s%s; %s shipped; first token after %.0f ms, %.0f ms in all\n",
+            (long long)(s->n_prompt_tokens - s->n_reused_tokens), (long long)s->n_reused_tokens,
+            why ? " (not cached: " : "", why ? why : "", why ? ")" : "",
+            sl_format_bytes((double)s->capsule_bytes, bytes, sizeof bytes), s->ttft_ms, s->total_ms);
+}
+
 static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finished) {
     hide_progress(follow);
     follow->finished = true; // the end of one turn of a local run; the next turn resets it
@@ -111,7 +121,9 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
                                     "(--chat, and no --raw)"
                                   : "the model ended it at once");
     }
-    if (finished->statistics && !follow->quiet && !follow->brief) {
+    if (finished->statistics && !follow->quiet && follow->cost) {
+        print_cost(finished->statistics, follow->err);
+    } else if (finished->statistics && !follow->quiet && !follow->brief) {
         sl_statistics_print(finished->statistics, follow->err);
     }
     follow->answer_shown = false;

@@ -15,6 +15,7 @@ struct sl_follow {
     const char *command; // for error messages: "run"
     bool json, quiet;    // quiet: only the answer
     bool brief;          // no statistics
+    bool cost;           // one line about tokens, bytes and time instead of the statistics
     FILE *out, *err;
     const char *coordinator; // NULL: no coordinator is used
     bool no_chat;            // the model got no chat: an empty answer is explained by that

@@ -26,7 +26,7 @@ static enum sl_status too_large(const char *name, struct sl_error *err) {
                    SL_MAX_PROMPT_BYTES >> 20);
 }
 
-static enum sl_status read_stream(FILE *file, const char *name, char **text_out, struct sl_error *err) {
+enum sl_status sl_request_read_stream(FILE *file, const char *name, char **text_out, struct sl_error *err) {
     char *text = NULL;
     size_t used = 0, allocated = 0, n;
     enum sl_status status = SL_OK;
@@ -64,13 +64,13 @@ err_free:
 
 enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err) {
     if (strcmp(path, "-") == 0) {
-        return read_stream(stdin, "standard input", text_out, err);
+        return sl_request_read_stream(stdin, "standard input", text_out, err);
     }
     FILE *file = fopen(path, "rb");
     if (!file) {
         return sl_fail(err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
     }
-    enum sl_status status = read_stream(file, path, text_out, err);
+    enum sl_status status = sl_request_read_stream(file, path, text_out, err);
     fclose(file);
     return status;
 }

@@ -3,6 +3,8 @@
 // from them.
 #pragma once
 
+#include <stdio.h>
+
 #include "client/libsluice/sluice.h"
 #include "base/options/config.h"
 #include "proto/sluice/v1/inference.pb-c.h"
@@ -67,7 +69,8 @@ struct sl_request_config {
         SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "of a chat: the system message before the prompt",  \
                       SL_FIELD(type, request.system)),                                                                 \
         SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",                                                 \
-                      "tokens to generate at most; without: a chat goes on to its answer's end, a text for 128",       \
+                      "tokens to generate at most; without: a chat goes on to its answer's end (with --doc: 1024), a " \
+                      "text for 128",                                                                                  \
                       SL_FIELD(type, request.max_new), 1, 1 << 20, SL_GIVEN(type, request.has_max_new)),               \
         SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
                       SL_FIELD(type, request.stop)),                                                                   \
@@ -126,5 +129,7 @@ void sl_request_cleanup(struct sl_request *request);
 // Rejects a request with turns, because a cluster's jobs have none: SL_ERR_INVALID.
 enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err);
 
+// Reads a stream to its end, as sl_request_read_text() does; `name` is for messages.
+enum sl_status sl_request_read_stream(FILE *file, const char *name, char **text_out, struct sl_error *err);
 // Reads a whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
 enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);

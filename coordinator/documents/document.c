@@ -109,4 +109,12 @@ void sl_document_describe(const struct sl_document *document, struct sl_describe
     }
     message_out->stores = described_out->pointers;
     message_out->store = message_out->n_stores > 0 ? described_out->stores[0] : (char *)"";
+    message_out->n_questions = document->n_questions;
+    message_out->saved_tokens = document->saved_tokens;
+    message_out->read_tokens = document->read_tokens;
+    message_out->read_ms = document->read_ms;
+    if (document->read_tokens > 0) {
+        message_out->saved_ms = (double)document->saved_tokens * document->read_ms / (double)document->read_tokens;
+    }
+    message_out->lost_points = (char *)sl_recipe_lost_points(document->recipe);
 }

@@ -136,6 +136,8 @@ static enum sl_status make(const Sluice__V1__KeptDocument *kept, struct sl_docum
     if (described->replicas >= 1 && described->replicas <= SL_MAX_REPLICAS) { // files of older versions have none
         document->replicas = described->replicas;
     }
+    document->read_tokens = described->read_tokens;
+    document->read_ms = described->read_ms;
     *document_out = document;
     return SL_OK;
 }

@@ -3,6 +3,7 @@
 #include "coordinator/documents/documents.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -482,4 +483,25 @@ int sl_documents_stores(struct sl_documents *documents, const struct sl_document
     }
     pthread_mutex_unlock(&documents->mutex);
     return n;
+}
+
+void sl_documents_measured(struct sl_documents *documents, struct sl_document *document, int64_t n_tokens, double ms) {
+    if (n_tokens < document->n_tokens / 2 || !(ms > 0) || !isfinite(ms)) {
+        return;
+    }
+    pthread_mutex_lock(&documents->mutex);
+    document->read_tokens = n_tokens;
+    document->read_ms = ms;
+    pthread_mutex_unlock(&documents->mutex);
+}
+
+void sl_documents_count(struct sl_documents *documents, const char *tenant, const char *name, int64_t n_reused) {
+    pthread_mutex_lock(&documents->mutex);
+    struct sl_document **at = find(documents, tenant, name);
+    if (is_at(at, tenant, name)) { // a worker reports n_reused, which includes the question's tokens
+        struct sl_document *document = *at;
+        document->n_questions++;
+        document->saved_tokens += n_reused < 0 ? 0 : n_reused > document->n_tokens ? document->n_tokens : n_reused;
+    }
+    pthread_mutex_unlock(&documents->mutex);
 }

@@ -81,6 +81,8 @@ struct sl_job_turn {
 };
 
 // A checked request (request.c). Constant from then on.
+#define SL_JOB_DOCUMENT_BYTES 65 // the longest name of a document
+
 struct sl_job_spec {
     int32_t *tokens; // the prompt; owned
     int64_t n_tokens;
@@ -107,6 +109,8 @@ struct sl_job_spec {
     int32_t *delivered;           // tokens that the client had from another coordinator; owned
     int64_t n_delivered;
     struct sl_job_turn turn;
+    // Name of the document that begins the prompt; "": none, or the job was restored
+    char document[SL_JOB_DOCUMENT_BYTES];
     int64_t submitted_ns; // when the request came in: all times of the statistics count from here
     int64_t deadline_ns;
 };

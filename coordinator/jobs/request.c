@@ -15,6 +15,8 @@
 
 // A chat without a budget takes at most a quarter of the arena that its prompt leaves free: so four can run at once.
 #define BUDGET_SHARE 4
+// An answer about a document without a budget gets at most this: a small model may never end it.
+#define DOCUMENT_BUDGET 1024
 // More keys would find longer prefixes of very long prompts, at a cost for every prompt.
 #define MAX_PREFIX_KEYS 512
 
@@ -113,6 +115,9 @@ static enum sl_status choose_budget(const struct sl_request_rules *rules, const 
     if (status != SL_OK) {
         sl_error_prefix(err, prompt_field(request, setting->is_chat));
         return status;
+    }
+    if (request->document[0] != '\0' && n > DOCUMENT_BUDGET) {
+        n = DOCUMENT_BUDGET;
     }
     // The other coordinator's workers were larger: the client keeps what it has.
     int64_t n_delivered =

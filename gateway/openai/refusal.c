@@ -27,7 +27,7 @@ static void tell(struct sl_refusal *refusal, int http_status, const char *param,
     refusal->http_status = http_status;
     refusal->type = type_of(http_status);
     refusal->retry_after_s = 0;
-    refusal->allow = NULL;
+    refusal->allow = refusal->code = NULL;
     snprintf(refusal->param, sizeof refusal->param, "%s", param);
     vsnprintf(refusal->text, sizeof refusal->text, format, args);
 }
@@ -45,6 +45,14 @@ void sl_refuse(struct sl_refusal *refusal, int http_status, const char *format, 
     va_start(args, format);
     tell(refusal, http_status, "", format, args);
     va_end(args);
+}
+
+void sl_refuse_unknown(struct sl_refusal *refusal, const char *field, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    tell(refusal, 404, field, format, args);
+    va_end(args);
+    refusal->code = strcmp(field, "model") == 0 ? "model_not_found" : "document_not_found";
 }
 
 void sl_refuse_for(struct sl_refusal *refusal, int64_t retry_ms, const char *what, int64_t per_minute) {
@@ -112,9 +120,12 @@ void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const c
         text += sizeof sampling - 1;
     }
     size_t n = field_bytes(text);
-    bool names_missing = status == SL_ERR_NOT_FOUND && n > 0 && text[n] == ':'; // a field names a missing document
-    sl_refuse(refusal, names_missing ? 404 : http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
-    n = refusal->http_status == 400 || names_missing ? n : 0;
+    if (status == SL_ERR_NOT_FOUND && n > 0 && text[n] == ':') { // a field names a missing document
+        sl_refuse_unknown(refusal, "document", "%s", text);
+        return;
+    }
+    sl_refuse(refusal, http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
+    n = refusal->http_status == 400 ? n : 0;
     snprintf(refusal->param, sizeof refusal->param, "%.*s", (int)n, text);
     for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
         if (strcmp(refusal->param, renamed[i].ours) == 0) {
@@ -134,7 +145,7 @@ char *sl_refusal_json(const struct sl_refusal *refusal) {
     char code[16]; // a string or null, as in OpenAI's interface: typed clients fail at a number
     snprintf(code, sizeof code, "%d", refusal->http_status);
     json_t *root = json_pack("{s:{s:o, s:s, s:o, s:s}}", "error", "message", text, "type", refusal->type, "param",
-                             param, "code", code);
+                             param, "code", refusal->code ? refusal->code : code);
     char *line = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return line;

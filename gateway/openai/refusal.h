@@ -13,6 +13,7 @@ struct sl_refusal {
     char text[512];
     int64_t retry_after_s; // with 429; 0: soon
     const char *allow;     // with 405: the methods of this path; static
+    const char *code;      // static; NULL: http_status as a text
 };
 
 // Refuses a field of the request with 400; returns SL_ERR_INVALID.
@@ -25,6 +26,11 @@ void sl_refuse_for(struct sl_refusal *refusal, int64_t retry_ms, const char *wha
 
 // Refuses with an HTTP status.
 void sl_refuse(struct sl_refusal *refusal, int http_status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Refuses with 404, because the model or the document does not exist; field: "model" or "document", which clients find
+// in the param and in the code.
+void sl_refuse_unknown(struct sl_refusal *refusal, const char *field, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /*

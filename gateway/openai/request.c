@@ -321,6 +321,12 @@ static enum sl_status take_document(const struct taking *taking) {
     return taking->request->message.document ? SL_OK : wrong_type(taking, "a string");
 }
 
+// A prompt begins with one document: capsules of several, each read apart, cannot be joined.
+static enum sl_status take_documents(const struct taking *taking) {
+    return sl_refuse_field(taking->refusal, taking->name,
+                           "documents: a request takes one document: name it in \"document\"");
+}
+
 static enum sl_status take_ship_at_most(const struct taking *taking) {
     float percent = 0;
     enum sl_status status = take_real(taking, &percent);
@@ -415,6 +421,7 @@ static const struct field {
     {"recipe", BOTH, take_recipe},
     {"ship_at_most", BOTH, take_ship_at_most},
     {"document", BOTH, take_document},
+    {"documents", BOTH, take_documents},
     {"top_k", BOTH, take_top_k},
     {"repetition_penalty", BOTH, take_repetition_penalty},
     {"ignore_eos", BOTH, take_ignore_eos},

@@ -226,7 +226,7 @@ def test_a_turn_says_what_was_read_and_why():
         here = Terminal("-c", cluster.coordinator.address, "-n", "4", "--no-history")
         here.prompt()
         here.type("lantern lantern lantern\r")
-        here.expect(r"\[(\d+) of \1 tokens read, not cached: not_stored, \d+ written, the first after \d+ ms\]")
+        here.expect(r"\[(\d+) of \1 tokens read, not cached: not_stored, \S+ \w+ shipped, \d+ written, the first after \d+ ms, all after \d+ ms\]")
         here.prompt()
         here.type("lantern\r")
         read, n = here.expect(r"\[(\d+) of (\d+) tokens read, \d+ written, the first").groups()

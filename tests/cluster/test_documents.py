@@ -4,9 +4,11 @@
 started; answers are those of the whole prompt; what is refused says why, and nothing else is lost."""
 import contextlib
 import hashlib
+import html
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -559,6 +561,24 @@ def test_the_command():
         assert code == 0 and finished["statistics"]["n_reused_tokens"] >= shown["n_tokens"] - 64, (code, finished, err)
         code, out, _ = sluice(cluster, "run", "--doc", "gpl", "--question", *asked)
         assert code == 0 and json.loads(out.splitlines()[-1])["finished"]["text"] == finished["text"], out
+        # A folder, and HTML, whose text a program extracts (tests/unit/cli/test_doc_text.c has the rest).
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("b.txt", TEXT[3000:]), ("a.txt", TEXT[:3000])):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            code, out, err = sluice(cluster, "doc", "add", "code", folder)
+            assert code == 0 and "2 text files; skipped: 0" in err, (code, out, err)
+            joined = f"==== a.txt ====\n{TEXT[:3000]}\n\n==== b.txt ====\n{TEXT[3000:]}".rstrip("\n") + "\n"
+            assert of(cluster.channel, "Get", "code").sha256 == hashlib.sha256(joined.encode()).hexdigest()
+            page = os.path.join(folder, "page")
+            with open(page, "w", encoding="utf-8") as file:
+                file.write(f"<!DOCTYPE html><html><body><pre>{html.escape(TEXT)}</pre></body></html>")
+            code, out, err = sluice(cluster, "doc", "add", "page", page)
+            if any(shutil.which(program) for program in ("w3m", "lynx", "pandoc")):
+                assert code == 0 and "page is HTML" in err and of(cluster.channel, "Get", "page").n_tokens > 1000, (code, out, err)
+            else:
+                assert code == 2 and "install the package w3m or lynx or pandoc" in err, (code, out, err)
+            assert sluice(cluster, "doc", "add", "source", "--as-is", page)[0] == 0
         code, out, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
         assert code == 0 and out.startswith("added gpl: "), "the same document, because the client may not know that it is there"
         code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT[:-8])
@@ -571,12 +591,70 @@ def test_the_command():
         assert code == 0 and out == "kept gpl: replicas 1, ends never\n", out
         for words in (), ("--for", "1h", "--forever"):
             assert sluice(cluster, "doc", "keep", "gpl", *words)[0] == 2
+        # Answers say what they cost, and the document what it saved.
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", *asked[:-1])
+        cost = re.fullmatch(r"(\d+) tokens read, (\d+) not read again; (\S+ \w+) shipped; first token after \d+ ms, \d+ ms in all\n", err)
+        assert code == 0 and out == finished["text"] + "\n" and cost, (code, out, err)
+        assert int(cost[1]) + int(cost[2]) == finished["statistics"]["n_prompt_tokens"] == int(cost[2]) + 1, err  # the whole prompt was stored
+        assert sluice(cluster, "doc", "ask", "gpl", "--quiet", *asked[:-1]) == (0, out, "")
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 4, 10, "four answers counted")
+        saved = of(cluster.channel, "Get", "gpl")
+        assert 4 * (saved.n_tokens - 64) <= saved.saved_tokens <= 4 * saved.n_tokens and saved.read_tokens >= saved.n_tokens - 1, saved
+        assert abs(saved.saved_ms - saved.saved_tokens * saved.read_ms / saved.read_tokens) < 1 and saved.read_ms > 0, saved
+        code, out, _ = sluice(cluster, "doc", "show", "gpl")
+        assert f"{saved.saved_tokens} tokens not read again for 4 questions: about" in out and "3.2 [0.5, 6.2] of 100 points" in out, out
+        # The same question with the text read again, in full.
+        whole, _ = cluster.answer(inference.GenerateRequest(text=TEXT + question(), recipe="full", max_new_tokens=12, stop=["."], no_reuse=True))
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", *asked[:-1])
+        assert code == 0 and out.splitlines() == [finished["text"], whole.text], (out, whole)
+        assert "0 not read again (not cached: off)" in err and "check: the answers are the same" in err, err
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 5, 10, "the question, without the check of its answer")
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", "--json", "--temperature", "2", "Say something.", "-n", "24")
+        *events, check = map(json.loads, out.splitlines())
+        first, second = (event["finished"] for event in events if "finished" in event)
+        assert check == {"check": {"same": first["text"] == second["text"]}}, check
+        assert first["statistics"]["sampling"]["seed"] == second["statistics"]["sampling"]["seed"], (first, second)
+        assert second["statistics"]["recipe"] == "full" and second["statistics"].get("n_reused_tokens", 0) == 0, second
         code, out, _ = sluice(cluster, "doc", "rm", "gpl")
         assert code == 0 and out.startswith("removed gpl"), out
         code, _, err = sluice(cluster, "doc", "ask", "gpl", "Why?")
         assert code == 1 and "no document gpl" in err, (code, err)
         code, _, err = sluice(cluster, "doc", "sohw", "gpl")
         assert code == 2 and "did you mean show" in err, (code, err)
+
+
+def test_a_conversation_begins_with_a_document():
+    with chatting_model() as model, Cluster(model=model) as cluster:
+        def talk(lines, *words, code=0):
+            run = subprocess.run([os.path.join(BIN, "sluice"), "chat", "--coordinator", cluster.coordinator.address, "-n", "8", *words],
+                                 input="".join(line + "\n" for line in lines), text=True, capture_output=True, timeout=120)
+            assert run.returncode == code, run
+            return run
+
+        assert "no documents" in talk(["/doc"]).stdout
+        made, _ = add(cluster.channel, "gpl")
+        add(cluster.channel, "raw", document(3000, seed=3), raw=True)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "saved")
+            asked = question()[1:]
+            done = talk(["/doc gpl", asked, "And?", f"/save {saved}", "/doc", "/new", "/doc", "Hello?"], "--json")
+            with open(saved, encoding="utf-8") as file:
+                body = json.load(file)
+        assert body["document"] == "gpl" and body["messages"][0] == {"role": "user", "content": asked}, body
+        assert f"gpl: {made.n_tokens} tokens under full,format=int4" in done.stderr and "* gpl" in done.stderr and "  gpl" in done.stderr, done.stderr
+        first, second, other = (json.loads(line)["finished"] for line in done.stdout.splitlines())
+        whole, _ = cluster.answer(inference.GenerateRequest(recipe="full,format=int4", max_new_tokens=8, no_reuse=True, chat=inference.Chat(
+            messages=[inference.ChatMessage(role="user", content=TEXT + question())])))
+        assert first["text"] == whole.text, (first, whole)
+        for turn in (first, second):
+            assert int(turn["statistics"]["n_reused_tokens"]) >= made.n_tokens - 128, turn
+        assert int(second["statistics"]["n_prompt_tokens"]) - int(second["statistics"]["n_reused_tokens"]) < 64, second
+        assert int(other["statistics"]["n_prompt_tokens"]) < 64, other
+        for lines, words, says in [(["/doc nope"], (), "no document nope"), (["/doc raw"], (), "use `sluice chat --raw`"),
+                                   (["/doc gpl"], ("--raw",), "leave out --raw"), (["/doc gpl"], ("--system", "Be brief."), "leave out --system"),
+                                   (["Hi", "/doc gpl"], (), "/new first"), (["/doc gpl", "/recipe full"], (), "its own recipe")]:
+            assert says in talk(lines, *words, code=2).stderr, lines
+        assert "48213" in talk(["/doc raw", "One of the special magic numbers for lantern is: 48213. " + question()], "--raw").stdout
 
 
 def delete(gateway, path):
@@ -615,7 +693,9 @@ def test_http_and_chats():
         status, reply = gateway.post("/v1/completions", {"prompt": "And?", "document": "raw", "max_tokens": 4})
         assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
         refusal = gateway.refusal(404, "/v1/chat/completions", {**chat, "document": "nope"})
-        assert refusal["param"] == "document" and "no document nope" in refusal["message"], refusal
+        assert refusal["param"] == "document" and "no document nope" in refusal["message"] and refusal["code"] == "document_not_found", refusal
+        refusal = gateway.refusal(400, "/v1/chat/completions", {**chat, "documents": ["gpl"]})
+        assert refusal["param"] == "documents" and "one document" in refusal["message"] and refusal["code"] == "400", refusal
         assert gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "raw"})["param"] == "document"
         assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
         system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
@@ -628,7 +708,17 @@ def test_http_and_chats():
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 0})["param"] == "replicas"
         assert "2 stores" in gateway.refusal(409, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 2})["message"]
         assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"
-        assert gateway.get("/v1/documents/nope")[0] == 404 and delete(gateway, "/v1/documents/a%2Fb")[0] == 400
+        status, reply = gateway.get("/v1/documents/nope")
+        assert status == 404 and json.loads(reply)["error"]["code"] == "document_not_found", reply
+        assert delete(gateway, "/v1/documents/a%2Fb")[0] == 400
+        # The same over HTTP.
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl"})
+        cost, usage = reply["sluice"], reply["usage"]
+        assert cost["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply
+        assert cost["read_tokens"] + cost["reused_tokens"] == usage["prompt_tokens"] and cost["capsule_bytes"] > 0 and cost["total_ms"] > 0, reply
+        eventually(lambda: json.loads(gateway.get("/v1/documents/gpl")[1])["questions"] == 3, 10, "three answers counted")
+        shown = json.loads(gateway.get("/v1/documents/gpl")[1])
+        assert shown["saved_tokens"] >= 3 * (made["n_tokens"] - 128) and shown["saved_ms"] > 0 and shown["lost_points"] == "3.2 [0.5, 6.2]", shown
         status, gone = delete(gateway, "/v1/documents/gpl")
         assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405

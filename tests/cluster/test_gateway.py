@@ -245,7 +245,8 @@ def test_models_health_and_metrics():
         model = json.loads(text)["data"][0]
         assert status == 200 and model["id"] == "pocket" and model["max_model_len"] > 1000, text
         assert gateway.get("/v1/models/pocket")[0] == 200 and gateway.get("/v1/models/other")[0] == 404
-        assert gateway.refusal(404, model="other")["param"] == "model"
+        refusal = gateway.refusal(404, model="other")
+        assert refusal["param"] == "model" and refusal["code"] == "model_not_found", refusal
         gateway.complete(model="pocket")
         names = set(re.findall(r"^(\w+)", re.sub(r"^#.*\n", "", gateway.get("/metrics")[1], flags=re.M), re.M))
         assert names == {"sluice_gateway_requests_total", "sluice_gateway_limited_total", "sluice_gateway_answers", "sluice_gateway_connections",

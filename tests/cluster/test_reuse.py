@@ -211,12 +211,54 @@ def test_what_a_hit_on_quantized_pages_may_change():
         assert 0 < difference < 0.05, difference
 
 
+def test_a_hit_changes_what_the_table_says():
+    """docs/RECIPES.md, Reuse, for every family of recipes: the bits of a prompt that is read alone, except over quantized pages that nothing
+    evicts from."""
+    lines = subprocess.run([os.path.join(BIN, "sluice"), "recipes"], capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    presets = [line.split()[0] for line in lines[1:] if "+" not in line.split()[0]] + ["h2o+caote", "snapkv+fastcaote"]
+    assert {"full", "h2o", "snapkv", "d2o", "locret", "tailorkv-near"} < set(presets), presets
+    axes = {"locret": "budget=100,scope=stabilizers:32+tail:16", "tailorkv": "", "full": ""}
+    cases = [(",".join(filter(None, [name, axes.get(name.split("-")[0], "budget=100"), "chunk=64"])), name.startswith("tailorkv")) for name in presets]
+    cases += [(f"{recipe},chunk=64", quantized) for recipe, quantized in (
+        ("full,format=f32", False), ("full,format=bf16", False), ("full,format=int8", True), ("full,format=int4", True),
+        ("h2o,budget=100,format=int4", False), ("snapkv,budget=0.4,format=int4", False), ("tailorkv,format=f16", False))]
+    with Cluster() as cluster:
+        for case, (recipe, quantized) in enumerate(cases):
+            def job(n, seed, **fields):  # the first 300 tokens are the same
+                prompt = [2045, 100 + case, *ids(300)[2:], *ids(n - 300, seed)]
+                return inference.GenerateRequest(tokens=inference.TokenIds(ids=prompt), recipe=recipe, max_new_tokens=3, ignore_eos=True, **fields)
+            before = capsules(cluster)
+            cluster.answer(job(310, 1))  # its state between two chunks ends at 256
+            eventually(lambda: capsules(cluster) > before, 10, f"{recipe}: stored")
+            hit, by_hit = cluster.answer(job(360, 2))
+            _, alone = cluster.answer(job(360, 2, no_reuse=True))
+            assert hit.statistics.n_reused_tokens == 256 and hit.statistics.not_cached == inference.NOT_CACHED_NOT_SAID, (recipe, hit)
+            difference = abs(logprobs(by_hit)[0] - logprobs(alone)[0])
+            if quantized:
+                assert 0 < difference < 0.2, (recipe, difference)
+            else:
+                assert tokens(by_hit) == tokens(alone) and logprobs(by_hit) == logprobs(alone), (recipe, difference)
+
+
 def test_a_store_that_stands_still_costs_a_delay_not_the_job():
     with Cluster(worker_args={"kvstore": ["--inject", "stall:1"]}) as cluster:
         first, events = answer_after_storing(cluster, request(4000), 1)
         finished, again = cluster.answer(request(4000), timeout=40)
         assert finished.status_code == 0 and tokens(again) == tokens(events)
         assert finished.statistics.n_reused_tokens == 0 and finished.statistics.retries == 1
+        assert finished.statistics.not_cached == inference.NOT_CACHED_UNREACHABLE, finished.statistics
+        assert not_cached(cluster)["unreachable"] == 1
+
+
+def test_bytes_that_are_not_valid_are_not_used():
+    with Cluster(worker_args={"kvstore": ["--inject", "corrupt:1"]}) as cluster:
+        ask = lambda end, **fields: inference.GenerateRequest(text=document(4000) + end, max_new_tokens=4, ignore_eos=True, **fields)
+        answer_after_storing(cluster, ask(""), 1)
+        finished, events = cluster.answer(ask(" and the lantern"))
+        assert finished.statistics.not_cached == inference.NOT_CACHED_FAILED and finished.statistics.n_reused_tokens == 0, finished.statistics
+        assert not_cached(cluster) == {"not_stored": 1, "failed": 1}
+        _, alone = cluster.answer(ask(" and the lantern", no_reuse=True))
+        assert tokens(events) == tokens(alone) and logprobs(events) == logprobs(alone)
 
 
 def test_other_recipes_and_other_text_do_not_match():

@@ -19,6 +19,8 @@
 #include "client/cli/request.h"
 #include "engine/compress/recipe/recipe.h"
 
+#define SL_CHAT_DOCUMENT_BYTES 65 // the longest name of a document
+
 struct sl_chat_config {
     struct sl_tool_config tool;
     struct sl_request_config request;
@@ -31,6 +33,7 @@ struct sl_chat_config {
 struct sl_chat_turn {
     // Tokens before the answer; the part of them that was read for it; tokens of the answer
     int64_t n_context, n_read, n_written;
+    int64_t shipped_bytes;
     double ttft_ms, total_ms;
     const char *not_cached; // why nothing was reused (proto/kept.h); NULL: something was, or the worker does not say
 };
@@ -40,8 +43,9 @@ struct sl_chat_session {
     struct sl_signals *signals;
     struct sl_lines *lines;
     struct sl_messages messages;
-    char recipe[SL_RECIPE_TEXT_BYTES]; // as requested; "": the default
-    bool as_text;                      // send text: the model takes no chats, or the user wants none
+    char recipe[SL_RECIPE_TEXT_BYTES];     // as requested; "": the default
+    bool as_text;                          // send text: the model takes no chats, or the user wants none
+    char document[SL_CHAT_DOCUMENT_BYTES]; // the cluster's document that the conversation begins with; "": none
 
     int64_t next_line_ns;        // of the lines that tell how much of the model is loaded
     struct sl_local_talk *local; // either this or client is set
@@ -59,7 +63,7 @@ enum sl_chat_next { SL_CHAT_GO_ON, SL_CHAT_LEAVE, SL_CHAT_FAILED };
 // turn.c: asks, shows the answer, and stores both. Returns the turn's exit code. A failed turn has been reported, and
 // is left out of the conversation.
 int sl_chat_ask(struct sl_chat_session *chat, const char *line);
-// Starts a new conversation, with the same system message and recipe.
+// Starts a new conversation, with the same system message and recipe, and no document.
 void sl_chat_forget(struct sl_chat_session *chat);
 
 // commands.c: executes a line that begins with a slash. A failure has been reported when this returns.

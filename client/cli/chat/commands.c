@@ -67,12 +67,86 @@ static enum sl_chat_next add_file(struct sl_chat_session *chat, const char *argu
     return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
 }
 
+static enum sl_status list_documents(struct sl_chat_session *chat, struct sl_error *err) {
+    Sluice__V1__ListDocumentsReply *reply;
+    enum sl_status status =
+        sl_client_list_documents(chat->client, sl_deadline_in_ms(chat->config->tool.timeout_ms), &reply, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    FILE *file = screen(chat);
+    for (size_t i = 0; i < reply->n_documents; i++) {
+        const Sluice__V1__Document *one = reply->documents[i];
+        fprintf(file, "%c %-20s %9lld tokens, %s\n", strcmp(one->name, chat->document) == 0 ? '*' : ' ', one->name,
+                (long long)one->n_tokens, one->recipe);
+    }
+    if (reply->n_documents == 0) {
+        fprintf(file, "no documents; `sluice doc add NAME FILE` adds one\n");
+    }
+    sluice__v1__list_documents_reply__free_unpacked(reply, NULL);
+    return SL_OK;
+}
+
+// Checks that a conversation can begin with a document now.
+static enum sl_status check_document(const struct sl_chat_session *chat, const Sluice__V1__Document *document,
+                                     struct sl_error *err) {
+    if (document->chat && chat->as_text) {
+        return sl_fail(err, SL_ERR_INVALID, "%s was added for chats: leave out --raw", document->name);
+    }
+    if (!document->chat && !chat->as_text) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%s was added for texts (--raw), and this is a chat: use `sluice chat --raw`", document->name);
+    }
+    if (document->reading || document->other_model) {
+        return sl_fail(err, SL_ERR_INVALID, "%s %s", document->name,
+                       document->reading ? "is still being read"
+                                         : "was read by another model: remove it, and add it again");
+    }
+    return SL_OK;
+}
+
+static enum sl_status set_document(struct sl_chat_session *chat, const char *name, struct sl_error *err) {
+    if (chat->messages.n > 0) { // the text is before everything else
+        return sl_fail(err, SL_ERR_INVALID, "%s",
+                       strcmp(chat->messages.items[chat->messages.n - 1].role, "system") == 0
+                           ? "a document begins the conversation, before a system message: leave out --system"
+                           : "a document begins the conversation: /new first");
+    }
+    Sluice__V1__Document *document;
+    enum sl_status status =
+        sl_client_get_document(chat->client, name, sl_deadline_in_ms(chat->config->tool.timeout_ms), &document, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = check_document(chat, document, err);
+    if (status == SL_OK) {
+        snprintf(chat->document, sizeof chat->document, "%s", document->name);
+    }
+    if (status == SL_OK && !chat->config->quiet) {
+        fprintf(stderr, "%s: %lld tokens under %s, which the conversation begins with\n", document->name,
+                (long long)document->n_tokens, document->recipe);
+    }
+    sluice__v1__document__free_unpacked(document, NULL);
+    return status;
+}
+
+static enum sl_chat_next use_document(struct sl_chat_session *chat, const char *argument) {
+    struct sl_error err = {0};
+    enum sl_status status;
+    if (!chat->client) {
+        status = sl_fail(&err, SL_ERR_INVALID, "documents belong to a cluster: leave out --local, or /file FILE");
+    } else {
+        status = argument[0] ? set_document(chat, argument, &err) : list_documents(chat, &err);
+    }
+    return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
+}
+
 static enum sl_chat_next save(struct sl_chat_session *chat, const char *argument) {
     struct sl_error err;
     char *path = argument[0] ? expand(argument) : NULL;
     enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/save FILE: where to?");
     if (status == SL_OK) {
-        status = path ? sl_messages_save(&chat->messages, path, &err)
+        status = path ? sl_messages_save(&chat->messages, chat->document, path, &err)
                       : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path");
     }
     free(path);
@@ -82,6 +156,10 @@ static enum sl_chat_next save(struct sl_chat_session *chat, const char *argument
 static enum sl_chat_next set_recipe(struct sl_chat_session *chat, const char *argument) {
     struct sl_error err;
     struct sl_recipe recipe;
+    if (argument[0] && chat->document[0]) {
+        sl_fail(&err, SL_ERR_INVALID, "document %s has its own recipe: /new first", chat->document);
+        return complain(&err);
+    }
     if (!argument[0]) {
         fprintf(screen(chat), "%s\n",
                 chat->last && chat->last->recipe[0] ? chat->last->recipe
@@ -125,7 +203,9 @@ static const struct command {
     enum sl_chat_next (*run)(struct sl_chat_session *chat, const char *argument);
 } commands[] = {
     {"/help", "", "this list", help},
-    {"/file", "FILE", "a document, which the next question begins with; several may follow on each other", add_file},
+    {"/file", "FILE", "a text, which the next question begins with; several may follow on each other", add_file},
+    {"/doc", "NAME", "begin with a document of the cluster (`sluice doc`), read once; without one: list them",
+     use_document},
     {"/recipe", "RECIPE", "how the KV cache is compressed from here on; without one: how it is", set_recipe},
     {"/stats", "", "what every turn has read, and the statistics of the last one", show_statistics},
     {"/save", "FILE", "the conversation as JSON, in a new file", save},

@@ -179,7 +179,7 @@ enum sl_status sl_messages_request(struct sl_messages *m, bool as_text, Sluice__
     return status;
 }
 
-static json_t *as_json(const struct sl_messages *m) {
+static json_t *as_json(const struct sl_messages *m, const char *document) {
     json_t *list = json_array();
     for (size_t i = 0; list && i < m->n; i++) {
         json_t *one = json_pack("{s:s, s:o}", "role", m->items[i].role, "content", sl_text_json(m->items[i].content));
@@ -188,10 +188,11 @@ static json_t *as_json(const struct sl_messages *m) {
             list = NULL;
         }
     }
-    return list ? json_pack("{s:o}", "messages", list) : NULL;
+    return list ? json_pack("{s:o, s:s*}", "messages", list, "document", document[0] ? document : NULL) : NULL;
 }
 
-enum sl_status sl_messages_save(const struct sl_messages *m, const char *path, struct sl_error *err) {
+enum sl_status sl_messages_save(const struct sl_messages *m, const char *document, const char *path,
+                                struct sl_error *err) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) {
@@ -202,7 +203,7 @@ enum sl_status sl_messages_save(const struct sl_messages *m, const char *path, s
         return sl_fail(err, SL_ERR_INVALID, "%s: %s%s", path, strerror(why),
                        why == EEXIST ? "; a file that is there is not overwritten" : "");
     }
-    bool written = sl_json_print(as_json(m), JSON_INDENT(1), file);
+    bool written = sl_json_print(as_json(m, document), JSON_INDENT(1), file);
     written &= fclose(file) == 0;
     if (!written) {
         unlink(path); // do not leave a partly written file

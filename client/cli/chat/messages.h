@@ -41,6 +41,7 @@ enum sl_status sl_messages_add_document(struct sl_messages *messages, char *docu
 enum sl_status sl_messages_request(struct sl_messages *messages, bool as_text, Sluice__V1__GenerateRequest *request,
                                    struct sl_error *err);
 
-// Writes {"messages": [{"role": ..., "content": ...}, ...]}, which is valid in a body for /v1/chat/completions. The
-// file must not exist.
-enum sl_status sl_messages_save(const struct sl_messages *messages, const char *path, struct sl_error *err);
+// Writes {"messages": [{"role": ..., "content": ...}, ...]}, which is valid in a body for /v1/chat/completions, with
+// "document": its name unless that is "". The file must not exist.
+enum sl_status sl_messages_save(const struct sl_messages *messages, const char *document, const char *path,
+                                struct sl_error *err);

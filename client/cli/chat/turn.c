@@ -90,7 +90,8 @@ static bool stopped(void *arg) {
 
 static enum sl_status make_request(struct sl_chat_session *chat, struct sl_request *request, struct sl_error *err) {
     struct sl_request_config config = chat->config->request;
-    config.recipe = chat->recipe;
+    config.recipe = chat->document[0] ? "" : chat->recipe; // a document has its own
+    config.document = chat->document[0] ? chat->document : NULL;
     config.ship_at_most = 0; // the recipe contains it already
     config.label = "chat";
     enum sl_status status = sl_request_set_options(request, &config, err);
@@ -151,6 +152,7 @@ static void count(struct sl_chat_session *chat) {
     chat->turns[chat->n_turns++] = (struct sl_chat_turn){.n_context = s->n_prompt_tokens,
                                                          .n_read = s->n_prompt_tokens - s->n_reused_tokens,
                                                          .n_written = s->n_output_tokens,
+                                                         .shipped_bytes = s->capsule_bytes,
                                                          .ttft_ms = s->ttft_ms,
                                                          .total_ms = s->total_ms,
                                                          .not_cached = sl_not_cached_word(s->not_cached)};
@@ -159,9 +161,15 @@ static void count(struct sl_chat_session *chat) {
 static void tell_turn(const struct sl_chat_session *chat) {
     if (chat->n_turns > 0 && !chat->config->quiet && !chat->config->tool.json && sl_terminal_width(STDERR_FILENO) > 0) {
         const struct sl_chat_turn *turn = &chat->turns[chat->n_turns - 1];
-        fprintf(stderr, "[%lld of %lld tokens read%s%s, %lld written, the first after %.0f ms]\n",
+        char bytes[32], shipped[48] = "";
+        if (turn->shipped_bytes > 0) {
+            snprintf(shipped, sizeof shipped, ", %s shipped",
+                     sl_format_bytes((double)turn->shipped_bytes, bytes, sizeof bytes));
+        }
+        fprintf(stderr, "[%lld of %lld tokens read%s%s%s, %lld written, the first after %.0f ms, all after %.0f ms]\n",
                 (long long)turn->n_read, (long long)turn->n_context, turn->not_cached ? ", not cached: " : "",
-                turn->not_cached ? turn->not_cached : "", (long long)turn->n_written, turn->ttft_ms);
+                turn->not_cached ? turn->not_cached : "", shipped, (long long)turn->n_written, turn->ttft_ms,
+                turn->total_ms);
     }
 }
 
@@ -261,6 +269,7 @@ int sl_chat_ask(struct sl_chat_session *chat, const char *line) {
 
 void sl_chat_forget(struct sl_chat_session *chat) {
     sl_messages_clear(&chat->messages);
+    chat->document[0] = '\0';
     chat->n_turns = 0;
     if (chat->last) {
         sluice__v1__statistics__free_unpacked(chat->last, NULL);

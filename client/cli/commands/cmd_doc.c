@@ -14,13 +14,13 @@
 #include "base/similar.h"
 #include "client/cli/commands/cmd_doc_keep.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/follow.h"
+#include "client/cli/commands/doc_text.h"
 #include "client/cli/message_json.h"
-#include "client/cli/request.h"
+#include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
 
-#define MAX_TEXT_BYTES    ((size_t)4000000) // the coordinator takes messages of 4 MiB
+#define CONVERT_MS        120000
 #define DEADLINE_SLACK_MS 15000 // the coordinator ends the job at its deadline, and then waits for the store
 
 // ---- one document ---------------------------------------------------------------------------------------------------
@@ -44,6 +44,24 @@ static const char *stores_text(const Sluice__V1__Document *document, char *buf, 
         snprintf(buf + n, n_buf - n, " (%zu of %d)", document->n_stores, document->replicas);
     }
     return buf;
+}
+
+// Prints what the document saved so far, and what its recipe may lose.
+static void show_balance(const Sluice__V1__Document *document) {
+    printf("saved        %" PRId64 " tokens not read again for %" PRId64 " questions", document->saved_tokens,
+           document->n_questions);
+    if (document->saved_ms > 0) {
+        printf(": about %.1f s", document->saved_ms / 1000);
+    }
+    printf(", since the coordinator started\n");
+    if (strcmp(document->lost_points, "0") == 0) {
+        printf("lost         nothing: the recipe keeps the full cache\n");
+    } else if (document->lost_points[0]) {
+        printf("lost         %s of 100 points with models/demo (docs/quality.md); `sluice doc ask --check` compares\n",
+               document->lost_points);
+    } else {
+        printf("lost         not measured for this recipe; `sluice doc ask --check` compares\n");
+    }
 }
 
 static void show(const Sluice__V1__Document *document, bool json) {
@@ -74,6 +92,7 @@ static void show(const Sluice__V1__Document *document, bool json) {
                                : ", in memory only");
     printf("replicas     %d%s\n", document->replicas,
            document->store[0] && document->n_stores < (size_t)document->replicas ? ": the others get a copy soon" : "");
+    show_balance(document);
     printf("added        %s\n", time_text(document->created_ms, created));
     printf("ends         %s\n", time_text(document->expires_ms, expires));
 }
@@ -94,7 +113,7 @@ struct add_config {
     struct sl_tool_config tool;
     const char *recipe;
     int64_t keep_ms, deadline_ms, replicas;
-    bool raw;
+    bool raw, as_is;
 };
 
 static const struct sl_option add_options[] = {
@@ -102,6 +121,8 @@ static const struct sl_option add_options[] = {
      SL_FIELD(add_config, recipe)},
     {"raw", 0, SL_OPTION_FLAG, NULL, NULL, "for prompts that are texts, even if the model takes chats",
      SL_FIELD(add_config, raw)},
+    {"as-is", 0, SL_OPTION_FLAG, NULL, NULL, "convert nothing: for the source of an HTML page",
+     SL_FIELD(add_config, as_is)},
     {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
      SL_FIELD(add_config, keep_ms), 0, 3.1536e11},
     {"replicas", 0, SL_OPTION_INT, "1", "N", "stores that keep it, so that one may be lost",
@@ -115,8 +136,12 @@ static const struct sl_program add_program = {
     .name = "sluice doc add",
     .usage = "[options] NAME FILE",
     .summary = "Read a text once, and keep its compressed KV cache in a store under a name.\n"
-               "FILE - is standard input. The name is letters, digits, '.', '_' and '-', at most 64.",
-    .epilog = "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
+               "FILE is a text, a PDF, HTML, docx, odt, epub or rtf file, a folder of code, or -, standard input.\n"
+               "The name is letters, digits, '.', '_' and '-', at most 64.",
+    .epilog =
+        "pdftotext (package poppler-utils), w3m, lynx and pandoc extract the text of PDF, HTML and office files.\n"
+        "A folder is its text files, in order, each after a line with its path.\n"
+        "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
     .n_arguments_min = 2,
     .n_arguments_max = 2,
     SL_OPTIONS(add_options),
@@ -140,20 +165,6 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
 
 static bool stopped(void *arg) {
     return sl_signals_received(&((struct progress *)arg)->signals) > 0;
-}
-
-static enum sl_status read_document(const char *path, char **text_out, struct sl_error *err) {
-    char *text = NULL;
-    enum sl_status status = sl_request_read_text(path, &text, err);
-    if (status == SL_OK && strlen(text) > MAX_TEXT_BYTES) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s has %zu bytes, and a document at most %zu: split it", path,
-                         strlen(text), MAX_TEXT_BYTES);
-        free(text);
-    }
-    if (status == SL_OK) {
-        *text_out = text;
-    }
-    return status;
 }
 
 static int add_text(const struct add_config *config, const char *name, const char *text) {
@@ -201,7 +212,11 @@ static int add(int argc, char **argv) {
     }
     char *text = NULL;
     struct sl_error err = {0};
-    if (read_document(argv[first + 1], &text, &err) != SL_OK) {
+    struct sl_doc_source source = {.path = argv[first + 1],
+                                   .as_is = config.as_is,
+                                   .timeout_ms = CONVERT_MS,
+                                   .notes = config.tool.json ? NULL : stderr};
+    if (sl_doc_text_read(&source, &text, &err) != SL_OK) {
         return sl_tool_complain("doc add", &err);
     }
     code = add_text(&config, argv[first], text);
@@ -318,89 +333,6 @@ static int rm(int argc, char **argv) {
     return sl_tool_ask(&rm_program, argc, argv, &config, remove_one);
 }
 
-// ---- ask ------------------------------------------------------------------------------------------------------------
-
-struct ask_config {
-    struct sl_tool_config tool;
-    struct sl_request_config request;
-    bool quiet;
-};
-
-static const struct sl_option ask_options[] = {
-    {"max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",
-     "tokens to generate at most; without: a chat goes on to its answer's end, a text for 128",
-     SL_FIELD(ask_config, request.max_new), 1, 1 << 20, SL_GIVEN(ask_config, request.has_max_new)},
-    {"stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text", SL_FIELD(ask_config, request.stop)},
-    SL_SAMPLING_OPTIONS(ask_config),
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job", SL_FIELD(ask_config, request.deadline_ms), 1,
-     604800000},
-    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(ask_config, quiet)},
-    SL_TOOL_OPTIONS,
-};
-
-static const struct sl_program ask_program = {
-    .name = "sluice doc ask",
-    .usage = "[options] NAME QUESTION",
-    .summary = "Ask a question about a document. The text is not read again: see \"reused\" in the statistics.",
-    .epilog = "`sluice run --doc NAME` does the same with all options of `sluice run`.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 2,
-    .n_arguments_max = 2,
-    SL_OPTIONS(ask_options),
-};
-
-static int ask_question(const struct ask_config *config, struct sl_request *request, struct sl_signals *signals) {
-    struct sl_client *client;
-    int code;
-    if (!sl_tool_connect("doc ask", config->tool.coordinator, &config->tool.tls, &client, &code)) {
-        return code;
-    }
-    struct sl_follow follow = {.command = "doc ask",
-                               .coordinator = config->tool.coordinator,
-                               .json = config->tool.json,
-                               .quiet = config->quiet,
-                               .out = stdout,
-                               .err = stderr,
-                               .width = sl_terminal_width(STDERR_FILENO),
-                               .signals = signals};
-    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms + DEADLINE_SLACK_MS)};
-    struct sl_error err = {0};
-    char job_id[SL_JOB_ID_BYTES] = "";
-    sl_follow_attach(&follow, &watch);
-    enum sl_status status =
-        sl_request_ask(request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
-    if (status == SL_OK) {
-        status = sl_client_generate(client, &request->message, &watch, job_id, &err);
-    }
-    code = sl_follow_end(&follow, status, &err);
-    sl_tool_disconnect(&client);
-    return code;
-}
-
-static int ask(int argc, char **argv) {
-    struct ask_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&ask_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct sl_request request;
-    struct sl_signals signals;
-    struct sl_error err = {0};
-    config.request.document = argv[first];
-    config.request.prompt = argv[first + 1];
-    config.request.label = "";
-    if (sl_request_init(&request, &config.request, &err) != SL_OK) {
-        return sl_tool_complain("doc ask", &err);
-    }
-    if (sl_signals_init(&signals, &err) == SL_OK) {
-        code = ask_question(&config, &request, &signals);
-        sl_signals_cleanup(&signals);
-    } else {
-        code = sl_tool_complain("doc ask", &err);
-    }
-    sl_request_cleanup(&request);
-    return code;
-}
-
 // ---- the table ------------------------------------------------------------------------------------------------------
 
 static const struct {
@@ -410,7 +342,7 @@ static const struct {
     {"add", "read a text once, and keep it under a name", add},
     {"ls", "list documents", ls},
     {"show", "show a document", show_main},
-    {"ask", "ask a question about a document", ask},
+    {"ask", "ask a question about a document", sl_command_doc_ask},
     {"export", "write a document to a file", sl_command_doc_export},
     {"import", "add a document from such a file", sl_command_doc_import},
     {"keep", "change how long a document is kept, and in how many stores", sl_command_doc_keep},
@@ -436,7 +368,37 @@ static void print_usage(FILE *file) {
     fprintf(file, "\n`sluice doc COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
 }
 
+// Returns how many words at argv[1] are options that all commands take, with their values: `sluice doc -c ADDRESS ls`.
+static int n_options_before(int argc, char **argv) {
+    int at = 1;
+    for (bool known = true; known && at < argc && argv[at][0] == '-';) {
+        const char *word = argv[at];
+        bool is_long = strncmp(word, "--", 2) == 0;
+        size_t n = is_long ? strcspn(word + 2, "=") : 1;
+        known = false;
+        for (size_t i = 0; i < sizeof tool_options / sizeof *tool_options && !known; i++) {
+            const struct sl_option *option = &tool_options[i];
+            known = is_long ? strlen(option->name) == n && strncmp(option->name, word + 2, n) == 0
+                            : option->letter != 0 && option->letter == word[1];
+            bool joined = is_long ? word[2 + n] == '=' : word[1] != '\0' && word[2] != '\0';
+            at += known ? (option->type == SL_OPTION_FLAG || joined ? 1 : 2) : 0;
+        }
+    }
+    return at - 1;
+}
+
+// Moves options that precede the command after it.
+static void move_options(int argc, char **argv) {
+    int n = n_options_before(argc, argv);
+    if (n > 0 && n + 1 < argc) {
+        char *command = argv[n + 1];
+        memmove(argv + 2, argv + 1, (size_t)n * sizeof *argv);
+        argv[1] = command;
+    }
+}
+
 int sl_command_doc(int argc, char **argv) {
+    move_options(argc, argv);
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_usage(stdout);
         return SL_EXIT_OK;

@@ -7,7 +7,8 @@ int sl_command_up(int argc, char **argv);
 int sl_command_down(int argc, char **argv);
 int sl_command_status(int argc, char **argv);
 int sl_command_doc(int argc, char **argv);
-int sl_command_doc_export(int argc, char **argv); // of `sluice doc`
+int sl_command_doc_ask(int argc, char **argv); // of `sluice doc`
+int sl_command_doc_export(int argc, char **argv);
 int sl_command_doc_import(int argc, char **argv);
 int sl_command_submit(int argc, char **argv);
 int sl_command_watch(int argc, char **argv);

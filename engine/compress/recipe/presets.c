@@ -5,6 +5,8 @@
  */
 #include "engine/compress/recipe/recipe.h"
 
+#include <string.h>
+
 #define H2O       "score=aas"
 #define H2O_AT    "scope=recent:0.5,budget=0.2,when=chunk"
 #define TOVA      "score=ltas"
@@ -61,18 +63,27 @@ const struct sl_preset *sl_recipe_presets(void) {
 #define WIDE "snapkv,pool=max:31,heads=layer,format=int4,budget="
 
 static const struct sl_recommendation recommendations[] = {
-    {1, "full", false},
-    {0.55, "full,format=int8", false},
-    {0.30, "full,format=int4", false},
-    {0.16, WIDE "0.5", false},
-    {0.07, WIDE "0.2", false},
-    {0.05, WIDE "0.1", false},
-    {0.03, "locret,budget=0.05,scope=stabilizers:64+tail:32,chunk=128,format=int4", true},
-    {0, NULL, false},
+    {1, "full", false, "0"},
+    {0.55, "full,format=int8", false, "0.2 [0.0, 0.5]"},
+    {0.30, "full,format=int4", false, "3.2 [0.5, 6.2]"},
+    {0.16, WIDE "0.5", false, "9.5 [5.9, 13.1]"},
+    {0.07, WIDE "0.2", false, "16.9 [13.2, 20.5]"},
+    {0.05, WIDE "0.1", false, "24.7 [21.2, 27.9]"},
+    {0.03, "locret,budget=0.05,scope=stabilizers:64+tail:32,chunk=128,format=int4", true, "28.9 [25.5, 32.3]"},
+    {0, NULL, false, NULL},
 };
 
 const struct sl_recommendation *sl_recipe_recommendations(void) {
     return recommendations;
+}
+
+const char *sl_recipe_lost_points(const char *recipe) {
+    for (const struct sl_recommendation *r = recommendations; r->recipe; r++) {
+        if (strcmp(r->recipe, recipe) == 0) {
+            return r->lost;
+        }
+    }
+    return "";
 }
 
 const struct sl_recommendation *sl_recipe_recommend(double share) {

@@ -203,8 +203,11 @@ struct sl_recommendation {
     double share;
     const char *recipe;
     bool needs_heads; // the model needs retaining heads
+    const char *lost; // points of 100 that it lost to the full cache, with a 95% interval: suites.csv of docs/quality
 };
 const struct sl_recommendation *sl_recipe_recommendations(void);
 
+// Returns `lost` of the recommendation with this text; "" if there is none.
+const char *sl_recipe_lost_points(const char *recipe);
 // Returns the recommendation for at most `share`; NULL if no recipe ships so little.
 const struct sl_recommendation *sl_recipe_recommend(double share);

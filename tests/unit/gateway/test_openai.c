@@ -264,7 +264,9 @@ static void test_what_failures_are_called(void **state) {
         assert_string_equal(refusal.param, rows[i].param);
         char *json = sl_refusal_json(&refusal);
         char code[32];
-        snprintf(code, sizeof code, "\"code\":\"%d\"}}", rows[i].http_status);
+        snprintf(code, sizeof code,
+                 rows[i].http_status == 404 ? "\"code\":\"document_not_found\"}}" : "\"code\":\"%d\"}}",
+                 rows[i].http_status);
         assert_non_null(strstr(json, "{\"error\":{\"message\":\""));
         assert_non_null(strstr(json, code));
         free(json);

@@ -28,7 +28,7 @@ MODEL = "models/demo"
 NOWHERE = "127.0.0.1:1"
 # Commands that need a coordinator, with the arguments that they require.
 ASKING = {"run": ["-p", "hi"], "chat": [], "submit": ["-p", "hi"], "watch": ["x", "--timeout", "200ms"], "cancel": ["x"], "jobs": [], "top": ["--once"],
-          "workers": [], "drain": ["x"], "compare": ["x"]}
+          "workers": [], "drain": ["x"], "compare": ["x"], "doc": ["ls"]}
 # Commands that open a model.
 OPENING = [["run", "--local", "-p", "hi"], ["chat", "--local"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
            ["eval", "weights"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
@@ -91,6 +91,14 @@ class ExitCodes(unittest.TestCase):
     def test_nobody_at_the_address(self):
         for command, words in ASKING.items():
             self.ends(3, run(command, *words, "-c", NOWHERE), f"no coordinator at {NOWHERE}")
+
+    def test_options_before_the_command_of_doc(self):
+        for words in (["-c", NOWHERE], ["-c" + NOWHERE], ["--coordinator=" + NOWHERE, "--json"], ["--coordinator", NOWHERE, "--timeout", "5s"]):
+            self.ends(3, run("doc", *words, "rm", "name"), f"no coordinator at {NOWHERE}")
+        self.ends(2, run("doc", "-c", NOWHERE, "sohw"), "did you mean show")
+        self.ends(2, run("doc", "-c", NOWHERE), "unknown command '-c'")
+        self.ends(2, run("doc", "--nope", "rm", "name"), "unknown command '--nope'")
+        self.ends(2, run("doc", "-c"), "unknown command '-c'")
 
     def test_somebody_else_at_the_address(self):
         server = http.server.HTTPServer(("127.0.0.1", 0), Quiet)

@@ -248,6 +248,8 @@ static void test_request_bad_lengths(void **state) {
     refused(&request, "max_new_tokens:");
 }
 
+static char *asked_document = ""; // of budget()
+
 // Returns the budget that a request without one gets for n_tokens of a prompt.
 static int32_t budget(int64_t n_tokens, bool is_chat, int64_t arena_bytes, const Sluice__V1__Resumption *resumption) {
     Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
@@ -257,6 +259,7 @@ static int32_t budget(int64_t n_tokens, bool is_chat, int64_t arena_bytes, const
     request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
     request.tokens = &ids;
     request.resumption = (Sluice__V1__Resumption *)resumption;
+    request.document = asked_document;
     const struct sl_request_setting of_it = {
         .call_deadline_ns = SL_NO_DEADLINE, .is_chat = is_chat, .arena_bytes = arena_bytes};
     struct sl_job_spec spec;
@@ -293,6 +296,13 @@ static void test_request_without_a_budget_gets_what_fits(void **state) {
     assert_true(all > 0 && all < 128);
     assert_int_equal(budget(4030, true, arena, NULL), all);
     assert_int_equal(budget(5000, true, arena, NULL), 1); // admission says that the prompt does not fit
+
+    // A chat about a document does not run to the end of the context.
+    asked_document = "gpl";
+    assert_int_equal(budget(100, true, large, NULL), 1024);
+    assert_int_equal(budget(most - 92, true, large, NULL), 92);
+    assert_int_equal(budget(100, false, large, NULL), 128);
+    asked_document = "";
 
     // Another coordinator has promised more: the job keeps that, as far as it fits here.
     Sluice__V1__Resumption resumption = SLUICE__V1__RESUMPTION__INIT;

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice doc ask`: a question about a document, what the answer cost, and a comparison with the full text.
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/cli/commands/commands.h"
+#include "client/cli/follow.h"
+#include "client/cli/message_json.h"
+#include "client/cli/request.h"
+#include "client/cli/tool.h"
+
+#define DEADLINE_SLACK_MS 15000 // the coordinator ends the job at its deadline, and then waits for the store
+
+struct ask_config {
+    struct sl_tool_config tool;
+    struct sl_request_config request;
+    bool check, quiet;
+};
+
+static const struct sl_option ask_options[] = {
+    {"max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",
+     "tokens to generate at most; without: 1024 in a chat, 128 after a text", SL_FIELD(ask_config, request.max_new), 1,
+     1 << 20, SL_GIVEN(ask_config, request.has_max_new)},
+    {"stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text", SL_FIELD(ask_config, request.stop)},
+    SL_SAMPLING_OPTIONS(ask_config),
+    {"check", 0, SL_OPTION_FLAG, NULL, NULL,
+     "answer once more, with the text read again under the recipe full, and compare the answers",
+     SL_FIELD(ask_config, check)},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job", SL_FIELD(ask_config, request.deadline_ms), 1,
+     604800000},
+    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(ask_config, quiet)},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program ask_program = {
+    .name = "sluice doc ask",
+    .usage = "[options] NAME QUESTION",
+    .summary = "Ask a question about a document, whose text is not read again. A line says what the answer cost.",
+    .epilog = "`sluice run --doc NAME` does the same with all options of `sluice run`.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 2,
+    .n_arguments_max = 2,
+    SL_OPTIONS(ask_options),
+};
+
+// One answer, as far as a comparison needs it.
+struct answer {
+    struct sl_watch shown; // callbacks that get all events
+    char *text;            // owned; NULL: there is none
+    bool has_seed;
+    int64_t seed;
+};
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    struct answer *answer = arg;
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED && !answer->text) {
+        const Sluice__V1__Statistics *s = event->finished->statistics;
+        answer->text = strdup(event->finished->text);
+        answer->has_seed = s && s->sampling;
+        answer->seed = answer->has_seed ? (int64_t)s->sampling->seed : 0;
+    }
+    answer->shown.on_event(answer->shown.arg, event);
+}
+
+static void on_reconnect(void *arg, const struct sl_error *why) {
+    struct answer *answer = arg;
+    answer->shown.on_reconnect(answer->shown.arg, why);
+}
+
+static bool stopped(void *arg) {
+    struct answer *answer = arg;
+    return answer->shown.stopped(answer->shown.arg);
+}
+
+// Asks, and shows the answer. The caller frees answer_out->text. Returns the exit code.
+static int ask_once(const struct ask_config *config, const struct sl_request_config *asked, struct sl_client *client,
+                    struct sl_signals *signals, struct answer *answer_out) {
+    struct sl_follow follow = {.command = "doc ask",
+                               .coordinator = config->tool.coordinator,
+                               .json = config->tool.json,
+                               .quiet = config->quiet,
+                               .cost = true,
+                               .out = stdout,
+                               .err = stderr,
+                               .width = sl_terminal_width(STDERR_FILENO),
+                               .signals = signals};
+    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(asked->deadline_ms + DEADLINE_SLACK_MS),
+                             .on_event = on_event,
+                             .on_reconnect = on_reconnect,
+                             .stopped = stopped,
+                             .arg = answer_out};
+    struct sl_request request;
+    struct sl_error err = {0};
+    char job_id[SL_JOB_ID_BYTES] = "";
+    *answer_out = (struct answer){0};
+    sl_follow_attach(&follow, &answer_out->shown);
+    if (sl_request_init(&request, asked, &err) != SL_OK) {
+        return sl_tool_complain("doc ask", &err);
+    }
+    enum sl_status status = sl_request_ask(&request, asked, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
+    if (status == SL_OK) {
+        status = sl_client_generate(client, &request.message, &watch, job_id, &err);
+    }
+    int code = sl_follow_end(&follow, status, &err);
+    sl_request_cleanup(&request);
+    return code;
+}
+
+// Reads the text again without compression, and compares the answers.
+static int check(const struct ask_config *config, struct sl_client *client, struct sl_signals *signals,
+                 const struct answer *first) {
+    struct sl_request_config asked = config->request;
+    struct answer second;
+    asked.recipe = "full";
+    asked.no_reuse = true;
+    asked.seed = first->seed;
+    asked.has_seed = first->has_seed;
+    if (!config->quiet && !config->tool.json) {
+        fprintf(stderr, "check: the text is read again, under the recipe full\n");
+    }
+    int code = ask_once(config, &asked, client, signals, &second);
+    if (code == SL_EXIT_OK && first->text && second.text) {
+        bool same = strcmp(first->text, second.text) == 0;
+        if (config->tool.json) {
+            sl_json_print(json_pack("{s:{s:b}}", "check", "same", same), JSON_COMPACT, stdout);
+        } else {
+            fprintf(stderr, "check: the answers %s\n", same ? "are the same" : "differ");
+        }
+    }
+    free(second.text);
+    return code;
+}
+
+int sl_command_doc_ask(int argc, char **argv) {
+    struct ask_config config = {0};
+    struct sl_signals signals;
+    struct sl_client *client;
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&ask_program, argc, argv, &config, &first, &code)) {
+        return code;
+    }
+    config.request.document = argv[first];
+    config.request.prompt = argv[first + 1];
+    config.request.label = "";
+    if (sl_signals_init(&signals, &err) != SL_OK) {
+        return sl_tool_complain("doc ask", &err);
+    }
+    if (sl_tool_connect("doc ask", config.tool.coordinator, &config.tool.tls, &client, &code)) {
+        struct answer answer;
+        code = ask_once(&config, &config.request, client, &signals, &answer);
+        if (code == SL_EXIT_OK && config.check) {
+            code = check(&config, client, &signals, &answer);
+        }
+        free(answer.text);
+        sl_tool_disconnect(&client);
+    }
+    sl_signals_cleanup(&signals);
+    return code;
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a document's source becomes its text: formats by content, programs that extract text and their failures, and
+// folders. Scripts stand in for the programs; those that are installed are run too.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "client/cli/child.h"
+#include "client/cli/commands/doc_text.h"
+
+static char folder[] = "/tmp/sluice-test-doc-text-XXXXXX", path_before[4096];
+
+static int set_up(void **state) {
+    (void)state;
+    snprintf(path_before, sizeof path_before, "%s", getenv("PATH"));
+    return mkdtemp(folder) && chdir(folder) == 0 && mkdir("bin", 0700) == 0 && setenv("PATH", "bin", 1) == 0 ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *found, int kind, struct FTW *at) {
+    (void)found, (void)kind, (void)at;
+    return remove(path);
+}
+
+static int clean_up(void **state) {
+    (void)state;
+    setenv("PATH", path_before, 1);
+    return chdir("/") == 0 ? nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) : -1;
+}
+
+static void write_file(const char *path, const void *bytes, size_t n) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void write_script(const char *name, const char *lines) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "bin/%s", name);
+    snprintf(text, sizeof text, "#!/bin/sh\n%s\n", lines);
+    unlink(path);
+    write_file(path, text, strlen(text));
+    assert_int_equal(chmod(path, 0700), 0);
+}
+
+static enum sl_status read_source(const char *path, char **text_out, struct sl_error *err) {
+    struct sl_doc_source source = {.path = path, .timeout_ms = 20000};
+    *text_out = NULL;
+    return sl_doc_text_read(&source, text_out, err);
+}
+
+static void assert_read(const char *path, const char *expected) {
+    char *text;
+    struct sl_error err = {0};
+    if (read_source(path, &text, &err) != SL_OK) {
+        fail_msg("%s: %s", path, err.text);
+    }
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void assert_refused(const char *path, enum sl_status expected, const char *with) {
+    char *text;
+    struct sl_error err = {0};
+    enum sl_status status = read_source(path, &text, &err);
+    if (status != expected || !strstr(err.text, with)) {
+        fail_msg("%s: status %d: %s", path, status, err.text);
+    }
+    assert_null(text);
+}
+
+static void test_doc_text_formats_are_recognized_by_content(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t n;
+        enum sl_doc_format format;
+    } cases[] = {
+#define CASE(text, format) {text, sizeof(text) - 1, format}
+        CASE("", SL_DOC_PLAIN),
+        CASE("plain", SL_DOC_PLAIN),
+        CASE("%PDF-1.7\n", SL_DOC_PDF),
+        CASE(" %PDF-1.7\n", SL_DOC_PLAIN),
+        CASE("<!DOCTYPE HTML><p>", SL_DOC_HTML),
+        CASE("\xef\xbb\xbf\n<!-- <html> --> <?xml version='1.0'?>\n<html lang=en>", SL_DOC_HTML),
+        CASE("<!-- <html>", SL_DOC_PLAIN),
+        CASE("\0<html>", SL_DOC_PLAIN),
+        CASE("<?xml version='1.0'?><svg>", SL_DOC_PLAIN),
+        CASE("#include <html>", SL_DOC_PLAIN),
+        CASE("{\\rtf1 text}", SL_DOC_RTF),
+        CASE("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", SL_DOC_OFFICE),
+        CASE("PK\3\4 [Content_Types].xml ... word/document.xml", SL_DOC_DOCX),
+        CASE("PK\3\4 [Content_Types].xml ... xl/workbook.xml", SL_DOC_OFFICE),
+        CASE("PK\3\4 ... mimetypeapplication/vnd.oasis.opendocument.text", SL_DOC_ODT),
+        CASE("PK\3\4 ... mimetypeapplication/vnd.oasis.opendocument.spreadsheet", SL_DOC_OFFICE),
+        CASE("PK\3\4 ... mimetypeapplication/epub+zip", SL_DOC_EPUB),
+        CASE("PK\3\4 other.txt", SL_DOC_PLAIN),
+        CASE("word/document.xml", SL_DOC_PLAIN),
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int fd = memfd_create("case", 0);
+        assert_int_equal(write(fd, cases[i].bytes, cases[i].n), cases[i].n);
+        if (sl_doc_format_of(fd) != cases[i].format) {
+            fail_msg("case %zu", i);
+        }
+        close(fd);
+    }
+    // The name is in the directory of the archive, at its end.
+    int fd = memfd_create("archive", 0);
+    assert_int_equal(write(fd, "PK\3\4", 4), 4);
+    assert_int_equal(pwrite(fd, "word/document.xml", 17, 1 << 20), 17);
+    assert_int_equal(sl_doc_format_of(fd), SL_DOC_DOCX);
+    close(fd);
+}
+
+static void test_doc_text_plain(void **state) {
+    (void)state;
+    write_file("plain.pdf", "no PDF in spite of its name", 27);
+    assert_read("plain.pdf", "no PDF in spite of its name");
+    write_file("zero", "a\0b", 3);
+    assert_refused("zero", SL_ERR_INVALID, "zero byte");
+    write_file("latin", "caf\xe9", 4);
+    assert_refused("latin", SL_ERR_INVALID, "UTF-8");
+    assert_refused("nothing", SL_ERR_INVALID, "No such file");
+    char *large = malloc(SL_DOC_TEXT_BYTES + 1);
+    memset(large, 'a', SL_DOC_TEXT_BYTES + 1);
+    write_file("large", large, SL_DOC_TEXT_BYTES + 1);
+    assert_refused("large", SL_ERR_INVALID, "split it");
+    write_file("large", large, SL_DOC_TEXT_BYTES);
+    char *text;
+    struct sl_error err;
+    assert_int_equal(read_source("large", &text, &err), SL_OK);
+    assert_int_equal(strlen(text), SL_DOC_TEXT_BYTES);
+    free(text);
+    free(large);
+}
+
+static void test_doc_text_names_the_missing_package(void **state) {
+    (void)state;
+    write_file("a.txt", "%PDF-1.4 x", 10);
+    assert_refused("a.txt", SL_ERR_UNSUPPORTED, "a.txt is a PDF file, and no program");
+    assert_refused("a.txt", SL_ERR_UNSUPPORTED, "poppler-utils");
+    write_file("a.html", "<html>x", 7);
+    assert_refused("a.html", SL_ERR_UNSUPPORTED, "w3m or lynx or pandoc, or give --as-is");
+    write_file("a.doc", "{\\rtf1 x}", 9);
+    assert_refused("a.doc", SL_ERR_UNSUPPORTED, "pandoc");
+    write_file("a.xlsx", "PK\3\4 xl/workbook.xml", 20);
+    assert_refused("a.xlsx", SL_ERR_UNSUPPORTED, "soffice --headless --convert-to pdf");
+    struct sl_doc_source source = {.path = "a.html", .as_is = true};
+    char *text;
+    struct sl_error err;
+    assert_int_equal(sl_doc_text_read(&source, &text, &err), SL_OK);
+    assert_string_equal(text, "<html>x");
+    free(text);
+}
+
+static void test_doc_text_program_gets_standard_input_and_no_name(void **state) {
+    (void)state;
+    write_script("pdftotext", "/bin/cat; echo \"|$*|$LC_ALL\"");
+    write_file("-upw", "%PDF-1.4 x\n", 11);
+    assert_read("-upw", "%PDF-1.4 x\n|-enc UTF-8 -nopgbrk - -|C.UTF-8\n");
+    write_file("a b;c", "%PDF-1.5 y\n", 11);
+    assert_read("a b;c", "%PDF-1.5 y\n|-enc UTF-8 -nopgbrk - -|C.UTF-8\n");
+    // Standard input, from its middle on.
+    int saved = dup(STDIN_FILENO);
+    assert_non_null(freopen("a b;c", "rb", stdin));
+    assert_int_equal(lseek(STDIN_FILENO, 0, SEEK_SET), 0);
+    assert_read("-", "%PDF-1.5 y\n|-enc UTF-8 -nopgbrk - -|C.UTF-8\n");
+    write_file("middle", "no%PDF-1.5 y\n", 13);
+    assert_non_null(freopen("middle", "rb", stdin));
+    assert_int_equal(lseek(STDIN_FILENO, 2, SEEK_SET), 2);
+    assert_read("-", "%PDF-1.5 y\n|-enc UTF-8 -nopgbrk - -|C.UTF-8\n");
+    assert_int_equal(dup2(saved, STDIN_FILENO), STDIN_FILENO);
+    close(saved);
+    // The second program, where the first is not installed.
+    write_script("lynx", "echo lynx \"$1\"");
+    write_file("page", "<html>x", 7);
+    assert_read("page", "lynx -dump\n");
+}
+
+static void test_doc_text_failures_of_a_program(void **state) {
+    (void)state;
+    write_file("a.pdf", "%PDF-1.4 x", 10);
+    write_script("pdftotext", "echo text; echo first >&2; echo 'Incorrect\tpassword' >&2; exit 3");
+    assert_refused("a.pdf", SL_ERR_IO, "a.pdf: pdftotext exited with code 3: Incorrect?password");
+    write_script("pdftotext", "kill -9 $$");
+    assert_refused("a.pdf", SL_ERR_IO, "was killed by signal 9");
+    write_script("pdftotext", "exec /usr/bin/yes");
+    assert_refused("a.pdf", SL_ERR_INVALID, "more than 4000000 bytes");
+    write_script("pdftotext", "trap '' XFSZ; while echo 0123456789012345678901234567890123456789; do :; done; exit 0");
+    assert_refused("a.pdf", SL_ERR_INVALID, "more than 4000000 bytes");
+    write_script("pdftotext", "printf ' \\n\\f'");
+    assert_refused("a.pdf", SL_ERR_INVALID, "has no text, as scanned pages");
+    write_script("pdftotext", "printf 'a\\377'");
+    assert_refused("a.pdf", SL_ERR_INVALID, "not valid UTF-8");
+    write_file("bin/pdftotext",
+               "\x7f"
+               "ELF",
+               4);
+    assert_refused("a.pdf", SL_ERR_IO, "cannot start bin/pdftotext");
+
+    // One that does not end is killed, with what it started.
+    write_script("pdftotext", "/bin/sleep 60 & echo $! > child; wait");
+    struct sl_doc_source source = {.path = "a.pdf", .timeout_ms = 400};
+    struct sl_error err = {0};
+    char *text = NULL, digits[16] = "";
+    int64_t began_ns = sl_now_ns();
+    assert_int_equal(sl_doc_text_read(&source, &text, &err), SL_ERR_DEADLINE);
+    assert_true(sl_now_ns() - began_ns < 20 * SL_NS_PER_S);
+    assert_non_null(strstr(err.text, "did not end"));
+    FILE *file = fopen("child", "r");
+    assert_non_null(file);
+    assert_non_null(fgets(digits, sizeof digits, file));
+    fclose(file);
+    char status_path[64], line[256] = "";
+    snprintf(status_path, sizeof status_path, "/proc/%ld/stat", strtol(digits, NULL, 10));
+    for (int i = 0; i < 400 && (file = fopen(status_path, "r")); i++) { // it is gone, or a zombie of another parent
+        bool has_line = fgets(line, sizeof line, file) != NULL;
+        fclose(file);
+        if (has_line && strstr(line, ") Z")) {
+            break;
+        }
+        assert_true(i < 399);
+        sl_sleep_ms(10);
+    }
+}
+
+static void test_doc_text_folder(void **state) {
+    (void)state;
+    assert_int_equal(mkdir("code", 0700) || mkdir("code/.git", 0700) || mkdir("code/b", 0700), 0);
+    write_file("code/.git/config", "secret", 6);
+    write_file("code/b/z.c", "int z;", 6);
+    write_file("code/b/a.c", "int a;\n", 7);
+    write_file("code/B.txt", "<html>stays", 11);
+    write_file("code/c.bin", "\0\1", 2);
+    write_file("code/c.latin", "\xe9", 1);
+    write_file("code/empty", "", 0);
+    assert_int_equal(symlink("..", "code/loop") || mkfifo("code/pipe", 0600), 0);
+    char *notes = NULL, *text = NULL;
+    size_t n_notes;
+    FILE *stream = open_memstream(&notes, &n_notes);
+    struct sl_doc_source source = {.path = "code/", .timeout_ms = 1000, .notes = stream};
+    struct sl_error err = {0};
+    assert_int_equal(sl_doc_text_read(&source, &text, &err), SL_OK);
+    fclose(stream);
+    assert_string_equal(text, "==== B.txt ====\n<html>stays\n\n==== b/a.c ====\nint a;\n\n==== b/z.c ====\nint z;\n\n"
+                              "==== empty ====\n");
+    assert_non_null(strstr(notes, "code/: 4 text files; skipped: 2 that are no text, 3 others"));
+    free(text);
+    free(notes);
+
+    char *large = malloc(SL_DOC_TEXT_BYTES + 1);
+    memset(large, 'a', SL_DOC_TEXT_BYTES + 1);
+    write_file("code/large", large, SL_DOC_TEXT_BYTES - 60);
+    assert_refused("code", SL_ERR_INVALID, "at large: name a smaller folder");
+    write_file("code/large", large, SL_DOC_TEXT_BYTES + 1);
+    assert_refused("code", SL_ERR_INVALID, "at large: name a smaller folder");
+    large[10] = '\0';
+    write_file("code/large", large, SL_DOC_TEXT_BYTES + 1);
+    assert_int_equal(read_source("code", &text, &err), SL_OK); // no text, so its size does not count
+    free(text);
+    free(large);
+    assert_int_equal(mkdir("none", 0700), 0);
+    assert_refused("none", SL_ERR_INVALID, "no text file");
+}
+
+// Writes a PDF file of one page.
+static void write_pdf(const char *path) {
+    static const char stream[] = "BT /F1 12 Tf 20 100 Td (The number is 48213.) Tj ET";
+    char objects[5][256], pdf[2048];
+    int at[5], n = snprintf(pdf, sizeof pdf, "%%PDF-1.4\n");
+    strcpy(objects[0], "<< /Type /Catalog /Pages 2 0 R >>");
+    strcpy(objects[1], "<< /Type /Pages /Kids [3 0 R] /Count 1 >>");
+    strcpy(objects[2],
+           "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Contents 4 0 R /Resources << /Font << /F1 5 "
+           "0 R >> >> >>");
+    snprintf(objects[3], sizeof objects[3], "<< /Length %zu >>\nstream\n%s\nendstream", sizeof stream - 1, stream);
+    strcpy(objects[4], "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>");
+    for (int i = 0; i < 5; i++) {
+        at[i] = n;
+        n += snprintf(pdf + n, sizeof pdf - (size_t)n, "%d 0 obj\n%s\nendobj\n", i + 1, objects[i]);
+    }
+    int table = n;
+    n += snprintf(pdf + n, sizeof pdf - (size_t)n, "xref\n0 6\n0000000000 65535 f \n");
+    for (int i = 0; i < 5; i++) {
+        n += snprintf(pdf + n, sizeof pdf - (size_t)n, "%010d 00000 n \n", at[i]);
+    }
+    n +=
+        snprintf(pdf + n, sizeof pdf - (size_t)n, "trailer << /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n", table);
+    write_file(path, pdf, (size_t)n);
+}
+
+static void test_doc_text_installed_programs(void **state) {
+    (void)state;
+    static const char *const readers[] = {"w3m", "lynx", "pandoc"};
+    static const char page[] =
+        "<html><body><h1>Hi</h1><script>var x;</script><p>The <b>number</b> is caf&eacute;.</body></html>";
+    char found[PATH_MAX];
+    setenv("PATH", path_before, 1);
+    write_pdf("real.pdf");
+    if (sl_child_find("pdftotext", found)) {
+        char *text;
+        struct sl_error err = {0};
+        assert_int_equal(read_source("real.pdf", &text, &err), SL_OK);
+        assert_non_null(strstr(text, "The number is 48213."));
+        free(text);
+        assert_int_equal(truncate("real.pdf", 300), 0);
+        assert_refused("real.pdf", SL_ERR_IO, "pdftotext exited with code 1");
+    } else {
+        assert_refused("real.pdf", SL_ERR_UNSUPPORTED, "poppler-utils");
+    }
+    write_file("real.html", page, sizeof page - 1);
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+        char script[PATH_MAX + 32], *text;
+        struct sl_error err = {0};
+        setenv("PATH", path_before, 1);
+        if (!sl_child_find(readers[i], found)) {
+            continue;
+        }
+        assert_int_equal(mkdir("one", 0700), 0);
+        snprintf(script, sizeof script, "one/%s", readers[i]);
+        assert_int_equal(symlink(found, script), 0);
+        setenv("PATH", "one", 1);
+        enum sl_status status = read_source("real.html", &text, &err);
+        setenv("PATH", path_before, 1);
+        if (status != SL_OK || !strstr(text, "The number is caf\xc3\xa9.") || strstr(text, "var x")) {
+            fail_msg("%s: %s%s", readers[i], err.text, text ? text : "");
+        }
+        free(text);
+        assert_int_equal(unlink(script) || rmdir("one"), 0);
+    }
+    setenv("PATH", "bin", 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_doc_text_formats_are_recognized_by_content),
+        cmocka_unit_test(test_doc_text_plain),
+        cmocka_unit_test(test_doc_text_names_the_missing_package),
+        cmocka_unit_test(test_doc_text_program_gets_standard_input_and_no_name),
+        cmocka_unit_test(test_doc_text_failures_of_a_program),
+        cmocka_unit_test(test_doc_text_folder),
+        cmocka_unit_test(test_doc_text_installed_programs),
+    };
+    return cmocka_run_group_tests(tests, set_up, clean_up);
+}
