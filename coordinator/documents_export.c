@@ -184,20 +184,30 @@ static enum sl_status send_body(struct exporting *exporting, struct sl_error *er
     return status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
 }
 
-static enum sl_status export(struct exporting *exporting, struct sl_error *err) {
-    struct sl_coordinator *coordinator = exporting->coordinator; char store[64]; Sluice__V1__Document described;
-    sl_documents_describe(coordinator->documents, exporting->document, coordinator->model_fingerprint, &described,
-                          store);
-    if (described.reading ||
-        described.other_model){return sl_fail(err, SL_ERR_PRECONDITION,
-                                              described.reading ? "name: another call is adding %s now"
-                                                                : "%s was read by another model than the cluster's",
-                                              described.name);}
-enum sl_status status = make_head(exporting, err);
-status = status == SL_OK ? open_store(exporting, err) : status;
-status = status == SL_OK ? sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err) : status;
-status = status == SL_OK ? begin_file(exporting, err) : status;
-return status == SL_OK ? send_body(exporting, err) : status;
+static enum sl_status check_document(const struct exporting *exporting, struct sl_error *err) {
+    struct sl_coordinator *coordinator = exporting->coordinator;
+    struct sl_described_document *described = malloc(sizeof *described); // too large for the stack
+    if (described == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document's description");
+    }
+    sl_documents_describe(coordinator->documents, exporting->document, coordinator->model_fingerprint, described);
+    bool reading = described->message.reading, other_model = described->message.other_model;
+    free(described);
+    if (reading) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now", exporting->document->name);
+    }
+    return other_model ? sl_fail(err, SL_ERR_PRECONDITION, "%s was read by another model than the cluster's",
+                                 exporting->document->name)
+                       : SL_OK;
+}
+
+static enum sl_status send_document(struct exporting *exporting, struct sl_error *err) {
+    enum sl_status status = check_document(exporting, err);
+    status = status == SL_OK ? make_head(exporting, err) : status;
+    status = status == SL_OK ? open_store(exporting, err) : status;
+    status = status == SL_OK ? sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err) : status;
+    status = status == SL_OK ? begin_file(exporting, err) : status;
+    return status == SL_OK ? send_body(exporting, err) : status;
 }
 
 enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -213,7 +223,7 @@ enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *c
     status = sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant, exporting.asked->name,
                                &exporting.document, err);
     if (status == SL_OK) {
-        status = export(&exporting, err);
+        status = send_document(&exporting, err);
         sl_rpc_stream_close(&exporting.store);
         sl_exported_writer_cleanup(&exporting.writer);
         sl_document_unref(&exporting.document);

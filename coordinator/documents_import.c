@@ -379,12 +379,12 @@ static enum sl_status keep(struct importing *importing, struct sl_error *err) {
         (void)sl_document_keeper_delete(coordinator->keeper, importing->document, &ignored); // the first error counts
         return status;
     }
-    Sluice__V1__Document message;
-    sl_documents_describe(coordinator->documents, importing->document, coordinator->model_fingerprint, &message, store);
-    return sl_rpc_call_send(importing->call, &message.base);
+    struct sl_described_document described;
+    sl_documents_describe(coordinator->documents, importing->document, coordinator->model_fingerprint, &described);
+    return sl_rpc_call_send(importing->call, &described.message.base);
 }
 
-static enum sl_status import(struct importing *importing, struct sl_error *err) {
+static enum sl_status take_document(struct importing *importing, struct sl_error *err) {
     if (sl_rpc_call_deadline_ns(importing->call) > sl_deadline_in_ms(MAX_CALL_MS)) {
         return sl_fail(err, SL_ERR_INVALID, "the call needs a deadline of at most an hour");
     }
@@ -405,7 +405,7 @@ enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *c
     if (status != SL_OK) {
         return status;
     }
-    status = import(&importing, err);
+    status = take_document(&importing, err);
     if (importing.message != NULL) {
         protobuf_c_message_free_unpacked(importing.message, NULL);
     }

@@ -35,7 +35,7 @@ enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
     *keys_out = (struct sl_capsule_keys){id, (struct sl_hash128 *)request->prefixes.data, n_prefixes,
-                                        request->prefix_tokens, request->checkpoint};
+                                         request->prefix_tokens, request->checkpoint};
     return SL_OK;
 }
 
