@@ -207,6 +207,9 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     }
     status = specify_whole(coordinator, caller, &prompt.request, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
+    if (status == SL_OK) {
+        spec_out->stored_tokens = document->capsule_tokens;
+    }
     if (status == SL_OK && strcmp(spec_out->recipe, document->recipe) != 0) {
         sl_job_spec_cleanup(spec_out);
         status = sl_fail(err, SL_ERR_INVALID, "recipe: document %s was read under %s: leave the recipe out",

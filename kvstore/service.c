@@ -184,6 +184,8 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     reply.capsule_bytes = (int64_t)stored->capsule.body_bytes;
     reply.lease_id = id;
     reply.lease_ms = kvstore->node.config.lease_ms;
+    struct sl_hash128 *hash = &stored->keys.id.prefix_hash;
+    reply.capsule_hash = (ProtobufCBinaryData){sizeof *hash, hash->bytes};
     status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {
         sl_pins_release(kvstore->pins, id);
