@@ -29,7 +29,7 @@ struct sl_prefix_fetch {
     struct sl_capsule_id id;
 };
 
-// What an answer begins with.
+// The search for what an answer begins with.
 struct beginning {
     struct sl_decode *decode;
     struct sl_answer *answer;
@@ -39,6 +39,7 @@ struct beginning {
     struct sl_store_job store;
     struct sl_store_match match;
     struct sl_kept_prompt prompt;
+    int64_t max_new_tokens;
 };
 
 static bool tell_alive(void *call) {
@@ -140,26 +141,35 @@ static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **se
 
 // ---- the session ----------------------------------------------------------------------------------------------------
 
-// Rejects a prefix after which too much is left to read here. *why_out is set then.
-static enum sl_status check_rest(const struct beginning *b, int64_t n_tokens, Sluice__V1__NotCached *why_out,
-                                 struct sl_error *err) {
+/*
+ * Promises memory for the rest of the prompt and for the answer. Rejects a prefix after which too much is left to read here; *why_out is
+ * set then.
+ */
+static enum sl_status promise_rest(struct beginning *b, int64_t n_tokens, Sluice__V1__NotCached *why_out,
+                                   struct sl_error *err) {
     int64_t n_rest = b->plan->n_prompt - n_tokens;
-    if (n_rest <= SL_JOB_SHORT_REST) {
-        return SL_OK;
+    if (n_rest > SL_JOB_SHORT_REST) {
+        *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "%lld tokens follow the stored prefix, and a decode worker reads up to %d", (long long)n_rest,
+                       SL_JOB_SHORT_REST);
     }
-    *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
-    return sl_fail(err, SL_ERR_PRECONDITION, "%lld tokens follow the stored prefix, and a decode worker reads up to %d",
-                   (long long)n_rest, SL_JOB_SHORT_REST);
+    struct sl_answer *answer = b->answer;
+    enum sl_status status =
+        sl_decode_promise(b->decode, answer, sl_plan_turn_bytes(b->plan, n_rest + b->max_new_tokens), err);
+    answer->session_bytes = answer->promised_bytes;
+    return status;
 }
 
 static enum sl_status use_match(struct beginning *b, struct sl_session **session_out, Sluice__V1__NotCached *why_out,
                                 struct sl_error *err) {
-    enum sl_status status = check_rest(b, b->match.n_tokens, why_out, err);
-    if (status == SL_OK && !sl_store_match_pays(&b->store, &b->match)) {
+    enum sl_status status = SL_OK;
+    if (!sl_store_match_pays(&b->store, &b->match)) {
         *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
         status = sl_fail(err, SL_ERR_PRECONDITION, "the store has only %lld tokens of the prompt, in a capsule of %lld",
                          (long long)b->match.n_tokens, (long long)b->match.capsule_tokens);
     }
+    status = status == SL_OK ? promise_rest(b, b->match.n_tokens, why_out, err) : status;
     if (status != SL_OK) {
         return status;
     }
@@ -195,7 +205,7 @@ static enum sl_status find_session(struct beginning *b, struct sl_session **sess
         return status;
     }
     sl_log_info("decode", "job=%s uses what this worker holds: %s", b->answer->job_id, err->text);
-    return check_rest(b, (*session_out)->n_tokens, why_out, err);
+    return promise_rest(b, (*session_out)->n_tokens, why_out, err);
 }
 
 static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
@@ -207,7 +217,8 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
     if (n_prompt < 1 || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe)) {
         return sl_fail(err, SL_ERR_PRECONDITION, "its recipe evicts or offloads, or there is one token");
     }
-    *b = (struct beginning){.decode = decode, .answer = answer, .plan = plan};
+    *b =
+        (struct beginning){.decode = decode, .answer = answer, .plan = plan, .max_new_tokens = request->max_new_tokens};
     enum sl_status status = sl_plan_make(recipe, &geometry, n_prompt, sl_decode_rope_set(decode, request), plan, err);
     status = status == SL_OK ? sl_decode_make_id(decode, request, recipe, n_prompt, &b->id, err) : status;
     status = status == SL_OK ? sl_job_read_salt(&request->salt, &b->salt, err) : status;
@@ -256,14 +267,11 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
     return status;
 }
 
-// Promises memory for the rest and the answer, finds the session, and opens it.
+// Finds the session, and opens it.
 static enum sl_status open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_answer *answer, struct beginning *b, Sluice__V1__NotCached *why_out,
                                   struct sl_error *err) {
-    size_t bytes = sl_plan_turn_bytes(b->plan, SL_JOB_SHORT_REST + (int64_t)request->max_new_tokens);
-    enum sl_status status = sl_decode_promise(decode, answer, bytes, err);
-    answer->session_bytes = answer->promised_bytes;
-    status = status == SL_OK ? find_session(b, &answer->writer.session, why_out, err) : status;
+    enum sl_status status = find_session(b, &answer->writer.session, why_out, err);
     status = status == SL_OK ? sl_job_check_session(b->plan, answer->writer.session, err) : status;
     return status == SL_OK ? open_writer(decode, request, answer, b->plan, err) : status;
 }
