@@ -437,7 +437,7 @@ static void announce_workers(struct sl_run *run) {
         snprintf(detail, sizeof(detail), "%s -> %s", prefill_name, decode_name);
     } else {
         static const char *const whys[] = {[SL_TURN_WHOLE] = "nothing to prefill",
-                                           [SL_TURN_PREFIX] = "with its document from a store",
+                                           [SL_TURN_PREFIX] = "with the stored beginning of its prompt",
                                            [SL_TURN_STORED] = "with the session of the turn before from its store",
                                            [SL_TURN_KEPT] = "where the session of the turn before is"};
         snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->mode]);

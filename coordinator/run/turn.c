@@ -45,19 +45,36 @@ static bool go_back(struct sl_run *run) {
 }
 
 /*
- * Returns the mode of an attempt that continues no session. What a prompt has in common with its document may end some tokens before the
- * document's capsule does, and then at a whole block.
+ * Returns how many tokens of the prompt's beginning a store probably has. What a prompt has in common with its document may end some tokens
+ * before the document's capsule does, and then at a whole block. Any other prompt goes to a prefill worker if there is one: reading there
+ * delays no answer that is being written.
  */
+static int64_t count_stored(const struct sl_run *run) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    const struct sl_run_context *context = run->context;
+    uint64_t reader;
+    if (spec->no_reuse || spec->estimate_errors || sl_recipe_evicts(&spec->parsed_recipe) ||
+        sl_recipe_offloads(&spec->parsed_recipe)) {
+        return 0;
+    }
+    if (spec->stored_tokens > 0) {
+        return spec->stored_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK - SL_PREFIX_BLOCK;
+    }
+    return sl_registry_is_served(context->registry, SLUICE__V1__WORKER_ROLE__PREFILL)
+               ? 0
+               : sl_affinity_match(context->affinity, spec->keys, spec->n_keys, &reader) * SL_PREFIX_BLOCK;
+}
+
+// Returns the mode of an attempt that continues no session.
 static enum sl_turn_mode without_session(struct sl_run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
-    int64_t n_stored = spec->stored_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK - SL_PREFIX_BLOCK;
-    int64_t n_rest = spec->demand.n_prefill_tokens - n_stored;
+    int64_t n_stored = count_stored(run), n_rest = spec->demand.n_prefill_tokens - n_stored;
     char store[SL_ADDRESS_BYTES];
-    if (spec->no_reuse || spec->estimate_errors || n_stored <= 0) {
+    if (n_stored <= 0) {
         return SL_TURN_WHOLE;
     }
     if (n_rest > SL_JOB_SHORT_REST) {
-        sl_log_info("job", "job=%s has %lld tokens after its document: prefill reads them", run->job->id,
+        sl_log_info("job", "job=%s has %lld tokens after what is stored: prefill reads them", run->job->id,
                     (long long)n_rest);
         return SL_TURN_WHOLE;
     }
@@ -66,7 +83,7 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     struct sl_error err = {0};
     if (store[0] == '\0' || sl_demand_make_turn(&spec->parsed_recipe, &geometry, spec->demand.capsule_bytes,
                                                 n_rest + spec->max_new_tokens, &run->prefix_demand, &err) != SL_OK) {
-        sl_log_info("job", "job=%s does not take its document from a store: %s", run->job->id,
+        sl_log_info("job", "job=%s takes nothing from a store: %s", run->job->id,
                     store[0] == '\0' ? "none is ready" : err.text);
         return SL_TURN_WHOLE;
     }

@@ -7,7 +7,7 @@
  *     STORED  a store has it, or the session of an earlier turn       Decode.Reserve -> Store.Fetch -> Decode.Run(lease, turn)
  *       | lost, or evicted
  *     PREFIX  a store keeps the document that the prompt begins with,
- *             and little follows it                                   Decode.Run(kvstore_address): decode fetches it and reads the rest
+ *             or another beginning, and little follows it             Decode.Run(kvstore_address): decode fetches it and reads the rest
  *       | not stored, no memory, no answer from the store
  *     WHOLE   as any other job                                        Decode.Reserve -> Prefill.Run -> Decode.Run(lease)
  *

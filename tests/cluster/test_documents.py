@@ -162,17 +162,23 @@ def test_decode_answers_without_prefill():
     questions = [question()[1:], *(f"What does section {n} say of licences?" for n in range(9))]
     with Cluster() as cluster:
         made, _ = add(cluster.channel, "gpl")
+        other = document(4000, seed=3)
+        cluster.answer(inference.GenerateRequest(text=other + question(), recipe="full", max_new_tokens=1))
+        eventually(lambda: store_load(cluster).stored_capsules == 2, 10, "a store has both")
         gone(cluster, "prefill-0")
         answers = at_once(cluster, questions)
         for finished, events in answers:
             assert finished.statistics.n_reused_tokens >= made.n_tokens - 64 and not finished.statistics.not_cached, finished
-            assert ["from a store" in detail for detail in begun(events)] == [True], events
+            assert ["with the stored beginning" in detail for detail in begun(events)] == [True], events
         assert "48213" in answers[0][0].text, answers[0]
         # They share one copy of the document's pages.
         assert sorted(f.statistics.transport for f, _ in answers) == ["held"] * 9 + ["store"], answers
         assert prefixes(cluster, "decode-0") == {"store": 1, "held": 9}
         eventually(lambda: made.capsule_bytes * 0.9 < [w.load.base_bytes for w in cluster.workers().workers if w.info.role == cluster_pb.DECODE][0]
                    < made.capsule_bytes * 1.1, 10, "one copy of the capsule")
+
+        finished, events = cluster.answer(inference.GenerateRequest(text=other + "\nWhat else?", recipe="full", max_new_tokens=1))
+        assert finished.statistics.n_reused_tokens >= 1000 and finished.statistics.transport == "store", finished
 
         # Another worker does not have them, and the one that does is preferred.
         cluster.start_worker("decode-1")
