@@ -270,9 +270,10 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
                                    struct sl_rpc_call *call, struct sl_answer *answer, struct sl_error *err) {
     const struct sl_recipe *recipe = &answer->recipe;
     enum sl_status status = sl_job_recipe(request->recipe, decode->node.runtime.config, &answer->recipe, err);
-    if (status == SL_OK && request->kept[0]) {
+    bool has_prefix = request->kvstore_address[0] != '\0'; // and then no lease
+    if (status == SL_OK && request->kept[0] && !has_prefix) {
         status = sl_decode_take_kept(decode, request, recipe, answer, err);
-    } else if (status == SL_OK && request->lease_id[0]) {
+    } else if (status == SL_OK && request->lease_id[0] && !has_prefix) {
         status = receive(decode, request, recipe, call, answer, err);
     }
     if (status != SL_OK) {
@@ -283,9 +284,9 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
     bool is_turn = (request->turn || request->kept[0]) && answer->writer.session;
-    status = request->kvstore_address[0] ? sl_decode_open_prefix(decode, request, call, answer, plan, err)
-             : is_turn                   ? sl_decode_open_turn(decode, request, answer, plan, err)
-                                         : plan_answer(decode, request, call, answer, plan, err);
+    status = has_prefix ? sl_decode_open_prefix(decode, request, call, answer, plan, err)
+             : is_turn  ? sl_decode_open_turn(decode, request, answer, plan, err)
+                        : plan_answer(decode, request, call, answer, plan, err);
     free(plan);
     return status;
 }

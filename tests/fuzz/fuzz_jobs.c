@@ -324,6 +324,7 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     request.salt = draw_salt(lies & 1024);
     request.term = lies & 2048 ? fuzz_draw_number() : 0;
     go_on(job, how, lies, &request, &ids);
+    request.kvstore_address = (char *)(how & 128 ? "store:1" : "");
     run->most_tokens = request.max_new_tokens;
     run->next_index = (int64_t)resumed.n_ids;
     return fuzz_as_received(&request.base);
@@ -465,6 +466,9 @@ static void open_services(void) {
     sl_cond_init(&decode.wake);
     decode.inbox_end = &decode.inbox;
     sl_kept_init(&decode.kept);
+    pthread_mutex_init(&decode.fetches.mutex, NULL);
+    sl_cond_init(&decode.fetches.ended);
+    fuzz_require(sl_store_client_create(&decode.node, &decode.store, &err) == SL_OK);
     decode.retrieve_deadline_ms = 200;
     decode.retrieve_lost_ms = 1000;
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
@@ -511,6 +515,9 @@ static void close_services(bool hastily) {
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
     sl_store_client_destroy(&prefill.store);
+    sl_store_client_destroy(&decode.store);
+    pthread_cond_destroy(&decode.fetches.ended);
+    pthread_mutex_destroy(&decode.fetches.mutex);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
     sl_activations_destroy(&decode.turn_activations);
