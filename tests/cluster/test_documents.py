@@ -180,6 +180,13 @@ def test_decode_answers_without_prefill():
         finished, events = cluster.answer(inference.GenerateRequest(text=other + "\nWhat else?", recipe="full", max_new_tokens=1))
         assert finished.statistics.n_reused_tokens >= 1000 and finished.statistics.transport == "store", finished
 
+        # A conversation goes on with its session, which shares them too.
+        turn = {"document": "gpl", "max_new_tokens": 8, "ignore_eos": True, "conversation": inference.Conversation(id="a", keep_ms=60000)}
+        said = questions[0] + cluster.answer(inference.GenerateRequest(text=questions[0], **turn))[0].text
+        finished, _ = cluster.answer(inference.GenerateRequest(text=said + "\nWhat else?", **turn))
+        assert finished.statistics.n_reused_tokens > made.n_tokens, finished
+        call(cluster.channel, "sluice.v1.Inference.EndConversation", inference.ConversationRequest(id="a"))
+
         # Another worker does not have them, and the one that does is preferred.
         cluster.start_worker("decode-1")
         cluster.wait_ready()
