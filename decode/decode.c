@@ -92,14 +92,10 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     sl_kept_init(&decode.kept);
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
-    pthread_mutex_init(&decode.fetches.mutex, NULL);
-    sl_cond_init(&decode.fetches.ended);
     status = sl_connections_create(decode.node.fabric, &decode.connections, err);
     status = status == SL_OK ? sl_store_client_create(&decode.node, &decode.store, err) : status;
     status = status == SL_OK ? serve(&decode, err) : status;
     sl_store_client_destroy(&decode.store);
-    pthread_cond_destroy(&decode.fetches.ended);
-    pthread_mutex_destroy(&decode.fetches.mutex);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
     pthread_cond_destroy(&decode.wake);

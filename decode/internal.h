@@ -69,19 +69,11 @@ struct sl_answer {
     enum sl_stop_reason stop;
 };
 
-// Capsules that are being fetched as bases: another answer that wants one waits for it.
-struct sl_prefix_fetches {
-    pthread_mutex_t mutex;
-    pthread_cond_t ended;
-    struct sl_prefix_fetch *first;
-};
-
 struct sl_decode {
     struct sl_node node;
-    struct sl_connections *connections; // to stores
-    struct sl_kept kept;                // retained sessions, between two turns, and bases
-    struct sl_store_client *store;      // of the capsules of stored prefixes
-    struct sl_prefix_fetches fetches;
+    struct sl_connections *connections;                   // to stores
+    struct sl_kept kept;                                  // retained sessions, between two turns, and bases
+    struct sl_store_client *store;                        // of the capsules of stored prefixes
     _Atomic int64_t n_prefixes_held, n_prefixes_fetched;  // answers that began with a stored prefix
     _Atomic int64_t n_prefixes_not_used[SL_N_NOT_CACHED]; // answers that prefill had to begin
     atomic_size_t copied_bytes; // bytes of sessions that are being copied to stores, outside the arena

@@ -12,6 +12,7 @@
 
 void sl_kept_init(struct sl_kept *kept) {
     kept->first = NULL;
+    kept->fetches = NULL;
     pthread_mutex_init(&kept->mutex, NULL);
     sl_cond_init(&kept->returned);
 }
@@ -171,6 +172,36 @@ static struct sl_kept_session **find_base(struct sl_kept *kept, const struct sl_
         at = &(*at)->next;
     }
     return at;
+}
+
+// Returns the link to a fetch of this base. Lock held.
+static struct sl_kept_fetch **find_fetch(struct sl_kept *kept, const struct sl_capsule_id *id) {
+    struct sl_kept_fetch **at = &kept->fetches;
+    while (*at && memcmp(&(*at)->id, id, sizeof *id) != 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+enum sl_status sl_kept_begin_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch, int64_t deadline_ns) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&kept->mutex);
+    while (*find_fetch(kept, &fetch->id) && status == SL_OK) {
+        status = sl_cond_wait_until(&kept->returned, &kept->mutex, deadline_ns);
+    }
+    if (status == SL_OK) {
+        fetch->next = kept->fetches;
+        kept->fetches = fetch;
+    }
+    pthread_mutex_unlock(&kept->mutex);
+    return status;
+}
+
+void sl_kept_end_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch) {
+    pthread_mutex_lock(&kept->mutex);
+    *find_fetch(kept, &fetch->id) = fetch->next;
+    pthread_cond_broadcast(&kept->returned);
+    pthread_mutex_unlock(&kept->mutex);
 }
 
 // Notes a use of a base. n_tokens: whole blocks, at least one, that the prompt has in common with it.

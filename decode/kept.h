@@ -36,8 +36,9 @@ struct sl_kept_session {
 
 struct sl_kept {
     pthread_mutex_t mutex;
-    pthread_cond_t returned;       // signaled when a lent session is returned
+    pthread_cond_t returned;       // signaled when a lent session is returned, and when a fetch ends
     struct sl_kept_session *first; // the oldest
+    struct sl_kept_fetch *fetches; // of bases
 };
 
 void sl_kept_init(struct sl_kept *kept);
@@ -69,6 +70,15 @@ struct sl_kept_prompt {
     int64_t n_keys;
     int64_t max_slots; // of the session
 };
+
+// A base that is being fetched. It lies in the caller's memory.
+struct sl_kept_fetch {
+    struct sl_kept_fetch *next;
+    struct sl_capsule_id id;
+};
+// Registers the fetch of fetch->id when no other one of this id is under way. SL_ERR_DEADLINE: there is one until then.
+enum sl_status sl_kept_begin_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch, int64_t deadline_ns);
+void sl_kept_end_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch);
 
 // Retains a session as the base of prompt->id, with which the prompt has n_tokens in common; takes it over in any case. Drops another
 // base of this id.

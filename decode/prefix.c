@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
-#include "base/thread.h"
 #include "decode/internal.h"
 #include "engine/job/job_recipe.h"
 #include "engine/job/job_request.h"
@@ -23,11 +22,6 @@
 #define ALIVE_MS 250
 
 _Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass reads all of it");
-
-struct sl_prefix_fetch {
-    struct sl_prefix_fetch *next;
-    struct sl_capsule_id id;
-};
 
 // The search for what an answer begins with.
 struct beginning {
@@ -48,44 +42,14 @@ static bool tell_alive(void *call) {
 
 // ---- one fetch for many answers -------------------------------------------------------------------------------------
 
-static bool is_fetched(const struct sl_prefix_fetches *fetches, const struct sl_capsule_id *id) {
-    const struct sl_prefix_fetch *fetch = fetches->first;
-    while (fetch && memcmp(&fetch->id, id, sizeof *id) != 0) {
-        fetch = fetch->next;
-    }
-    return fetch != NULL;
-}
-
-// Waits until no other answer fetches the capsule of fetch->id, as long as the caller listens, and registers this fetch.
-static enum sl_status begin_fetch(struct beginning *b, struct sl_prefix_fetch *fetch, struct sl_error *err) {
-    struct sl_prefix_fetches *fetches = &b->decode->fetches;
-    bool listens = true;
-    pthread_mutex_lock(&fetches->mutex);
-    while (listens && is_fetched(fetches, &fetch->id)) {
-        int64_t deadline_ns = sl_deadline_in_ms(ALIVE_MS);
-        if (sl_cond_wait_until(&fetches->ended, &fetches->mutex, deadline_ns) == SL_ERR_DEADLINE) {
-            pthread_mutex_unlock(&fetches->mutex);
-            listens = tell_alive(b->store.parent);
-            pthread_mutex_lock(&fetches->mutex);
+// Waits until no other answer fetches the capsule, as long as the caller listens, and registers this fetch.
+static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fetch, struct sl_error *err) {
+    while (sl_kept_begin_fetch(&b->decode->kept, fetch, sl_deadline_in_ms(ALIVE_MS)) != SL_OK) {
+        if (!tell_alive(b->store.parent)) {
+            return sl_fail(err, SL_ERR_CANCELLED, "cancelled while a capsule was fetched");
         }
     }
-    if (listens) {
-        fetch->next = fetches->first;
-        fetches->first = fetch;
-    }
-    pthread_mutex_unlock(&fetches->mutex);
-    return listens ? SL_OK : sl_fail(err, SL_ERR_CANCELLED, "cancelled while a capsule was fetched");
-}
-
-static void end_fetch(struct sl_prefix_fetches *fetches, struct sl_prefix_fetch *fetch) {
-    pthread_mutex_lock(&fetches->mutex);
-    struct sl_prefix_fetch **at = &fetches->first;
-    while (*at != fetch) {
-        at = &(*at)->next;
-    }
-    *at = fetch->next;
-    pthread_cond_broadcast(&fetches->ended);
-    pthread_mutex_unlock(&fetches->mutex);
+    return SL_OK;
 }
 
 // Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does.
@@ -119,7 +83,7 @@ static enum sl_status fetch_base(struct beginning *b, struct sl_session **sessio
 
 static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
     struct sl_kept *kept = &b->decode->kept;
-    struct sl_prefix_fetch fetch = {.id = b->prompt.id};
+    struct sl_kept_fetch fetch = {.id = b->prompt.id};
     enum sl_status status = sl_kept_share(kept, &b->prompt, b->match.n_tokens, session_out, err);
     if (status != SL_ERR_NOT_FOUND) {
         return status;
@@ -135,7 +99,7 @@ static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **se
                      ? sl_fail(err, SL_ERR_PEER_STALE, "kvstore %s has failed lately", b->store.address)
                      : fetch_base(b, session_out, err);
     }
-    end_fetch(&b->decode->fetches, &fetch);
+    sl_kept_end_fetch(kept, &fetch);
     return status;
 }
 

@@ -174,6 +174,31 @@ static void test_kept_bases_are_shared_and_stay_while_they_are(void **state) {
     sl_arena_destroy(&arena);
 }
 
+static void *end_soon(void *arg) {
+    sl_sleep_ms(20);
+    sl_kept_end_fetch(((void **)arg)[0], ((void **)arg)[1]);
+    return NULL;
+}
+
+static void test_kept_bases_are_fetched_one_at_a_time(void **state) {
+    (void)state;
+    struct sl_kept kept;
+    sl_kept_init(&kept);
+    struct sl_kept_fetch one = {.id = {1, 2, {{9}}}}, same = one, other = {.id = {1, 2, {{8}}}};
+    assert_int_equal(sl_kept_begin_fetch(&kept, &one, 0), SL_OK);
+    assert_int_equal(sl_kept_begin_fetch(&kept, &same, 0), SL_ERR_DEADLINE);
+    assert_int_equal(sl_kept_begin_fetch(&kept, &other, 0), SL_OK);
+    void *arg[] = {&kept, &one};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, end_soon, arg), 0);
+    assert_int_equal(sl_kept_begin_fetch(&kept, &same, sl_deadline_in_ms(60000)), SL_OK);
+    pthread_join(thread, NULL);
+    sl_kept_end_fetch(&kept, &same);
+    sl_kept_end_fetch(&kept, &other);
+    assert_null(kept.fetches);
+    sl_kept_cleanup(&kept);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kept_is_taken_once_and_by_its_name),
@@ -181,6 +206,7 @@ int main(void) {
         cmocka_unit_test(test_kept_reaps_whose_time_is_over),
         cmocka_unit_test(test_kept_is_waited_for_while_it_is_lent),
         cmocka_unit_test(test_kept_bases_are_shared_and_stay_while_they_are),
+        cmocka_unit_test(test_kept_bases_are_fetched_one_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
