@@ -73,6 +73,7 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     if (n_stored <= 0) {
         return SL_TURN_WHOLE;
     }
+    n_rest = n_rest > 0 ? n_rest : 0; // a text may be encoded in fewer tokens before another end
     if (n_rest > SL_JOB_SHORT_REST) {
         sl_log_info("job", "job=%s has %lld tokens after what is stored: prefill reads them", run->job->id,
                     (long long)n_rest);
