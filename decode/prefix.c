@@ -20,6 +20,9 @@
 #include "engine/job/job_request.h"
 
 #define ALIVE_MS 250
+#define MEMORY_MS                                                                                                      \
+    800 // how long an answer waits for memory of others, in the time in which its caller need not hear from it
+#define POLL_MS 10
 
 _Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass reads all of it");
 
@@ -52,14 +55,25 @@ static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fet
     return SL_OK;
 }
 
+// Waits a little for memory that other answers hold. False: that was long enough, or the caller does not listen.
+static bool wait_for_memory(const struct beginning *b, int64_t until_ns) {
+    if (sl_now_ns() >= until_ns || sl_rpc_call_cancelled(b->store.parent)) {
+        return false;
+    }
+    sl_sleep_ms(POLL_MS);
+    return true;
+}
+
 // Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does.
 static enum sl_status receive(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
     struct sl_decode *decode = b->decode;
+    int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
     enum sl_status status;
     do {
         status = sl_store_receive(&b->store, &b->match, session_out, err);
-    } while (status == SL_ERR_EXHAUSTED && sl_decode_drop_helps(decode, b->match.capsule_bytes) &&
-             sl_kept_drop_oldest(&decode->kept));
+    } while (status == SL_ERR_EXHAUSTED &&
+             ((sl_decode_drop_helps(decode, b->match.capsule_bytes) && sl_kept_drop_oldest(&decode->kept)) ||
+              wait_for_memory(b, until_ns)));
     if (status == SL_OK) {
         b->answer->prefix.fetched_bytes = (int64_t)b->match.capsule_bytes;
     }
@@ -119,8 +133,12 @@ static enum sl_status promise_rest(struct beginning *b, int64_t n_tokens, Sluice
                        SL_JOB_SHORT_REST);
     }
     struct sl_answer *answer = b->answer;
-    enum sl_status status =
-        sl_decode_promise(b->decode, answer, sl_plan_turn_bytes(b->plan, n_rest + b->max_new_tokens), err);
+    size_t bytes = sl_plan_turn_bytes(b->plan, n_rest + b->max_new_tokens);
+    int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
+    enum sl_status status;
+    do {
+        status = sl_decode_promise(b->decode, answer, bytes, err);
+    } while (status == SL_ERR_EXHAUSTED && wait_for_memory(b, until_ns));
     answer->session_bytes = answer->promised_bytes;
     return status;
 }

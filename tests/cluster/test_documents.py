@@ -222,9 +222,15 @@ def test_decode_answers_without_prefill():
 
 
 def test_prefill_reads_what_decode_cannot_have():
-    with Cluster() as cluster:
+    with Cluster(worker_args={"decode": ["--arena", "8M"]}) as cluster:
         add(cluster.channel, "gpl")
         _, whole_events = cluster.answer(asking("gpl"))
+        # Two thirds of these fit at once: others wait for memory, or go to prefill after all.
+        questions = [f"What does section {n} say of licences?" for n in range(9)]
+        apart = [cluster.answer(asking("gpl", text, ignore_eos=True)) for text in questions]
+        together = at_once(cluster, questions, ignore_eos=True)
+        assert [tokens(events) for _, events in together] == [tokens(events) for _, events in apart], together
+        assert any(finished.statistics.transport == "held" for finished, _ in together), together
         cluster.start_worker("decode-1")
         cluster.wait_ready()
         gone(cluster, "decode-0")
