@@ -85,7 +85,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
             "for example " SL_DOCUMENT_RECIPE,
             spec->recipe);
     }
-    // Prefill continues from whole blocks, and from no fewer tokens than a chunk (prefill/store.h).
+    // Prefill continues from whole blocks, and from no fewer tokens than a chunk (net/store/store.h).
     if (spec->demand.n_prefill_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK < spec->parsed_recipe.chunk_tokens) {
         return sl_fail(err, SL_ERR_INVALID,
                        "text: %" PRId64 " tokens are no document, of which at least a chunk (%" PRId64

@@ -230,6 +230,7 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     if (status == SL_OK) {
         _Static_assert(sizeof spec_out->document == sizeof document->name, "a name fits");
         strcpy(spec_out->document, document->name);
+        spec_out->stored_tokens = document->capsule_tokens;
     }
     if (status == SL_OK && !request->no_reuse && strcmp(spec_out->recipe, document->recipe) != 0) {
         sl_job_spec_cleanup(spec_out);

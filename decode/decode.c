@@ -14,6 +14,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
     load->leases += load->jobs +
                     sl_kept_count(&decode->kept); // sessions in use hold memory for their jobs, as inbound transfers do
+    load->base_bytes = sl_kept_base_bytes(&decode->kept);
     load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
 }
 
@@ -25,6 +26,7 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_declare(page, SL_GAUGE, "sluice_kept_sessions",
                        "Sessions of conversations that wait for their next turn.");
     sl_metrics_sample(page, "sluice_kept_sessions", (double)sl_kept_count(&decode->kept), NULL);
+    sl_decode_write_prefix_metrics(decode, page);
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -91,7 +93,9 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
     status = sl_connections_create(decode.node.fabric, &decode.connections, err);
+    status = status == SL_OK ? sl_store_client_create(&decode.node, &decode.store, err) : status;
     status = status == SL_OK ? serve(&decode, err) : status;
+    sl_store_client_destroy(&decode.store);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
     pthread_cond_destroy(&decode.wake);

@@ -164,6 +164,7 @@ static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_
     } else if (!sl_reader_is_done(answer->reader)) {
         stepper->reading[stepper->n_reading++] = answer;
     } else {
+        answer->read_ns = sl_now_ns();
         answer->writer.session = sl_reader_take_session(answer->reader);
         sl_reader_destroy(&answer->reader);
         stepper->active[stepper->n_active++] = answer;

@@ -10,6 +10,8 @@
 #include "decode/kept.h"
 #include "engine/kvcache/capsule.h"
 #include "net/offload/remote/remote_source.h"
+#include "net/store/store.h"
+#include "proto/kept.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "engine/runner/output.h"
 #include "engine/runner/reading.h"
@@ -23,6 +25,15 @@ struct sl_decoded {
     struct sl_token token;
     int64_t index;
     char text[]; // NUL-terminated
+};
+
+// Records how an answer began with a stored prefix (prefix.c).
+struct sl_prefix_use {
+    int64_t n_reused; // tokens of the prefix; 0: there was none
+    int64_t fetched_bytes;
+    int64_t begin_ns, opened_ns; // opened_ns: the session was there
+    double slots_per_head;
+    bool shared; // the worker held it
 };
 
 /*
@@ -43,6 +54,8 @@ struct sl_answer {
     int64_t n_written;
     size_t session_bytes;  // the most that the session may take from the arena in addition to its capsule
     size_t promised_bytes; // the part of session_bytes that it has not taken
+    struct sl_prefix_use prefix;
+    int64_t read_ns; // the engine's thread: when the reader was done
 
     atomic_bool cancelled;
     pthread_mutex_t mutex; // guards the fields below
@@ -58,9 +71,12 @@ struct sl_answer {
 
 struct sl_decode {
     struct sl_node node;
-    struct sl_connections *connections; // to stores
-    struct sl_kept kept;                // retained sessions, between two turns
-    atomic_size_t copied_bytes;         // bytes of sessions that are being copied to stores, outside the arena
+    struct sl_connections *connections;                   // to stores
+    struct sl_kept kept;                                  // retained sessions, between two turns, and bases
+    struct sl_store_client *store;                        // of the capsules of stored prefixes
+    _Atomic int64_t n_prefixes_held, n_prefixes_fetched;  // answers that began with a stored prefix
+    _Atomic int64_t n_prefixes_not_used[SL_N_NOT_CACHED]; // answers that prefill had to begin
+    atomic_size_t copied_bytes; // bytes of sessions that are being copied to stores, outside the arena
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
     struct sl_activations *turn_activations; // for the pass that reads a turn; passes that write have their own
     pthread_t engine_thread;
@@ -89,6 +105,20 @@ enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V
 // Takes the session of the previous turn. SL_ERR_PEER_STALE: it is not here; SL_ERR_EXHAUSTED: no memory for the turn.
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
+// Promises bytes of memory for the answer, in addition to its session's: idle sessions and bases are dropped if necessary.
+enum sl_status sl_decode_promise(struct sl_decode *decode, struct sl_answer *answer, size_t bytes,
+                                 struct sl_error *err);
+/*
+ * prefix.c. Opens answer->writer.session, or answer->reader with it, from the beginning of the prompt that this worker
+ * holds or the store has. *plan is the caller's memory. SL_ERR_CANCELLED; SL_ERR_PRECONDITION: any reason why prefill
+ * must read the prompt instead, which is counted.
+ */
+enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                     struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
+                                     struct sl_error *err);
+// Adds what the prefix saved to the statistics of an answer that has ended.
+void sl_decode_describe_prefix(const struct sl_answer *answer, Sluice__V1__Statistics *statistics);
+void sl_decode_write_prefix_metrics(struct sl_decode *decode, FILE *page);
 // Prepares the reading of the prompt's tokens after answer->writer.session, by answer->reader or by steps. *plan is the caller's memory.
 enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_answer *answer, struct sl_plan *plan, struct sl_error *err);
@@ -96,6 +126,12 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
 void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                             struct sl_answer *answer, Sluice__V1__DecodeDone *done,
                             char lease_id_out[SL_LEASE_ID_BYTES]);
+
+// run.c. Tells the caller of a job that this worker is at work.
+enum sl_status sl_decode_send_alive(struct sl_rpc_call *call);
+
+// lease.c. Returns whether dropping idle sessions can help to find so many bytes: they hold no staging memory of a device.
+bool sl_decode_drop_helps(struct sl_decode *decode, size_t bytes);
 
 // run.c, archive.c, lease.c: handlers of sluice.v1.Decode
 enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

@@ -8,8 +8,11 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
+#define BASE_MS 600000 // how long a base stays after its last use, unless its memory is needed
+
 void sl_kept_init(struct sl_kept *kept) {
     kept->first = NULL;
+    kept->fetches = NULL;
     pthread_mutex_init(&kept->mutex, NULL);
     sl_cond_init(&kept->returned);
 }
@@ -60,7 +63,7 @@ enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id,
 // Returns the link to the session of a lease. Lock held.
 static struct sl_kept_session **find(struct sl_kept *kept, const char *lease_id) {
     struct sl_kept_session **at = &kept->first;
-    while (*at && !sl_lease_id_equals((*at)->lease_id, lease_id)) {
+    while (*at && ((*at)->is_base || !sl_lease_id_equals((*at)->lease_id, lease_id))) {
         at = &(*at)->next;
     }
     return at;
@@ -79,7 +82,8 @@ static struct sl_kept_session *unlink_at(struct sl_kept_session **at) {
 static struct sl_kept_session *take_over(struct sl_kept *kept, int64_t over_ns) {
     pthread_mutex_lock(&kept->mutex);
     struct sl_kept_session **at = &kept->first;
-    while (*at && ((*at)->is_lent || (*at)->deadline_ns > over_ns)) {
+    while (*at && ((*at)->is_lent || (*at)->deadline_ns > over_ns ||
+                   ((*at)->is_base && sl_session_is_shared((*at)->session)))) {
         at = &(*at)->next;
     }
     struct sl_kept_session *one = unlink_at(at);
@@ -154,8 +158,137 @@ int64_t sl_kept_count(struct sl_kept *kept) {
     int64_t n = 0;
     pthread_mutex_lock(&kept->mutex);
     for (const struct sl_kept_session *one = kept->first; one; one = one->next) {
-        n++;
+        n += !one->is_base;
     }
     pthread_mutex_unlock(&kept->mutex);
     return n;
+}
+
+// ---- bases ----------------------------------------------------------------------------------------------------------
+
+static struct sl_kept_session **find_base(struct sl_kept *kept, const struct sl_capsule_id *id) {
+    struct sl_kept_session **at = &kept->first;
+    while (*at && !((*at)->is_base && memcmp(&(*at)->id, id, sizeof *id) == 0)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+// Returns the link to a fetch of this base. Lock held.
+static struct sl_kept_fetch **find_fetch(struct sl_kept *kept, const struct sl_capsule_id *id) {
+    struct sl_kept_fetch **at = &kept->fetches;
+    while (*at && memcmp(&(*at)->id, id, sizeof *id) != 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+enum sl_status sl_kept_begin_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch, int64_t deadline_ns) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&kept->mutex);
+    while (*find_fetch(kept, &fetch->id) && status == SL_OK) {
+        status = sl_cond_wait_until(&kept->returned, &kept->mutex, deadline_ns);
+    }
+    if (status == SL_OK) {
+        fetch->next = kept->fetches;
+        kept->fetches = fetch;
+    }
+    pthread_mutex_unlock(&kept->mutex);
+    return status;
+}
+
+void sl_kept_end_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch) {
+    pthread_mutex_lock(&kept->mutex);
+    *find_fetch(kept, &fetch->id) = fetch->next;
+    pthread_cond_broadcast(&kept->returned);
+    pthread_mutex_unlock(&kept->mutex);
+}
+
+// Notes a use of a base. n_tokens: whole blocks, at least one, that the prompt has in common with it.
+static void note_use(struct sl_kept_session *base, const struct sl_kept_prompt *prompt, int64_t n_tokens) {
+    base->deadline_ns = sl_deadline_in_ms(BASE_MS);
+    base->n_matched = n_tokens;
+    base->matched = prompt->keys[n_tokens / SL_PREFIX_BLOCK - 1];
+}
+
+void sl_kept_put_base(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
+                      struct sl_session **session_inout) {
+    struct sl_kept_session *one = calloc(1, sizeof *one);
+    if (!one) {
+        sl_session_destroy(session_inout); // answers that share it keep its pages
+        return;
+    }
+    one->is_base = true;
+    one->id = prompt->id;
+    one->session = *session_inout;
+    *session_inout = NULL;
+    note_use(one, prompt, n_tokens);
+    pthread_mutex_lock(&kept->mutex);
+    struct sl_kept_session *older = unlink_at(find_base(kept, &prompt->id));
+    pthread_mutex_unlock(&kept->mutex);
+    sl_kept_free(older);
+    sl_kept_put_back(kept, one);
+}
+
+// Shares a base, which becomes the most recently used. Lock held.
+static enum sl_status share(struct sl_kept *kept, struct sl_kept_session **at, const struct sl_kept_prompt *prompt,
+                            int64_t n_tokens, struct sl_session **session_out, struct sl_error *err) {
+    enum sl_status status = sl_session_share((*at)->session, n_tokens, prompt->max_slots, session_out, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_kept_session *one = unlink_at(at), **end = &kept->first;
+    while (*end) {
+        end = &(*end)->next;
+    }
+    *end = one;
+    one->next = NULL;
+    note_use(one, prompt, n_tokens);
+    return SL_OK;
+}
+
+enum sl_status sl_kept_share(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
+                             struct sl_session **session_out, struct sl_error *err) {
+    if (n_tokens < SL_PREFIX_BLOCK || n_tokens / SL_PREFIX_BLOCK > prompt->n_keys) {
+        return sl_fail(err, SL_ERR_INVALID, "a prompt of %lld blocks does not begin with %lld tokens",
+                       (long long)prompt->n_keys, (long long)n_tokens);
+    }
+    pthread_mutex_lock(&kept->mutex);
+    struct sl_kept_session **at = find_base(kept, &prompt->id);
+    enum sl_status status = *at ? share(kept, at, prompt, n_tokens, session_out, err)
+                                : sl_fail(err, SL_ERR_NOT_FOUND, "this worker does not hold the capsule");
+    pthread_mutex_unlock(&kept->mutex);
+    return status;
+}
+
+enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
+                                     struct sl_session **session_out, struct sl_error *err) {
+    struct sl_kept_session **best = NULL;
+    pthread_mutex_lock(&kept->mutex);
+    for (struct sl_kept_session **at = &kept->first; *at; at = &(*at)->next) {
+        const struct sl_kept_session *one = *at;
+        int64_t n_blocks = one->n_matched / SL_PREFIX_BLOCK;
+        if (one->is_base && one->id.model_fingerprint == prompt->id.model_fingerprint &&
+            one->id.recipe_fingerprint == prompt->id.recipe_fingerprint && n_blocks > 0 && n_blocks <= prompt->n_keys &&
+            sl_hash128_equals(&one->matched, &prompt->keys[n_blocks - 1]) &&
+            (!best || one->n_matched > (*best)->n_matched)) {
+            best = at;
+        }
+    }
+    enum sl_status status = best ? share(kept, best, prompt, (*best)->n_matched, session_out, err)
+                                 : sl_fail(err, SL_ERR_NOT_FOUND, "this worker holds no beginning of the prompt");
+    pthread_mutex_unlock(&kept->mutex);
+    return status;
+}
+
+int64_t sl_kept_base_bytes(struct sl_kept *kept) {
+    int64_t bytes = 0;
+    pthread_mutex_lock(&kept->mutex);
+    for (const struct sl_kept_session *one = kept->first; one; one = one->next) {
+        for (int i = 0; one->is_base && i < one->session->n_spans; i++) {
+            bytes += (int64_t)sl_arena_rounded(one->session->spans[i].bytes);
+        }
+    }
+    pthread_mutex_unlock(&kept->mutex);
+    return bytes;
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: retained sessions of conversations between two turns, each under a lease.
+ * Purpose: sessions that wait for a later answer: those of conversations between two turns, each under a lease, and
+ *          bases, the capsules of stored prefixes whose pages answers share (sl_session_share()).
  *
  *     put   after an answer             take     by the next turn; the caller then owns the session
+ *           a fetched base              share    by any answer whose prompt begins with it; the base stays
  *     gone  released, expired, or dropped because memory is needed: the session that has been idle for longest goes
  *     first
- *     lent  while it is copied: it stays, and a turn that wants to take it waits
+ *     lent  while it is copied: it stays, and a turn that wants to take it waits. A base that answers share stays too
  *
  * Invariants: a retained session has a name of 128 random bits, and records which tokens of which tenant it holds (the
  *             salted hash in `id`): a caller that takes it must know both. No memory is promised to it, so it never
@@ -26,12 +28,17 @@ struct sl_kept_session {
     struct sl_session *session;
     int64_t deadline_ns;
     bool is_lent, is_over; // over: released while it was lent
+    // Of a base:
+    bool is_base;
+    int64_t n_matched;         // tokens that the last prompt had in common with it, whole blocks of SL_PREFIX_BLOCK
+    struct sl_hash128 matched; // their key
 };
 
 struct sl_kept {
     pthread_mutex_t mutex;
-    pthread_cond_t returned;       // signaled when a lent session is returned
+    pthread_cond_t returned;       // signaled when a lent session is returned, and when a fetch ends
     struct sl_kept_session *first; // the oldest
+    struct sl_kept_fetch *fetches; // of bases
 };
 
 void sl_kept_init(struct sl_kept *kept);
@@ -52,4 +59,38 @@ void sl_kept_free(struct sl_kept_session *one); // frees its session too, if it 
 void sl_kept_release(struct sl_kept *kept, const char *lease_id); // idempotent
 bool sl_kept_drop_oldest(struct sl_kept *kept); // called when memory is needed. False: no session is retained
 void sl_kept_reap(struct sl_kept *kept);        // frees expired sessions
-int64_t sl_kept_count(struct sl_kept *kept);
+int64_t sl_kept_count(struct sl_kept *kept);    // sessions of conversations
+
+// ---- bases ------------------------------------------------------------------------------------------------------
+
+// A prompt that may begin with a base.
+struct sl_kept_prompt {
+    struct sl_capsule_id id;       // prefix_hash: the capsule's, of sl_kept_share()
+    const struct sl_hash128 *keys; // [n_keys] keys[i]: of the first (i + 1) * SL_PREFIX_BLOCK tokens
+    int64_t n_keys;
+    int64_t max_slots; // of the session
+};
+
+// A base that is being fetched. It lies in the caller's memory.
+struct sl_kept_fetch {
+    struct sl_kept_fetch *next;
+    struct sl_capsule_id id;
+};
+// Registers the fetch of fetch->id when no other one of this id is under way. SL_ERR_DEADLINE: there is one until then.
+enum sl_status sl_kept_begin_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch, int64_t deadline_ns);
+void sl_kept_end_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch);
+
+// Retains a session as the base of prompt->id, with which the prompt has n_tokens in common; takes it over in any case. Drops another
+// base of this id.
+void sl_kept_put_base(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
+                      struct sl_session **session_inout);
+/*
+ * Creates a session that shares n_tokens of the base of prompt->id; the prompt has them in common with it. SL_ERR_NOT_FOUND: there
+ * is no such base. Other statuses of sl_session_share().
+ */
+enum sl_status sl_kept_share(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
+                             struct sl_session **session_out, struct sl_error *err);
+// Does the same with the base that has most in common with the prompt, as far as earlier prompts had; id.prefix_hash is ignored.
+enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
+                                     struct sl_session **session_out, struct sl_error *err);
+int64_t sl_kept_base_bytes(struct sl_kept *kept); // of the arena

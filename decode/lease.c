@@ -7,8 +7,7 @@
 #include "net/node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-// Returns true if dropping idle conversations can help: they hold no staging memory of a device.
-static bool sessions_are_full(struct sl_decode *decode, size_t bytes) {
+bool sl_decode_drop_helps(struct sl_decode *decode, size_t bytes) {
     if (!sl_node_stages(&decode->node)) {
         return true;
     }
@@ -37,7 +36,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
         status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
                                  (size_t)request->session_bytes, &ticket, err);
     } while (status == SL_ERR_EXHAUSTED &&
-             sessions_are_full(decode, (size_t)request->capsule_bytes + (size_t)request->session_bytes) &&
+             sl_decode_drop_helps(decode, (size_t)request->capsule_bytes + (size_t)request->session_bytes) &&
              sl_kept_drop_oldest(&decode->kept));
     if (status != SL_OK) {
         return status;

@@ -73,7 +73,7 @@ static enum sl_status create_output(struct sl_decode *decode, const Sluice__V1__
 
 // ---- the capsule --------------------------------------------------------------------------------------------------
 
-static enum sl_status send_alive(struct sl_rpc_call *call) {
+enum sl_status sl_decode_send_alive(struct sl_rpc_call *call) {
     Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_ALIVE;
@@ -129,7 +129,7 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     do {
         status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &capsule,
                                  &answer->promised_bytes, err);
-        if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
+        if (status == SL_AGAIN && (sl_decode_send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
                            request->job_id);
         }
@@ -196,7 +196,7 @@ static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *a
             int64_t deadline_ns = sl_deadline_in_ms(ALIVE_MS);
             if (sl_cond_wait_until(&opening.changed, &opening.mutex, deadline_ns) == SL_ERR_DEADLINE && heard) {
                 pthread_mutex_unlock(&opening.mutex);
-                heard = send_alive(call) == SL_OK;
+                heard = sl_decode_send_alive(call) == SL_OK;
                 pthread_mutex_lock(&opening.mutex);
             }
         }
@@ -270,9 +270,10 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
                                    struct sl_rpc_call *call, struct sl_answer *answer, struct sl_error *err) {
     const struct sl_recipe *recipe = &answer->recipe;
     enum sl_status status = sl_job_recipe(request->recipe, decode->node.runtime.config, &answer->recipe, err);
-    if (status == SL_OK && request->kept[0]) {
+    bool has_prefix = request->kvstore_address[0] != '\0'; // and then no lease
+    if (status == SL_OK && request->kept[0] && !has_prefix) {
         status = sl_decode_take_kept(decode, request, recipe, answer, err);
-    } else if (status == SL_OK && request->lease_id[0]) {
+    } else if (status == SL_OK && request->lease_id[0] && !has_prefix) {
         status = receive(decode, request, recipe, call, answer, err);
     }
     if (status != SL_OK) {
@@ -283,8 +284,9 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
     bool is_turn = (request->turn || request->kept[0]) && answer->writer.session;
-    status = is_turn ? sl_decode_open_turn(decode, request, answer, plan, err)
-                     : plan_answer(decode, request, call, answer, plan, err);
+    status = has_prefix ? sl_decode_open_prefix(decode, request, call, answer, plan, err)
+             : is_turn  ? sl_decode_open_turn(decode, request, answer, plan, err)
+                        : plan_answer(decode, request, call, answer, plan, err);
     free(plan);
     return status;
 }
@@ -363,7 +365,7 @@ static void relay(const struct sl_decode *decode, struct sl_answer *answer, stru
         pthread_mutex_unlock(&answer->mutex);
 
         bool alive = !decoded && !ended && !sl_node_stands_still(&decode->node);
-        enum sl_status status = alive ? send_alive(call) : SL_OK;
+        enum sl_status status = alive ? sl_decode_send_alive(call) : SL_OK;
         if (status == SL_OK) {
             status = send_notice(answer, call, &next_notice_ns, ended);
         }
@@ -447,6 +449,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
     statistics.slots_evicted = compressed.slots_evicted;
     statistics.slots_merged = compressed.slots_merged;
+    sl_decode_describe_prefix(answer, &statistics);
     Sluice__V1__Retrieval retrieval;
     if (retrieves) {
         sl_retrieval_statistics_attach(&retrieved, &retrieval, &statistics);

@@ -43,11 +43,8 @@ enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V
     return status;
 }
 
-// Promises memory for the turn, in addition to the session's: idle sessions of other conversations are dropped if
-// necessary.
-static enum sl_status promise_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   struct sl_answer *answer, struct sl_error *err) {
-    size_t bytes = (size_t)request->session_bytes;
+enum sl_status sl_decode_promise(struct sl_decode *decode, struct sl_answer *answer, size_t bytes,
+                                 struct sl_error *err) {
     enum sl_status status;
     do {
         status = sl_ledger_try_promise(decode->node.ledger, bytes);
@@ -76,7 +73,7 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_ERR_PEER_STALE || (status == SL_OK && memcmp(&id, &one->id, sizeof id) != 0)) {
         status = sl_fail(err, SL_ERR_PEER_STALE, "the session that is kept is not of this conversation");
     }
-    status = status == SL_OK ? promise_turn(decode, request, answer, err) : status;
+    status = status == SL_OK ? sl_decode_promise(decode, answer, (size_t)request->session_bytes, err) : status;
     if (status != SL_OK) {
         sl_kept_put_back(&decode->kept, one);
         return status;

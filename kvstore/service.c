@@ -198,6 +198,8 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
         reply.prefixes.data = (uint8_t *)stored->keys.hashes;
         reply.prefixes.len = stored->keys.n_hashes * sizeof *stored->keys.hashes;
     }
+    struct sl_hash128 *hash = &stored->keys.id.prefix_hash;
+    reply.capsule_hash = (ProtobufCBinaryData){sizeof *hash, hash->bytes};
     status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {
         sl_pins_release(kvstore->pins, id);

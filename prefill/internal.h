@@ -15,7 +15,7 @@
 #include "net/offload/prefill/offload.h"
 #include "prefill/archive.h"
 #include "prefill/prefill.h"
-#include "prefill/store.h"
+#include "net/store/store.h"
 #include "proto/kept.h"
 
 struct sl_copy;

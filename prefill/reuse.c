@@ -91,24 +91,6 @@ static Sluice__V1__NotCached missed(const struct sl_plan *plan) {
     return SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_STORED;
 }
 
-// Returns why a stored prefix that could not be had is not used.
-static Sluice__V1__NotCached failed(enum sl_status status) {
-    switch (status) {
-    case SL_ERR_CANCELLED: // the job is
-        return SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
-    case SL_ERR_NOT_FOUND:
-        return SLUICE__V1__NOT_CACHED__NOT_CACHED_DROPPED;
-    case SL_ERR_EXHAUSTED:
-        return SLUICE__V1__NOT_CACHED__NOT_CACHED_NO_MEMORY;
-    case SL_ERR_PEER_LOST:
-    case SL_ERR_PEER_STALE:
-    case SL_ERR_DEADLINE:
-        return SLUICE__V1__NOT_CACHED__NOT_CACHED_UNREACHABLE;
-    default:
-        return SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED;
-    }
-}
-
 static void warn(const struct sl_prefill_job *job, const struct sl_error *why) {
     sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why->text);
 }
@@ -134,7 +116,7 @@ static enum sl_status use_match(struct sl_prefill_job *job, const struct sl_stor
         job->n_reused = match->n_tokens;
         return SL_OK;
     }
-    job->not_cached = failed(status);
+    job->not_cached = sl_store_not_cached(status);
     if (status != SL_ERR_NOT_FOUND) {
         warn(job, &why);
     }
@@ -161,7 +143,7 @@ static enum sl_status ask_store(struct sl_prefill_job *job, const Sluice__V1__Pr
         sl_store_release(store.client, store.address, match.lease_id);
         return status;
     }
-    job->not_cached = status == SL_ERR_NOT_FOUND ? missed(&job->plan) : failed(status);
+    job->not_cached = status == SL_ERR_NOT_FOUND ? missed(&job->plan) : sl_store_not_cached(status);
     if (status != SL_ERR_NOT_FOUND) {
         warn(job, &why);
     }

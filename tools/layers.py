@@ -81,8 +81,9 @@ ROWS = {
     # The meaning of a job, shared by workers and by the coordinator, which has no data plane.
     "engine/job": "base engine/sampling proto/* engine/kvcache engine/text/* engine/model engine/compress/* engine/offload/retriever",
     "engine/runner": "base engine/sampling engine/kvcache engine/text/tokenizer engine/model engine/runtime engine/compress/* engine/offload/retriever engine/job",
-    "prefill": "base proto/* engine/kvcache net/rpc engine/compress/* net/node net/offload/prefill engine/job engine/runner",
-    "decode": "base net/trace proto/* engine/kvcache engine/runtime engine/compress/* net/node net/offload/remote engine/job engine/runner",
+    "net/store": "base proto/* engine/kvcache engine/compress/plan net/rpc net/node engine/job engine/runner",
+    "prefill": "base proto/* engine/kvcache engine/compress/* net/node net/offload/prefill net/store engine/job engine/runner",
+    "decode": "base net/trace proto/* engine/kvcache engine/runtime engine/compress/* net/node net/offload/remote net/store engine/job engine/runner",
     "kvstore/memory": "base engine/kvcache net/node engine/offload/remote_kv",
     "kvstore/remote_kv": "base net/fabric engine/compress/plan engine/offload/remote_kv kvstore/memory",
     "kvstore/disk": "base engine/kvcache kvstore/memory",

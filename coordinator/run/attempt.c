@@ -24,7 +24,9 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err);
 // Returns the memory that the attempt needs of the cluster.
 static const struct sl_demand *demand_of(const struct sl_run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
-    return run->mode == SL_TURN_WHOLE ? &spec->demand : &run->from.demand;
+    return run->mode == SL_TURN_WHOLE    ? &spec->demand
+           : run->mode == SL_TURN_PREFIX ? &run->prefix_demand
+                                         : &run->from.demand;
 }
 
 static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
@@ -90,6 +92,8 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
     const struct sl_claim_spec claim = {.demand = demand_of(run),
                                         .keys = spec->keys,
                                         .n_keys = spec->n_keys,
+                                        .held_key = run->mode == SL_TURN_PREFIX ? run->held_key : 0,
+                                        .held_bytes = spec->demand.capsule_bytes,
                                         .avoid = &run->avoid,
                                         .only = run->mode == SL_TURN_KEPT ? run->from.worker : NULL};
     int64_t missing_since_ns = 0;
@@ -327,7 +331,7 @@ static int64_t count_resumed(const struct sl_run *run) {
 
 // The first token, or the end of an answer without tokens, shows that the session of a turn was there.
 static enum sl_status hear(struct sl_run *run, enum sl_run_event event, struct sl_error *err) {
-    if (run->mode != SL_TURN_WHOLE && run->state == SL_RUN_STARTING) {
+    if (sl_turn_continues(run->mode) && run->state == SL_RUN_STARTING) {
         sl_run_report_reused(&run->report, run->job, run->from.n_kept);
     }
     return sl_run_move(run, event, err);
@@ -343,6 +347,9 @@ static enum sl_status hear_decode(struct sl_run *run, const Sluice__V1__DecodeEv
         status = hear(run, SL_RUN_ON_ENDED, err);
         if (status == SL_OK && run->turn.id[0] != '\0') {
             sl_turn_hear_kept(run, event->done);
+        }
+        if (status == SL_OK && run->mode == SL_TURN_PREFIX && event->done->statistics != NULL) {
+            sl_run_report_prefix(&run->report, run->job, event->done->statistics);
         }
         return status == SL_OK ? sl_run_report_decode_done(&run->report, run->job, event->done, err) : status;
     case SLUICE__V1__DECODE_EVENT__WHAT_ALIVE:
@@ -380,7 +387,7 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     request.salt = salt_of(spec);
     request.term = term_of(run);
     request.keep_ms = spec->turn.keep_ms;
-    request.turn = run->mode != SL_TURN_WHOLE;
+    request.turn = sl_turn_continues(run->mode);
     struct sl_hash128 history = run->from.history;
     if (run->mode == SL_TURN_STORED) {
         request.capsule_hash = (ProtobufCBinaryData){sizeof history, history.bytes};
@@ -389,6 +396,12 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
         request.kept = run->from.lease_id;
         request.session_bytes = run->claim.demand.decode_bytes - run->from.kept_bytes;
     }
+    char store[SL_ADDRESS_BYTES] = "";
+    if (run->mode == SL_TURN_PREFIX) {
+        (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
+                               (const char(*)[64])spec->stores, spec->n_stores, store);
+    }
+    request.kvstore_address = store;
     if (run->prefilled != NULL) {
         request.annex = run->prefilled->done->annex;
         request.n_annex = run->prefilled->done->n_annex;
@@ -427,6 +440,7 @@ static void announce_workers(struct sl_run *run) {
         snprintf(detail, sizeof(detail), "%s -> %s", prefill_name, decode_name);
     } else {
         static const char *const whys[] = {[SL_TURN_WHOLE] = "nothing to prefill",
+                                           [SL_TURN_PREFIX] = "with the stored beginning of its prompt",
                                            [SL_TURN_STORED] = "with the session of the turn before from its store",
                                            [SL_TURN_KEPT] = "where the session of the turn before is"};
         snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->mode]);

@@ -24,8 +24,10 @@ struct sl_run {
     int64_t retries;
     int64_t term; // sent with the last order
     struct sl_avoid avoid;
+    enum sl_turn_mode mode;         // where this attempt gets the session (turn.h)
+    struct sl_demand prefix_demand; // in mode PREFIX
+    uint64_t held_key;              // in mode PREFIX: of the document
     // For a turn of a conversation (turn.h):
-    enum sl_turn_mode mode;       // where this attempt gets the session
     struct sl_job_turn from;      // the session that this attempt continues
     struct sl_job_turn turn;      // as the next turn will find it
     struct sl_sessions_left left; // sessions and copies to release after the job's end

@@ -120,6 +120,25 @@ void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int6
     sl_job_statistics_unlock(job);
 }
 
+// Decode's clock splits the time before the first token into fetching and reading.
+void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known) {
+    int64_t n_reused = bounded(known->n_reused_tokens, job);
+    count(report, job, SL_TOTAL_READ_TOKENS, job->spec.n_tokens - n_reused);
+    count(report, job, SL_TOTAL_CAPSULE_BYTES, known->capsule_bytes > 0 ? known->capsule_bytes : 0);
+    count(report, job, SL_TOTAL_FULL_BYTES, job->spec.full_bytes);
+    sl_job_figures_ship(report->figures, job->spec.recipe, known->transport, known->capsule_bytes,
+                        job->spec.full_bytes);
+    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    statistics->n_reused_tokens = n_reused;
+    statistics->prefill_ms = known->prefill_ms;
+    statistics->ship_ms = known->ship_ms;
+    statistics->capsule_bytes = known->capsule_bytes;
+    statistics->slots_per_head = known->slots_per_head;
+    statistics->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID; // an earlier attempt may have set it
+    sl_job_set_transport(job, known->transport);
+    sl_job_statistics_unlock(job);
+}
+
 void sl_run_report_token(struct sl_run_report *report, struct sl_job *job) {
     count(report, job, SL_TOTAL_OUTPUT_TOKENS, 1);
     if (report->first_token_ns == 0) {

@@ -31,6 +31,8 @@ void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
 void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress);
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job,
                                 const Sluice__V1__Statistics *statistics);
+// Reports how a decode worker began an answer with a stored prefix.
+void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *statistics);
 // Reports that a turn continues after n_tokens that were read before. Call it once per attempt, when a worker has begun to answer.
 void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens);
 // Adds the figures of a job that has ended to its span.

@@ -9,11 +9,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/run/attempt.h"
+#include "coordinator/workers/stores.h"
+#include "engine/job/job_request.h"
 #include "engine/kvcache/capsule.h"
 #include "proto/methods.h"
 
 #define GRACE_MS      1000 // how long a client waits for a copy
 #define MAX_KEPT_SIZE (INT64_C(1) << 46)
+#define HELD          UINT64_C(0x68656c64) // tells keys of decode workers from those of prefill workers
 
 // ---- where it continues ---------------------------------------------------------------------------------------------
 
@@ -42,9 +45,59 @@ static bool go_back(struct sl_run *run) {
     return true;
 }
 
+/*
+ * Returns how many tokens of the prompt's beginning a store probably has. What a prompt has in common with its document may end some tokens
+ * before the document's capsule does, and then at a whole block. Any other prompt goes to a prefill worker if there is one: reading there
+ * delays no answer that is being written.
+ */
+static int64_t count_stored(const struct sl_run *run) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    const struct sl_run_context *context = run->context;
+    uint64_t reader;
+    if (spec->no_reuse || spec->estimate_errors || sl_recipe_evicts(&spec->parsed_recipe) ||
+        sl_recipe_offloads(&spec->parsed_recipe)) {
+        return 0;
+    }
+    if (spec->stored_tokens > 0) {
+        return spec->stored_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK - SL_PREFIX_BLOCK;
+    }
+    return sl_registry_is_served(context->registry, SLUICE__V1__WORKER_ROLE__PREFILL)
+               ? 0
+               : sl_affinity_match(context->affinity, spec->keys, spec->n_keys, &reader) * SL_PREFIX_BLOCK;
+}
+
+// Returns the mode of an attempt that continues no session.
+static enum sl_turn_mode without_session(struct sl_run *run) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    int64_t n_stored = count_stored(run), n_rest = spec->demand.n_prefill_tokens - n_stored;
+    char store[SL_ADDRESS_BYTES];
+    if (n_stored <= 0) {
+        return SL_TURN_WHOLE;
+    }
+    n_rest = n_rest > 0 ? n_rest : 0; // a text may be encoded in fewer tokens before another end
+    if (n_rest > SL_JOB_SHORT_REST) {
+        sl_log_info("job", "job=%s has %lld tokens after what is stored: prefill reads them", run->job->id,
+                    (long long)n_rest);
+        return SL_TURN_WHOLE;
+    }
+    (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
+                           (const char(*)[64])spec->stores, spec->n_stores, store);
+    struct sl_kv_geometry geometry = sl_model_geometry(run->context->model);
+    struct sl_error err = {0};
+    if (store[0] == '\0' || sl_demand_make_turn(&spec->parsed_recipe, &geometry, spec->demand.capsule_bytes,
+                                                n_rest + spec->max_new_tokens, &run->prefix_demand, &err) != SL_OK) {
+        sl_log_info("job", "job=%s takes nothing from a store: %s", run->job->id,
+                    store[0] == '\0' ? "none is ready" : err.text);
+        return SL_TURN_WHOLE;
+    }
+    int64_t n_blocks = n_stored / SL_PREFIX_BLOCK;
+    run->held_key = n_blocks <= spec->n_keys ? spec->keys[n_blocks - 1] ^ HELD : 0;
+    return SL_TURN_PREFIX;
+}
+
 static enum sl_turn_mode without_worker(struct sl_run *run) {
     bool stored = run->from.n_kept > 0 && run->from.copy.store[0] != '\0';
-    return stored || go_back(run) ? SL_TURN_STORED : SL_TURN_WHOLE;
+    return stored || go_back(run) ? SL_TURN_STORED : without_session(run);
 }
 
 enum sl_turn_mode sl_turn_first_mode(struct sl_run *run) {
@@ -56,7 +109,9 @@ enum sl_turn_mode sl_turn_first_mode(struct sl_run *run) {
 
 // A store that has lost a session has lost those of earlier turns before.
 enum sl_turn_mode sl_turn_next_mode(struct sl_run *run) {
-    return run->mode == SL_TURN_KEPT ? without_worker(run) : SL_TURN_WHOLE;
+    return run->mode == SL_TURN_KEPT     ? without_worker(run)
+           : run->mode == SL_TURN_STORED ? without_session(run)
+                                         : SL_TURN_WHOLE;
 }
 
 // ---- the end of an answer -------------------------------------------------------------------------------------------
@@ -117,7 +172,7 @@ static void name_history(struct sl_run *run, const int32_t *tokens) {
     struct sl_hash128 hash = sl_prefix_hash(salt, tokens, turn->n_kept),
                       begin = sl_salted_hash(salt, turn->id, strlen(turn->id));
     turn->history =
-        sl_salted_hash(&hash, run->mode != SL_TURN_WHOLE ? &run->from.history : &begin, sizeof(struct sl_hash128));
+        sl_salted_hash(&hash, sl_turn_continues(run->mode) ? &run->from.history : &begin, sizeof(struct sl_hash128));
 }
 
 enum sl_status sl_turn_end(struct sl_run *run, struct sl_error *err) {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: handles what is special about a job that is a turn of a conversation (docs/CHAT.md): where its session comes from, and where the
- *          session stays for the next turn.
+ * Purpose: decides where a job's session comes from, and, for a turn of a conversation (docs/CHAT.md), where it stays for the next turn.
  *
  *     KEPT    the worker of the previous turn retains the session     Decode.Run(kept)
  *       | lost, evicted, or the lease has ended
  *     STORED  a store has it, or the session of an earlier turn       Decode.Reserve -> Store.Fetch -> Decode.Run(lease, turn)
  *       | lost, or evicted
- *     WHOLE   no session is left                                      as any other job: the whole prompt is read
+ *     PREFIX  a store keeps the document that the prompt begins with,
+ *             or another beginning, and little follows it             Decode.Run(kvstore_address): decode fetches it and reads the rest
+ *       | not stored, no memory, no answer from the store
+ *     WHOLE   as any other job                                        Decode.Reserve -> Prefill.Run -> Decode.Run(lease)
  *
  * Threads: the job's thread only, except sl_turn_release_left().
  */
@@ -19,9 +21,15 @@
 
 struct sl_run;
 
-enum sl_turn_mode { SL_TURN_WHOLE, SL_TURN_STORED, SL_TURN_KEPT };
+enum sl_turn_mode { SL_TURN_WHOLE, SL_TURN_PREFIX, SL_TURN_STORED, SL_TURN_KEPT };
 
-// Both return a mode that is possible. In mode STORED, run->from is the session that the store has: it may be an earlier turn's.
+// Returns whether the attempt continues the session of an earlier turn.
+static inline bool sl_turn_continues(enum sl_turn_mode mode) {
+    return mode >= SL_TURN_STORED;
+}
+
+// Both return a mode that is possible. In mode STORED, run->from is the session that the store has: it may be an earlier turn's. In mode
+// PREFIX, run->prefix_demand is set.
 enum sl_turn_mode sl_turn_first_mode(struct sl_run *run);
 enum sl_turn_mode sl_turn_next_mode(struct sl_run *run); // after run->mode has failed
 

@@ -75,16 +75,11 @@ enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct 
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
     }
     enum sl_status status = sl_plan_make_local(recipe, geometry, n_new > 0 ? n_new : 1, 0, plan, err);
-    int64_t bytes = in_units(kept_bytes);
-    for (int layer = 0; status == SL_OK && layer < geometry->n_layers; layer++) {
-        // The page that the session ends with may be full, and one is in hand while it is quantized.
-        int64_t n_pages = (int64_t)sl_pages_for(n_new) + 2;
-        bytes += geometry->n_kv_heads * n_pages * in_units((int64_t)plan->work[layer].bytes);
-    }
-    free(plan);
     if (status == SL_OK) {
+        int64_t bytes = in_units(kept_bytes) + (int64_t)sl_plan_turn_bytes(plan, n_new);
         *demand_out = (struct sl_demand){.decode_bytes = bytes};
     }
+    free(plan);
     return status;
 }
 
@@ -314,7 +309,7 @@ static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid
 
 // Returns why no worker was chosen: SL_AGAIN if one may be free later.
 static enum sl_status no_worker(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
-                             struct sl_error *err) {
+                                struct sl_error *err) {
     if (sl_route_count_ready(set->views, set->n) == 0) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
     }
@@ -322,14 +317,20 @@ static enum sl_status no_worker(const struct sl_worker_set *set, const char *rol
     return status == SL_OK ? SL_AGAIN : status;
 }
 
+// Chooses the decode worker. Reduces the claim by what that worker holds already.
 static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
-                                    struct sl_worker **worker_out, struct sl_error *err) {
+                                    struct sl_claim *claim, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
     struct sl_worker_set *set = &admission->set;
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, set);
     mark_avoided(set, spec->avoid);
     for (int j = 0; spec->only != NULL && j < set->n; j++) {
         set->views[j].ready &= strcmp(set->views[j].name, spec->only) == 0;
+    }
+    for (int j = 0; spec->held_key != 0 && j < set->n; j++) {
+        uint64_t worker = sl_worker_name_hash(set->views[j].name), key = spec->held_key ^ worker;
+        bool holds = sl_affinity_match(admission->affinity, &key, 1, &worker) > 0;
+        set->views[j].held_bytes = holds ? spec->held_bytes : 0;
     }
     int i = sl_route_decode(set->views, set->n, decode_need(demand));
     enum sl_status status = i < 0 ? no_worker(set, "decode", decode_need(demand), err) : SL_OK;
@@ -342,7 +343,8 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
                          spec->only);
     }
     if (status == SL_OK) {
-        *worker_out = sl_worker_ref(set->workers[i]);
+        claim->decode = sl_worker_ref(set->workers[i]);
+        claim->demand.decode_bytes -= set->views[i].held_bytes;
     }
     sl_worker_set_release(set);
     return status;
@@ -435,7 +437,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
                                 const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
     struct sl_claim claim = {.place = place, .demand = *demand};
-    enum sl_status status = choose_decode(admission, spec, &claim.decode, err);
+    enum sl_status status = choose_decode(admission, spec, &claim, err);
     if (status == SL_OK && demand->n_prefill_tokens > 0) {
         status = choose_prefill(admission, spec, &claim.prefill, err);
     }
@@ -455,8 +457,12 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
         sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes += bytes;
     }
-    sl_worker_claim(claim.decode, decode_need(demand), 0);
-    admission->stats.claimed_bytes += demand->decode_bytes;
+    sl_worker_claim(claim.decode, decode_need(&claim.demand), 0);
+    admission->stats.claimed_bytes += claim.demand.decode_bytes;
+    if (spec->held_key != 0) {
+        uint64_t worker = sl_worker_name_hash(sl_worker_name(claim.decode)), key = spec->held_key ^ worker;
+        sl_affinity_put(admission->affinity, &key, 1, worker); // each worker that holds it has an entry
+    }
     if (claim.prefill != NULL) {
         sl_worker_claim(claim.prefill, prefill_need(demand), demand->n_prefill_tokens);
         admission->stats.claimed_bytes += demand->prefill_bytes;

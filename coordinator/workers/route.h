@@ -6,7 +6,8 @@
  *                   that it has not seen (whose turn it is there is its own business: prefill/schedule.h). Both terms are
  *                   in tokens, so neither needs a weight. A worker that has a popular prefix stops being attractive as soon as its line is
  *                   longer than the prefix.
- *         decode    the worker whose arena will be the least full with this job in it.
+ *         decode    the worker whose arena will be the least full with this job in it. A worker that holds the capsule of the job's
+ *                   document needs less.
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
  *                   or goes only its own share moves.
  *         shares    the stores in the order of the same hashing, so that prompts with the same beginning meet here too:
@@ -31,6 +32,7 @@ struct sl_route_view {
     int64_t claimed_staging_bytes;
     int64_t claimed_tokens; // still to be read (prefill)
     int64_t matched_tokens; // of this job's prompt that it has read before (prefill)
+    int64_t held_bytes;     // of this job's need that it holds for other jobs too (decode)
     int jobs, max_jobs;     // admitted to it now
     int64_t jobs_ever;
 };

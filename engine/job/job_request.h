@@ -7,6 +7,10 @@
 #include "engine/sampling/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
+// The most tokens that a decode worker reads after a stored prefix: one pass of its engine. A longer rest would share the
+// engine with running answers for several passes, and goes to a prefill worker.
+#define SL_JOB_SHORT_REST 512
+
 // Checks token ids. SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be
 // NULL.
 enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,

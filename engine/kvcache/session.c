@@ -103,6 +103,7 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
     session->spans = &session->adopted;
     session->n_spans = 1;
     session->max_slots = config->max_slots;
+    atomic_init(&session->n_refs, 1);
     session->tables = tables;
     session->n_before = (uint32_t *)(tables + layers_bytes + heads_bytes + pages_bytes);
     session->layers = (struct sl_layer *)tables;
@@ -187,7 +188,8 @@ static void shrink(struct sl_session *session, const struct sl_layer *layer, str
 
 void sl_session_destroy(struct sl_session **session) {
     struct sl_session *s = *session;
-    if (s == NULL) {
+    *session = NULL;
+    if (s == NULL || atomic_fetch_sub(&s->n_refs, 1) > 1) {
         return;
     }
     for (int l = 0; l < s->geometry.n_layers; l++) {
@@ -195,15 +197,85 @@ void sl_session_destroy(struct sl_session **session) {
             shrink(s, &s->layers[l], &s->layers[l].heads[h], 0);
         }
     }
-    for (int i = 0; i < s->n_spans; i++) {
+    for (int i = 0; i < s->n_spans && s->base == NULL; i++) {
         sl_arena_free(s->arena, s->spans[i].at);
     }
-    if (s->spans != &s->adopted) {
+    if (s->spans != &s->adopted && s->base == NULL) {
         free(s->spans);
     }
+    sl_session_destroy(&s->base);
     free(s->tables);
     free(s);
-    *session = NULL;
+}
+
+// ---- sharing --------------------------------------------------------------------------------------------------------
+
+// Returns whether a layer's first n_tokens slots lie in full pages that no later work on them writes.
+static bool is_shareable(const struct sl_session *base, const struct sl_layer *layer, int64_t n_tokens) {
+    bool shareable = !layer->offloaded && layer->work.n_states == 0;
+    for (int h = 0; h < base->geometry.n_kv_heads; h++) {
+        shareable &= layer->heads[h].n_slots == base->n_tokens && layer->heads[h].n_slots >= n_tokens;
+    }
+    return shareable;
+}
+
+static enum sl_status check_shareable(const struct sl_session *base, int64_t n_tokens, struct sl_error *err) {
+    if (n_tokens < 0 || n_tokens > base->n_tokens || n_tokens % SL_PAGE_SLOTS != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "cannot share %lld of a session's %lld tokens: use a multiple of %d",
+                       (long long)n_tokens, (long long)base->n_tokens, SL_PAGE_SLOTS);
+    }
+    bool shareable = base->taken_bytes == 0 && base->base == NULL;
+    for (int l = 0; l < base->geometry.n_layers; l++) {
+        shareable &= is_shareable(base, &base->layers[l], n_tokens);
+    }
+    return shareable
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PRECONDITION,
+                         "a session with evicted or offloaded slots, score states or pages of its own is not shared");
+}
+
+enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots,
+                                struct sl_session **session_out, struct sl_error *err) {
+    int n_layers = base->geometry.n_layers;
+    struct sl_page_layout *layouts = malloc(2 * sizeof *layouts * (size_t)n_layers);
+    enum sl_status status = layouts ? check_shareable(base, n_tokens, err)
+                                    : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %d page layouts", 2 * n_layers);
+    for (int l = 0; status == SL_OK && l < n_layers; l++) {
+        layouts[l] = base->layers[l].work;
+        layouts[n_layers + l] = base->layers[l].packed;
+    }
+    struct sl_session *session = NULL;
+    if (status == SL_OK) {
+        struct sl_session_config config = {.geometry = base->geometry,
+                                           .positions = base->positions,
+                                           .max_slots = max_slots > n_tokens ? max_slots : n_tokens + 1,
+                                           .work = layouts,
+                                           .packed = layouts + n_layers};
+        status = sl_session_create(&config, base->arena, &session, err);
+    }
+    free(layouts);
+    if (status != SL_OK) {
+        return status;
+    }
+    uint32_t n_pages = (uint32_t)(n_tokens / SL_PAGE_SLOTS);
+    for (int l = 0; l < n_layers; l++) {
+        for (int h = 0; h < base->geometry.n_kv_heads && n_pages > 0; h++) {
+            const struct sl_head *from = &base->layers[l].heads[h];
+            struct sl_head *to = &session->layers[l].heads[h];
+            memcpy(to->pages, from->pages, n_pages * sizeof *to->pages);
+            to->n_pages = n_pages;
+            to->n_packed = from->n_packed < n_pages ? from->n_packed : n_pages;
+            to->n_slots = (uint32_t)n_tokens;
+        }
+    }
+    session->rope_set = base->rope_set;
+    session->n_tokens = n_tokens;
+    session->spans = base->spans;
+    session->n_spans = base->n_spans;
+    session->base = base;
+    atomic_fetch_add(&base->n_refs, 1);
+    *session_out = session;
+    return SL_OK;
 }
 
 // Takes pages in order, one at a time: the arena tends to return adjacent pages, which are then sent as one piece.
@@ -470,8 +542,11 @@ enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens,
                                "layer %d head %d holds %u slots of %lld tokens: an evicted session cannot be truncated",
                                l, h, head->n_slots, (long long)session->n_tokens);
             }
-            if (n_tokens < (int64_t)head->n_packed * SL_PAGE_SLOTS && n_tokens % SL_PAGE_SLOTS != 0) {
-                return sl_fail(err, SL_ERR_INVALID, "%lld tokens would cut through a packed page; use a multiple of %d",
+            if (n_tokens % SL_PAGE_SLOTS != 0 &&
+                (n_tokens < (int64_t)head->n_packed * SL_PAGE_SLOTS ||
+                 (session->base != NULL && in_span(session, head->pages[n_tokens / SL_PAGE_SLOTS])))) {
+                return sl_fail(err, SL_ERR_INVALID,
+                               "%lld tokens would cut through a packed or shared page; use a multiple of %d",
                                (long long)n_tokens, SL_PAGE_SLOTS);
             }
         }

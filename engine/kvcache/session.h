@@ -8,14 +8,17 @@
  *         from one adopted span: the block that received a capsule. Pages of a span are freed with the span. If the
  *         arena has several ranges (of ranks' memories), a head's pages come from one of them, and a span is one
  *         block in each. kvstores hold the prompt of an offloaded layer (offload/): slots missing here are there, not
- *         evicted.
+ *         evicted. Sessions may share the full pages of a base session, which none of them writes: what they append
+ *         begins on a page of their own. The last of them to be destroyed frees the base.
  *
  * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
  *             n_tokens counts all tokens ever read, evicted ones too: it is the position of the next token.
- * Threads: one at a time per session. Sessions on one arena are independent.
+ * Threads: one at a time per session. Sessions on one arena are independent, and so are sessions that share a base,
+ *          which may be shared and released on any thread.
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/arena.h"
@@ -65,12 +68,15 @@ struct sl_session {
     struct sl_session_span {
         void *at;
         size_t bytes;
-    } adopted;                     // a block of the arena with the pages of a body; NULL: none
-    struct sl_session_span *spans; // [n_spans], by address: the adopted block, or those that its pages moved to
+    } adopted; // a block of the arena with the pages of a body; NULL: none
+    struct sl_session_span
+        *spans; // [n_spans], by address: the adopted block, those that its pages moved to, or the base's
     int n_spans;
-    size_t taken_bytes; // bytes of held pages that came from the arena one by one
-    uint32_t *n_before; // [n_kv_heads] scratch of sl_session_reserve()
-    void *tables;       // one allocation that holds layers, heads, pages and n_before
+    struct sl_session *base; // a reference to the session whose pages this one shares; NULL: none
+    atomic_int n_refs;       // the owner, and sessions that share this one's pages
+    size_t taken_bytes;      // bytes of held pages that came from the arena one by one
+    uint32_t *n_before;      // [n_kv_heads] scratch of sl_session_reserve()
+    void *tables;            // one allocation that holds layers, heads, pages and n_before
 };
 
 // Returns the range of the arena that a KV head's pages come from: heads are divided as in engine/tensor/ranks.
@@ -111,8 +117,20 @@ enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, en
                                        enum sl_position_mode positions, int64_t max_slots, struct sl_arena *arena,
                                        struct sl_session **session_out, struct sl_error *err);
 
-// Frees every page and the span. Accepts NULL, sets *session to NULL.
+// Frees every page and the span; those of a base with its last reference. Accepts NULL, sets *session to NULL.
 void sl_session_destroy(struct sl_session **session);
+
+/*
+ * Creates a session that begins with the first n_tokens of `base` and shares its pages. n_tokens is a multiple of
+ * SL_PAGE_SLOTS (SL_ERR_INVALID). The base must not change from now on. SL_ERR_PRECONDITION: not all pages of the base
+ * lie in its span, or attention writes score states into them, or it has evicted or offloaded slots. SL_ERR_EXHAUSTED.
+ */
+enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots,
+                                struct sl_session **session_out, struct sl_error *err);
+// Returns whether other sessions share this one's pages: destroying it frees no memory.
+static inline bool sl_session_is_shared(const struct sl_session *session) {
+    return atomic_load(&session->n_refs) > 1;
+}
 
 /*
  * Moves a session that was just adopted to another arena. Its span becomes a block in each range of that arena, or
@@ -150,7 +168,7 @@ void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint
 
 /*
  * Forgets every token at or after position n_tokens. Only for sessions that have evicted nothing
- * (SL_ERR_PRECONDITION); n_tokens must not cut through a packed page (SL_ERR_INVALID). For offloaded layers the
+ * (SL_ERR_PRECONDITION); n_tokens must not cut through a packed or shared page (SL_ERR_INVALID). For offloaded layers the
  * session holds the newest tokens: the kvstores that hold the others must forget the same tokens.
  */
 enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens, struct sl_error *err);

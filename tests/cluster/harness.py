@@ -361,7 +361,7 @@ class Cluster:
             result[f"{name}.grants"] = worker.load.fabric_grants
             result[f"{name}.ships"] = worker.load.fabric_ships
             if worker.info.role != cluster_pb.KVSTORE:  # a store's arena holds what it stores
-                result[f"{name}.arena"] = worker.load.arena_used_bytes
+                result[f"{name}.arena"] = worker.load.arena_used_bytes - worker.load.base_bytes  # which later answers may share
                 result[f"{name}.staging"] = worker.load.staging_used_bytes
         return result
 

@@ -324,6 +324,7 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     request.salt = draw_salt(lies & 1024);
     request.term = lies & 2048 ? fuzz_draw_number() : 0;
     go_on(job, how, lies, &request, &ids);
+    request.kvstore_address = (char *)(how & 128 ? "store:1" : "");
     run->most_tokens = request.max_new_tokens;
     run->next_index = (int64_t)resumed.n_ids;
     return fuzz_as_received(&request.base);
@@ -435,30 +436,30 @@ static void open_runtime(struct sl_runtime *runtime, int max_rows) {
     fuzz_require(sl_engine_create(runtime->model, runtime->stream, max_rows, &runtime->engine, &err) == SL_OK);
 }
 
-static void open_node(struct sl_node *node, uint8_t *base, const struct sl_runtime *runtime) {
+static void open_node(struct sl_node *node, void *at, const struct sl_runtime *runtime, struct sl_store_client **out) {
     struct sl_error err;
     node->runtime = *runtime;
     node->model_fingerprint = 11;
     node->config.arena_bytes = ARENA_BYTES;
     node->config.lease_ms = LEASE_MS;
-    fuzz_require(sl_arena_create(base, ARENA_BYTES, &node->arena, &err) == SL_OK);
+    fuzz_require(sl_arena_create(at, ARENA_BYTES, &node->arena, &err) == SL_OK);
     fuzz_require(sl_ledger_create(node->arena, &node->ledger, &err) == SL_OK);
     node->staging = node->arena;
     node->staging_ledger = node->ledger;
     fuzz_require(sl_inbound_create(NULL, node->ledger, node->ledger, LEASE_MS, &node->inbound, &err) == SL_OK);
+    fuzz_require(sl_store_client_create(node, out, &err) == SL_OK);
 }
 
 static void open_services(void) {
     struct sl_error err;
     memset(&prefill, 0, sizeof prefill);
     memset(&decode, 0, sizeof decode);
-    open_node(&prefill.node, memory, &prefill_runtime);
-    open_node(&decode.node, memory + ARENA_BYTES, &decode_runtime);
+    open_node(&prefill.node, memory, &prefill_runtime, &prefill.store);
+    open_node(&decode.node, memory + ARENA_BYTES, &decode_runtime, &decode.store);
     pthread_mutex_init(&prefill.mutex, NULL);
     sl_cond_init(&prefill.wake);
     prefill.inbox_end = &prefill.inbox;
     prefill.max_chunk_tokens = CHUNK;
-    fuzz_require(sl_store_client_create(&prefill.node, &prefill.store, &err) == SL_OK);
     fuzz_require(sl_archive_create(&prefill, &prefill.archive, &err) == SL_OK);
     fuzz_require(fuzz_thread_start("engine", sl_prefill_engine_main, &prefill, &prefill.engine_thread, &err) == SL_OK);
     pthread_mutex_init(&decode.mutex, NULL);
@@ -468,12 +469,12 @@ static void open_services(void) {
     decode.retrieve_deadline_ms = 200;
     decode.retrieve_lost_ms = 1000;
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
-    fuzz_require(sl_activations_create(decode_runtime.engine, SL_DECODE_MAX_ROWS, &decode.turn_activations, &err) ==
-                 SL_OK);
+    fuzz_require(!sl_activations_create(decode_runtime.engine, SL_DECODE_MAX_ROWS, &decode.turn_activations, &err));
     fuzz_require(fuzz_thread_start("engine", sl_decode_engine_main, &decode, &decode.engine_thread, &err) == SL_OK);
 }
 
-static void close_node(struct sl_node *node) {
+static void close_node(struct sl_node *node, struct sl_store_client **store) {
+    sl_store_client_destroy(store);
     sl_inbound_close(node->inbound);
     fuzz_require(sl_inbound_count(node->inbound) == 0 && sl_ledger_promised_bytes(node->ledger) == 0);
     fuzz_require(atomic_load(&node->engine.n_waiting) == 0);
@@ -510,12 +511,11 @@ static void close_services(bool hastily) {
     pthread_mutex_destroy(&prefill.mutex);
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
-    sl_store_client_destroy(&prefill.store);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
     sl_activations_destroy(&decode.turn_activations);
-    close_node(&prefill.node);
-    close_node(&decode.node);
+    close_node(&prefill.node, &prefill.store);
+    close_node(&decode.node, &decode.store);
     for (size_t i = 0; i < N_JOBS; i++) {
         if (jobs[i].done) {
             sluice__v1__prefill_event__free_unpacked(jobs[i].done, NULL);

@@ -78,6 +78,8 @@ static int find_stored(const Sluice__V1__LookupRequest *request, Sluice__V1__Loo
                     reply->n_tokens = request->prefixes[p]->n_tokens;
                     reply->capsule_tokens = fuzz_stored[i].n_tokens[0];
                     reply->capsule_bytes = (int64_t)fuzz_stored[i].body_bytes;
+                    reply->capsule_hash =
+                        (ProtobufCBinaryData){sizeof *fuzz_stored[i].hashes, fuzz_stored[i].hashes[0].bytes};
                     return i;
                 }
             }
@@ -99,6 +101,7 @@ static enum sl_status lookup(const Sluice__V1__LookupRequest *request, ProtobufC
     reply.n_tokens = lies & 32 && lies >= 128 ? fuzz_peer_number() : reply.n_tokens;
     reply.capsule_tokens = lies & 16 && lies >= 128 ? fuzz_peer_number() : reply.capsule_tokens;
     reply.capsule_bytes = lies & 8 && lies >= 128 ? fuzz_peer_number() : reply.capsule_bytes;
+    reply.capsule_hash.len -= lies & 4 && lies >= 128 && reply.capsule_hash.len > 0;
     reply.lease_id = lies == 255 ? fuzz_draw_text() : lease;
     *reply_out = fuzz_as_received(&reply.base);
     return SL_OK;

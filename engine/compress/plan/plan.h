@@ -78,6 +78,9 @@ bool sl_plan_can_truncate(const struct sl_plan *plan, int64_t n_tokens);
 // these. In one process they include the key indexes of offloaded layers.
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new);
 
+// Returns the bytes that n_new more tokens take beside a session that exists, before they are packed.
+size_t sl_plan_turn_bytes(const struct sl_plan *plan, int64_t n_new);
+
 // Creates an empty session for this plan, with room for extra_slots more per head than prefill needs (tokens decoded
 // in the same session).
 enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_slots, struct sl_arena *arena,

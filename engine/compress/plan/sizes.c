@@ -262,6 +262,15 @@ size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan) {
     return bytes;
 }
 
+size_t sl_plan_turn_bytes(const struct sl_plan *plan, int64_t n_new) {
+    // The page that the session ends with may be full, and one is in hand while it is quantized.
+    size_t n_pages = (size_t)plan->geometry.n_kv_heads * (sl_pages_for(n_new) + 2), bytes = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        bytes += n_pages * in_units(plan->work[l].bytes);
+    }
+    return bytes;
+}
+
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
     // One block receives the capsule.
     size_t bytes = in_units(plan->capsule_bytes) + sl_plan_hot_cache_bytes(plan);

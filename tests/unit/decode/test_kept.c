@@ -117,12 +117,96 @@ static void test_kept_is_waited_for_while_it_is_lent(void **state) {
     sl_kept_cleanup(&kept);
 }
 
+// Returns a session of 128 tokens whose pages lie in one block of the arena.
+static struct sl_session *capsule_session(struct sl_arena *arena) {
+    const struct sl_kv_geometry geometry = {1, 1, 64};
+    struct sl_capsule_id id = {0};
+    struct sl_session *s;
+    assert_int_equal(sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, 200, arena, &s, NULL), SL_OK);
+    assert_int_equal(sl_session_reserve(s, 0, 128), SL_OK);
+    sl_session_add_slots(s, 0, 128);
+    s->n_tokens = 128;
+    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(s)};
+    capsule.body = sl_arena_alloc(arena, capsule.body_bytes);
+    assert_int_equal(sl_capsule_write_header(s, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
+    sl_session_destroy(&s);
+    assert_int_equal(sl_capsule_adopt(&capsule, arena, &geometry, &id, 200, &s, NULL), SL_OK);
+    return s;
+}
+
+static void test_kept_bases_are_shared_and_stay_while_they_are(void **state) {
+    (void)state;
+    struct sl_arena *arena;
+    struct sl_kept kept;
+    struct sl_error err;
+    assert_int_equal(sl_arena_create_mapped((size_t)1 << 20, &arena, NULL), SL_OK);
+    sl_kept_init(&kept);
+    const struct sl_hash128 keys[2] = {{{1}}, {{2}}}, other_keys[2] = {{{1}}, {{3}}};
+    struct sl_kept_prompt prompt = {.id = {1, 2, {{9}}}, .keys = keys, .n_keys = 2, .max_slots = 200};
+    struct sl_session *one = NULL, *base = capsule_session(arena);
+    assert_int_equal(sl_kept_share(&kept, &prompt, 128, &one, &err), SL_ERR_NOT_FOUND);
+    sl_kept_put_base(&kept, &prompt, 128, &base);
+    assert_null(base);
+    assert_int_equal(sl_kept_count(&kept), 0); // of conversations
+    assert_true(sl_kept_base_bytes(&kept) > 0);
+    assert_null(sl_kept_take(&kept, "", 0)); // a base has no name
+    assert_null(sl_kept_lend(&kept, ""));
+    sl_kept_release(&kept, "");
+
+    assert_int_equal(sl_kept_share(&kept, &prompt, 192, &one, &err), SL_ERR_INVALID);
+    prompt.id.prefix_hash.bytes[0] = 8;
+    assert_int_equal(sl_kept_share(&kept, &prompt, 128, &one, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_kept_share_longest(&kept, &prompt, &one, &err), SL_OK);
+    assert_int_equal(one->n_tokens, 128);
+    assert_false(sl_kept_drop_oldest(&kept)); // that would free no memory
+    sl_session_destroy(&one);
+    prompt.keys = other_keys;
+    assert_int_equal(sl_kept_share_longest(&kept, &prompt, &one, &err), SL_ERR_NOT_FOUND);
+    prompt.keys = keys;
+    prompt.id.recipe_fingerprint = 3;
+    assert_int_equal(sl_kept_share_longest(&kept, &prompt, &one, &err), SL_ERR_NOT_FOUND);
+    assert_true(sl_kept_drop_oldest(&kept));
+    assert_int_equal(sl_kept_base_bytes(&kept), 0);
+    sl_kept_cleanup(&kept);
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(arena, &stats);
+    assert_int_equal(stats.used_bytes, 0);
+    sl_arena_destroy(&arena);
+}
+
+static void *end_soon(void *arg) {
+    sl_sleep_ms(20);
+    sl_kept_end_fetch(((void **)arg)[0], ((void **)arg)[1]);
+    return NULL;
+}
+
+static void test_kept_bases_are_fetched_one_at_a_time(void **state) {
+    (void)state;
+    struct sl_kept kept;
+    sl_kept_init(&kept);
+    struct sl_kept_fetch one = {.id = {1, 2, {{9}}}}, same = one, other = {.id = {1, 2, {{8}}}};
+    assert_int_equal(sl_kept_begin_fetch(&kept, &one, 0), SL_OK);
+    assert_int_equal(sl_kept_begin_fetch(&kept, &same, 0), SL_ERR_DEADLINE);
+    assert_int_equal(sl_kept_begin_fetch(&kept, &other, 0), SL_OK);
+    void *arg[] = {&kept, &one};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, end_soon, arg), 0);
+    assert_int_equal(sl_kept_begin_fetch(&kept, &same, sl_deadline_in_ms(60000)), SL_OK);
+    pthread_join(thread, NULL);
+    sl_kept_end_fetch(&kept, &same);
+    sl_kept_end_fetch(&kept, &other);
+    assert_null(kept.fetches);
+    sl_kept_cleanup(&kept);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kept_is_taken_once_and_by_its_name),
         cmocka_unit_test(test_kept_drops_what_has_been_idle_for_longest),
         cmocka_unit_test(test_kept_reaps_whose_time_is_over),
         cmocka_unit_test(test_kept_is_waited_for_while_it_is_lent),
+        cmocka_unit_test(test_kept_bases_are_shared_and_stay_while_they_are),
+        cmocka_unit_test(test_kept_bases_are_fetched_one_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -308,6 +308,84 @@ static enum sl_status make_session(void *arg, struct sl_error *err) {
     return status;
 }
 
+// Returns a session of 130 tokens whose pages lie in one adopted block, as a received capsule's do; filled with a byte.
+static struct sl_session *adopted_session(struct sl_arena *arena, char fill) {
+    struct sl_session *s = simple_session(arena, 200, SL_KV_F16);
+    for (int l = 0; l < 2; l++) {
+        assert_int_equal(sl_session_reserve(s, l, 130), SL_OK);
+        sl_session_add_slots(s, l, 130);
+    }
+    s->n_tokens = 130;
+    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(s)};
+    struct sl_capsule_id id = {.model_fingerprint = 1};
+    capsule.body = sl_arena_alloc(arena, capsule.body_bytes);
+    memset(capsule.body, fill, capsule.body_bytes);
+    assert_int_equal(sl_capsule_write_header(s, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
+    struct sl_kv_geometry geometry = s->geometry;
+    sl_session_destroy(&s);
+    assert_int_equal(sl_capsule_adopt(&capsule, arena, &geometry, &id, 200, &s, NULL), SL_OK);
+    return s;
+}
+
+static void test_session_shares_full_pages_of_a_base(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *base = adopted_session(f.arena, 7), *one = NULL, *two = NULL;
+    struct sl_error err;
+    size_t used = gauges(&f).used_bytes;
+    assert_false(sl_session_is_shared(base));
+    assert_int_equal(sl_session_share(base, 100, 200, &one, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_session_share(base, 192, 200, &one, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_session_share(base, 128, 200, &one, &err), SL_OK);
+    assert_int_equal(sl_session_share(base, 64, 200, &two, &err), SL_OK);
+    assert_int_equal(gauges(&f).used_bytes, used); // one copy
+    assert_true(sl_session_is_shared(base));
+    assert_int_equal(one->n_tokens, 128);
+    assert_ptr_equal(one->layers[1].heads[2].pages[1], base->layers[1].heads[2].pages[1]);
+
+    // They append to pages of their own. A page that is shared is not cut, written or freed.
+    for (int l = 0; l < 2; l++) {
+        assert_int_equal(sl_session_reserve(one, l, 10), SL_OK);
+        sl_session_add_slots(one, l, 10);
+        memset(one->layers[l].heads[0].pages[2], 9, one->layers[l].work.bytes);
+    }
+    one->n_tokens = 138;
+    assert_ptr_not_equal(one->layers[0].heads[0].pages[2], base->layers[0].heads[0].pages[2]);
+    assert_int_equal(sl_session_share(one, 64, 200, &two, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_session_truncate(one, 100, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_session_truncate(one, 130, &err), SL_OK);
+    assert_int_equal(sl_session_truncate(one, 64, &err), SL_OK);
+    assert_int_equal(one->taken_bytes, 0);
+
+    // The last of them frees the base.
+    sl_session_destroy(&base);
+    assert_null(base);
+    assert_int_equal(((char *)two->layers[0].heads[0].pages[0])[0], 7);
+    sl_session_destroy(&one);
+    assert_int_equal(gauges(&f).used_bytes, used);
+    sl_session_destroy(&two);
+    fixture_destroy(&f);
+}
+
+static void test_session_with_pages_that_change_is_not_shared(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *base = adopted_session(f.arena, 7), *one = NULL;
+    base->layers[1].offloaded = true;
+    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    base->layers[1].offloaded = false;
+    base->layers[1].heads[1].n_slots = 129; // evicted
+    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    base->layers[1].heads[1].n_slots = 130;
+    base->layers[0].work.n_states = 1;
+    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    base->layers[0].work.n_states = 0;
+    assert_int_equal(sl_session_reserve(base, 0, 64), SL_OK); // pages of its own
+    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    sl_session_destroy(&base);
+    fixture_destroy(&f);
+}
+
 static void test_session_without_memory_is_refused(void **state) {
     (void)state;
     struct fixture f = fixture_create(ARENA_BYTES);
@@ -327,6 +405,8 @@ int main(void) {
         cmocka_unit_test(test_session_drops_first_pages_of_an_offloaded_layer),
         cmocka_unit_test(test_session_with_offloaded_layers_is_truncated),
         cmocka_unit_test(test_session_refuses_forged_layouts),
+        cmocka_unit_test(test_session_shares_full_pages_of_a_base),
+        cmocka_unit_test(test_session_with_pages_that_change_is_not_shared),
         cmocka_unit_test(test_session_without_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

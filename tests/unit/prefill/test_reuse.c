@@ -33,7 +33,8 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
         return sl_fail(err, fake.lookup, "lookup");
     }
     int64_t n = fake.match > 0 ? fake.match : job->plan->n_prompt;
-    *match_out = (struct sl_store_match){n, fake.capsule > 0 ? fake.capsule : n, 1, "lease"};
+    *match_out = (struct sl_store_match){
+        .n_tokens = n, .capsule_tokens = fake.capsule > 0 ? fake.capsule : n, .capsule_bytes = 1, .lease_id = "lease"};
     return SL_OK;
 }
 

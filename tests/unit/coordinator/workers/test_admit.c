@@ -203,6 +203,42 @@ static void test_admission_counts_staging_memory(void **state) {
     cleanup(&f);
 }
 
+// Jobs on one document meet on the worker that holds its capsule, and claim what they add to it.
+static void test_admission_counts_a_document_once(void **state) {
+    (void)state;
+    struct fixture f = make(10, 10);
+    join(&f, "decode-0", DECODE, 1000, 8);
+    join(&f, "decode-1", DECODE, 1000, 8);
+    const struct sl_demand demand = {.decode_bytes = 500};
+    const struct sl_claim_spec spec = {.demand = &demand, .held_key = 77, .held_bytes = 400, .avoid = &none};
+    struct sl_queue_place places[4] = {0};
+    struct sl_claim claims[4] = {0};
+    struct sl_admission_stats stats;
+    struct sl_error err;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(sl_admission_enter(f.admission, &demand, &places[i], &err), SL_OK);
+        assert_int_equal(sl_admission_claim(f.admission, &places[i], &spec, 20, &claims[i], &err), SL_OK);
+        assert_ptr_equal(claims[i].decode, claims[0].decode);
+        sl_admission_get_stats(f.admission, &stats);
+        assert_int_equal(stats.claimed_bytes, i == 0 ? 500 : 100 * (i + 1));
+        if (i == 0) { // without the document it goes to the other worker
+            sl_admission_release(f.admission, &claims[0]);
+            assert_int_equal(sl_admission_enter(f.admission, &demand, &places[3], &err), SL_OK);
+            assert_int_equal(claim(&f, &places[3], &demand, &claims[3], &err), SL_OK);
+            assert_string_equal(sl_worker_name(claims[3].decode), "decode-1");
+            sl_admission_release(f.admission, &claims[3]);
+            sl_admission_leave(f.admission, &places[3]);
+            assert_int_equal(sl_admission_claim(f.admission, &places[0], &spec, 20, &claims[0], &err), SL_OK);
+            assert_string_equal(sl_worker_name(claims[0].decode), "decode-0");
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        sl_admission_release(f.admission, &claims[i]);
+        sl_admission_leave(f.admission, &places[i]);
+    }
+    cleanup(&f);
+}
+
 static void test_admission_full_line_says_when_to_retry(void **state) {
     (void)state;
     struct fixture f = make(4, 2);
@@ -378,6 +414,7 @@ int main(void) {
         cmocka_unit_test(test_admission_refuses_what_never_fits_with_numbers),
         cmocka_unit_test(test_admission_finds_stores_without_a_key),
         cmocka_unit_test(test_admission_counts_staging_memory),
+        cmocka_unit_test(test_admission_counts_a_document_once),
         cmocka_unit_test(test_admission_full_line_says_when_to_retry),
         cmocka_unit_test(test_admission_is_first_come_first_served),
         cmocka_unit_test(test_admission_does_not_wait_for_one_worker),

@@ -173,6 +173,27 @@ static void test_store_moves_only_the_lost_share(void **state) {
 #define HEAD               1000
 #define HEADS(n, replicas) (&(struct sl_route_offloaded_heads){n, replicas, HEAD})
 
+// A worker that holds a document's capsule needs less, until its other jobs outweigh the capsule.
+static void test_decode_prefers_a_worker_that_holds_the_capsule(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].ready = i < 2;
+        views[i].capacity_bytes = 1000;
+    }
+    views[1].held_bytes = 90;
+    views[1].claimed_bytes = 80;
+    assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
+    views[1].claimed_bytes = 95;
+    assert_int_equal(sl_route_decode(views, N, arena(100)), 0);
+    views[0].ready = false;
+    views[1].claimed_bytes = 990; // room for what it does not hold
+    assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
+    views[1].claimed_bytes = 991;
+    assert_int_equal(sl_route_decode(views, N, arena(100)), -1);
+}
+
 // A worker whose capsules go through memory of their own needs room in both; of one without only its arena counts.
 static void test_route_passes_over_who_has_too_little_staging_memory(void **state) {
     (void)state;
@@ -313,6 +334,7 @@ int main(void) {
         cmocka_unit_test(test_prefill_popular_prefix_makes_no_hot_worker),
         cmocka_unit_test(test_decode_balances_projected_bytes),
         cmocka_unit_test(test_route_never_exceeds_room),
+        cmocka_unit_test(test_decode_prefers_a_worker_that_holds_the_capsule),
         cmocka_unit_test(test_route_passes_over_who_has_too_little_staging_memory),
         cmocka_unit_test(test_route_skips_unready_and_avoids_if_it_can),
         cmocka_unit_test(test_store_moves_only_the_lost_share),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a prefill worker's client of the kvstore: finds a prefix, requests its transfer, stores a capsule.
+ * Purpose: a worker's client of the kvstore: finds a stored prefix of a prompt, and fetches it.
  * Threads: any number. Every call has a deadline of its own.
  */
 #pragma once
@@ -8,7 +8,7 @@
 #include "engine/compress/plan/plan.h"
 #include "engine/kvcache/capsule.h"
 #include "net/node/node.h"
-#include "prefill/store_channels.h"
+#include "net/store/store_channels.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "net/rpc/rpc.h"
 
@@ -40,12 +40,14 @@ struct sl_store_job {
     struct sl_rpc_call *parent; // every call inherits its cancellation and deadline
     bool (*alive)(void *arg);
     void *arg;
+    int64_t max_slots; // of the session that a capsule becomes; 0: the plan's
 };
 
 struct sl_store_match {
     int64_t n_tokens;       // tokens of the prompt that are covered
     int64_t capsule_tokens; // tokens that the capsule holds
     size_t capsule_bytes;
+    struct sl_hash128 capsule_hash; // the id in the capsule
     char lease_id[64];
 };
 
@@ -69,9 +71,15 @@ bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_m
 enum sl_status sl_store_fetch(const struct sl_store_job *job, const struct sl_store_match *match,
                               const Sluice__V1__Grant *destination, int64_t *bytes_out, struct sl_error *err);
 
-// Fetches the match into this worker's arena and opens it as a session of match->n_tokens tokens.
+// Fetches the matched capsule into this worker's arena and opens it as a session of all its tokens.
+enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_store_match *match,
+                                struct sl_session **session_out, struct sl_error *err);
+// Does the same, and cuts the session to match->n_tokens.
 enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err);
+
+// Returns why a stored prefix that could not be had is not used, as answers name it.
+Sluice__V1__NotCached sl_store_not_cached(enum sl_status status);
 
 // Ends a lease at a store, of a match or of a grant. Best effort: if this fails, the lease expires.
 void sl_store_release(struct sl_store_client *client, const char *address, const char *lease_id);

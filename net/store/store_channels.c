@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "prefill/store_channels.h"
+#include "net/store/store_channels.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Client of the kvstore. See store.h.
-#include "prefill/store.h"
+#include "net/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,6 +145,12 @@ static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V
     match_out->n_tokens = reply->n_tokens;
     match_out->capsule_tokens = reply->capsule_tokens;
     match_out->capsule_bytes = (size_t)reply->capsule_bytes;
+    match_out->capsule_hash = (struct sl_hash128){{0}}; // an older store does not send it
+    if (reply->capsule_hash.len > 0 &&
+        !sl_hash128_read(reply->capsule_hash.data, reply->capsule_hash.len, &match_out->capsule_hash)) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %s: a capsule_hash of %zu bytes", job->address,
+                       reply->capsule_hash.len);
+    }
     snprintf(match_out->lease_id, sizeof match_out->lease_id, "%s", reply->lease_id);
     return SL_OK;
 }
@@ -228,7 +234,7 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     }
 }
 
-// Opens the capsule that has arrived and cuts it to the prefix that it shares with the prompt.
+// Opens the capsule that has arrived, if it is the matched one.
 static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
                                  struct sl_capsule_bytes *capsule, size_t *promised_inout,
                                  struct sl_session **session_out, struct sl_error *err) {
@@ -236,11 +242,12 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     id.prefix_hash = sl_prefix_hash(job->salt, job->tokens, match->n_tokens);
     if (match->capsule_tokens > match->n_tokens) {
         // The capsule's other tokens are unknown; the store vouches for its prefixes
-        id.prefix_hash = (struct sl_hash128){{0}};
+        id.prefix_hash = match->capsule_hash;
     } else if (sl_recipe_evicts(&job->plan->recipe)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, match->n_tokens, &id.prefix_hash);
     }
-    struct sl_expected_capsule expected = {&job->plan->geometry, &id, job->plan->max_slots};
+    int64_t max_slots = job->max_slots > 0 ? job->max_slots : job->plan->max_slots;
+    struct sl_expected_capsule expected = {&job->plan->geometry, &id, max_slots};
     struct sl_session *session;
     enum sl_status status = sl_node_adopt(job->client->node, capsule, promised_inout, &expected, &session, err);
     if (status != SL_OK) {
@@ -251,9 +258,6 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens came instead of one of %lld",
                          (long long)session->n_tokens, (long long)match->capsule_tokens);
     }
-    if (status == SL_OK && match->capsule_tokens > match->n_tokens) {
-        status = sl_session_truncate(session, match->n_tokens, err);
-    }
     if (status != SL_OK) {
         sl_session_destroy(&session);
         return status;
@@ -262,8 +266,8 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     return SL_OK;
 }
 
-enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
-                               struct sl_session **session_out, struct sl_error *err) {
+enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_store_match *match,
+                                struct sl_session **session_out, struct sl_error *err) {
     struct sl_inbound *inbound = job->client->node->inbound;
     struct sl_inbound_ticket ticket;
     enum sl_status status = sl_inbound_open(inbound, "resume", match->capsule_bytes, 0, &ticket, err);
@@ -295,4 +299,39 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
     status = open_match(job, match, &capsule, &promised, session_out, err);
     sl_ledger_return(job->client->node->ledger, promised); // no further memory is needed with the capsule
     return status;
+}
+
+enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
+                               struct sl_session **session_out, struct sl_error *err) {
+    struct sl_session *session;
+    enum sl_status status = sl_store_receive(job, match, &session, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (match->capsule_tokens > match->n_tokens) {
+        status = sl_session_truncate(session, match->n_tokens, err);
+    }
+    if (status != SL_OK) {
+        sl_session_destroy(&session);
+        return status;
+    }
+    *session_out = session;
+    return SL_OK;
+}
+
+Sluice__V1__NotCached sl_store_not_cached(enum sl_status status) {
+    switch (status) {
+    case SL_ERR_CANCELLED: // the job is
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
+    case SL_ERR_NOT_FOUND:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_DROPPED;
+    case SL_ERR_EXHAUSTED:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_NO_MEMORY;
+    case SL_ERR_PEER_LOST:
+    case SL_ERR_PEER_STALE:
+    case SL_ERR_DEADLINE:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_UNREACHABLE;
+    default:
+        return SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED;
+    }
 }

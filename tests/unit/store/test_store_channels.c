@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "prefill/store_channels.h"
+#include "net/store/store_channels.h"
 
 static struct sl_rpc_channel *take(struct sl_store_channels *channels, int n) {
     char address[64];

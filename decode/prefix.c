@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: begins an answer with a stored prefix of its prompt, without a prefill worker: fetches the capsule from the
+ *          store, or shares the pages of one that an earlier answer fetched, and has the engine's thread read the rest.
+ *
+ * Design: the store is asked first, even if this worker holds a capsule: so an answer begins with the same tokens of the same
+ *         capsule as if prefill had begun it, and has the same bits. If the store does not answer, the worker uses what it
+ *         holds. Answers that want the same capsule at the same time wait for one fetch and share its pages (decode/kept.h).
+ *         The capsule of the whole prompt is not shared: the answer continues on its last page.
+ * Threads: the handlers of Decode.Run.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "decode/internal.h"
+#include "engine/job/job_recipe.h"
+#include "engine/job/job_request.h"
+
+#define ALIVE_MS 250
+#define MEMORY_MS                                                                                                      \
+    800 // how long an answer waits for memory of others, in the time in which its caller need not hear from it
+#define POLL_MS 10
+
+_Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass reads all of it");
+
+// The search for what an answer begins with.
+struct beginning {
+    struct sl_decode *decode;
+    struct sl_answer *answer;
+    const struct sl_plan *plan;
+    struct sl_capsule_id id;
+    struct sl_hash128 salt;
+    struct sl_store_job store;
+    struct sl_store_match match;
+    struct sl_kept_prompt prompt;
+    int64_t max_new_tokens;
+};
+
+static bool tell_alive(void *call) {
+    return sl_decode_send_alive(call) == SL_OK && !sl_rpc_call_cancelled(call);
+}
+
+// ---- one fetch for many answers -------------------------------------------------------------------------------------
+
+// Waits until no other answer fetches the capsule, as long as the caller listens, and registers this fetch.
+static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fetch, struct sl_error *err) {
+    while (sl_kept_begin_fetch(&b->decode->kept, fetch, sl_deadline_in_ms(ALIVE_MS)) != SL_OK) {
+        if (!tell_alive(b->store.parent)) {
+            return sl_fail(err, SL_ERR_CANCELLED, "cancelled while a capsule was fetched");
+        }
+    }
+    return SL_OK;
+}
+
+// Waits a little for memory that other answers hold. False: that was long enough, or the caller does not listen.
+static bool wait_for_memory(const struct beginning *b, int64_t until_ns) {
+    if (sl_now_ns() >= until_ns || sl_rpc_call_cancelled(b->store.parent)) {
+        return false;
+    }
+    sl_sleep_ms(POLL_MS);
+    return true;
+}
+
+// Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does.
+static enum sl_status receive(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
+    struct sl_decode *decode = b->decode;
+    int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
+    enum sl_status status;
+    do {
+        status = sl_store_receive(&b->store, &b->match, session_out, err);
+    } while (status == SL_ERR_EXHAUSTED &&
+             ((sl_decode_drop_helps(decode, b->match.capsule_bytes) && sl_kept_drop_oldest(&decode->kept)) ||
+              wait_for_memory(b, until_ns)));
+    if (status == SL_OK) {
+        b->answer->prefix.fetched_bytes = (int64_t)b->match.capsule_bytes;
+    }
+    return status;
+}
+
+// Fetches the capsule, and retains it as a base.
+static enum sl_status fetch_base(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
+    struct sl_session *base;
+    enum sl_status status = receive(b, &base, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_session_share(base, b->match.n_tokens, b->prompt.max_slots, session_out, err);
+    if (status == SL_OK) {
+        sl_kept_put_base(&b->decode->kept, &b->prompt, b->match.n_tokens, &base);
+    }
+    sl_session_destroy(&base);
+    return status;
+}
+
+static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
+    struct sl_kept *kept = &b->decode->kept;
+    struct sl_kept_fetch fetch = {.id = b->prompt.id};
+    enum sl_status status = sl_kept_share(kept, &b->prompt, b->match.n_tokens, session_out, err);
+    if (status != SL_ERR_NOT_FOUND) {
+        return status;
+    }
+    status = begin_fetch(b, &fetch, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_kept_share(kept, &b->prompt, b->match.n_tokens, session_out, err); // another answer's fetch ended
+    if (status == SL_ERR_NOT_FOUND) {
+        // An answer that waited for a fetch that failed does not try again
+        status = sl_store_channels_is_avoided(sl_store_client_channels(b->store.client), b->store.address)
+                     ? sl_fail(err, SL_ERR_PEER_STALE, "kvstore %s has failed lately", b->store.address)
+                     : fetch_base(b, session_out, err);
+    }
+    sl_kept_end_fetch(kept, &fetch);
+    return status;
+}
+
+// ---- the session ----------------------------------------------------------------------------------------------------
+
+/*
+ * Promises memory for the rest of the prompt and for the answer. Rejects a prefix after which too much is left to read here; *why_out is
+ * set then.
+ */
+static enum sl_status promise_rest(struct beginning *b, int64_t n_tokens, Sluice__V1__NotCached *why_out,
+                                   struct sl_error *err) {
+    int64_t n_rest = b->plan->n_prompt - n_tokens;
+    if (n_rest > SL_JOB_SHORT_REST) {
+        *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "%lld tokens follow the stored prefix, and a decode worker reads up to %d", (long long)n_rest,
+                       SL_JOB_SHORT_REST);
+    }
+    struct sl_answer *answer = b->answer;
+    size_t bytes = sl_plan_turn_bytes(b->plan, n_rest + b->max_new_tokens);
+    int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
+    enum sl_status status;
+    do {
+        status = sl_decode_promise(b->decode, answer, bytes, err);
+    } while (status == SL_ERR_EXHAUSTED && wait_for_memory(b, until_ns));
+    answer->session_bytes = answer->promised_bytes;
+    return status;
+}
+
+static enum sl_status use_match(struct beginning *b, struct sl_session **session_out, Sluice__V1__NotCached *why_out,
+                                struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    if (!sl_store_match_pays(&b->store, &b->match)) {
+        *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
+        status = sl_fail(err, SL_ERR_PRECONDITION, "the store has only %lld tokens of the prompt, in a capsule of %lld",
+                         (long long)b->match.n_tokens, (long long)b->match.capsule_tokens);
+    }
+    status = status == SL_OK ? promise_rest(b, b->match.n_tokens, why_out, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    b->prompt.id.prefix_hash = b->match.capsule_hash;
+    bool shared = b->match.n_tokens % SL_PAGE_SLOTS == 0 && !sl_store_match_is_whole(&b->store, &b->match) &&
+                  !sl_hash128_is_zero(&b->match.capsule_hash);
+    if (shared) {
+        return share_or_fetch(b, session_out, err);
+    }
+    status = receive(b, session_out, err);
+    if (status == SL_OK && b->match.capsule_tokens > b->match.n_tokens) {
+        status = sl_session_truncate(*session_out, b->match.n_tokens, err);
+    }
+    return status;
+}
+
+// Asks the store. Uses what this worker holds if the store does not answer.
+static enum sl_status find_session(struct beginning *b, struct sl_session **session_out, Sluice__V1__NotCached *why_out,
+                                   struct sl_error *err) {
+    enum sl_status status = sl_store_lookup(&b->store, &b->match, err);
+    if (status == SL_OK) {
+        status = use_match(b, session_out, why_out, err);
+        sl_store_release(b->store.client, b->store.address, b->match.lease_id);
+        return status;
+    }
+    if (status == SL_ERR_NOT_FOUND) {
+        *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_STORED;
+        return status;
+    }
+    struct sl_error none = {0};
+    if (status == SL_ERR_CANCELLED ||
+        sl_kept_share_longest(&b->decode->kept, &b->prompt, session_out, &none) != SL_OK) {
+        return status;
+    }
+    sl_log_info("decode", "job=%s uses what this worker holds: %s", b->answer->job_id, err->text);
+    return promise_rest(b, (*session_out)->n_tokens, why_out, err);
+}
+
+static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                            struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
+                            struct beginning *b, struct sl_error *err) {
+    const struct sl_recipe *recipe = &answer->recipe;
+    struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
+    int64_t n_prompt = (int64_t)request->prompt->n_ids - 1;
+    if (n_prompt < 1 || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe)) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "its recipe evicts or offloads, or there is one token");
+    }
+    *b =
+        (struct beginning){.decode = decode, .answer = answer, .plan = plan, .max_new_tokens = request->max_new_tokens};
+    enum sl_status status = sl_plan_make(recipe, &geometry, n_prompt, sl_decode_rope_set(decode, request), plan, err);
+    status = status == SL_OK ? sl_decode_make_id(decode, request, recipe, n_prompt, &b->id, err) : status;
+    status = status == SL_OK ? sl_job_read_salt(&request->salt, &b->salt, err) : status;
+    struct sl_hash128 *keys = malloc(sizeof *keys * (size_t)(n_prompt / SL_PREFIX_BLOCK + 1));
+    if (status != SL_OK || !keys) {
+        free(keys);
+        return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
+    }
+    b->prompt = (struct sl_kept_prompt){.id = b->id, .keys = keys, .max_slots = sl_decode_most_slots(decode, request)};
+    b->prompt.n_keys = sl_prefix_keys(&b->salt, request->prompt->ids, n_prompt, keys, n_prompt / SL_PREFIX_BLOCK);
+    b->store = (struct sl_store_job){.client = decode->store,
+                                     .address = request->kvstore_address,
+                                     .plan = plan,
+                                     .id = &b->id,
+                                     .tokens = request->prompt->ids,
+                                     .salt = &b->salt,
+                                     .parent = call,
+                                     .alive = tell_alive,
+                                     .arg = call,
+                                     .max_slots = b->prompt.max_slots};
+    return SL_OK;
+}
+
+// Opens the writer on the session, and a reader if something is left to read.
+static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                  struct sl_answer *answer, const struct sl_plan *plan, struct sl_error *err) {
+    struct sl_session_stats stats;
+    struct sl_prefix_use *prefix = &answer->prefix;
+    sl_session_get_stats(answer->writer.session, &stats);
+    prefix->slots_per_head = stats.n_slots_mean;
+    prefix->n_reused = stats.n_tokens;
+    struct sl_writer_config writing = {.plan = plan, .n_read = plan->n_prompt};
+    enum sl_status status = sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
+    if (status != SL_OK || prefix->n_reused == plan->n_prompt) {
+        return status;
+    }
+    struct sl_reader_config config = {.plan = plan,
+                                      .runtime = &decode->node.runtime,
+                                      .arena = decode->node.arena,
+                                      .resumed = answer->writer.session,
+                                      .tokens = request->prompt->ids};
+    status = sl_reader_create(&config, &answer->reader, err);
+    if (status == SL_OK) {
+        answer->writer.session = NULL; // owned by the reader until all has been read
+    }
+    return status;
+}
+
+// Finds the session, and opens it.
+static enum sl_status open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                  struct sl_answer *answer, struct beginning *b, Sluice__V1__NotCached *why_out,
+                                  struct sl_error *err) {
+    enum sl_status status = find_session(b, &answer->writer.session, why_out, err);
+    status = status == SL_OK ? sl_job_check_session(b->plan, answer->writer.session, err) : status;
+    return status == SL_OK ? open_writer(decode, request, answer, b->plan, err) : status;
+}
+
+enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                     struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
+                                     struct sl_error *err) {
+    struct beginning b = {0};
+    struct sl_error why = {0};
+    Sluice__V1__NotCached reason = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
+    answer->prefix.begin_ns = sl_now_ns();
+    enum sl_status status = begin(decode, request, call, answer, plan, &b, &why);
+    status = status == SL_OK ? open_prefix(decode, request, answer, &b, &reason, &why) : status;
+    free((void *)b.prompt.keys);
+    if (status == SL_OK) {
+        answer->prefix.opened_ns = sl_now_ns();
+        answer->prefix.shared = answer->prefix.fetched_bytes == 0;
+        atomic_fetch_add(answer->prefix.shared ? &decode->n_prefixes_held : &decode->n_prefixes_fetched, 1);
+        return SL_OK;
+    }
+    if (status == SL_ERR_CANCELLED) {
+        return sl_fail_from(err, status, &why, "%s", why.text);
+    }
+    reason = reason == SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID ? sl_store_not_cached(status) : reason;
+    atomic_fetch_add(&decode->n_prefixes_not_used[reason], 1);
+    return sl_fail(err, SL_ERR_PRECONDITION, "no stored prefix (%s): %.400s", sl_not_cached_word(reason), why.text);
+}
+
+// ---- what it saved --------------------------------------------------------------------------------------------------
+
+void sl_decode_describe_prefix(const struct sl_answer *answer, Sluice__V1__Statistics *statistics) {
+    const struct sl_prefix_use *prefix = &answer->prefix;
+    if (prefix->n_reused == 0) {
+        return;
+    }
+    int64_t read_ns = answer->read_ns > 0 ? answer->read_ns - prefix->opened_ns : 0;
+    statistics->n_reused_tokens = prefix->n_reused;
+    statistics->capsule_bytes = prefix->fetched_bytes;
+    statistics->slots_per_head = prefix->slots_per_head;
+    statistics->ship_ms = (double)(prefix->opened_ns - prefix->begin_ns) / SL_NS_PER_MS;
+    statistics->prefill_ms = (double)read_ns / SL_NS_PER_MS;
+    statistics->transport = prefix->shared ? (char *)"held" : (char *)"store";
+}
+
+void sl_decode_write_prefix_metrics(struct sl_decode *decode, FILE *page) {
+    static const char used[] = "sluice_prefixes_used_total", not_used[] = "sluice_prefixes_not_used_total";
+    sl_metrics_declare(page, SL_COUNTER, used, "Answers that began with a stored prefix, without a prefill worker.");
+    sl_metrics_sample(page, used, (double)atomic_load(&decode->n_prefixes_fetched), "source", "store", NULL);
+    sl_metrics_sample(page, used, (double)atomic_load(&decode->n_prefixes_held), "source", "held", NULL);
+    sl_metrics_declare(page, SL_COUNTER, not_used, "Answers that should have, and that prefill had to begin.");
+    for (int i = 1; i < SL_N_NOT_CACHED; i++) {
+        sl_metrics_sample(page, not_used, (double)atomic_load(&decode->n_prefixes_not_used[i]), "reason",
+                          sl_not_cached_word((Sluice__V1__NotCached)i), NULL);
+    }
+    sl_metrics_declare(page, SL_GAUGE, "sluice_prefix_bytes",
+                       "Arena bytes of stored prefixes that later answers can share.");
+    sl_metrics_sample(page, "sluice_prefix_bytes", (double)sl_kept_base_bytes(&decode->kept), NULL);
+}
