@@ -50,6 +50,7 @@ struct sl_coordinator {
     struct sl_state *state;            // NULL: jobs end with the process
     struct sl_restored_job *restored;  // jobs that start with the server, or NULL
     struct sl_election *election;      // NULL: this coordinator is alone
+    atomic_llong complained_ns;        // when a worker's term that is newer than ours was last logged
     struct sl_rpc_standard standard;   // in addition to the coordinator's own services
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
