@@ -55,6 +55,7 @@ struct sl_coordinator {
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
     atomic_int n_watchers;              // handlers that may run for a long time
+    atomic_llong part_bytes;            // memory of requests whose parts arrive
     struct sl_job_figures figures;
     _Atomic int64_t swept_ns; // when the sweeper last ran
 

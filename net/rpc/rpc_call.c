@@ -217,6 +217,9 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     if (status != SL_OK) {
         return sl_fail(err, status, "%s", sl_status_text(status));
     }
+    if (!bytes && sl_now_ns() >= call->deadline_ns) {
+        return sl_fail(err, SL_ERR_DEADLINE, "the time for it is over");
+    }
     if (!bytes) { // the client has half-closed, or the call has failed (client gone, deadline, message over the limit)
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
         return failed ? sl_fail(err, SL_ERR_CANCELLED, "%s", sl_status_text(SL_ERR_CANCELLED)) : SL_ERR_NOT_FOUND;
@@ -232,6 +235,14 @@ enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct s
     return bytes < INT64_MAX && sl_rpc_account_hold(&call->account, (int64_t)bytes)
                ? SL_OK
                : sl_rpc_account_complain(&call->account, call->bound->method->path, err);
+}
+
+int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept) {
+    return sl_rpc_account_end_message(&call->account, is_kept);
+}
+
+void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns) {
+    call->deadline_ns = deadline_ns < call->deadline_ns ? deadline_ns : call->deadline_ns;
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------
