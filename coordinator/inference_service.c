@@ -3,7 +3,7 @@
  * Purpose: the service for clients (proto/sluice/v1/inference.proto). Handlers only read jobs and ask to cancel them.
  * Design: Generate, Watch, Cancel and SubmitInParts may take a long time. Their number is bounded below the server's, so that
  *         a handler is left for the other calls. Parts have a deadline, and the memory of unfinished ones is bounded for each
- *         tenant and for all, so that a client that never ends its parts stops nobody else's requests.
+ *         tenant and for all, so that a client that never ends its parts does not stop other requests.
  */
 #include <inttypes.h>
 #include <stdlib.h>
