@@ -20,6 +20,8 @@
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
+#define AT_ONCE_MS 250 // a client that cancels so soon never wanted the answer
+
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
 // ---- all calls of a server -----------------------------------------------------------------------------------------
@@ -123,6 +125,10 @@ static void run_on_cancel_locked(struct sl_rpc_call *call) {
 static void on_close(struct sl_rpc_tag *tag, bool ok) {
     (void)ok;
     struct sl_rpc_call *call = OWNER(tag, close_tag);
+    const int64_t now_ns = sl_now_ns();
+    if (call->close_cancelled && now_ns < call->deadline_ns && now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
+        sl_rpc_resets_count(call->call);
+    }
     if (call->close_cancelled) {
         pthread_mutex_lock(&call->mutex);
         atomic_store(&call->cancelled, true);

@@ -40,7 +40,8 @@ enum {
     STOP_REPORT_MS = 5000,
     HANDSHAKE_MS = 10000, // a connection that sends nothing for so long is closed
     MIN_QUOTA_BYTES = 64 << 20,
-    LEAVE_MS = 50, // time for clients to disconnect after the last call
+    SPARE_STREAMS = 1024, // calls of services with a limit of their own, and such as are refused
+    LEAVE_MS = 50,        // time for clients to disconnect after the last call
 };
 
 struct sl_rpc_server {
@@ -164,6 +165,7 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     }
     sl_rpc_live_calls_add(1);
     post(call->server, call->bound);
+    call->accepted_ns = sl_now_ns();
     call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
     struct sl_error err;
     if (sl_rpc_call_watch(call) != SL_OK) {
@@ -204,7 +206,7 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 
 // ---- starting ------------------------------------------------------------------------------------------------------
 
-static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes) {
+static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes, int max_calls) {
     // Limits memory of messages that have not arrived completely. At least one connection's windows, or no message
     // could arrive.
     grpc_resource_quota *quota = grpc_resource_quota_create("requests");
@@ -215,6 +217,8 @@ static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_byte
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        // Of one connection: a client keeps more calls waiting, instead of being refused
+        sl_rpc_setting(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls + SPARE_STREAMS),
         sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // otherwise two servers would share a port without an error
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
@@ -370,7 +374,7 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
     server->send_ms = config->send_ms ? config->send_ms : DEFAULT_SEND_MS;
     const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
     server->server = make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES,
-                                      request_bytes);
+                                      request_bytes, config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS);
     grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
     enum sl_status status = bind_services(server, config, request_bytes, err);
     if (status == SL_OK) {
