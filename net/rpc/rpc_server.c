@@ -217,7 +217,7 @@ static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_byte
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
-        // Of one connection: a client keeps more calls waiting, instead of being refused
+        // Limits one connection: its client keeps further calls waiting, instead of being refused
         sl_rpc_setting(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls + SPARE_STREAMS),
         sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // otherwise two servers would share a port without an error
