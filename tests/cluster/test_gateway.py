@@ -596,10 +596,10 @@ def key_line(key, tenant, limits=""):
 def test_keys_are_tenants():
     """Neither finds what the other has had read, and the cluster knows whose a job is."""
     with tempfile.TemporaryDirectory(prefix="sluice-keys-") as folder, certificates() as made, Cluster(certificates=made) as cluster:
-        made.make("client/acme", "client/beta")
+        made.make("client/acme", "client/beta", "client/acme/alice")  # the last one is client-acme-alice.pem, and of the tenant acme
         keys = os.path.join(folder, "keys")
         with open(keys, "w") as file:
-            file.write(key_line("sk-acme", "acme") + key_line("sk-beta", "beta", "answers=1") + key_line("sk-gone", "gone"))
+            file.write(key_line("sk-acme", "acme") + key_line("sk-beta", "beta", "answers=1") + key_line("sk-gone", "gone") + key_line("sk-two", "acme-alice"))
         with Gateway(cluster, "--keys", keys, "--tenants", made.folder) as gateway:
             def ask(key, **fields):
                 return gateway.post("/v1/completions", {**ANSWER, **fields}, key)
@@ -617,8 +617,9 @@ def test_keys_are_tenants():
                     got = raw(gateway, head, timeout=5)
                     assert b" 401 " in got and b"Connection: close" in got, (path, length, got)
             assert re.search(r'sluice_gateway_body_bytes (\d+)', gateway.get("/metrics")[1]).group(1) == "0"
-            status, reply = ask("sk-gone")
-            assert status == 503 and "certificate" in reply["error"]["message"], reply
+            for key in ("sk-gone", "sk-two"):
+                status, reply = ask(key)
+                assert status == 503 and "certificate" in reply["error"]["message"], reply
 
             def cached(key):
                 status, reply = ask(key)
