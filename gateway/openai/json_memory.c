@@ -117,37 +117,42 @@ static bool find_prompt(struct text *text) {
     return false;
 }
 
-// Reads one id, without a sign or leading zeros.
-static bool read_id(struct text *text, int32_t *id_out) {
+// Reads one integer as JSON has it, of at most 18 digits. *is_good_out: it can be a token's id.
+static bool read_id(struct text *text, int32_t *id_out, bool *is_good_out) {
     int64_t id = 0;
+    const bool is_negative = skip(text, '-');
     const char *begin = text->at;
-    while (text->at < text->end && *text->at >= '0' && *text->at <= '9' && id <= INT32_MAX) {
+    while (text->at < text->end && *text->at >= '0' && *text->at <= '9' && text->at - begin < 18) {
         id = id * 10 + (*text->at++ - '0');
     }
     const size_t n = (size_t)(text->at - begin);
     *id_out = (int32_t)id;
-    return n > 0 && (n == 1 || *begin != '0') && id <= INT32_MAX;
+    *is_good_out = id <= INT32_MAX && (!is_negative || id == 0);
+    return n > 0 && (n == 1 || *begin != '0');
 }
 
-// Reads "[1, 2, 3]" with at least one id; counts only if ids is NULL.
-static bool read_list(struct text *text, int32_t *ids, size_t *n_out) {
+// Reads "[1, 2, 3]" with at least one id; counts only if list->ids is NULL.
+static bool read_list(struct text *text, struct sl_json_ids *list) {
     int32_t id;
     size_t n = 0;
+    bool is_good, all_good = true;
     if (!skip(text, '[')) {
         return false;
     }
     do {
         skip_blanks(text);
-        if (!read_id(text, &id)) {
+        if (!read_id(text, &id, &is_good)) {
             return false;
         }
-        if (ids) {
-            ids[n] = id;
+        if (list->ids) {
+            list->ids[n] = id;
         }
         n++;
+        all_good = all_good && is_good;
+        list->n_good = all_good ? n : list->n_good;
         skip_blanks(text);
     } while (skip(text, ','));
-    *n_out = n;
+    list->n = n;
     return skip(text, ']');
 }
 
@@ -162,12 +167,12 @@ static bool read_ids(const char *body, size_t n_bytes, struct sl_json_ids *ids_o
         text.at++;
     }
     list = text;
-    if (!read_list(&text, NULL, &ids_out->n)) {
+    if (!read_list(&text, ids_out)) {
         return false;
     }
     ids_out->ids = take_block(ids_out->n * sizeof *ids_out->ids);
     *list_out = (struct text){list.at, text.at};
-    return ids_out->ids && read_list(&list, ids_out->ids, &ids_out->n);
+    return ids_out->ids && read_list(&list, ids_out);
 }
 
 // ---- parsing ----------------------------------------------------------------------------------------------------------

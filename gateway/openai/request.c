@@ -550,6 +550,9 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_mem
     sluice__v1__token_ids__init(&request->tokens);
     request->tokens.ids = ids.ids;
     request->tokens.n_ids = ids.n;
+    if (ids.n_good < ids.n) {
+        return sl_refuse_field(refusal, "prompt", "prompt[%zu]: expected a token's id", ids.n_good);
+    }
     request->sampling.usual_temperature = 1; // OpenAI's default, if the model defines none
     request->message.sampling = &request->sampling;
     enum sl_status status = take_fields(request, refusal);
