@@ -9,6 +9,7 @@
 
 #define HEARD_MS      500 // for the heartbeats to arrive
 #define HEARD_POLL_MS 20
+#define MAX_CALLS     (2 * SL_MAX_WORKERS) // of this service alone: clients' calls take no place from heartbeats
 
 // A worker may speak for itself only, an operator for any worker. Without certificates, every caller may speak for any.
 static enum sl_status check_speaker(const struct sl_rpc_call *call, const char *name, struct sl_error *err) {
@@ -139,5 +140,7 @@ static const struct sl_rpc_handler handlers[] = {
 };
 
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator) {
-    return SL_RPC_IMPLEMENTATION(&sl_service_cluster, handlers, coordinator);
+    struct sl_rpc_implementation service = SL_RPC_IMPLEMENTATION(&sl_service_cluster, handlers, coordinator);
+    service.max_calls = MAX_CALLS;
+    return service;
 }

@@ -20,7 +20,7 @@
 #define SWEEP_MS        100
 #define SERVER_GRACE_MS 1000 // for handlers that are sending last events
 #define MAX_DEADLINE_MS (7 * 24 * 3600 * INT64_C(1000))
-#define SPARE_HANDLERS  256 // above the watchers: heartbeats, Submit, Get
+#define SPARE_HANDLERS  256 // above the watchers: Submit, Get
 
 void sl_coordinator_config_init(struct sl_coordinator_config *config) {
     *config = (struct sl_coordinator_config){
@@ -49,6 +49,7 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .max_prefixes = 65536,
         .max_prompt_bytes = INT64_C(64) << 20,
         .request_bytes = INT64_C(1) << 30,
+        .parts_ms = 60000,
         .max_documents = 64,
         .document_bytes = INT64_C(1) << 30,
         .tenant_share = 50,

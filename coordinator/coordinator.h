@@ -61,9 +61,11 @@ struct sl_coordinator_config {
     int64_t max_prefixes;       // entries of the affinity index
     int64_t max_prompt_bytes;   // of a request that arrives in parts
     int64_t request_bytes;      // memory for all requests that are being handled
+    int64_t parts_ms;           // time for all parts of a request to arrive
     int64_t max_documents;      // of one tenant
     int64_t document_bytes;     // the most that the capsules of one tenant's documents may take
-    int64_t tenant_share;       // percent of max_queued, max_watchers and retained jobs that one tenant may use
+    int64_t
+        tenant_share; // percent of max_queued, max_watchers, memory for parts and retained jobs that one tenant may use
 };
 
 // Writes the defaults of sluice-coordinator; the caller sets listen and model_dir.

@@ -52,10 +52,12 @@ struct sl_coordinator {
     struct sl_state *state;            // NULL: jobs end with the process
     struct sl_restored_job *restored;  // jobs that start with the server, or NULL
     struct sl_election *election;      // NULL: this coordinator is alone
+    atomic_llong complained_ns;        // when a worker's term that is newer than ours was last logged
     struct sl_rpc_standard standard;   // in addition to the coordinator's own services
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
     atomic_int n_watchers;              // handlers that may run for a long time
+    atomic_llong part_bytes;            // memory of requests whose parts arrive
     struct sl_job_figures figures;
     _Atomic int64_t swept_ns; // when the sweeper last ran
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the service for clients (proto/sluice/v1/inference.proto). Handlers only read jobs and ask to cancel them.
- * Design: Generate, Watch, Cancel and SubmitInParts may take a long time. Their number is bounded well below the server's, so
- *         that a handler is always left for the heartbeats of workers.
+ * Design: Generate, Watch, Cancel and SubmitInParts may take a long time. Their number is bounded below the server's, so that
+ *         a handler is left for the other calls. Parts have a deadline, and the memory of unfinished ones is bounded for each
+ *         tenant and for all, so that a client that never ends its parts does not stop other requests.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -144,8 +145,41 @@ static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struc
     return status;
 }
 
+// Memory that a call's parts hold until all have arrived.
+struct arriving {
+    struct sl_coordinator *coordinator;
+    struct sl_rpc_call *call;
+    struct sl_tenant *tenant;
+    int64_t bytes;
+};
+
+// Counts more memory of a call's parts, within the bound of all such calls and the tenant's share of it.
+static enum sl_status count_parts(struct arriving *arriving, int64_t bytes, struct sl_error *err) {
+    const int64_t most = arriving->coordinator->config.request_bytes / 4 * 3;
+    arriving->bytes += bytes;
+    const int64_t all = atomic_fetch_add(&arriving->coordinator->part_bytes, bytes) + bytes,
+                  own = atomic_fetch_add(&arriving->tenant->part_bytes, bytes) + bytes;
+    if (own > sl_tenant_share(arriving->tenant, most)) {
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "parts of unfinished requests of %s take its share of the memory for them (--tenant-share); "
+                       "retry in 1000 ms",
+                       arriving->tenant->name[0] != '\0' ? arriving->tenant->name : "all callers");
+    }
+    return all <= most ? SL_OK
+                       : sl_fail(err, SL_ERR_EXHAUSTED,
+                                 "parts of unfinished requests take all the memory for them (--request-memory); retry "
+                                 "in 1000 ms");
+}
+
+static void uncount_parts(struct arriving *arriving) {
+    atomic_fetch_sub(&arriving->coordinator->part_bytes, arriving->bytes);
+    atomic_fetch_sub(&arriving->tenant->part_bytes, arriving->bytes);
+}
+
 // Receives parts until the client has half-closed.
-static enum sl_status receive_parts(struct sl_rpc_call *call, struct sl_request_parts *parts, struct sl_error *err) {
+static enum sl_status receive_parts(struct arriving *arriving, struct sl_request_parts *parts, struct sl_error *err) {
+    struct sl_rpc_call *call = arriving->call;
+    sl_rpc_call_limit(call, sl_deadline_in_ms(arriving->coordinator->config.parts_ms));
     for (;;) {
         ProtobufCMessage *message;
         struct sl_error why;
@@ -157,11 +191,16 @@ static enum sl_status receive_parts(struct sl_rpc_call *call, struct sl_request_
         Sluice__V1__GenerateRequest *part = (Sluice__V1__GenerateRequest *)message;
         size_t added;
         status = sl_request_parts_add(parts, part, &added, err);
-        if (part != parts->request) {
+        const bool is_kept = part == parts->request;
+        if (!is_kept) {
             sluice__v1__generate_request__free_unpacked(part, NULL);
         }
+        const int64_t kept = sl_rpc_call_end_message(call, is_kept);
         if (status == SL_OK) {
             status = sl_rpc_call_hold(call, added, err);
+        }
+        if (status == SL_OK) {
+            status = count_parts(arriving, (int64_t)added + kept, err);
         }
         if (status != SL_OK) {
             return status;
@@ -181,8 +220,10 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
     }
     struct sl_request_parts parts;
     const Sluice__V1__GenerateRequest *whole;
+    struct arriving arriving = {.coordinator = coordinator, .call = call, .tenant = tenant};
     sl_request_parts_init(&parts, (size_t)coordinator->config.max_prompt_bytes);
-    status = receive_parts(call, &parts, err);
+    status = receive_parts(&arriving, &parts, err);
+    uncount_parts(&arriving);
     if (status == SL_OK) {
         status = sl_request_parts_finish(&parts, &whole, err);
     }

@@ -3,7 +3,11 @@
 #include "coordinator/lead.h"
 
 #include <inttypes.h>
-#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define COMPLAIN_MS 10000 // a worker that reports a wrong term does so with each heartbeat
 
 int64_t sl_coordinator_term(struct sl_coordinator *coordinator) {
     return coordinator->election != NULL ? sl_election_term(coordinator->election) : 0;
@@ -35,9 +39,14 @@ void sl_coordinator_tell_leader(struct sl_coordinator *coordinator, char leader_
 
 void sl_coordinator_hear_term(struct sl_coordinator *coordinator, int64_t term, const char *worker) {
     int64_t own = sl_coordinator_term(coordinator);
-    if (own != 0 && term > own) {
-        char why[160];
-        snprintf(why, sizeof why, "%.60s has heard of term %" PRId64 ", ours is %" PRId64, worker, term, own);
-        sl_election_resign(coordinator->election, own, why);
+    if (own == 0 || term <= own) {
+        return;
     }
+    const int64_t now_ns = sl_now_ns();
+    long long before_ns = atomic_load(&coordinator->complained_ns);
+    if (now_ns - before_ns > COMPLAIN_MS * SL_NS_PER_MS &&
+        atomic_compare_exchange_strong(&coordinator->complained_ns, &before_ns, now_ns)) {
+        sl_log_warn("election", "%.60s reports term %" PRId64 ", ours is %" PRId64 ": asking etcd", worker, term, own);
+    }
+    sl_election_doubt(coordinator->election);
 }

@@ -13,5 +13,5 @@ enum sl_status sl_coordinator_check_leads(struct sl_coordinator *coordinator, st
 void sl_coordinator_tell_leader(struct sl_coordinator *coordinator, char leader_bytes[SL_LEADER_BYTES],
                                 Sluice__V1__ModelReply *reply);
 
-// Handles a term that a worker reports; this coordinator resigns if the term is newer than its own.
+// Handles a term that a worker reports: one that is newer than this coordinator's is a reason to ask etcd.
 void sl_coordinator_hear_term(struct sl_coordinator *coordinator, int64_t term, const char *worker);

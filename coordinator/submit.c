@@ -276,8 +276,8 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
         strcpy(spec->tenant, caller->tenant);
         spec->request_hash = request_hash;
         char id[SL_JOB_ID_BYTES];
-        sl_jobs_new_id(coordinator->jobs, id);
-        status = sl_job_create(id, spec, job_out, err);
+        status = sl_jobs_new_id(id, err);
+        status = status == SL_OK ? sl_job_create(id, spec, job_out, err) : status;
         if (status != SL_OK) {
             sl_job_spec_cleanup(spec);
         }

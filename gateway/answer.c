@@ -187,8 +187,8 @@ static void unref(struct sl_http_answer *answer) {
     bool last = --answer->n_refs == 0;
     pthread_mutex_unlock(&answer->mutex);
     if (last) {
-        sl_intake_drop(&answer->intake);
         sl_openai_request_destroy(&answer->request);
+        sl_intake_cleanup(&answer->intake);
         sl_openai_answer_cleanup(&answer->words);
         pthread_cond_destroy(&answer->taken);
         pthread_mutex_destroy(&answer->mutex);

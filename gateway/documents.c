@@ -122,9 +122,13 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
         return status;
     }
     json_error_t error;
-    json_t *json = json_loadb(intake->body ? intake->body : "", intake->n_body, JSON_REJECT_DUPLICATES, &error);
+    json_t *json = sl_json_parse(intake->body ? intake->body : "", intake->n_body, JSON_REJECT_DUPLICATES,
+                                 &intake->json, NULL, &error, refusal);
     sl_intake_end(intake);
     *json_out = json;
+    if (refusal->http_status != 0) {
+        return SL_ERR_EXHAUSTED;
+    }
     if (!json_is_object(json)) {
         return sl_refuse_field(refusal, "", json ? "the body is JSON, but no object" : "the body is not JSON: %s",
                                error.text);

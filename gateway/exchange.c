@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/log.h"
 #include "gateway/metrics.h"
@@ -21,6 +20,10 @@ struct sl_exchange {
     char *body;
     size_t n_body, body_bytes; // body_bytes: its part of the gateway's memory for bodies
     struct sl_refusal refusal; // set when the rest of the body is not needed; http_status 0: no refusal
+    struct sl_http_line line;
+    bool has_head; // the head has been judged, and the fields below are set
+    const struct sl_route *route;
+    struct sl_client *client; // of the caller's tenant; NULL for a route that is open
     struct sl_api_key key;
     struct sl_rate_limits rate_limits; // rate limits of the key
     struct sl_http_answer *answer;
@@ -113,7 +116,8 @@ static bool take_memory(struct sl_exchange *exchange, size_t wanted) {
 // Reads a piece of the body. MHD_NO: close the connection without a refusal.
 static enum MHD_Result take_in(struct sl_exchange *exchange, const char *bytes, size_t n) {
     const struct sl_gateway_config *config = &exchange->gateway->config;
-    if (exchange->refusal.http_status != 0) { // read the rest of the body, if it is short, and discard it
+    // Read the rest of the body, if it is short, and discard it
+    if (exchange->refusal.http_status != 0 || !strstr(exchange->route->methods, MHD_HTTP_METHOD_POST)) {
         return sl_now_ns() - exchange->began_ns < 2 * config->body_ms * SL_NS_PER_MS ? MHD_YES : MHD_NO;
     }
     if ((int64_t)(exchange->n_body + n) > config->max_body_bytes) {
@@ -130,46 +134,6 @@ static enum MHD_Result take_in(struct sl_exchange *exchange, const char *bytes, 
     }
     give_memory_back(exchange);
     return MHD_YES;
-}
-
-struct framing {
-    int n_lengths, n_codings;
-    bool is_chunked;
-};
-
-static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
-    (void)kind;
-    struct framing *framing = cls;
-    framing->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
-    if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
-        framing->n_codings++;
-        framing->is_chunked = value && strcasecmp(value, "chunked") == 0;
-    }
-    return MHD_YES;
-}
-
-// Returns true if the head does not give the body's length in exactly one way. A proxy in front of us could read such a
-// head differently, and take one client's body for another's request.
-static bool is_ambiguous(struct MHD_Connection *connection) {
-    struct framing framing = {0};
-    MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
-    return framing.n_lengths + framing.n_codings > 1 || (framing.n_codings == 1 && !framing.is_chunked);
-}
-
-// Refuses a request by its head, so that its body need not be sent.
-static bool is_head_refused(const struct sl_gateway *gateway, struct MHD_Connection *connection,
-                            struct sl_refusal *refusal) {
-    const int64_t most = gateway->config.max_body_bytes;
-    const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    if (is_ambiguous(connection)) {
-        sl_refuse(refusal, 400, "expected one Content-Length, or Transfer-Encoding: chunked");
-        return true;
-    }
-    if (length && strtoll(length, NULL, 10) > most) {
-        sl_refuse(refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)", most);
-        return true;
-    }
-    return false;
 }
 
 // ---- answers --------------------------------------------------------------------------------------------------------
@@ -276,6 +240,7 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, const
                                .n_body = exchange->n_body,
                                .body_bytes = exchange->body_bytes,
                                .held_bytes = &gateway->body_bytes,
+                               .json = {.held = &gateway->body_bytes, .most_held = gateway->config.body_memory_bytes},
                                .turn = &gateway->turn,
                                .model = sl_served_model(gateway->served),
                                .limits = gateway->limits,
@@ -376,46 +341,82 @@ const struct sl_route sl_gateway_routes[] = {
 };
 const size_t sl_n_gateway_routes = sizeof sl_gateway_routes / sizeof *sl_gateway_routes;
 
-static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
-                             const char *method) {
-    const struct sl_route *found = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
-    struct sl_http_reply reply = reply_to(exchange, connection);
-    struct sl_http_request request = {.exchange = exchange, .reply = &reply, .method = method};
-    struct sl_refusal refusal;
+// Decides by the head alone who may: a caller without a key can make us hold nothing.
+static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
+                                 const char *method, const char *version, struct sl_refusal *refusal) {
+    const struct sl_head_rules *rules = &exchange->gateway->head_rules;
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    exchange->route = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
+    const bool is_open = exchange->route && exchange->route->caller == SL_ROUTE_OPEN;
+    enum sl_status status = sl_head_check(rules, connection, &exchange->line, version, refusal);
+    if (status == SL_OK) {
+        status = sl_head_check_site(rules, connection, is_open, refusal);
+    }
     // Before the path is judged: a caller without a key learns nothing about paths that need one.
-    bool is_open = found && found->caller == SL_ROUTE_OPEN;
-    if (!is_open && sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &request.client,
-                                    &refusal) != SL_OK) {
-        return sl_http_reply_refusal(&reply, &refusal);
+    if (status == SL_OK && !is_open) {
+        status = sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &exchange->client, refusal);
     }
-    if (sl_route_check(sl_gateway_routes, sl_n_gateway_routes, found, url, method, &refusal) != SL_OK) {
-        return sl_http_reply_refusal(&reply, &refusal);
+    return status == SL_OK
+               ? sl_route_check(sl_gateway_routes, sl_n_gateway_routes, exchange->route, url, method, refusal)
+               : status;
+}
+
+// A browser asks ahead what a page of an allowed origin may send.
+static bool is_preflight(const struct sl_exchange *exchange, struct MHD_Connection *connection, const char *method) {
+    return strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 &&
+           sl_head_allowed_origin(&exchange->gateway->head_rules, connection);
+}
+
+static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
+                             const char *method, const char *version) {
+    struct sl_http_reply reply = reply_to(exchange, connection);
+    struct sl_refusal refusal;
+    exchange->has_head = true;
+    exchange->began_ns = sl_now_ns();
+    if (is_preflight(exchange, connection, method) &&
+        sl_head_check(&exchange->gateway->head_rules, connection, &exchange->line, version, &refusal) == SL_OK &&
+        sl_head_check_site(&exchange->gateway->head_rules, connection, false, &refusal) == SL_OK) {
+        return sl_http_reply_text(&reply, 200, "text/plain", strdup(""));
     }
+    return judge_head(exchange, connection, url, method, version, &refusal) == SL_OK
+               ? MHD_YES
+               : sl_http_reply_refusal(&reply, &refusal);
+}
+
+static enum MHD_Result answer(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
+                              const char *method) {
+    struct sl_http_reply reply = reply_to(exchange, connection);
     if (exchange->refusal.http_status != 0) {
         return sl_http_reply_refusal(&reply, &exchange->refusal);
     }
-    request.rest = url + strlen(found->path);
-    return found->answer_fn(&request);
+    const struct sl_http_request request = {.exchange = exchange,
+                                            .reply = &reply,
+                                            .client = exchange->client,
+                                            .method = method,
+                                            .rest = url + strlen(exchange->route->path)};
+    return exchange->route->answer_fn(&request);
+}
+
+void *sl_exchange_create(void *cls, const char *path, struct MHD_Connection *connection) {
+    (void)connection;
+    struct sl_exchange *exchange = calloc(1, sizeof *exchange);
+    if (exchange) {
+        exchange->gateway = cls;
+        exchange->line = sl_http_line_read(path);
+    }
+    return exchange;
 }
 
 enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
                                    const char *version, const char *body, size_t *body_bytes, void **exchange_ptr) {
-    (void)version;
+    (void)cls;
     struct sl_exchange *exchange = *exchange_ptr;
-    if (!exchange) { // the first call, with the head only
+    if (!exchange) {
+        return MHD_NO; // there was no memory for it
+    }
+    if (!exchange->has_head) { // the first call, with the head only
         sl_connection_waits(connection);
-        exchange = calloc(1, sizeof *exchange);
-        if (!exchange) {
-            return MHD_NO;
-        }
-        exchange->gateway = cls;
-        exchange->began_ns = sl_now_ns();
-        *exchange_ptr = exchange;
-        struct sl_refusal refusal;
-        struct sl_http_reply reply = reply_to(exchange, connection);
-        return is_head_refused(exchange->gateway, connection, &refusal) ? sl_http_reply_refusal(&reply, &refusal)
-                                                                        : MHD_YES;
+        return begin(exchange, connection, url, method, version);
     }
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
@@ -428,7 +429,7 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         struct sl_http_reply reply = reply_to(exchange, connection);
         return sl_status_send(&reply, exchange->snapshot);
     }
-    return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
+    return exchange->answer ? send_answer(exchange, connection) : answer(exchange, connection, url, method);
 }
 
 void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange_ptr,

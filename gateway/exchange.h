@@ -12,6 +12,7 @@
 #include "gateway/answer.h"
 #include "gateway/connections.h"
 #include "gateway/gateway.h"
+#include "gateway/head/head.h"
 #include "gateway/https.h"
 #include "gateway/served.h"
 #include "gateway/status_board.h"
@@ -24,6 +25,7 @@ enum { SL_N_OUTCOMES = 6 }; // status codes, counted by their first digit
 // State that the requests of a gateway share.
 struct sl_gateway {
     struct sl_gateway_config config;
+    struct sl_head_rules head_rules;
     struct sl_admin *admin;
     char address[128];
     struct sl_https_certificate *certificate; // NULL: no TLS
@@ -52,7 +54,8 @@ struct sl_gateway {
 
 struct sl_exchange;
 
-// Callbacks of MHD; cls is the gateway.
+// Callbacks of MHD; cls is the gateway. The first one is called with the path of a request line, before its headers.
+void *sl_exchange_create(void *cls, const char *path, struct MHD_Connection *connection);
 enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
                                    const char *version, const char *body, size_t *body_bytes, void **exchange);
 void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange,

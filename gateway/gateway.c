@@ -24,6 +24,11 @@ enum {
     STOPPED_MS = 15000,    // for answers that were asked to end: cancelling a job may take ten seconds
 };
 
+// TLS 1.2 and 1.3, with forward secrecy and authenticated encryption only.
+static const char PRIORITIES[] =
+    "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-RSA:-CIPHER-ALL:+AES-256-GCM:+AES-128-GCM:"
+    "+CHACHA20-POLY1305:%SERVER_PRECEDENCE:%SAFE_RENEGOTIATION";
+
 // ---- create ---------------------------------------------------------------------------------------------------------
 
 static bool is_https(const struct sl_gateway_config *config) {
@@ -62,17 +67,18 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
         return status;
     }
     struct MHD_OptionItem https[] = {{MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, (void *)sl_https_give_certificate},
+                                     {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)PRIORITIES},
                                      {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
                      (is_https(config) ? MHD_USE_TLS : 0);
-    gateway->daemon =
-        MHD_start_daemon(flags, 0, NULL, NULL, sl_exchange_handle, gateway, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
-                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, sl_exchange_over, gateway,
-                         MHD_OPTION_NOTIFY_CONNECTION, sl_http_connections_see, gateway->connections,
-                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)((config->idle_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
+    gateway->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, sl_exchange_handle, gateway, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, sl_exchange_create,
+        gateway, MHD_OPTION_NOTIFY_COMPLETED, sl_exchange_over, gateway, MHD_OPTION_NOTIFY_CONNECTION,
+        sl_http_connections_see, gateway->connections, MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((config->idle_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
     if (!gateway->daemon) {
         close(fd);
         return sl_fail(err, SL_ERR_INVALID, "the HTTP server does not start");
@@ -125,6 +131,11 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     }
     gateway->config = *config;
+    gateway->head_rules = (struct sl_head_rules){.listen = config->listen,
+                                                 .allowed_hosts = config->allowed_hosts,
+                                                 .allowed_origins = config->allowed_origins,
+                                                 .needs_key = config->keys[0] != '\0' || config->jwt_keys[0] != '\0',
+                                                 .max_body_bytes = config->max_body_bytes};
     gateway->listening = MHD_INVALID_SOCKET;
     gateway->started_s = (int64_t)time(NULL);
     pthread_mutex_init(&gateway->mutex, NULL);

@@ -36,6 +36,7 @@ struct sl_gateway_config {
     struct sl_tls_files tls;            // our certificate, for a cluster with authentication
     const char *keys, *tenants;         // see tenants.h
     const char *jwt_keys, *jwt_issuer, *jwt_audience, *jwt_tenant; // see web_token.h
+    const char *allowed_hosts, *allowed_origins;                   // see head.h: "NAME,NAME,...", "" or "*"
     int64_t max_connections;
     int64_t max_requests;       // answers in progress; further requests are refused with 429
     int64_t max_body_bytes;     // limit for one request

@@ -131,8 +131,8 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
     struct sl_openai_request *request = NULL;
     enum sl_status status = sl_intake_begin(intake, stopped, arg, refusal);
     if (status == SL_OK) {
-        status = sl_openai_request_parse(intake->is_chat, intake->body ? intake->body : "", intake->n_body, &request,
-                                         refusal);
+        status = sl_openai_request_parse(intake->is_chat, intake->body ? intake->body : "", intake->n_body,
+                                         &intake->json, &request, refusal);
         sl_intake_end(intake);
     }
     if (status == SL_OK) {
@@ -147,6 +147,11 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
     }
     *request_out = request;
     return SL_OK;
+}
+
+void sl_intake_cleanup(struct sl_intake *intake) {
+    sl_intake_drop(intake);
+    sl_json_memory_give_back(&intake->json);
 }
 
 void sl_intake_drop(struct sl_intake *intake) {

@@ -3,7 +3,7 @@
  * Purpose: converts the body of an HTTP request into the coordinator's request, on the thread that answers it.
  *
  * Design: JSON is parsed here and not on the thread that serves all connections, because a long list of token ids takes
- *         a second. The parsed form is many times larger than its text, so long bodies are parsed one at a time.
+ *         a second. The parsed form may be four times larger than its text, so long bodies are parsed one at a time.
  *         Only the cluster knows how many tokens a text has: the limits charge one token per four bytes until the job
  *         has reported the number.
  * Threads: one at a time for each intake; any for the shared state.
@@ -34,7 +34,8 @@ struct sl_intake {
     bool is_chat;
     char *body; // malloc'd; NULL: none
     size_t n_body, body_bytes;
-    atomic_llong *held_bytes; // counter of all bodies that includes body_bytes until this body is freed
+    atomic_llong *held_bytes;   // counter of all bodies that includes body_bytes until this body is freed
+    struct sl_json_memory json; // of the parsed body
     struct sl_intake_turn *turn;
     struct sl_served_model model; // the model that answers
     struct sl_limits *limits;
@@ -64,6 +65,9 @@ void sl_intake_end(struct sl_intake *intake);
 enum sl_status sl_intake_charge(struct sl_intake *intake, int64_t n_tokens, struct sl_refusal *refusal);
 // Corrects the charge of a prompt when its number of tokens is known. 0: it was never read.
 void sl_intake_reconcile(struct sl_intake *intake, int64_t n_tokens);
+
+// Frees the body and gives the memory of its JSON back, which the caller has released.
+void sl_intake_cleanup(struct sl_intake *intake);
 
 // Frees the body, if there is one.
 void sl_intake_drop(struct sl_intake *intake);

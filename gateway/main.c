@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "gateway/gateway.h"
+#include "gateway/openai/json_memory.h"
 #include "base/options/program.h"
 #include "net/rpc/rpc.h"
 #include "net/trace/otlp/otlp.h"
@@ -48,6 +49,12 @@ static const struct sl_option options[] = {
      SL_FIELD(options, gateway.jwt_audience)},
     {"jwt-tenant", 0, SL_OPTION_STRING, "tenant", "CLAIM", "claim of a token that names its tenant",
      SL_FIELD(options, gateway.jwt_tenant)},
+    {"allowed-hosts", 0, SL_OPTION_STRING, "", "NAME,...",
+     "names of this gateway, beside localhost and numbers, that callers without a key may ask for; *: any",
+     SL_FIELD(options, gateway.allowed_hosts)},
+    {"allowed-origins", 0, SL_OPTION_STRING, "", "ORIGIN,...",
+     "sites, such as https://chat.example, whose web pages may send requests (CORS); *: any",
+     SL_FIELD(options, gateway.allowed_origins)},
     {"max-connections", 0, SL_OPTION_INT, "4096", "N",
      "most connections of HTTP clients; at most three quarters of the descriptor limit",
      SL_FIELD(options, gateway.max_connections), 1, 1000000},
@@ -168,6 +175,7 @@ int main(int argc, char **argv) {
     }
     chosen.gateway.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("gateway");
+    sl_json_memory_install();
     bound_connections(&chosen.gateway);
     return sl_program_end(&program, serve(&chosen, &err), &err);
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "net/trust/certificate.h"
 
 struct one {
     char name[SL_TENANT_NAME_BYTES];
@@ -106,6 +107,17 @@ void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
     *tenants_ptr = NULL;
 }
 
+// Checks that a certificate is the tenant's: client-acme-alice.pem may be of the tenant acme-alice, and of acme's alice. An
+// operator's has no tenant, and serves the tenant of its file's name.
+static enum sl_status check_tenant(const struct sl_tls_files *files, const char *name, struct sl_error *err) {
+    struct sl_identity identity;
+    enum sl_status status = sl_certificate_check(files, &identity, err);
+    if (status != SL_OK || identity.role != SL_ROLE_CLIENT || strcmp(identity.tenant, name) == 0) {
+        return status;
+    }
+    return sl_fail(err, SL_ERR_DENIED, "%s is of the tenant %s", files->certificate, identity.tenant);
+}
+
 // Connects with the tenant's certificate.
 static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const char *name,
                                  struct sl_client **client_out, struct sl_error *err) {
@@ -125,7 +137,8 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
     } else {
         struct sl_tls_files files = {
             .ca = tenants->ca, .certificate = certificate, .key = key, .revoked = tenants->revoked};
-        status = sl_client_connect(tenants->coordinator, &files, client_out, err);
+        status = check_tenant(&files, name, err);
+        status = status == SL_OK ? sl_client_connect(tenants->coordinator, &files, client_out, err) : status;
     }
     free(certificate);
     free(key);

@@ -61,7 +61,8 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__ProtectRequest *request = (const Sluice__V1__ProtectRequest *)message;
     size_t n = request->n_keys;
-    enum sl_status status = sl_term_guard_check_if_any(&kvstore->node.term_guard, request->term, err);
+    enum sl_status status =
+        sl_term_guard_check_if_any(&kvstore->node.term_guard, sl_rpc_call_identity(call), request->term, err);
     if (status == SL_OK && n > MAX_KEYS) {
         status = sl_fail(err, SL_ERR_INVALID, "%zu keys; at most %d are allowed", n, MAX_KEYS);
     }

@@ -71,7 +71,8 @@ enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, c
                                       struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__ForgetRequest *request = (const Sluice__V1__ForgetRequest *)message;
-    enum sl_status status = sl_term_guard_check_if_any(&kvstore->node.term_guard, request->term, err);
+    enum sl_status status =
+        sl_term_guard_check_if_any(&kvstore->node.term_guard, sl_rpc_call_identity(call), request->term, err);
     struct sl_capsule_id id = {0};
     if (status == SL_OK && (!request->key || !sl_hash128_read(request->key->prefix_hash.data,
                                                               request->key->prefix_hash.len, &id.prefix_hash))) {
@@ -107,7 +108,8 @@ enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, 
                                        struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__ReleaseRequest *request = (const Sluice__V1__ReleaseRequest *)message;
-    enum sl_status status = sl_term_guard_check_if_any(&kvstore->node.term_guard, request->term, err);
+    enum sl_status status =
+        sl_term_guard_check_if_any(&kvstore->node.term_guard, sl_rpc_call_identity(call), request->term, err);
     if (status != SL_OK) {
         return status;
     }

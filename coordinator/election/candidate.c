@@ -8,9 +8,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define POLL_MS   250  // how often a standby polls the leader key
-#define AGAIN_MS  150  // after a failure
-#define RESIGN_MS 2000 // gives other candidates time to take the key
+#define POLL_MS  250 // how often a standby polls the leader key
+#define AGAIN_MS 150 // after a failure
 
 void sl_candidate_init(struct sl_candidate *candidate, const struct sl_candidate_config *config) {
     *candidate = (struct sl_candidate){.config = *config};
@@ -59,21 +58,11 @@ static void stop_leading(struct sl_candidate *candidate, const char *why) {
     candidate->term = candidate->led_until_ns = 0;
 }
 
-void sl_candidate_resign(struct sl_candidate *candidate, int64_t term, const char *why) {
-    pthread_mutex_lock(&candidate->mutex);
-    if (term == candidate->term && term != 0) {
-        stop_leading(candidate, why);
-        candidate->resigned = true;
-        candidate->stand_again_ns = now(candidate) + RESIGN_MS * SL_NS_PER_MS;
-    }
-    pthread_mutex_unlock(&candidate->mutex);
-}
-
 void sl_candidate_withdraw(struct sl_candidate *candidate) {
     pthread_mutex_lock(&candidate->mutex);
     if (!candidate->withdrawn) {
         stop_leading(candidate, "this coordinator ends");
-        candidate->withdrawn = candidate->resigned = true;
+        candidate->withdrawn = true;
     }
     pthread_mutex_unlock(&candidate->mutex);
 }
@@ -104,7 +93,7 @@ static void heard(struct sl_candidate *candidate) {
 static int64_t lead(struct sl_candidate *candidate, const struct sl_leader_key *key, int64_t began_ns) {
     heard(candidate);
     pthread_mutex_lock(&candidate->mutex);
-    if (!candidate->resigned) {
+    if (!candidate->withdrawn) {
         bool fenced = candidate->term != 0 && now(candidate) >= candidate->led_until_ns;
         if (candidate->term != key->term) {
             sl_log_info("election", "this coordinator leads, term=%" PRId64, key->term);
@@ -190,10 +179,9 @@ static int64_t stand(struct sl_candidate *candidate) {
     pthread_mutex_lock(&candidate->mutex);
     candidate->leader[0] = '\0';
     bool withdrawn = candidate->withdrawn;
-    int64_t stand_again_ns = candidate->stand_again_ns;
     pthread_mutex_unlock(&candidate->mutex);
     int64_t began_ns = now(candidate);
-    if (withdrawn || began_ns < stand_again_ns) {
+    if (withdrawn) {
         return began_ns + POLL_MS * SL_NS_PER_MS;
     }
     status = config->ops->grant(config->arg, config->ttl_ms, &candidate->lease, &err);
@@ -232,10 +220,9 @@ static int64_t keep(struct sl_candidate *candidate) {
 
 int64_t sl_candidate_step(struct sl_candidate *candidate) {
     pthread_mutex_lock(&candidate->mutex);
-    bool resigned = candidate->resigned;
-    candidate->resigned = false;
+    bool withdrawn = candidate->withdrawn;
     pthread_mutex_unlock(&candidate->mutex);
-    if (resigned) {
+    if (withdrawn) {
         drop_lease(candidate);
     }
     return candidate->lease != 0 ? keep(candidate) : stand(candidate);

@@ -7,7 +7,7 @@
  *        ^  (no lease)                          ^     fence_ms since the start    | |
  *        |                                      |     of the last renewal         | |
  *        |                                      +---- renewed, the key is ours ---+ |
- *        +------ the lease has ended, or the key is another's, or resigned ---------+
+ *        +------ the lease has ended, or the key is another's, or it withdrew ------+
  *
  * Design: FENCED is not stored: it is LEADS after its time has run out, so no thread has to detect it. A fenced candidate keeps its lease.
  *         If it still holds the leader key when etcd is back, no other candidate held the key in between, and the term goes on. When the
@@ -38,8 +38,7 @@ struct sl_candidate {
     pthread_mutex_t mutex; // guards what follows
     int64_t term, last_term, led_until_ns;
     char leader[SL_LEADER_BYTES];
-    bool resigned, withdrawn;
-    int64_t stand_again_ns;
+    bool withdrawn;
 };
 
 void sl_candidate_init(struct sl_candidate *candidate, const struct sl_candidate_config *config);
@@ -55,5 +54,4 @@ void sl_candidate_leave(struct sl_candidate *candidate);
 int64_t sl_candidate_term(struct sl_candidate *candidate);
 int64_t sl_candidate_last_term(struct sl_candidate *candidate);
 void sl_candidate_leader(struct sl_candidate *candidate, char leader_out[SL_LEADER_BYTES]);
-void sl_candidate_resign(struct sl_candidate *candidate, int64_t term, const char *why);
 void sl_candidate_withdraw(struct sl_candidate *candidate);

@@ -17,9 +17,12 @@ struct sl_election {
     struct sl_candidate candidate;
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    bool standing, stopping, hurried;
+    pthread_cond_t wake, stepped;
+    bool standing, stopping, hurried, doubted;
+    uint64_t n_begun, n_ended; // steps of the candidate
 };
+
+enum { DOUBT_MS = 250 }; // shortest time between two steps that a doubt causes
 
 void sl_election_config_init(struct sl_election_config *config) {
     *config = (struct sl_election_config){.prefix = "/sluice", .ttl_ms = 5000, .renew_ms = 1500, .fence_ms = 3500};
@@ -27,16 +30,22 @@ void sl_election_config_init(struct sl_election_config *config) {
 
 static void *stand_always(void *arg) {
     struct sl_election *election = arg;
-    for (bool stopping = false; !stopping;) {
-        int64_t next_ns = sl_candidate_step(&election->candidate);
-        pthread_mutex_lock(&election->mutex);
-        while (!election->stopping && !election->hurried &&
-               sl_cond_wait_until(&election->wake, &election->mutex, next_ns) == SL_OK) {
-        }
-        election->hurried = false;
-        stopping = election->stopping;
+    pthread_mutex_lock(&election->mutex);
+    do {
+        const int64_t doubt_ns = sl_deadline_in_ms(DOUBT_MS);
+        election->hurried = election->doubted = false;
+        election->n_begun++;
         pthread_mutex_unlock(&election->mutex);
-    }
+        const int64_t next_ns = sl_candidate_step(&election->candidate);
+        pthread_mutex_lock(&election->mutex);
+        election->n_ended = election->n_begun;
+        pthread_cond_broadcast(&election->stepped);
+        while (!election->stopping && !election->hurried &&
+               sl_cond_wait_until(&election->wake, &election->mutex,
+                                  election->doubted && doubt_ns < next_ns ? doubt_ns : next_ns) == SL_OK) {
+        }
+    } while (!election->stopping);
+    pthread_mutex_unlock(&election->mutex);
     sl_candidate_leave(&election->candidate);
     return NULL;
 }
@@ -65,6 +74,7 @@ enum sl_status sl_election_create(const struct sl_election_config *config, struc
     sl_candidate_init(&election->candidate, &candidate);
     pthread_mutex_init(&election->mutex, NULL);
     sl_cond_init(&election->wake);
+    sl_cond_init(&election->stepped);
     *election_out = election;
     return SL_OK;
 }
@@ -101,6 +111,7 @@ void sl_election_destroy(struct sl_election **election_in) {
     sl_candidate_cleanup(&election->candidate);
     sl_etcd_destroy(&election->etcd);
     pthread_cond_destroy(&election->wake);
+    pthread_cond_destroy(&election->stepped);
     pthread_mutex_destroy(&election->mutex);
     free(election);
     *election_in = NULL;
@@ -123,9 +134,23 @@ bool sl_election_another_leads(struct sl_election *election, char leader_out[SL_
     return leader_out[0] != '\0' && strcmp(leader_out, election->address) != 0;
 }
 
-void sl_election_resign(struct sl_election *election, int64_t term, const char *why) {
-    sl_candidate_resign(&election->candidate, term, why);
-    hurry(election);
+void sl_election_doubt(struct sl_election *election) {
+    pthread_mutex_lock(&election->mutex);
+    election->doubted = true;
+    pthread_cond_signal(&election->wake);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+int64_t sl_election_confirm(struct sl_election *election, int64_t deadline_ns) {
+    pthread_mutex_lock(&election->mutex);
+    const uint64_t n_before = election->n_begun; // a step under way may be older than the caller's reason
+    election->doubted = true;
+    pthread_cond_signal(&election->wake);
+    while (election->n_ended <= n_before && !election->stopping &&
+           sl_cond_wait_until(&election->stepped, &election->mutex, deadline_ns) == SL_OK) {
+    }
+    pthread_mutex_unlock(&election->mutex);
+    return sl_election_term(election);
 }
 
 void sl_election_withdraw(struct sl_election *election) {

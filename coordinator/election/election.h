@@ -58,8 +58,12 @@ void sl_election_leader(struct sl_election *election, char leader_out[SL_LEADER_
 // cannot take over our jobs.
 bool sl_election_another_leads(struct sl_election *election, char leader_out[SL_LEADER_BYTES]);
 
-// Tells the candidate that a worker has seen a higher term: we stop leading, and stand again a little later. Does not block.
-void sl_election_resign(struct sl_election *election, int64_t term, const char *why);
+// Asks etcd soon whether we still lead, because a worker reports a higher term than ours. etcd alone decides: a worker may
+// be wrong, or lie. Does not block, and causes at most four questions a second.
+void sl_election_doubt(struct sl_election *election);
+// Does the same, and waits for the answer. Returns our term if we lead; else 0. Until etcd answers, we lead as long as our
+// clock allows.
+int64_t sl_election_confirm(struct sl_election *election, int64_t deadline_ns);
 
 // Withdraws for good: another candidate can lead at once. Does not block.
 void sl_election_withdraw(struct sl_election *election);

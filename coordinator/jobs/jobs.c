@@ -2,10 +2,12 @@
 // Purpose: see jobs.h.
 #include "coordinator/jobs/jobs.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -18,8 +20,6 @@ struct sl_jobs {
     struct sl_job *newest, *oldest;
     struct sl_hash_table by_id;
     struct sl_hash_table by_key; // jobs with an idempotency key
-    int64_t born_us;             // makes ids of this process unlike those of the one before, and of other coordinators
-    uint64_t last_number;
 };
 
 // Accepts NULL.
@@ -38,7 +38,6 @@ enum sl_status sl_jobs_create(const struct sl_retention *retention, struct sl_jo
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the table of jobs");
     }
     jobs->retention = *retention;
-    jobs->born_us = sl_wall_ms() * 1000 + sl_now_ns() / 1000 % 1000;
     pthread_mutex_init(&jobs->mutex, NULL);
     *jobs_out = jobs;
     return SL_OK;
@@ -88,11 +87,13 @@ void sl_jobs_destroy(struct sl_jobs **jobs_in) {
     *jobs_in = NULL;
 }
 
-void sl_jobs_new_id(struct sl_jobs *jobs, char id_out[SL_JOB_ID_BYTES]) {
-    pthread_mutex_lock(&jobs->mutex);
-    uint64_t number = ++jobs->last_number;
-    pthread_mutex_unlock(&jobs->mutex);
-    snprintf(id_out, SL_JOB_ID_BYTES, "job-%" PRIx64 "-%" PRIu64, (uint64_t)jobs->born_us, number);
+enum sl_status sl_jobs_new_id(char id_out[SL_JOB_ID_BYTES], struct sl_error *err) {
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits) {
+        return sl_fail(err, SL_ERR_IO, "no random numbers from the kernel: %s", strerror(errno));
+    }
+    snprintf(id_out, SL_JOB_ID_BYTES, "job-%016" PRIx64, bits);
+    return SL_OK;
 }
 
 struct key {

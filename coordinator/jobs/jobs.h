@@ -24,8 +24,9 @@ enum sl_status sl_jobs_create(const struct sl_retention *retention, struct sl_jo
 // Releases the table's references.
 void sl_jobs_destroy(struct sl_jobs **jobs);
 
-// Makes an id that no other job of this cluster has had, also not before a restart.
-void sl_jobs_new_id(struct sl_jobs *jobs, char id_out[SL_JOB_ID_BYTES]);
+// Draws an id of 64 random bits, so that no other job of this cluster has had it, and a tenant's ids tell nothing of how many
+// jobs others have. SL_ERR_IO: the kernel gives no random numbers.
+enum sl_status sl_jobs_new_id(char id_out[SL_JOB_ID_BYTES], struct sl_error *err);
 
 // Adds the job with a reference of the table's own, and returns NULL. If the tenant has a job of the same idempotency key that was not
 // cancelled, returns a reference to that job and adds nothing.

@@ -38,13 +38,15 @@ static enum sl_status check_tokens(const struct sl_request_rules *rules, const S
     return SL_OK;
 }
 
-// Refuses a text that can never fit, before it is tokenized, which takes many times its length. Normalization can shrink a text to a third.
-static enum sl_status check_bytes(const struct sl_request_rules *rules, size_t n_bytes, struct sl_error *err) {
-    size_t most = 3 * sl_detokenizer_max_bytes(rules->tokenizer) * (size_t)rules->model->max_positions;
-    return n_bytes <= most
+// Refuses a text that cannot fit, before it is tokenized, which takes a hundred times as long and many times its memory.
+static enum sl_status check_bytes(const struct sl_request_rules *rules, const char *text, size_t n_bytes,
+                                  struct sl_error *err) {
+    const size_t n_least = sl_tokenizer_least_tokens(rules->tokenizer, text, n_bytes);
+    return n_least <= (size_t)rules->model->max_positions
                ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID, "%zu bytes are more than %" PRId64 " positions of the model can be",
-                         n_bytes, rules->model->max_positions);
+               : sl_fail(err, SL_ERR_INVALID,
+                         "%zu bytes are at least %zu tokens, and the model has %" PRId64 " positions", n_bytes, n_least,
+                         rules->model->max_positions);
 }
 
 static enum sl_status check_text(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
@@ -53,7 +55,7 @@ static enum sl_status check_text(const struct sl_request_rules *rules, const cha
         return sl_fail(err, SL_ERR_INVALID, "text: the prompt is empty");
     }
     size_t n_tokens = 0, n_bytes = strlen(text);
-    enum sl_status status = check_bytes(rules, n_bytes, err);
+    enum sl_status status = check_bytes(rules, text, n_bytes, err);
     if (status == SL_OK) {
         status = sl_tokenizer_encode(rules->tokenizer, text, n_bytes, true, &spec->tokens, &n_tokens, err);
     }

@@ -2,6 +2,7 @@
 // Purpose: see attempt.h. Read from the bottom up: sl_run_attempt(), and its four steps.
 #include "coordinator/run/attempt.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@
 #define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
 #define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost
 #define RESERVE_AGAIN_MS 150  // pause after a decode worker had no memory after all
+#define CONFIRM_MS       3000 // for etcd to say who leads, after a worker has refused our term
 
 static enum sl_status prefill(struct sl_run *run, struct sl_error *err);
 
@@ -501,20 +503,30 @@ static bool give_back(struct sl_run *run, enum sl_status status, const struct sl
     return store_refused && sl_admission_has_other_stores(run->context->admission, &run->job->spec.demand, &run->avoid);
 }
 
-// Handles a worker's refusal of the term. If this coordinator leads again, under a newer term, it tries again.
-static enum sl_run_event hear_refusal(struct sl_run *run, const struct sl_error *err) {
+// Asks etcd who leads, after a worker has refused the term. If this coordinator still leads under that term, the worker is
+// wrong, and err becomes the failure of a lost worker: the job avoids it.
+static void judge_refusal(struct sl_run *run, struct sl_error *err) {
+    struct sl_election *election = run->context->election;
+    if (election != NULL && sl_election_confirm(election, sl_deadline_in_ms(CONFIRM_MS)) == run->term) {
+        sl_log_warn("job", "job=%s term=%" PRId64 " is current, as etcd says, but a worker refuses it: %.200s",
+                    run->job->id, run->term, err->text);
+        err->reason = SL_REASON_NONE;
+    }
+}
+
+// Returns the event of a refusal that etcd does not contradict. Under a newer term of this coordinator, the job tries again.
+static enum sl_run_event hear_refusal(struct sl_run *run) {
     struct sl_election *election = run->context->election;
     if (election == NULL) {
         return SL_RUN_ON_LOSE_HOPE;
     }
-    sl_election_resign(election, run->term, err->text);
     return sl_election_term(election) == 0 ? SL_RUN_ON_DEPOSE : SL_RUN_ON_LOSE;
 }
 
 static enum sl_run_event failure_of(struct sl_run *run, enum sl_status status, const struct sl_error *err,
                                     bool other_stores) {
     if (sl_term_is_refusal(status, err)) {
-        return hear_refusal(run, err);
+        return hear_refusal(run);
     }
     if (sl_status_is_lost(status)) {
         return SL_RUN_ON_LOSE;
@@ -546,6 +558,9 @@ enum sl_status sl_run_attempt(struct sl_run *run, struct sl_error *err) {
     enum sl_status status = acquire(run, err);
     if (status == SL_OK) {
         status = answer(run, err);
+    }
+    if (sl_term_is_refusal(status, err)) {
+        judge_refusal(run, err);
     }
     bool other_stores = give_back(run, status, err);
     if (status == SL_OK) {

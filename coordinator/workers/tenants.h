@@ -2,7 +2,7 @@
 /*
  * Purpose: the tenants that share the cluster, and how much of each counted resource each of them uses.
  *
- * Design: a tenant may use a share of the queue, of watchers and of ended jobs. Running jobs are admitted in turn instead
+ * Design: a tenant may use a share of the queue, of watchers, of memory for requests in parts and of ended jobs. Running jobs are admitted in turn instead
  *         (coordinator/workers/admit.h), so that no capacity idles for want of a second tenant. The tenant "" has only the cluster's own
  *         bounds. It stands for every client where there are no certificates, and for operators where there are.
  * Ownership: an entry lives as long as it is referenced, so there are never more entries than jobs and calls.
@@ -26,6 +26,7 @@ struct sl_tenant {
     char name[SL_TENANT_BYTES];
     int refs;                // under the table's lock
     atomic_int n_watchers;   // calls that follow jobs
+    atomic_llong part_bytes; // memory of requests whose parts arrive
     struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
     int64_t n_kept_jobs,

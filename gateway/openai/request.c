@@ -150,6 +150,11 @@ static enum sl_status take_messages(const struct taking *taking) {
 
 static enum sl_status take_ids(const struct taking *taking, const json_t *ids) {
     struct sl_openai_request *request = taking->request;
+    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request->message.tokens = &request->tokens;
+    if (request->tokens.ids) { // read from the text, and the list is empty
+        return SL_OK;
+    }
     size_t n = json_array_size(ids), i;
     request->tokens.ids = malloc((n + 1) * sizeof *request->tokens.ids);
     if (!request->tokens.ids) {
@@ -164,9 +169,6 @@ static enum sl_status take_ids(const struct taking *taking, const json_t *ids) {
         request->tokens.ids[i] = (int32_t)number;
     }
     request->tokens.n_ids = n;
-    json_array_clear((json_t *)ids); // the JSON array is ten times as large as the ids
-    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
-    request->message.tokens = &request->tokens;
     return SL_OK;
 }
 
@@ -521,12 +523,13 @@ static bool find_zero(const json_t *value, char *path, size_t path_bytes, size_t
 }
 
 // Names the field with U+0000. No text of the cluster may contain it, and jansson only reports an error at a byte.
-static enum sl_status refuse_syntax(const char *body, size_t n_bytes, const json_error_t *error,
-                                    struct sl_refusal *refusal) {
+static enum sl_status refuse_syntax(const char *body, size_t n_bytes, struct sl_json_memory *memory,
+                                    const json_error_t *error, struct sl_refusal *refusal) {
     char path[256] = "";
-    json_t *whole = json_error_code(error) == json_error_null_character
-                        ? json_loadb(body, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL)
-                        : NULL;
+    json_t *whole =
+        json_error_code(error) == json_error_null_character
+            ? sl_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, memory, NULL, NULL, refusal)
+            : NULL;
     const bool is_zero = whole && find_zero(whole, path, sizeof path, 0);
     json_decref(whole);
     if (is_zero && path[0]) {
@@ -537,12 +540,14 @@ static enum sl_status refuse_syntax(const char *body, size_t n_bytes, const json
     return sl_refuse_field(refusal, "", "the body is not JSON: %s at byte %d", error->text, error->position);
 }
 
-static enum sl_status parse(const char *body, size_t n_bytes, struct sl_openai_request *request,
-                            struct sl_refusal *refusal) {
+static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_memory *memory,
+                            struct sl_openai_request *request, struct sl_refusal *refusal) {
     json_error_t error;
-    request->json = json_loadb(body, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    struct sl_json_ids ids = {0};
+    request->json =
+        sl_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, memory, request->is_chat ? NULL : &ids, &error, refusal);
     if (!request->json) {
-        return refuse_syntax(body, n_bytes, &error, refusal);
+        return refusal->http_status != 0 ? SL_ERR_EXHAUSTED : refuse_syntax(body, n_bytes, memory, &error, refusal);
     }
     if (!json_is_object(request->json)) {
         return sl_refuse_field(refusal, "", "the body is JSON, but no object");
@@ -550,20 +555,25 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_openai_r
     sluice__v1__generate_request__init(&request->message);
     sluice__v1__sampling__init(&request->sampling);
     sluice__v1__token_ids__init(&request->tokens);
+    request->tokens.ids = ids.ids;
+    request->tokens.n_ids = ids.n;
+    if (ids.n_good < ids.n) {
+        return sl_refuse_field(refusal, "prompt", "prompt[%zu]: expected a token's id", ids.n_good);
+    }
     request->sampling.usual_temperature = 1; // OpenAI's default, if the model defines none
     request->message.sampling = &request->sampling;
     enum sl_status status = take_fields(request, refusal);
     return status == SL_OK ? check_together(request, refusal) : status;
 }
 
-enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes,
+enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes, struct sl_json_memory *memory,
                                        struct sl_openai_request **request_out, struct sl_refusal *refusal) {
     struct sl_openai_request *request = calloc(1, sizeof *request);
     if (!request) {
         return no_memory(refusal);
     }
     request->is_chat = is_chat;
-    enum sl_status status = parse(body, n_bytes, request, refusal);
+    enum sl_status status = parse(body, n_bytes, memory, request, refusal);
     if (status != SL_OK) {
         sl_openai_request_destroy(&request);
         return status;

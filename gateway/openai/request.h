@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "gateway/openai/json_memory.h"
 #include "gateway/openai/refusal.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
@@ -36,8 +37,8 @@ struct sl_openai_request {
     json_t *json;
 };
 
-// Parses a body. The caller destroys *request_out. SL_ERR_INVALID, SL_ERR_EXHAUSTED: *refusal has the reason, and there
-// is no request.
-enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes,
+// Parses a body. The caller destroys *request_out, and then gives the memory back (NULL: it is not bounded). SL_ERR_INVALID,
+// SL_ERR_EXHAUSTED: *refusal has the reason, and there is no request.
+enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes, struct sl_json_memory *memory,
                                        struct sl_openai_request **request_out, struct sl_refusal *refusal);
 void sl_openai_request_destroy(struct sl_openai_request **request); // accepts NULL, nulls *request

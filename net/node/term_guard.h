@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/term.h"
+#include "net/trust/identity.h"
 
 struct sl_term_guard {
     _Atomic int64_t term; // 0: none seen yet
@@ -30,8 +31,10 @@ static inline enum sl_status sl_term_guard_check(struct sl_term_guard *term_guar
     return term >= highest ? SL_OK : sl_term_refuse(term, highest, err);
 }
 
-// Checks the term of a call that workers make as well; workers have no terms.
-static inline enum sl_status sl_term_guard_check_if_any(struct sl_term_guard *term_guard, int64_t term,
+// Checks the term of a call that workers make as well. Workers have no terms: one that a worker's certificate sends is
+// ignored, or it would lock all coordinators out.
+static inline enum sl_status sl_term_guard_check_if_any(struct sl_term_guard *term_guard,
+                                                        const struct sl_identity *caller, int64_t term,
                                                         struct sl_error *err) {
-    return term == 0 ? SL_OK : sl_term_guard_check(term_guard, term, err);
+    return term == 0 || !(caller->role & SL_ROLE_COORDINATOR) ? SL_OK : sl_term_guard_check(term_guard, term, err);
 }

@@ -75,8 +75,8 @@ struct sl_rpc_implementation {
     const struct sl_rpc_service *service;
     const struct sl_rpc_handler *handlers; // [n_handlers], one for each method of the service
     size_t n_handlers;
-    void *context;                      // passed to the handlers
-    int max_calls;                      // concurrent handlers of this service only; 0: it shares the server's
+    void *context; // passed to the handlers
+    int max_calls; // concurrent handlers of this service only, with memory of their own; 0: it shares the server's
     void (*stopping_fn)(void *context); // the server begins to stop: handlers that only wait must return; may be NULL
 };
 // Initializes an implementation from an array of handlers.
@@ -115,7 +115,7 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
 // Receives the next message of a bidirectional call. SL_OK: free the message with protobuf_c_message_free_unpacked()
 // before receiving the next one. SL_ERR_NOT_FOUND: the client has half-closed. SL_ERR_INVALID: the message has another
 // type, or a string with a zero byte. SL_ERR_EXHAUSTED: requests use all the memory that is reserved for them.
-// SL_ERR_CANCELLED: the call is over.
+// SL_ERR_CANCELLED: the call is over. SL_ERR_DEADLINE: no message has come until the deadline, and the call is over.
 enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
                                    ProtobufCMessage **message_out, struct sl_error *err);
 // Returns the caller's identity, which has one of the handler's roles. Lives as long as the call.
@@ -123,6 +123,11 @@ const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call);
 // Counts data that a handler keeps for its client, until the handler returns, as memory of its request.
 // SL_ERR_EXHAUSTED: none is left.
 enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err);
+// Tells what became of the last message that was received: its memory counts until the handler returns if it is kept, and
+// no longer if it was freed. Returns the bytes that still count.
+int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept);
+// Limits how long the call may wait for messages; a later deadline than the call's changes nothing.
+void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns);
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call); // SL_NO_DEADLINE when the client set none
 /*

@@ -19,9 +19,11 @@
  *         process runs (prlimit).
  * Threads: any; gRPC calls accept4() on a polling thread.
  */
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,6 +41,8 @@ static struct port {
     atomic_ullong n_accepted, n_refused;
     atomic_llong complained_ns;
 } ports[MAX_PORTS];
+
+static atomic_int highest_fd; // of a connection that gRPC got
 
 static struct port *find(int number) {
     for (size_t i = 0; number > 0 && i < MAX_PORTS; i++) {
@@ -98,6 +102,44 @@ static void complain(struct port *port, const char *why) {
     }
 }
 
+// Returns true if a connected socket's peer is the host and port of a text of gRPC's.
+static bool is_peer(int fd, const char *peer, int number) {
+    struct sockaddr_storage address = {0};
+    socklen_t bytes = sizeof address;
+    char host[INET6_ADDRSTRLEN] = "";
+    if (getpeername(fd, (struct sockaddr *)&address, &bytes) != 0) {
+        return false;
+    }
+    if (address.ss_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address;
+        return ntohs(v4->sin_port) == number && inet_ntop(AF_INET, &v4->sin_addr, host, sizeof host) &&
+               strstr(peer, host);
+    }
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address;
+    if (address.ss_family != AF_INET6 || ntohs(v6->sin6_port) != number ||
+        !inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host)) {
+        return false;
+    }
+    return strstr(peer, strncmp(host, "::ffff:", 7) == 0 ? host + 7 : host); // gRPC writes mapped ones as IPv4
+}
+
+bool sl_rpc_accept_cut(const char *peer) {
+    const char *colon = strrchr(peer, ':');
+    const int number = colon ? atoi(colon + 1) : 0, highest = atomic_load(&highest_fd);
+    for (int fd = 0; number > 0 && fd <= highest; fd++) {
+        struct port *port = is_peer(fd, peer, number) ? port_of(fd) : NULL;
+        if (port) {
+            // Resets the connection at once, as close() would, but gRPC still owns the descriptor, and sees an error.
+            // After shutdown() the peer could go on to write, and wait.
+            const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+            (void)connect(fd, &nowhere, sizeof nowhere);
+            complain(port, "a client opens calls and cancels them at once: its connection is closed");
+            return true;
+        }
+    }
+    return false;
+}
+
 static void refuse(int fd) {
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0}; // reset on close: the kernel keeps no state
     (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -133,6 +175,9 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
             return -1;
         }
         if (fd < ceiling) {
+            int highest = atomic_load(&highest_fd);
+            while (fd > highest && !atomic_compare_exchange_weak(&highest_fd, &highest, fd)) {
+            }
             atomic_fetch_add(&port->n_accepted, 1);
             return fd;
         }

@@ -20,14 +20,16 @@ void sl_rpc_account_open(struct sl_rpc_account *account, struct sl_rpc_budget *b
     *account = (struct sl_rpc_account){.budget = budget};
 }
 
-// Returns the memory of a message that was freed.
-static void end_message(struct sl_rpc_account *account) {
-    atomic_fetch_add(&account->budget->left, account->taken);
+int64_t sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept) {
+    const int64_t kept = is_kept ? account->taken : 0;
+    atomic_fetch_add(&account->budget->left, account->taken - kept);
+    account->held += kept;
     account->taken = 0;
+    return kept;
 }
 
 void sl_rpc_account_begin(struct sl_rpc_account *account, size_t message_bytes) {
-    end_message(account);
+    sl_rpc_account_end_message(account, false);
     account->left = (int64_t)message_bytes * BYTES_A_BYTE + BYTES_A_REQUEST;
     account->over = SL_RPC_WITHIN;
 }
@@ -59,7 +61,7 @@ bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes) {
 }
 
 void sl_rpc_account_close(struct sl_rpc_account *account) {
-    end_message(account);
+    sl_rpc_account_end_message(account, false);
     atomic_fetch_add(&account->budget->left, account->held);
     account->held = 0;
 }

@@ -20,6 +20,8 @@
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
+#define AT_ONCE_MS 250 // a client that cancels so soon never wanted the answer
+
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
 // ---- all calls of a server -----------------------------------------------------------------------------------------
@@ -123,6 +125,10 @@ static void run_on_cancel_locked(struct sl_rpc_call *call) {
 static void on_close(struct sl_rpc_tag *tag, bool ok) {
     (void)ok;
     struct sl_rpc_call *call = OWNER(tag, close_tag);
+    const int64_t now_ns = sl_now_ns();
+    if (call->close_cancelled && now_ns < call->deadline_ns && now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
+        sl_rpc_resets_count(call->call);
+    }
     if (call->close_cancelled) {
         pthread_mutex_lock(&call->mutex);
         atomic_store(&call->cancelled, true);
@@ -217,6 +223,9 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     if (status != SL_OK) {
         return sl_fail(err, status, "%s", sl_status_text(status));
     }
+    if (!bytes && sl_now_ns() >= call->deadline_ns) {
+        return sl_fail(err, SL_ERR_DEADLINE, "the time for it is over");
+    }
     if (!bytes) { // the client has half-closed, or the call has failed (client gone, deadline, message over the limit)
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
         return failed ? sl_fail(err, SL_ERR_CANCELLED, "%s", sl_status_text(SL_ERR_CANCELLED)) : SL_ERR_NOT_FOUND;
@@ -232,6 +241,14 @@ enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct s
     return bytes < INT64_MAX && sl_rpc_account_hold(&call->account, (int64_t)bytes)
                ? SL_OK
                : sl_rpc_account_complain(&call->account, call->bound->method->path, err);
+}
+
+int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept) {
+    return sl_rpc_account_end_message(&call->account, is_kept);
+}
+
+void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns) {
+    call->deadline_ns = deadline_ns < call->deadline_ns ? deadline_ns : call->deadline_ns;
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------

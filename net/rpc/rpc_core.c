@@ -151,7 +151,7 @@ enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_op
         }
         if (!waiter.done) {
             pthread_mutex_unlock(&waiter.mutex);
-            grpc_call_cancel(call, NULL);
+            grpc_call_cancel_with_status(call, GRPC_STATUS_DEADLINE_EXCEEDED, "the time for a message is over", NULL);
             pthread_mutex_lock(&waiter.mutex);
         }
         // The call's deadline, its cancellation, and keepalive bound this wait: gRPC completes every operation by then.

@@ -88,6 +88,13 @@ enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err);
 void sl_rpc_accept_release(int port);
 // Counts connections of a guarded port since the process started; 0 for another port.
 void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
+// Closes the connection of a guarded port whose peer is "ipv4:HOST:PORT" or "ipv6:...". False: there is none.
+bool sl_rpc_accept_cut(const char *peer);
+
+// ---- rpc_resets.c: connections that open calls and cancel them at once -----------------------------------------------
+
+// Counts a call that its client cancelled as soon as it was accepted; closes connections that do so often.
+void sl_rpc_resets_count(grpc_call *call);
 
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 
@@ -118,7 +125,7 @@ void sl_rpc_pool_destroy(struct sl_rpc_pool **pool);
 
 // ---- rpc_budget.c: memory of requests -------------------------------------------------------------------------------
 
-struct sl_rpc_budget { // memory of all requests of a server together
+struct sl_rpc_budget { // memory of all requests of a quota together
     atomic_llong left;
 };
 
@@ -137,6 +144,8 @@ void sl_rpc_account_begin(struct sl_rpc_account *account,
 bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes); // false: account->over has the reason
 bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes); // until the call ends
 void sl_rpc_account_close(struct sl_rpc_account *account);               // the call has ended
+// The current message is kept until the call ends, or was freed. Returns the bytes that still count.
+int64_t sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept);
 // Returns SL_OK if no allocation was refused, else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
 ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // the account outlives the allocator
@@ -178,9 +187,10 @@ struct sl_rpc_calls { // the call objects of a server: posted or accepted, and n
     size_t n;
 };
 
-struct sl_rpc_quota { // limits how many handlers run at once
+struct sl_rpc_quota { // limits how many handlers run at once, and the memory of their requests
     int limit;
     atomic_int n_running;
+    struct sl_rpc_budget budget;
 };
 
 struct sl_rpc_bound { // a method as registered with gRPC
@@ -203,7 +213,7 @@ struct sl_rpc_call {
     gpr_timespec deadline;
     grpc_byte_buffer *payload; // the request; NULL for bidirectional calls
     grpc_byte_buffer *reply;   // the reply of a unary call, which is sent with the status
-    int64_t deadline_ns;
+    int64_t accepted_ns, deadline_ns;
     struct sl_identity caller; // valid once the call is admitted
     struct sl_rpc_account account;
     bool metadata_sent;

@@ -5,7 +5,8 @@
  * Design: for every method a few calls are posted to gRPC, and each accepted call posts its successor. A catch-all is
  *         posted as well: without it, calls of unknown methods would hang until their deadline instead of getting
  *         UNIMPLEMENTED. Polling threads accept calls and only decide: refuse at once, or pass to the pool. A service
- *         may have a limit of its own, so that probes are answered when the others are full.
+ *         may have a limit of its own, with memory of its own, so that probes and heartbeats are answered when the others
+ *         are full.
  *
  *         Stopping: services are notified, so that handlers which only wait return; gRPC refuses new calls; after the
  *                   grace period the rest is cancelled; the handlers return; the last call object is freed; only then
@@ -32,13 +33,15 @@ enum {
     DEFAULT_MAX_CALLS = 256,
     DEFAULT_MAX_MESSAGE_BYTES = 4 << 20,
     DEFAULT_REQUEST_BYTES = 256 << 20,
+    SERVICE_BYTES = 64 << 20, // of a service with a limit of its own
     DEFAULT_SEND_MS = 30000,
     KEEPALIVE_TIME_MS = 4000, // a dead client is detected within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
     HANDSHAKE_MS = 10000, // a connection that sends nothing for so long is closed
     MIN_QUOTA_BYTES = 64 << 20,
-    LEAVE_MS = 50, // time for clients to disconnect after the last call
+    SPARE_STREAMS = 1024, // calls of services with a limit of their own, and such as are refused
+    LEAVE_MS = 50,        // time for clients to disconnect after the last call
 };
 
 struct sl_rpc_server {
@@ -54,7 +57,6 @@ struct sl_rpc_server {
     struct sl_rpc_calls calls;
     const struct sl_rpc_credentials *credentials;
     int64_t send_ms;
-    struct sl_rpc_budget budget;
 };
 
 // ---- one call ------------------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ static void admit(struct sl_rpc_call *call) {
         return;
     }
     const size_t bytes = call->payload ? grpc_byte_buffer_length(call->payload) : 0;
-    sl_rpc_account_open(&call->account, &server->budget);
+    sl_rpc_account_open(&call->account, &quota->budget);
     sl_rpc_account_begin(&call->account, bytes);
     if (!sl_rpc_account_take(&call->account, bytes)) {
         sl_rpc_account_complain(&call->account, call->bound->method->path, &err);
@@ -163,6 +165,7 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     }
     sl_rpc_live_calls_add(1);
     post(call->server, call->bound);
+    call->accepted_ns = sl_now_ns();
     call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
     struct sl_error err;
     if (sl_rpc_call_watch(call) != SL_OK) {
@@ -203,7 +206,7 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 
 // ---- starting ------------------------------------------------------------------------------------------------------
 
-static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes) {
+static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes, int max_calls) {
     // Limits memory of messages that have not arrived completely. At least one connection's windows, or no message
     // could arrive.
     grpc_resource_quota *quota = grpc_resource_quota_create("requests");
@@ -214,6 +217,8 @@ static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_byte
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        // Limits one connection: its client keeps further calls waiting, instead of being refused
+        sl_rpc_setting(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls + SPARE_STREAMS),
         sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // otherwise two servers would share a port without an error
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
@@ -272,7 +277,7 @@ static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl
 }
 
 static enum sl_status bind_services(struct sl_rpc_server *server, const struct sl_rpc_server_config *config,
-                                    struct sl_error *err) {
+                                    int64_t request_bytes, struct sl_error *err) {
     size_t n_methods = 0;
     for (size_t i = 0; i < config->n_services; i++) {
         n_methods += config->services[i].service->n_methods;
@@ -286,11 +291,13 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
     }
     struct sl_rpc_quota *shared = &server->quotas[config->n_services];
     shared->limit = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
+    atomic_init(&shared->budget.left, request_bytes);
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < config->n_services && status == SL_OK; i++) {
         struct sl_rpc_quota *own = &server->quotas[i];
         server->services[i] = config->services[i];
         own->limit = config->services[i].max_calls;
+        atomic_init(&own->budget.left, SERVICE_BYTES);
         status = bind_service(server, &server->services[i], own->limit ? own : shared, err);
     }
     return status;
@@ -366,11 +373,10 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
     server->credentials = config->credentials;
     server->send_ms = config->send_ms ? config->send_ms : DEFAULT_SEND_MS;
     const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
-    atomic_init(&server->budget.left, request_bytes);
     server->server = make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES,
-                                      request_bytes);
+                                      request_bytes, config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS);
     grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
-    enum sl_status status = bind_services(server, config, err);
+    enum sl_status status = bind_services(server, config, request_bytes, err);
     if (status == SL_OK) {
         status = sl_rpc_pool_create(&server->pool, err);
     }

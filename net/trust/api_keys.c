@@ -25,6 +25,8 @@ struct sl_api_keys {
     struct sl_api_key *list;
     size_t n;
     struct sl_changing_file file; // the file that the list was read from
+    char *text;                   // its content
+    size_t n_bytes;
 };
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
@@ -169,17 +171,31 @@ enum sl_status sl_api_keys_parse(const char *text, size_t n_bytes, struct sl_api
 
 // ---- the file -------------------------------------------------------------------------------------------------------
 
+// Returns true if a text is the beginning of the one before, and ends within a line: what a full disk or a crash leaves.
+static bool is_truncated(const struct sl_api_keys *keys, const char *text, size_t n_bytes) {
+    return n_bytes < keys->n_bytes && memcmp(text, keys->text, n_bytes) == 0 &&
+           (n_bytes == 0 || text[n_bytes - 1] != '\n');
+}
+
 static enum sl_status load(struct sl_api_keys *keys, struct sl_error *err) {
     struct stat about;
     char *text = NULL;
     struct sl_api_key *list = NULL;
     size_t n = 0, n_bytes = 0;
     enum sl_status status = sl_changing_file_read(&keys->file, &text, &n_bytes, &about, err);
+    if (status == SL_OK && is_truncated(keys, text, n_bytes)) {
+        status =
+            sl_fail(err, SL_ERR_INVALID, "is cut off after %zu bytes (to remove all keys, leave a comment)", n_bytes);
+    }
     if (status == SL_OK) {
         status = sl_api_keys_parse(text, n_bytes, &list, &n, err);
     }
-    free(text);
-    if (status == SL_OK) {
+    if (status != SL_OK) {
+        free(text);
+    } else {
+        free(keys->text);
+        keys->text = text;
+        keys->n_bytes = n_bytes;
         free(keys->list);
         keys->list = list;
         keys->n = n;
@@ -224,6 +240,7 @@ void sl_api_keys_close(struct sl_api_keys **keys_ptr) {
     if (keys) {
         pthread_mutex_destroy(&keys->mutex);
         free(keys->list);
+        free(keys->text);
         free(keys->path);
         free(keys);
         *keys_ptr = NULL;

@@ -68,10 +68,11 @@ static enum sl_status read_file(const char *path, struct sl_salt_secret *secret,
 // Makes the file. SL_ERR_EXISTS: another process has made it meanwhile.
 static enum sl_status make_file(const char *path, const struct sl_salt_secret *secret, struct sl_error *err) {
     char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {
+    // Not the process's number: in a container it is always the same, and a crash leaves the file
+    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary) {
         return sl_fail(err, SL_ERR_INVALID, "--salt-file: the path is too long");
     }
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = mkostemp(temporary, O_CLOEXEC); // of mode 0600
     if (fd < 0) {
         return failed(temporary, "cannot be made", err);
     }

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 
 from harness import MODEL, SLOW, Cluster, certificates, document, eventually, in_one_process, local_tokens, question, run_local, run_tests
 
@@ -314,16 +315,26 @@ def test_strangers_and_slow_ones():
         limits = ("--max-body", "64K", "--body-memory", "1M", "--body-timeout", "1s", "--idle-timeout", "2s", "--max-connections", "600",
                   "--max-requests", "2")
         with Gateway(cluster, *limits) as gateway:
-            post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+            post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
             assert b" 413 " in raw(gateway, post + b"Content-Length: 17825792\r\n\r\n", b"x" * 100)
             chunked = b"".join(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(6)) + b"0\r\n\r\n"
             assert b" 413 " in raw(gateway, post + b"Transfer-Encoding: chunked\r\n\r\n", chunked)
             assert b" 400 " in raw(gateway, post + b"Content-Length: 5\r\n\r\n", b"{\"pro")
             # The end of the body is given in two ways: bytes that a proxy takes for the body could be read as another client's request.
             for twice in (b"Content-Length: 2\r\nContent-Length: 2", b"Content-Length: 7\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: gzip, chunked"):
-                got = raw(gateway, post + twice + b"\r\n\r\n", b"2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                got = raw(gateway, post + twice + b"\r\n\r\n", b"2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert got.count(b"HTTP/1.1 ") == 1 and b" 400 " in got and b"Transfer-Encoding: chunked" in got, (twice, got)
             assert b" 431 " in raw(gateway, b"GET /health HTTP/1.1\r\n" + b"".join(b"H%d: %s\r\n" % (i, b"x" * 500) for i in range(200)) + b"\r\n")
+            # Two readers could take these heads for different requests.
+            ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            assert b" 200 " in raw(gateway, ask + b"\r\n")
+            for malformed in (ask.replace(b"metrics", b"metrics%00x"), ask.replace(b"metrics", b"metrics\0x"), ask.replace(b"metrics", b"metrics%zz"),
+                              ask.replace(b"metrics", b"metrics?a=%00"), ask + b"Content-Length : 5\r\n", ask + b"A b: c\r\n",
+                              ask + b"A: b\rContent-Length: 5\r\n", ask + b"Host: localhost\r\n", b"GET /metrics HTTP/1.1\r\n",
+                              b"GET /metrics HTTP/1.1\r\n Host: localhost\r\n"):
+                assert b" 400 " in raw(gateway, malformed + b"\r\n"), malformed
+            got = raw(gateway, post + b"Transfer-Encoding: chunked\r\n\r\n", b"2;\x01=\r\n{}\r\n0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert got.count(b"HTTP/1.1 ") == 1, got  # nothing follows chunks
             for garbage in (b"\x16\x03\x01\x02\x00\x01", b"\x00" * 5000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET\r\n\r\n"):
                 raw(gateway, garbage)
 
@@ -439,7 +450,7 @@ def test_a_client_that_does_not_read_is_left():
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect((gateway.host, gateway.port))
             body = json.dumps({**asked, "stream": True}).encode()
-            deaf.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            deaf.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             eventually(lambda: running_jobs(cluster) == 1, 10, "the job runs")
             eventually(lambda: running_jobs(cluster) == 0, 60, "nobody reads it")
             assert "has taken nothing" in gateway.errors(), gateway.errors()
@@ -480,6 +491,54 @@ def test_it_stops_in_order():
         eventually(lambda: running_jobs(cluster) == 0, 10, "its job is cancelled")
 
 
+def headers_of(gateway, method, path, headers):
+    """(status, headers) of a request whose Host header the caller writes too."""
+    with contextlib.closing(gateway.connect()) as connection:
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status, reply.headers
+
+
+def test_pages_of_other_sites_and_other_hosts():
+    """A web page can make a browser ask 127.0.0.1, under its own name too: neither is answered unless an option has it."""
+    with Cluster(kvstore=0) as cluster, \
+            Gateway(cluster, "--allowed-origins", "https://chat.example,http://b.example:3000", "--allowed-hosts", "gw.example") as gateway:
+        def ask(path="/status.json", method="GET", **headers):
+            return headers_of(gateway, method, path, {name.replace("_", "-"): value for name, value in headers.items()})
+        mine = f"localhost:{gateway.port}"
+        for host in ("127.0.0.1", "10.1.2.3:80", "[::1]:8000", mine, "LOCALHOST", "gw.example", "gw.example.:8000"):
+            assert ask(Host=host)[0] == 200, host
+            assert ask("/health", Host=host)[0] == 200, host
+        for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "x", ""):
+            for path in ("/status.json", "/status", "/metrics", "/health", "/v1/models", "/nothing"):
+                assert ask(path, Host=host)[0] == 403, (host, path)
+        for foreign in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
+                        {"Origin": "https://chat.example.evil"}, {"Origin": "http://chat.example"}):
+            for path in ("/status.json", "/status", "/metrics"):
+                status, got = headers_of(gateway, "GET", path, foreign)
+                assert status == 403 and got["Access-Control-Allow-Origin"] is None, (foreign, path)
+            body = json.dumps(ANSWER).encode()
+            head = "".join(f"{name}: {value}\r\n" for name, value in foreign.items())
+            sent = f"POST /v1/completions HTTP/1.1\r\nHost: {mine}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n{head}\r\n"
+            assert b" 403 " in raw(gateway, sent.encode(), body), foreign
+        # Its own pages, a link to its page, tools, and the sites of the option
+        assert ask(Origin=f"http://{mine}", Host=mine, Sec_Fetch_Site="same-origin")[0] == 200
+        linked = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+        assert ask("/status", Sec_Fetch_Dest="document", **linked)[0] == 200 and ask("/status", Sec_Fetch_Dest="iframe", **linked)[0] == 403
+        assert ask("/v1/models", Sec_Fetch_Dest="document", **linked)[0] == 403 and ask(Sec_Fetch_Site="none")[0] == 200
+        for origin in ("https://chat.example", "http://b.example:3000"):
+            status, got = ask("/v1/models", Origin=origin, Sec_Fetch_Site="cross-site")
+            assert status == 200 and got["Access-Control-Allow-Origin"] == origin and "Origin" in got["Vary"], got
+            status, got = ask("/v1/chat/completions", "OPTIONS", Origin=origin, Access_Control_Request_Method="POST",
+                              Access_Control_Request_Headers="authorization,x-stainless-os")
+            assert status == 200 and "POST" in got["Access-Control-Allow-Methods"], got
+            assert got["Access-Control-Allow-Headers"] == "authorization,x-stainless-os" and got["Access-Control-Allow-Origin"] == origin, got
+
+
 def test_certificates_on_both_sides():
     with certificates() as made, Cluster(kvstore=0, certificates=made) as cluster:
         made.make("server/gateway")
@@ -488,13 +547,32 @@ def test_certificates_on_both_sides():
         context.check_hostname = False
         with secured(cluster, context, *files) as gateway:
             assert finished_text(gateway.complete()).strip() == "48213"
+            for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+                assert speaks(gateway, version) == (version >= ssl.TLSVersion.TLSv1_2), version
+            assert not speaks(gateway, ssl.TLSVersion.TLSv1_2, "AES128-SHA:AES256-GCM-SHA384:ECDHE-ECDSA-AES128-SHA")  # no forward secrecy, or CBC
             chunks, done = gateway.chunks("/v1/completions", ANSWER)
             assert done and len(chunks) > 3
-            raw(gateway, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            raw(gateway, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             asked = {**ANSWER, "max_tokens": 4000, "ignore_eos": True, "stop": None}
             with gateway.stream("/v1/completions", asked) as (reply, connection):
                 reply.read(500)
             eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
+
+
+def speaks(gateway, version, ciphers="ALL"):
+    """Returns whether a client that knows only this version of TLS and these ciphers is served."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers(f"{ciphers}:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = version
+    with socket.create_connection((gateway.host, gateway.port), 10 * SLOW) as plain:
+        try:
+            context.wrap_socket(plain).close()
+            return True
+        except (ssl.SSLError, OSError):
+            return False
 
 
 def test_a_certificate_that_is_replaced():
@@ -546,10 +624,10 @@ def key_line(key, tenant, limits=""):
 def test_keys_are_tenants():
     """Neither finds what the other has had read, and the cluster knows whose a job is."""
     with tempfile.TemporaryDirectory(prefix="sluice-keys-") as folder, certificates() as made, Cluster(certificates=made) as cluster:
-        made.make("client/acme", "client/beta")
+        made.make("client/acme", "client/beta", "client/acme/alice")  # the last one is client-acme-alice.pem, and of the tenant acme
         keys = os.path.join(folder, "keys")
         with open(keys, "w") as file:
-            file.write(key_line("sk-acme", "acme") + key_line("sk-beta", "beta", "answers=1") + key_line("sk-gone", "gone"))
+            file.write(key_line("sk-acme", "acme") + key_line("sk-beta", "beta", "answers=1") + key_line("sk-gone", "gone") + key_line("sk-two", "acme-alice"))
         with Gateway(cluster, "--keys", keys, "--tenants", made.folder) as gateway:
             def ask(key, **fields):
                 return gateway.post("/v1/completions", {**ANSWER, **fields}, key)
@@ -560,8 +638,16 @@ def test_keys_are_tenants():
             assert gateway.get("/v1/models")[0] == 401 and gateway.get("/health")[0] == 200 and gateway.get("/metrics")[0] == 200
             for path in ("/", "/h", "/healthz", "/metrics/", "/models", "/status.json", "/v1/models/demo"):  # unknown paths are not open
                 assert gateway.get(path)[0] == 401, path
-            status, reply = ask("sk-gone")
-            assert status == 503 and "certificate" in reply["error"]["message"], reply
+            # A caller without a key is refused by the head, and holds nothing: none of its body is read.
+            for path in ("/v1/completions", "/nothing"):
+                for length in (b"Content-Length: 16000000", b"Content-Length: 10", b"Transfer-Encoding: chunked"):
+                    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-acm\r\n%s\r\n\r\n" % (path.encode(), length)
+                    got = raw(gateway, head, timeout=5)
+                    assert b" 401 " in got and b"Connection: close" in got, (path, length, got)
+            assert re.search(r'sluice_gateway_body_bytes (\d+)', gateway.get("/metrics")[1]).group(1) == "0"
+            for key in ("sk-gone", "sk-two"):
+                status, reply = ask(key)
+                assert status == 503 and "certificate" in reply["error"]["message"], reply
 
             def cached(key):
                 status, reply = ask(key)

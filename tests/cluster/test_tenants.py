@@ -4,6 +4,7 @@
 not waited for; and what one has had read is not there for others."""
 import os
 import tempfile
+import threading
 
 from harness import (Cluster, State, call, certificates, cluster_pb, connect, endless, eventually, inference, refused, request, run_tests, stub,
                      worker_pb)
@@ -81,6 +82,39 @@ def test_a_tenant_has_its_share_of_watchers():
             one.cancel()
         eventually(lambda: next(watch(greedy, job_id)), 20, "room for a watcher again")
         cluster.cancel(job_id)
+
+
+def held_open(channel, n_parts, stop):
+    """A request in parts of 2 MB that never ends."""
+    def parts():
+        for _ in range(n_parts):
+            yield inference.GenerateRequest(text="x" * 2000000)
+        stop.wait(60)
+    return stub(channel.stream_stream, "sluice.v1.Inference.SubmitInParts")(parts(), timeout=60)
+
+
+def test_a_tenant_has_its_share_of_parts_and_of_time():
+    """Requests in parts that never end: at most the tenant's share of memory, for a limited time; heartbeats have memory of their own."""
+    with certificates("client/greedy", "client/victim") as made, \
+            Cluster(kvstore=0, certificates=made, coordinator_args=["--request-memory", "32M", "--parts-timeout", "4s"]) as cluster, \
+            cluster.channel_of("client/greedy") as greedy, cluster.channel_of("client/victim") as victim:
+        stop = threading.Event()
+        too_much = [held_open(greedy, 1, stop) for _ in range(16)]  # more than the share of 12 MiB: its own later calls are refused
+        eventually(lambda: any(not one.is_active() for one in too_much), 20, "one is refused")
+        assert any(one.is_active() for one in too_much)  # the others hold what the tenant may have
+        assert call(victim, "sluice.v1.Inference.Submit", request(600, max_new_tokens=2)).job_id
+        calls = []
+        for one in too_much:
+            try:
+                next(one)
+            except grpc.RpcError as error:
+                calls.append(error)
+        stop.set()
+        codes = [error.code() for error in calls]
+        refused_now = [error for error in calls if error.code() == FULL[0]]
+        assert len(calls) == 16 and set(codes) == {FULL[0], grpc.StatusCode.DEADLINE_EXCEEDED}, codes
+        assert all("greedy" in error.details() and "share" in error.details() for error in refused_now), refused_now[0].details()
+        assert " lost: " not in cluster.coordinator.errors(), cluster.coordinator.errors()
 
 
 class Unread:

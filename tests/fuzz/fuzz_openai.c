@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t n = zero ? (size_t)(zero - data) - 1 : size - 1;
     struct sl_openai_request *request = NULL;
     struct sl_refusal refusal = {0};
-    enum sl_status status = sl_openai_request_parse(data[0] & 1, (const char *)data + 1, n, &request, &refusal);
+    enum sl_status status = sl_openai_request_parse(data[0] & 1, (const char *)data + 1, n, NULL, &request, &refusal);
     if (status == SL_OK) {
         size_t packed = sluice__v1__generate_request__get_packed_size(&request->message);
         uint8_t *bytes = malloc(packed + 1);

@@ -248,7 +248,7 @@ static enum sl_status answer_request(struct run *run, bool is_chat, const struct
                                      struct sl_error *err) {
     struct sl_refusal refusal = {0};
     struct sl_openai_request *request = NULL;
-    if (sl_openai_request_parse(is_chat, line->text, line->n_bytes, &request, &refusal) != SL_OK ||
+    if (sl_openai_request_parse(is_chat, line->text, line->n_bytes, NULL, &request, &refusal) != SL_OK ||
         !check_request(request, &refusal)) {
         *json_out = sl_refusal_json(&refusal);
         sl_openai_request_destroy(&request);

@@ -29,6 +29,9 @@ void sl_tokenizer_destroy(struct sl_tokenizer **tokenizer);
 enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes,
                                    bool add_special, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err);
 
+// Returns a number of tokens that encoding this text gives at least; in a hundredth of encoding's time. 0: not known.
+size_t sl_tokenizer_least_tokens(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes);
+
 int32_t sl_tokenizer_vocab_size(const struct sl_tokenizer *tokenizer); // ids are below this
 int32_t sl_tokenizer_begin_id(const struct sl_tokenizer *tokenizer);   // -1 if there is none
 uint64_t sl_tokenizer_fingerprint(const struct sl_tokenizer *tokenizer);

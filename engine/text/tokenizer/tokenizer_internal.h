@@ -305,8 +305,12 @@ struct sl_tokenizer {
     struct sl_pretokenizer pretokenizer;
     struct sl_decoder decoder;
     struct sl_template template;
+    double share[256]; // of a token that each byte of a text takes at least; 0: not known
     uint64_t fingerprint;
 };
+
+// Computes `share` of a tokenizer whose other parts are loaded (tokenizer_least.c).
+void sl_least_load(struct sl_tokenizer *tokenizer);
 
 // Builds a tokenizer from the three parsed files; config and generation may be NULL. sl_tokenizer_load() calls it
 // after reading.

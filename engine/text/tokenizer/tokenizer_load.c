@@ -104,6 +104,7 @@ enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, cons
         sl_tokenizer_destroy(&t);
         return status;
     }
+    sl_least_load(t);
     t->fingerprint = fingerprint(t);
     *tokenizer_out = t;
     return SL_OK;

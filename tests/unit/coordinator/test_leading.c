@@ -125,6 +125,21 @@ static void test_a_coordinator_that_does_not_lead_says_who_does(void **state) {
     assert_int_equal(sl_rpc_live_calls(), 0);
 }
 
+// The leader's lease ends, and another coordinator takes the key; the leader does not know yet.
+static void give_the_key_to_another(void) {
+    pthread_mutex_lock(&fake_etcd.mutex);
+    strcpy(fake_etcd.value, "127.0.0.1:1");
+    fake_etcd.lease = 100;
+    fake_etcd.created = ++fake_etcd.revision;
+    pthread_mutex_unlock(&fake_etcd.mutex);
+}
+
+static void free_the_key(void) {
+    pthread_mutex_lock(&fake_etcd.mutex);
+    fake_etcd.lease = fake_etcd.created = 0;
+    pthread_mutex_unlock(&fake_etcd.mutex);
+}
+
 static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     (void)state;
     char id[64], again[64];
@@ -134,6 +149,7 @@ static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     start_workers();
     int64_t term = wait_until_it_leads(&cluster, true);
     atomic_store(&decode.guard_term, term + 1); // it has heard of another one
+    give_the_key_to_another();
     assert_int_equal(submit(&cluster, "a key", id, &err), SL_OK);
     fake_watch(&cluster, id, 0, &events);
     const Sluice__V1__Finished *finished = fake_events_check(&events, 0);
@@ -145,7 +161,8 @@ static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     char leader[128];
     assert_int_equal(term_of(&cluster, leader), 0);
     assert_int_equal(submit(&cluster, "a key", again, &err), SL_ERR_PEER_LOST);
-    assert_true(wait_until_it_leads(&cluster, true) > term); // no other coordinator does
+    free_the_key();
+    assert_true(wait_until_it_leads(&cluster, true) > term);
     assert_int_equal(submit(&cluster, "a key", again, &err), SL_OK);
     assert_string_not_equal(id, again); // the one that failed for want of a term is not the answer
     fake_watch(&cluster, again, 0, &events);
@@ -156,22 +173,72 @@ static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     fake_etcd_stop();
 }
 
-// A newer term in a worker's beat is enough.
-static void test_a_coordinator_that_hears_of_a_newer_term_stops_leading(void **state) {
-    (void)state;
-    fake_etcd_start(etcd_list);
-    start_coordinator(&cluster, true);
-    int64_t term = wait_until_it_leads(&cluster, true);
-    start_workers();
+static void report_term(int64_t term) {
     Sluice__V1__HeartbeatRequest beat = SLUICE__V1__HEARTBEAT_REQUEST__INIT;
     beat.name = (char *)"decode-0";
     beat.epoch = decode.epoch;
-    beat.term = term + 5;
+    beat.term = term;
     assert_int_equal(sl_rpc_unary(cluster.channel, &sl_method_cluster_heartbeat, &beat.base, sl_deadline_in_ms(5000),
                                   NULL, NULL, NULL),
                      SL_OK);
+}
+
+static int calls_of_etcd(void) {
+    pthread_mutex_lock(&fake_etcd.mutex);
+    int n = fake_etcd.n_calls[0] + fake_etcd.n_calls[1];
+    pthread_mutex_unlock(&fake_etcd.mutex);
+    return n;
+}
+
+// A newer term in a worker's heartbeat makes the leader ask etcd at once, which decides; a lie changes nothing.
+static void test_a_coordinator_that_hears_of_a_newer_term_asks_etcd(void **state) {
+    (void)state;
     char leader[128];
+    fake_etcd_start(etcd_list);
+    start_coordinator(&cluster, true);
+    start_workers();
+    int64_t term = wait_until_it_leads(&cluster, true);
+    const int n_before = calls_of_etcd();
+    int64_t end_ns = sl_deadline_in_ms(1000);
+    while (sl_now_ns() < end_ns) {
+        report_term((int64_t)1 << 62);
+        assert_int_equal(term_of(&cluster, leader), term);
+    }
+    const int n_asked = calls_of_etcd() - n_before; // a question is two calls: renew and range
+    assert_in_range(n_asked, 2, 12);                // four times a second, however often the worker reports
+    give_the_key_to_another();
+    report_term(term + 1);
+    end_ns = sl_deadline_in_ms(1000 * SLOWNESS); // sooner than the next renewal
+    while (term_of(&cluster, leader) != 0 && sl_now_ns() < end_ns) {
+        sl_sleep_ms(10);
+    }
     assert_int_equal(term_of(&cluster, leader), 0);
+    stop_workers();
+    fake_cluster_stop(&cluster);
+    fake_etcd_stop();
+}
+
+static void test_a_worker_that_lies_about_terms_is_avoided(void **state) {
+    (void)state;
+    char id[64], leader[128];
+    struct sl_error err = {0};
+    struct fake_worker honest;
+    fake_etcd_start(etcd_list);
+    start_coordinator(&cluster, true);
+    start_workers();
+    fake_worker_init(&honest, "decode-1", DECODE);
+    assert_int_equal(fake_worker_start(&honest, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    int64_t term = wait_until_it_leads(&cluster, true);
+    atomic_store(&decode.guard_term, INT64_MAX);
+    for (int i = 0; i < 4; i++) {
+        char key[] = {'k', (char)('0' + i), '\0'};
+        assert_int_equal(submit(&cluster, key, id, &err), SL_OK);
+        fake_watch(&cluster, id, 0, &events);
+        assert_int_equal(fake_events_check(&events, 4)->status_code, 0);
+        fake_events_free(&events);
+    }
+    assert_int_equal(term_of(&cluster, leader), term);
+    fake_worker_stop(&honest);
     stop_workers();
     fake_cluster_stop(&cluster);
     fake_etcd_stop();
@@ -260,7 +327,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_coordinator_that_does_not_lead_says_who_does),
         cmocka_unit_test(test_a_coordinator_that_is_refused_stops_leading),
-        cmocka_unit_test(test_a_coordinator_that_hears_of_a_newer_term_stops_leading),
+        cmocka_unit_test(test_a_coordinator_that_hears_of_a_newer_term_asks_etcd),
+        cmocka_unit_test(test_a_worker_that_lies_about_terms_is_avoided),
         cmocka_unit_test(test_a_job_goes_on_behind_what_was_delivered),
     };
     return cmocka_run_group_tests(tests, start_rpc, stop_rpc);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,7 @@ static struct sl_intake intake_of(const char *body, bool is_chat) {
                                .n_body = strlen(body),
                                .body_bytes = 2 * strlen(body) + 1,
                                .held_bytes = &held_bytes,
+                               .json = {.held = &held_bytes, .most_held = INT64_C(1) << 30},
                                .turn = &turn,
                                .limits = limits,
                                .who = sl_api_key_anybody};
@@ -67,6 +69,7 @@ static bool has_stopped(void *arg) {
 static enum sl_status read_as(struct sl_intake *intake, bool (*stopped)(void *arg)) {
     sl_openai_request_destroy(&request);
     enum sl_status status = sl_intake_read(intake, stopped, NULL, &request, &refusal);
+    sl_json_memory_give_back(&intake->json);
     assert_true(intake->body == NULL && atomic_load(&held_bytes) == 7);
     assert_true((status == SL_OK) == (request != NULL));
     sl_intake_drop(intake); // which is done already
@@ -197,11 +200,122 @@ static void test_long_ones_take_turns(void **state) {
     free(body);
 }
 
+// Repeats a unit to a body of about n bytes: {"FIELD":[UNIT,UNIT,...]TAIL
+static char *body_of(const char *field, const char *unit, size_t n, const char *tail) {
+    const size_t n_unit = strlen(unit);
+    char *body = malloc(n + 256), *at = body;
+    assert_non_null(body);
+    at += sprintf(at, "{\"%s\":[%s", field, unit);
+    while ((size_t)(at - body) < n) {
+        *at++ = ',';
+        memcpy(at, unit, n_unit);
+        at += n_unit;
+    }
+    strcpy(at, tail);
+    return body;
+}
+
+// Parses a body with so much memory for all. *most_out: the most that was held at once, as far as the answer shows.
+static enum sl_status parse_within(const char *body, bool is_chat, int64_t most_held, int64_t *held_out) {
+    struct sl_intake intake = intake_of(body, is_chat);
+    intake.json.most_held = most_held;
+    enum sl_status status = sl_intake_read(&intake, goes_on, NULL, &request, &refusal);
+    *held_out = atomic_load(&held_bytes) - 7;
+    assert_true((size_t)*held_out <= 4 * strlen(body) + (64 << 10) || *held_out <= (8 << 20) + (64 << 10));
+    if (request) {
+        assert_int_equal(request->message.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS, !is_chat);
+    }
+    sl_openai_request_destroy(&request);
+    sl_intake_cleanup(&intake);
+    assert_int_equal(atomic_load(&held_bytes), 7);
+    return status;
+}
+
+// jansson takes 250 bytes for an empty object of three: at most four times the body, or 8 MiB, and all is given back.
+static void test_json_has_bounded_memory(void **state) {
+    (void)state;
+    static const char *const units[] = {"{}", "[]", "{\"a\":1}", "1", "\"\"", "0.5", "[[[[[]]]]]", "\"\\u00e9\""};
+    const int64_t much = INT64_C(1) << 30;
+    int64_t held;
+    sl_json_memory_install();
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        static const char *const tails[] = {"]}", "],\"x\":\"\\u0000\"}"}; // the second one is parsed again
+        for (int tail = 0; tail < 2; tail++) {
+            char *body = body_of("metadata", units[i], 4 << 20, tails[tail]);
+            assert_int_not_equal(parse_within(body, true, much, &held), SL_OK);
+            assert_int_equal(refusal.http_status, 413);
+            assert_non_null(strstr(refusal.text, "16777"));
+            free(body);
+        }
+    }
+    // Little ones, and lists of ids, which are not left to jansson
+    char *chat = body_of("messages", "{\"role\":\"user\",\"content\":\"hi\"}", 125000, "]}");
+    assert_int_equal(parse_within(chat, true, much, &held), SL_OK);
+    assert_true(held > 1 << 20);
+    assert_int_equal(parse_within(chat, true, 1 << 20, &held), SL_ERR_EXHAUSTED);
+    assert_int_equal(refusal.http_status, 429);
+    free(chat);
+    char *ids = body_of("prompt", "7", 8 << 20, " ]}");
+    assert_int_equal(parse_within(ids, false, much, &held), SL_OK);
+    free(ids);
+    json_set_alloc_funcs(malloc, free);
+}
+
+static void assert_ids(const char *body, size_t n, int32_t last) {
+    struct sl_intake intake = intake_of(body, false);
+    assert_int_equal(sl_intake_read(&intake, goes_on, NULL, &request, &refusal), SL_OK);
+    assert_int_equal(request->message.prompt_case, SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS);
+    assert_int_equal(request->tokens.n_ids, n);
+    assert_true(n == 0 || request->tokens.ids[n - 1] == last);
+    sl_openai_request_destroy(&request);
+    sl_intake_cleanup(&intake);
+}
+
+static void test_ids_are_read_from_the_text(void **state) {
+    (void)state;
+    assert_ids("{\"prompt\":[1,2,3]}", 3, 3);
+    assert_ids(" { \"user\" : \"\\\"prompt\\\":[5]\", \"prompt\" : [ 1 , 2147483647 ] , \"max_tokens\": 3 } ", 2,
+               2147483647);
+    assert_ids("{\"prompt\":[[0, 4\n]]}", 2, 4);
+    static const char inner[] = "{\"a\":{\"prompt\":[9]},\"b\":[\"prompt\"],\"prompt\":[8]}";
+    struct sl_json_ids ids = {0};
+    json_error_t error;
+    json_t *json = sl_json_parse(inner, sizeof inner - 1, 0, NULL, &ids, &error, &refusal);
+    assert_true(json && ids.n == 1 && ids.ids[0] == 8);
+    assert_int_equal(json_array_size(json_object_get(json, "prompt")), 0);
+    json_decref(json);
+    free(ids.ids);
+    assert_ids("{\"\\u0070rompt\":[6, 7]}", 2, 7); // jansson reads it
+    static const char *const wrong[] = {"{\"prompt\":[1,]}",
+                                        "{\"prompt\":[01]}",
+                                        "{\"prompt\":[1 2]}",
+                                        "{\"prompt\":[2147483648]}",
+                                        "{\"prompt\":[-1]}",
+                                        "{\"prompt\":[1,2.5]}",
+                                        "{\"prompt\":[1],\"prompt\":[2]}",
+                                        "{\"prompt\":[[1],[2]]}",
+                                        "{\"prompt\":[[1],2]}",
+                                        "{\"prompt\":[1",
+                                        "{\"prompt\":[1]",
+                                        "{\"prompt\":[1]]}",
+                                        "{\"prompt\":[1]}}",
+                                        "{\"prompt\":{\"a\":[1]}}",
+                                        "{\"prompt\":[[1]"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct sl_intake intake = intake_of(wrong[i], false);
+        assert_int_equal(sl_intake_read(&intake, goes_on, NULL, &request, &refusal), SL_ERR_INVALID);
+        assert_int_equal(refusal.http_status, 400);
+        sl_intake_cleanup(&intake);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_what_is_asked_of_whom, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_what_it_costs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_ones_take_turns, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_ids_are_read_from_the_text, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_json_has_bounded_memory, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static struct sl_openai_request *request;
 
 static void ask(bool is_chat, const char *body) {
     struct sl_refusal refusal = {0};
-    enum sl_status status = sl_openai_request_parse(is_chat, body, strlen(body), &request, &refusal);
+    enum sl_status status = sl_openai_request_parse(is_chat, body, strlen(body), NULL, &request, &refusal);
     if (status != SL_OK) {
         fail_msg("%s: %s", body, refusal.text);
     }
@@ -44,7 +44,7 @@ static void test_zero_characters_are_refused_by_field(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sl_refusal refusal = {0};
         struct sl_openai_request *none = NULL;
-        assert_int_equal(sl_openai_request_parse(true, rows[i].body, strlen(rows[i].body), &none, &refusal),
+        assert_int_equal(sl_openai_request_parse(true, rows[i].body, strlen(rows[i].body), NULL, &none, &refusal),
                          SL_ERR_INVALID);
         assert_memory_equal(refusal.text, rows[i].text, strlen(rows[i].text));
         assert_string_equal(refusal.param, rows[i].param);

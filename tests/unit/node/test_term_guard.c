@@ -23,8 +23,11 @@ static void test_term_guard_takes_the_highest_term(void **state) {
     assert_non_null(strstr(err.text, "4"));
     assert_non_null(strstr(err.text, "5"));
     assert_int_equal(sl_term_guard_check(&term_guard, 0, &err), SL_ERR_PEER_STALE); // no term is older than any
-    assert_int_equal(sl_term_guard_check_if_any(&term_guard, 0, &err), SL_OK);      // of a worker
-    assert_int_equal(sl_term_guard_check_if_any(&term_guard, 4, &err), SL_ERR_PEER_STALE);
+    const struct sl_identity worker = {.role = SL_ROLE_WORKER}, coordinator = {.role = SL_ROLE_COORDINATOR};
+    assert_int_equal(sl_term_guard_check_if_any(&term_guard, &worker, 0, &err), SL_OK);
+    assert_int_equal(sl_term_guard_check_if_any(&term_guard, &coordinator, 4, &err), SL_ERR_PEER_STALE);
+    assert_int_equal(sl_term_guard_check_if_any(&term_guard, &worker, (int64_t)1 << 62, &err), SL_OK); // a lie
+    assert_int_equal(sl_term_guard_check_if_any(&term_guard, &coordinator, 5, &err), SL_OK);
     sl_term_guard_hear(&term_guard, 9); // from the answer to a beat
     sl_term_guard_hear(&term_guard, 7);
     assert_int_equal(sl_term_guard_check(&term_guard, 8, &err), SL_ERR_PEER_STALE);

@@ -77,7 +77,13 @@ static void test_a_file_that_changes(void **state) {
     replace_file(path, "nonsense\n", 0600); // a mistake in the file locks no user out
     sl_sleep_ms(1200);
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
-    replace_file(path, "", 0600); // but by an order
+    static const char *const cut[] = {"", TWO, TWO " ac", TWO " acme"}; // nor does a disk that was full
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+        replace_file(path, cut[i], 0600);
+        sl_sleep_ms(1200);
+        assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
+    }
+    replace_file(path, "# none\n", 0600); // but by an order
     assert_int_equal(find_eventually(keys, "two", SL_ERR_DENIED), SL_ERR_DENIED);
     sl_api_keys_close(&keys);
 }

@@ -185,9 +185,18 @@ static void test_election_stands_leads_and_makes_way(void **state) {
     assert_true(wait_for_term(b, true) > first); // without waiting for the lease's end: the fake's has none
     sl_election_leader(b, leader);
     assert_string_equal(leader, "b:1");
-    sl_election_resign(b, sl_election_term(b), "a test says so");
-    assert_int_equal(sl_election_term(b), 0);
-    wait_for_term(b, true);
+    const int64_t term = sl_election_term(b);
+    assert_int_equal(sl_election_confirm(b, sl_deadline_in_ms(5000)), term); // etcd says so
+    pthread_mutex_lock(&fake_etcd.mutex);
+    fake_etcd.created = ++fake_etcd.revision; // the key is another's, under its lease
+    fake_etcd.lease = 100;
+    pthread_mutex_unlock(&fake_etcd.mutex);
+    assert_int_equal(sl_election_term(b), term); // it does not know yet
+    assert_int_equal(sl_election_confirm(b, sl_deadline_in_ms(5000)), 0);
+    pthread_mutex_lock(&fake_etcd.mutex);
+    fake_etcd.created = fake_etcd.lease = 0;
+    pthread_mutex_unlock(&fake_etcd.mutex);
+    assert_true(wait_for_term(b, true) > term);
     fake_etcd.silent[0] = fake_etcd.silent[1] = true;
     wait_for_term(b, false); // fenced
     fake_etcd.silent[0] = fake_etcd.silent[1] = false;

@@ -124,7 +124,7 @@ static void test_jobs_keep_what_lives_and_cap_what_ended(void **state) {
     assert_int_equal(sl_jobs_create(&retention, &jobs, &err), SL_OK);
     char id[SL_JOB_ID_BYTES], first_living[SL_JOB_ID_BYTES] = "", first_ended[SL_JOB_ID_BYTES] = "";
     for (int i = 0; i < 60; i++) { // every third one goes on living
-        sl_jobs_new_id(jobs, id);
+        assert_int_equal(sl_jobs_new_id(id, &err), SL_OK);
         struct sl_job *job = make_job(id);
         if (i % 3 == 0) {
             if (first_living[0] == 0) {
@@ -179,7 +179,7 @@ static void test_jobs_cap_bytes_of_ended_jobs(void **state) {
     assert_int_equal(sl_jobs_create(&retention, &jobs, &err), SL_OK);
     for (int i = 0; i < 20; i++) {
         char id[SL_JOB_ID_BYTES];
-        sl_jobs_new_id(jobs, id);
+        assert_int_equal(sl_jobs_new_id(id, &err), SL_OK);
         struct sl_job *job = make_job(id);
         finish(job, CANCELLED, "");
         assert_null(sl_jobs_add(jobs, job));

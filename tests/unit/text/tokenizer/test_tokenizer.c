@@ -64,6 +64,10 @@ static void check_case(const struct sl_tokenizer *tokenizer, const char *group, 
     if (!same_ids(json_array_get(golden, 1), ids, n_ids)) {
         fail_msg("%s: ids of string %zu differ: \"%.200s\"", group, nth, json_string_value(text));
     }
+    const size_t n_least = sl_tokenizer_least_tokens(tokenizer, json_string_value(text), json_string_length(text));
+    if (n_least > n_ids) {
+        fail_msg("%s: string %zu has %zu tokens, not %zu at least", group, nth, n_ids, n_least);
+    }
     char *back = detokenize(tokenizer, ids, n_ids, &n_bytes);
     if (!json_is_null(decoded) &&
         (n_bytes != json_string_length(decoded) || memcmp(back, json_string_value(decoded), n_bytes) != 0)) {
@@ -149,6 +153,31 @@ static void test_tokenizer_knows_bytes_of_every_token(void **state) {
     assert_null(sl_tokenizer_token_bytes(tokenizer, -1, &n_bytes));
     assert_null(sl_tokenizer_token_bytes(tokenizer, 2048, &n_bytes));
     assert_false(sl_tokenizer_is_special(tokenizer, 2048));
+    sl_tokenizer_destroy(&tokenizer);
+}
+
+// Its bytes tell of a text that it is too long, without the time and the memory that encoding takes.
+static void test_tokenizer_tells_the_least_tokens(void **state) {
+    (void)state;
+    struct sl_tokenizer *tokenizer = load_demo();
+    static const char *const units[] = {"a", "a!", "1", "\n", "the ", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
+    const size_t n_bytes = 60000;
+    char *text = malloc(n_bytes);
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        const size_t n_unit = strlen(units[i]), n = n_bytes / n_unit * n_unit;
+        for (size_t at = 0; at < n; at += n_unit) {
+            memcpy(text + at, units[i], n_unit);
+        }
+        int32_t *ids;
+        size_t n_ids;
+        assert_int_equal(sl_tokenizer_encode(tokenizer, text, n, false, &ids, &n_ids, NULL), SL_OK);
+        free(ids);
+        const size_t n_least = sl_tokenizer_least_tokens(tokenizer, text, n);
+        assert_true(n_least <= n_ids && n_least > 0);
+        assert_true(n_least * 100 >= n_ids); // 60 MB are refused by a model of 65,536 positions
+    }
+    free(text);
     sl_tokenizer_destroy(&tokenizer);
 }
 
@@ -369,6 +398,7 @@ int main(void) {
         cmocka_unit_test(test_tokenizer_agrees_with_recorded_ids),
         cmocka_unit_test(test_tokenizer_puts_begin_token_in_front),
         cmocka_unit_test(test_tokenizer_knows_bytes_of_every_token),
+        cmocka_unit_test(test_tokenizer_tells_the_least_tokens),
         cmocka_unit_test(test_tokenizer_refuses_what_is_not_utf8),
         cmocka_unit_test(test_tokenizer_is_not_slowed_by_hostile_text),
         cmocka_unit_test(test_tokenizer_matches_what_needs_a_deep_stack),

@@ -149,6 +149,7 @@ static void check_text(const struct sl_tokenizer *tokenizer, const char *family,
     if (sl_tokenizer_encode(tokenizer, text, n_text, true, &ids, &n, &err) != SL_OK) {
         fail_msg("%s, string %zu: %s", family, nth, err.text);
     }
+    assert_true(sl_tokenizer_least_tokens(tokenizer, text, n_text) <= n);
     for (size_t i = 0; i < n || i < n_expected; i++) {
         if (i == n || i == n_expected || ids[i] != expected[i]) {
             fail_msg("%s: %zu ids instead of %zu of string %zu differ from the %zu. on: \"%.*s\"", family, n,

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see head.h.
+#include "gateway/head/head.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { HOST_BYTES = 256 };
+
+static const char *header(struct MHD_Connection *connection, const char *name) {
+    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+}
+
+// ---- form -----------------------------------------------------------------------------------------------------------
+
+struct sl_http_line sl_http_line_read(const char *path) {
+    struct sl_http_line line = {.path = path, .n = strlen(path)};
+    for (const char *at = path; *at; at++) {
+        const bool is_escape = *at == '%';
+        const bool is_whole = is_escape && isxdigit((unsigned char)at[1]) && isxdigit((unsigned char)at[2]);
+        const bool is_zero = is_whole && at[1] == '0' && at[2] == '0';
+        line.is_malformed |= (unsigned char)*at <= ' ' || *at == 0x7f || (is_escape && !is_whole) || is_zero;
+    }
+    return line;
+}
+
+struct framing {
+    int n_lengths, n_codings, n_hosts;
+    bool is_chunked, is_malformed;
+};
+
+static bool is_token(const char *name) {
+    size_t n = 0;
+    while (name[n] && (isalnum((unsigned char)name[n]) || strchr("!#$%&'*+-.^_`|~", name[n]))) {
+        n++;
+    }
+    return n > 0 && name[n] == '\0';
+}
+
+static bool has_control(const char *value) {
+    while (*value && (*value == '\t' || (unsigned char)*value >= ' ') && *value != 0x7f) {
+        value++;
+    }
+    return *value != '\0';
+}
+
+static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+    (void)kind;
+    struct framing *framing = cls;
+    framing->is_malformed |= !is_token(name) || (value && has_control(value));
+    framing->n_hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
+    framing->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+        framing->n_codings++;
+        framing->is_chunked = value && strcasecmp(value, "chunked") == 0;
+    }
+    return MHD_YES;
+}
+
+bool sl_head_is_chunked(struct MHD_Connection *connection) {
+    return header(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
+}
+
+enum sl_status sl_head_check(const struct sl_head_rules *rules, struct MHD_Connection *connection,
+                             const struct sl_http_line *line, const char *version, struct sl_refusal *refusal) {
+    const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    struct framing framing = {0};
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
+    // The daemon ends the path at a zero byte; the version after it then stands farther away than one space.
+    if (line->is_malformed || (line->path && version != line->path + line->n + 1)) {
+        sl_refuse(refusal, 400, "the request line is malformed");
+    } else if (framing.is_malformed) {
+        sl_refuse(refusal, 400, "a header is malformed");
+    } else if (framing.n_hosts > 1 || (framing.n_hosts == 0 && strcmp(version, MHD_HTTP_VERSION_1_0) != 0)) {
+        sl_refuse(refusal, 400, "expected one Host header");
+    } else if (framing.n_lengths + framing.n_codings > 1 || (framing.n_codings == 1 && !framing.is_chunked)) {
+        // A proxy in front of us could read such a head differently.
+        sl_refuse(refusal, 400, "expected one Content-Length, or Transfer-Encoding: chunked");
+    } else if (length && strtoll(length, NULL, 10) > rules->max_body_bytes) {
+        sl_refuse(refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)", rules->max_body_bytes);
+    } else {
+        return SL_OK;
+    }
+    return SL_ERR_INVALID;
+}
+
+// ---- hosts and sites --------------------------------------------------------------------------------------------------
+
+// Returns true if a list "a,b,c" has the entry, whatever its case, or "*".
+static bool has(const char *list, const char *entry, size_t n) {
+    for (const char *at = list; *at; at += strspn(at, ", ")) {
+        const size_t n_at = strcspn(at, ", ");
+        if ((n_at == n && strncasecmp(at, entry, n) == 0) || (n_at == 1 && *at == '*')) {
+            return true;
+        }
+        at += n_at;
+    }
+    return false;
+}
+
+// Returns the length of the host in "host:port" or "[v6]:port".
+static size_t host_length(const char *text) {
+    const char *colon = strrchr(text, ':');
+    size_t n = colon && !strchr(colon, ']') ? (size_t)(colon - text) : strlen(text);
+    return n > 0 && text[n - 1] == '.' ? n - 1 : n;
+}
+
+static bool is_ours(const struct sl_head_rules *rules, const char *text) {
+    char host[HOST_BYTES];
+    struct in_addr address;
+    const size_t n = host_length(text), n_listen = host_length(rules->listen);
+    if (n == 0 || n >= sizeof host) {
+        return false;
+    }
+    memcpy(host, text, n);
+    host[n] = '\0';
+    return host[0] == '[' || inet_pton(AF_INET, host, &address) == 1 || strcasecmp(host, "localhost") == 0 ||
+           (n == n_listen && strncasecmp(host, rules->listen, n) == 0) || has(rules->allowed_hosts, host, n);
+}
+
+// Returns true if an origin, "https://host:port", is the host that the request asks for.
+static bool is_same_site(const char *origin, const char *host) {
+    const char *slashes = strstr(origin, "://");
+    return slashes && host && strcasecmp(slashes + 3, host) == 0;
+}
+
+const char *sl_head_allowed_origin(const struct sl_head_rules *rules, struct MHD_Connection *connection) {
+    const char *origin = header(connection, MHD_HTTP_HEADER_ORIGIN);
+    return origin && has(rules->allowed_origins, origin, strlen(origin)) ? origin : NULL;
+}
+
+static bool is_any_of(const char *value, const char *one, const char *other) {
+    return !value || strcmp(value, one) == 0 || strcmp(value, other) == 0;
+}
+
+// Returns true if a link of another site led a browser to this page, which has no data of its own.
+static bool is_link(struct MHD_Connection *connection) {
+    const char *mode = header(connection, "Sec-Fetch-Mode"), *dest = header(connection, "Sec-Fetch-Dest");
+    return mode && dest && strcmp(mode, "navigate") == 0 && strcmp(dest, "document") == 0;
+}
+
+enum sl_status sl_head_check_site(const struct sl_head_rules *rules, struct MHD_Connection *connection,
+                                  bool may_be_linked, struct sl_refusal *refusal) {
+    const char *host = header(connection, MHD_HTTP_HEADER_HOST);
+    const char *origin = header(connection, MHD_HTTP_HEADER_ORIGIN);
+    if (host && (!rules->needs_key || rules->allowed_hosts[0] != '\0') && !is_ours(rules, host)) {
+        sl_refuse(refusal, 403, "this is not \"%.100s\" (--allowed-hosts)", host);
+        return SL_ERR_DENIED;
+    }
+    const bool is_foreign = (origin && !is_same_site(origin, host)) ||
+                            !is_any_of(header(connection, "Sec-Fetch-Site"), "same-origin", "none");
+    if (is_foreign && !sl_head_allowed_origin(rules, connection) && !(may_be_linked && is_link(connection))) {
+        sl_refuse(refusal, 403, "a web page of %.100s may not send this (--allowed-origins)",
+                  origin ? origin : "another site");
+        return SL_ERR_DENIED;
+    }
+    return SL_OK;
+}
+
+void sl_head_add_cors(const struct sl_head_rules *rules, struct MHD_Connection *connection,
+                      struct MHD_Response *response) {
+    if (rules->allowed_origins[0] == '\0') {
+        return;
+    }
+    MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ORIGIN);
+    const char *origin = sl_head_allowed_origin(rules, connection);
+    if (!origin) {
+        return;
+    }
+    MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_EXPOSE_HEADERS,
+                            "retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+                            "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+                            "x-ratelimit-reset-tokens");
+    const char *asked = header(connection, MHD_HTTP_HEADER_ACCESS_CONTROL_REQUEST_HEADERS);
+    if (header(connection, MHD_HTTP_HEADER_ACCESS_CONTROL_REQUEST_METHOD)) { // the browser asks ahead of a request
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST, DELETE");
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_HEADERS,
+                                asked ? asked : "authorization");
+        MHD_add_response_header(response, "Access-Control-Allow-Private-Network", "true");
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_MAX_AGE, "600");
+    }
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: judges a request by its head, before a byte of its body is read: its form, the host that it asks for, and the
+ *          web page that sent it.
+ *
+ * Design: a web page of any site can make its visitor's browser send requests to 127.0.0.1. Browsers mark them
+ *         (Sec-Fetch-Site, Origin), so that such requests are refused unless --allowed-origins has the site. A page whose
+ *         own name resolves to 127.0.0.1 looks like the same site, but its name is in the Host header: where callers need
+ *         no key, a name must be ours. Numbers need no check, because no page can resolve to another one.
+ *
+ *         A head that a proxy in front of us could read differently is refused, and so are paths with a zero byte: they
+ *         could make one client's body another client's request. libmicrohttpd hides some of that, so the path is compared
+ *         with its bytes in the request line.
+ * Threads: the HTTP daemon's.
+ */
+#pragma once
+
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gateway/openai/refusal.h"
+
+struct sl_head_rules { // the strings live as long as the gateway
+    const char *listen;
+    const char *allowed_hosts, *allowed_origins; // "NAME,NAME,...", "" or "*"
+    bool needs_key;                              // callers need a key or token
+    int64_t max_body_bytes;
+};
+
+struct sl_http_line { // the path as it stands in the request line
+    const char *path; // in the daemon's buffer; NULL: not seen
+    size_t n;
+    bool is_malformed; // it has control characters, a zero byte, or an escape that is none
+};
+
+// Reads the path of a request line, while it is still escaped.
+struct sl_http_line sl_http_line_read(const char *path);
+
+// Checks the head. version: as the daemon gives it. On failure *refusal has the reason.
+enum sl_status sl_head_check(const struct sl_head_rules *rules, struct MHD_Connection *connection,
+                             const struct sl_http_line *line, const char *version, struct sl_refusal *refusal);
+// Checks the host and the web page that the request comes from. may_be_linked: other sites may link to the path.
+enum sl_status sl_head_check_site(const struct sl_head_rules *rules, struct MHD_Connection *connection,
+                                  bool may_be_linked, struct sl_refusal *refusal);
+// Returns the Origin header if --allowed-origins has it, for as long as the request lives; else NULL.
+const char *sl_head_allowed_origin(const struct sl_head_rules *rules, struct MHD_Connection *connection);
+// Tells a browser what its page may read of a response, if its origin is allowed.
+void sl_head_add_cors(const struct sl_head_rules *rules, struct MHD_Connection *connection,
+                      struct MHD_Response *response);
+// Returns true if the body comes in chunks.
+bool sl_head_is_chunked(struct MHD_Connection *connection);
