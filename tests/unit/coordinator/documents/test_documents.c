@@ -1,93 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registry of documents: names, quotas, what stores report, time, and what the folder keeps over restarts.
 // clang-format off
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-// clang-format on
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "base/clock.h"
-#include "coordinator/documents/documents.h"
-#include "tests/unit/temp_folder.h"
-
-#define ARENA ((int64_t)1000)
-
-static struct temp_folder folder;
-static struct sl_salt_secret secret = {true, {7}};
-
-static int setup(void **state) {
-    (void)state;
-    folder = temp_folder_create();
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    temp_folder_destroy(&folder);
-    return 0;
-}
-
-static struct sl_documents *open_registry(bool on_disk, int64_t max_documents, int64_t max_bytes) {
-    const struct sl_documents_config config = {on_disk ? folder.path : "", max_documents, max_bytes, &secret};
-    struct sl_documents *documents = NULL;
-    assert_int_equal(sl_documents_create(&config, &documents, NULL), SL_OK);
-    return documents;
-}
-
-static int n_stores(struct sl_documents *documents, const struct sl_document *document) {
-    char stores[SL_MAX_HOLDERS][64];
-    return sl_documents_stores(documents, document, stores);
-}
-
-static struct sl_document *make(const char *tenant, const char *name, int64_t bytes) {
-    struct sl_document *document = NULL;
-    assert_int_equal(sl_document_create(tenant, name, "what is said", &document, NULL), SL_OK);
-    strcpy(document->recipe, "full,format=int4");
-    document->capsule = (struct sl_capsule_id){11, 22, {{(uint8_t)strlen(name), (uint8_t)name[0]}}};
-    document->model_fingerprint = 11;
-    struct sl_hash128 salt;
-    assert_int_equal(sl_tenant_salt(&secret, tenant, &salt, NULL), SL_OK);
-    document->salt_proof = sl_salted_hash(&salt, name, strlen(name));
-    document->capsule_tokens = 99;
-    document->first_key = 77;
-    document->n_tokens = 100;
-    document->capsule_bytes = bytes;
-    document->created_ms = 5;
-    return document;
-}
-
-// Adds a document that a store has; the registry keeps the only reference.
-static enum sl_status add(struct sl_documents *documents, const char *tenant, const char *name, int64_t bytes,
-                          struct sl_error *err) {
-    struct sl_document *document = make(tenant, name, bytes);
-    enum sl_status status = sl_documents_begin(documents, document, "kvstore-0", ARENA, err);
-    if (status == SL_OK) {
-        sl_documents_found(documents, document, "kvstore-0", bytes, false);
-        status = sl_documents_finish(documents, document, err);
-    }
-    sl_document_unref(&document);
-    return status;
-}
-
-static size_t count(struct sl_documents *documents, const char *tenant) {
-    struct sl_document **list = malloc(SL_MAX_DOCUMENTS * sizeof *list);
-    assert_non_null(list);
-    size_t n = sl_documents_list(documents, tenant, list);
-    for (size_t i = 0; i < n; i++) {
-        sl_document_unref(&list[i]);
-    }
-    free(list);
-    return n;
-}
+#include "tests/unit/coordinator/documents/documents_fixture.h"
 
 static void test_document_names_are_words(void **state) {
     (void)state;
@@ -551,51 +465,6 @@ static void test_documents_survive_the_process(void **state) {
     assert_int_equal(mkdir(folder.path, 0700), 0);
 }
 
-static Sluice__V1__Document described(struct sl_documents *documents, const struct sl_document *document) {
-    Sluice__V1__Document message;
-    static char store[64];
-    sl_documents_describe(documents, document, 11, &message, store);
-    return message;
-}
-
-static void test_documents_count_what_they_save(void **state) {
-    (void)state;
-    struct sl_documents *documents = open_registry(true, 10, 10000);
-    struct sl_document *document = make("acme", "gpl", 10), *again = NULL;
-    struct sl_error err = {0};
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
-    sl_documents_measured(documents, document, 49, 500); // most of the text was stored: no measure of the rate
-    sl_documents_measured(documents, document, 100, NAN);
-    sl_documents_measured(documents, document, 100, 0);
-    assert_int_equal(described(documents, document).read_tokens, 0);
-    sl_documents_count(documents, "acme", "gpl", 60);
-    assert_int_equal(described(documents, document).saved_tokens, 60);
-    assert_true(described(documents, document).saved_ms == 0); // not known
-    sl_documents_measured(documents, document, 80, 400);
-    sl_documents_count(documents, "acme", "gpl", 1000); // with its own question's tokens
-    sl_documents_count(documents, "acme", "gpl", -7);
-    sl_documents_count(documents, "acme", "other", 60);
-    sl_documents_count(documents, "umbrella", "gpl", 60);
-    assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
-    Sluice__V1__Document message = described(documents, document);
-    assert_int_equal(message.n_questions, 3);
-    assert_int_equal(message.saved_tokens, 160);
-    assert_true(message.saved_ms == 800 && message.read_tokens == 80 && message.read_ms == 400);
-    assert_string_equal(message.lost_points, "3.2 [0.5, 6.2]");
-    strcpy(document->recipe, "full,format=int2");
-    assert_string_equal(described(documents, document).lost_points, "");
-    sl_document_unref(&document);
-    sl_documents_destroy(&documents);
-
-    documents = open_registry(true, 10, 10000); // the rate survives, and the counters begin again
-    assert_int_equal(sl_documents_find(documents, "acme", "gpl", &again, &err), SL_OK);
-    sl_documents_count(documents, "acme", "gpl", 8);
-    message = described(documents, again);
-    assert_true(message.n_questions == 1 && message.saved_tokens == 8 && message.saved_ms == 40);
-    sl_document_unref(&again);
-    sl_documents_destroy(&documents);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_document_names_are_words),
@@ -611,7 +480,6 @@ int main(void) {
         cmocka_unit_test(test_documents_of_all_tenants_are_limited),
         cmocka_unit_test_setup_teardown(test_documents_a_failed_one_leaves_the_list, setup, teardown),
         cmocka_unit_test_setup_teardown(test_documents_survive_the_process, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_documents_count_what_they_save, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
