@@ -707,7 +707,7 @@ def test_the_command():
         code, out, err = sluice(cluster, "doc", "ask", "gpl", *asked[:-1])
         cost = re.fullmatch(r"(\d+) tokens read, (\d+) not read again; (\S+ \w+) shipped; first token after \d+ ms, \d+ ms in all\n", err)
         assert code == 0 and out == finished["text"] + "\n" and cost, (code, out, err)
-        assert int(cost[1]) + int(cost[2]) == finished["statistics"]["n_prompt_tokens"] == int(cost[2]) + 1, err  # the whole prompt was stored
+        assert int(cost[1]) + int(cost[2]) == finished["statistics"]["n_prompt_tokens"] and int(cost[2]) >= shown["n_tokens"] - 64, err
         assert sluice(cluster, "doc", "ask", "gpl", "--quiet", *asked[:-1]) == (0, out, "")
         eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 4, 10, "four answers counted")
         saved = of(cluster.channel, "Get", "gpl")
@@ -760,7 +760,6 @@ def test_a_conversation_begins_with_a_document():
         assert first["text"] == whole.text, (first, whole)
         for turn in (first, second):
             assert int(turn["statistics"]["n_reused_tokens"]) >= made.n_tokens - 128, turn
-        assert int(second["statistics"]["n_prompt_tokens"]) - int(second["statistics"]["n_reused_tokens"]) < 64, second
         assert int(other["statistics"]["n_prompt_tokens"]) < 64, other
         for lines, words, says in [(["/doc nope"], (), "no document nope"), (["/doc raw"], (), "use `sluice chat --raw`"),
                                    (["/doc gpl"], ("--raw",), "leave out --raw"), (["/doc gpl"], ("--system", "Be brief."), "leave out --system"),
