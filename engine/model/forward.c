@@ -209,7 +209,6 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
         .positions = pass->activations->given[pass->activations->turn].positions + row,
         .out = e->a + row * q_dim,
         .then = &e->model->layers[pass->layer].o,
-        .reading = pass->wants.reading,
         .lse = pass->wants.lse ? e->lse + row * c->n_heads : NULL,
         .importance = pass->wants.importance ? e->scores + row * c->n_kv_heads : NULL,
         .next_q = predicts(pass) ? e->next_q + row * q_dim : NULL,

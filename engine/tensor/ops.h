@@ -12,18 +12,17 @@
  *         bias and the activation that its product goes through, a norm its kind, a rope its dimensions.
  *
  * Reproducibility: the result of a row never depends on how many other rows are in the call. The result of a product
- *         depends at most on whether the rows are rows of a prompt (`reading`). matmul sums over k in one fixed
+ *         depends at most on whether the rows are rows of a prompt (sl_matmul.reading). matmul sums over k in one fixed
  *         order for each element, and attend visits pages in slot order. So a prompt gives the same bits for every
  *         chunk size, and one process gives the same bits as the cluster (on processors of the same tier).
  *
  * Precision: sums are f32 everywhere, and weights are used as they are stored. A tier may round the other side of a
  *         product (activations, queries, attention weights) to bf16 where the weights are bf16, or keys and values have
- *         16 bits or fewer, and then these too: tier "amx" does, and "avx512bf16" does for weights, and for attention in
- *         prompts. Devices round both for quantized weights. Products with codes round activations to bytes, relative to
- *         the largest of 32 of them, and give the same bits on all tiers; but "amx" and "amx2" multiply prompts by tiles
- *         made of codes. "amx2" keeps 16 bits of both sides, except for attention weights and values, for keys that are
- *         rotated or quantized, and in steps with codes; its steps with f16 weights round nothing. With f32 weights and
- *         f32 pages no tier rounds anything.
+ *         16 bits or fewer, and then these too: tiers "amx" and "avx512bf16" do. Devices round both for quantized
+ *         weights. Products with codes round activations to bytes, relative to the largest of 32 of them, and give the
+ *         same bits on all tiers; but "amx" and "amx2" multiply prompts by tiles made of codes. "amx2" keeps 16 bits of
+ *         both sides, except for attention weights and values, for keys that are rotated or quantized, and in steps with
+ *         codes; its steps with f16 weights round nothing. With f32 weights and f32 pages no tier rounds anything.
  *
  * Order: an operation is queued in a stream (engine/tensor/device.h) and may finish after the call returns. The tensors
  *         that it names (vectors, lists, rows, pages, scratch, what counts.device points to) are memory of the device,
@@ -260,7 +259,6 @@ struct sl_attend {
     int64_t out_stride;           // for out, and for before->out; 0: packed
     float *lse;                   // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
     const struct sl_matrix *then; // for out: as sl_matmul.then
-    bool reading;                 // rows of prompts: as sl_matmul.reading
     // Read by attend: slots that are not in `heads` and come before them; NULL: none. Not with rope or window
     const struct sl_softmax *before;
     // Values of the forward pass for a hook that asked for them (engine/model/model.h); no op uses them.

@@ -211,7 +211,6 @@ static void case_open(const struct attend_case *a, const struct sl_ops *ops, str
                                  .scale = 1.0f / sqrtf((float)a->d),
                                  .heads = {s->cache.kv, a->n_kv_heads},
                                  .rope = a->slot_positions ? &s->rope : NULL,
-                                 .reading = a->m > 1,
                                  .window = a->window,
                                  .positions = s->positions,
                                  .out = take(n_out * sizeof(float)),

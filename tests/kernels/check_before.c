@@ -47,7 +47,6 @@ static void case_open(const struct part_case *a, const struct sl_ops *ops, struc
                                  .head_dim = a->d,
                                  .scale = 1.0f / sqrtf((float)a->d),
                                  .heads = {s->cache.kv, a->n_kv_heads},
-                                 .reading = a->m > 1,
                                  .out = take(s->n_out * sizeof(float)),
                                  .lse = take(s->n_rows * sizeof(float))};
 }

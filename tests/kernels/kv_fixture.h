@@ -67,7 +67,7 @@ static inline bool is_tiled(const char *name) {
 
 /*
  * u, by which part of itself a number is off that is rounded to bf16 (or f16), where a tier rounds queries, keys, weights and
- * values; else 0. Tier amx does, but not where pages are f32, or heads no whole steps of its tiles. Tier avx512bf16 does so for prompts. Tensor cores round queries and
+ * values; else 0. Tiers amx and avx512bf16 do, but not where pages are f32, or heads no whole steps of tiles. Tensor cores round queries and
  * weights to the format of the pages, of codes before and after they take up a scale. A score is then off by e <= (2u + u^2) scale sum |q_i K_i|.
  * Tier amx2 rounds weights and values alike, but not queries and keys: score_rounding_of().
  */
@@ -77,7 +77,7 @@ static inline double rounding_of(const char *name, const struct sl_attend *args)
     int d = args->head_dim;
     if (format == SL_KV_F32) {
         return 0;
-    } else if (is_tiled(name) || (strcmp(name, "avx512bf16") == 0 && args->reading)) {
+    } else if (is_tiled(name) || strcmp(name, "avx512bf16") == 0) {
         return d % 32 == 0 ? 0x1p-9 : 0;
     }
     bool rotated = args->rope != NULL && args->rope->rotary_dim != d; // in part: not by them

@@ -99,7 +99,6 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
                                  .scale = 1.0f / sqrtf((float)a->d),
                                  .heads = {c->kv, a->n_kv_heads},
                                  .rope = a->slot_positions ? &s->rope : NULL,
-                                 .reading = a->m > 1,
                                  .window = a->window,
                                  .positions = s->positions,
                                  .out = take(n_out * sizeof(float)),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention of prompts' rows with AVX512-BF16, which multiplies pairs of bf16 twice as fast as f32. The formulas
- *          are those of ref_kv.c, the design that of avx512_kv.c.
+ * Purpose: attention over pages with AVX512-BF16, which multiplies pairs of bf16 twice as fast as f32. The formulas are
+ *          those of ref_kv.c, the design that of avx512_kv.c.
  *
  * Design: queries, keys, weights and values are rounded to bf16, as tier amx does (amx_kv.c); sums are f32, and the sum for
  *         the division adds the rounded weights. A tile is avx512's with two rows in each: bf16 of rows 2 i and 2 i + 1 of
  *         a column are the low and the high half of an element. So all products are those of avx512_chain.h.
  *
- * Not here: steps, which memory bounds; f32 pages, which must not be rounded; head sizes that are no multiple of 32. The
- * kernels of tier avx512 take those.
+ * Not here: f32 pages, which must not be rounded, and head sizes that are no multiple of 32. The kernels of tier avx512
+ * take those.
  */
 #include <string.h>
 
@@ -21,7 +21,7 @@
 #define QUERY_STEP 32 // channels that are converted at once
 
 static bool covers(const struct sl_attend *args) {
-    bool rounds = args->reading && args->head_dim % QUERY_STEP == 0;
+    bool rounds = args->head_dim % QUERY_STEP == 0;
     for (int h = 0; h < args->heads.n && rounds; h++) {
         const struct sl_kv *kv = &args->heads.kv[h];
         rounds = sl_kv_format_bits(kv->work->format) <= 16 &&
