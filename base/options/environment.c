@@ -16,13 +16,13 @@ static const char *const of_tool[] = {"config",      "coordinator", "device",  "
 // clang-format off
 // To add an option to a server: add its name here too (tests/unit/sluice/test_traps.py compares).
 static const char *const of_servers[] = {
-    "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "checkpoint-after", "coordinator", "deadline", "device",
+    "admin-listen", "advertise", "allowed-hosts", "allowed-origins", "arena", "body-memory", "body-timeout", "check", "checkpoint-after", "coordinator", "deadline", "device",
     "disk", "disk-bytes", "document-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
     "generation-config", "gpudirect", "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
     "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-documents", "max-jobs",
     "max-prompt", "max-requests", "max-scan-load", "max-watchers", "metrics-alias", "model", "model-name", "name",
-    "otlp", "otlp-share", "pin", "ping", "prefill-timeout", "prefixes", "private-weights", "queue", "ranks", "reader-timeout", "recipe", "report-loading",
+    "otlp", "otlp-share", "parts-timeout", "pin", "ping", "prefill-timeout", "prefixes", "private-weights", "queue", "ranks", "reader-timeout", "recipe", "report-loading",
     "request-memory", "retries", "retrieve-deadline", "retrieve-lost", "salt-file", "scan-threads", "staging",
     "stall-after", "state", "state-bytes", "tenant-share", "tenants", "threads", "tier", "tls-ca", "tls-cert",
     "tls-key", "tls-revoked", "transport", "weights", "worker-wait",
