@@ -312,6 +312,9 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
             holder->has = true;
             holder->on_disk = on_disk;
         }
+        if (document->n_again > 0) {
+            document->again_ns = 0; // it is far ahead, and would delay further copies; the grace after a loss is not
+        }
         document->n_again = 0;
         document->capsule_bytes = capsule_bytes;
     } else if (holder != NULL && holder->has) {
@@ -470,6 +473,13 @@ void sl_documents_describe(struct sl_documents *documents, const struct sl_docum
     sl_document_describe(document, described_out);
     pthread_mutex_unlock(&documents->mutex);
     described_out->message.other_model = document->model_fingerprint != model_fingerprint;
+}
+
+int sl_documents_replicas(struct sl_documents *documents, const struct sl_document *document) {
+    pthread_mutex_lock(&documents->mutex);
+    int replicas = document->replicas;
+    pthread_mutex_unlock(&documents->mutex);
+    return replicas;
 }
 
 int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,

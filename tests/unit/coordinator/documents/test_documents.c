@@ -329,8 +329,11 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
         soon_ns += wait * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
         assert_null(sl_documents_lost(documents, 11, soon_ns - 1));
     }
+    document->replicas = 2;
     sl_documents_found(documents, document, "kvstore-1", 300, false);
     assert_null(sl_documents_lost(documents, 11, INT64_MAX));
+    assert_true(is_found(sl_documents_short(documents, sl_now_ns()), document)); // at once, not at the next reading
+    assert_int_equal(sl_documents_replicas(documents, document), 2);
     // Another store has documents of its own by now, and room for those that it has.
     struct sl_document *other = make("acme", "abd", 210);
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_PRECONDITION);
