@@ -561,7 +561,16 @@ def refuse_files(cluster, folder, whole, longer, short, text_file):
     refused_file(signed(whole, 16, b"\1" * 8), 1, "another model", "0101010101010101")
     refused_file(signed(whole, 96, b"\1" * 32), 1, "tokenizer")
     refused_file(with_capsule_of(whole, longer), 1, "is not the one of this text")
-    refused_file(whole, 1, "is taken", name="there")
+    before = of(cluster.channel, "Get", "there")
+    with open(path, "wb") as file:
+        file.write(whole)
+    code, out, err = sluice(cluster, "doc", "import", "there", path, "--json")  # the same document: as adding it again
+    assert code == 0 and json.loads(out)["created_ms"] == before.created_ms, (out, err)
+    refused_file(whole[:-1], 2, "cut short", "body", name="there")
+    code, _, err = sluice(cluster, "doc", "add", "taken", text_file, "--raw")
+    assert code == 0, err
+    refused_file(whole, 1, "is taken", "by the same text, but read under", name="taken")
+    of(cluster.channel, "Delete", "taken")
     refused_file(whole, 2, "0x2f", name="a/b")
     code, _, err = sluice(cluster, "doc", "import", "bad", os.path.join(folder, "none"))
     assert code == 2 and "No such file" in err, (code, err)
