@@ -22,7 +22,7 @@ import urllib.request
 from bend import Bend
 from harness import (BIN, MODEL, ROOT, Cluster, State, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference,
                      question, refused, request, run_tests, store_stats, stub, tokens)
-from test_gateway import Gateway, chatting_model
+from test_gateway import Gateway, chatting_model, key_line
 from test_restart import Restarting
 import grpc
 
@@ -180,6 +180,9 @@ def test_replicas_outlive_the_loss_of_a_store():
         spare = ({"kvstore-0", "kvstore-1", "kvstore-2"} - {lost, kept}).pop()
         before, listed = cluster.answer(asking("gpl"))[1], n_jobs(cluster)
         cluster.kill(lost)
+        with tempfile.TemporaryDirectory() as folder:  # the other store sends it, before the loss is noticed
+            code, _, err = sluice(cluster, "doc", "export", "gpl", os.path.join(folder, "gpl.doc"))
+            assert code == 0, err
         eventually(lambda: stores_of(cluster.channel, "gpl") == [kept], 15, "the loss is noticed")
         finished, events = cluster.answer(asking("gpl"))
         assert finished.statistics.n_reused_tokens >= made.n_tokens - 64 and tokens(events) == tokens(before), finished.statistics
@@ -191,6 +194,25 @@ def test_replicas_outlive_the_loss_of_a_store():
         of(cluster.channel, "Delete", "gpl")
         eventually(lambda: all(store_stats(w.info.rpc_address).forgotten >= 1 for w in cluster.workers().workers
                                if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY), 10, "both stores forgot it")
+
+
+def test_a_full_store_is_passed_over():
+    """Of three stores one is too small. A document whose first store has room gets its second copy at the other large store."""
+    with Cluster(kvstore=2) as cluster:
+        cluster.start_worker("kvstore-2", ["--arena", "1M"])
+        eventually(lambda: sum(w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY for w in cluster.workers().workers) == 3, 10,
+                   "three stores are ready")
+        n_added = 0
+        for seed in range(6):
+            try:
+                made, _ = add(cluster.channel, f"text-{seed}", document(3000, seed=seed + 20), replicas=2)
+            except grpc.RpcError as error:  # prefill sends the capsule to the first store, and that is the small one
+                assert error.code() == grpc.StatusCode.FAILED_PRECONDITION and "kvstore-2" in error.details(), error
+                continue
+            n_added += 1
+            assert sorted(made.stores) == ["kvstore-0", "kvstore-1"], made
+        assert n_added > 0
+        print("added", n_added)
 
 
 def reused(cluster, worker):
@@ -782,6 +804,18 @@ def delete(gateway, path):
         connection.request("DELETE", path)
         reply = connection.getresponse()
         return reply.status, json.loads(reply.read())
+
+
+def test_adding_what_is_there_costs_no_tokens():
+    with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w", encoding="utf-8") as file:
+            file.write(key_line("sk", "a", "tokens=1"))
+        made, _ = add(cluster.channel, "gpl")
+        with Gateway(cluster, "--keys", keys) as gateway:
+            for _ in range(2):  # a minute has one token: after the first prompt that is read, a second one is refused
+                status, again = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT}, "sk")
+                assert status == 200 and again["created"] == made.created_ms // 1000, (status, again)
 
 
 def test_http_and_chats():
