@@ -196,6 +196,20 @@ def test_replicas_outlive_the_loss_of_a_store():
                                if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY), 10, "both stores forgot it")
 
 
+def test_the_only_good_copy_is_not_dropped():
+    """A store that does not answer still has its copy, but that may be lost soon: the other store's copy stays."""
+    with Cluster(kvstore=2) as cluster:
+        stalled, kept = add(cluster.channel, "gpl", replicas=2)[0].stores
+        state = lambda: [w.state for w in cluster.workers().workers if w.info.name == stalled]
+        cluster.processes[stalled].signal(signal.SIGSTOP)
+        eventually(lambda: state() != [cluster_pb.READY], 15, "the coordinator notices that the store stalls")
+        assert pin(cluster.channel, "gpl", replicas=1).replicas == 1
+        time.sleep(1)
+        assert kept in stores_of(cluster.channel, "gpl"), "the only good copy was dropped"
+        cluster.processes[stalled].signal(signal.SIGCONT)
+        eventually(lambda: cluster_pb.READY in state() and len(stores_of(cluster.channel, "gpl")) == 1, 20, "one copy is left")
+
+
 def test_a_full_store_is_passed_over():
     """Of three stores one is too small. A document whose first store has room gets its second copy at the other large store."""
     with Cluster(kvstore=2) as cluster:
@@ -203,16 +217,17 @@ def test_a_full_store_is_passed_over():
         eventually(lambda: sum(w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY for w in cluster.workers().workers) == 3, 10,
                    "three stores are ready")
         n_added = 0
-        for seed in range(6):
+        for seed in range(8):
+            name, text = f"text-{seed}", document(3000, seed=seed + 20)
             try:
-                made, _ = add(cluster.channel, f"text-{seed}", document(3000, seed=seed + 20), replicas=2)
-            except grpc.RpcError as error:  # prefill sends the capsule to the first store, and that is the small one
+                made, _ = add(cluster.channel, name, text, replicas=2)
+            except grpc.RpcError as error:  # prefill sends the capsule to the first store: only if that is the small one
                 assert error.code() == grpc.StatusCode.FAILED_PRECONDITION and "kvstore-2" in error.details(), error
+                assert "kvstore-2" in refused([grpc.StatusCode.FAILED_PRECONDITION], add, cluster.channel, name, text)
                 continue
             n_added += 1
             assert sorted(made.stores) == ["kvstore-0", "kvstore-1"], made
         assert n_added > 0
-        print("added", n_added)
 
 
 def reused(cluster, worker):
@@ -589,7 +604,7 @@ def refuse_files(cluster, folder, whole, longer, short, text_file):
     code, out, err = sluice(cluster, "doc", "import", "there", path, "--json")  # the same document: as adding it again
     assert code == 0 and json.loads(out)["created_ms"] == before.created_ms, (out, err)
     refused_file(whole[:-1], 2, "cut short", "body", name="there")
-    code, _, err = sluice(cluster, "doc", "add", "taken", text_file, "--raw")
+    code, _, err = sluice(cluster, "doc", "add", "taken", text_file, "--recipe", "full")
     assert code == 0, err
     refused_file(whole, 1, "is taken", "by the same text, but read under", name="taken")
     of(cluster.channel, "Delete", "taken")
