@@ -15,7 +15,7 @@ static enum sl_status fail(const char *path, const char *why, struct sl_error *e
 
 enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path, struct sl_error *err) {
     struct stat found;
-    *whole = (struct sl_whole_file){.path = path};
+    *whole = (struct sl_whole_file){.path = path, .mode = 0644};
     if ((size_t)snprintf(whole->temporary, sizeof whole->temporary, "%s.XXXXXX", path) >= sizeof whole->temporary) {
         return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
     }
@@ -39,7 +39,7 @@ enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error
     int fd = fileno(whole->file);
     // For an error in the middle, errno is lost: only the stream's error flag is left.
     const char *why = ferror(whole->file) ? "writing failed; is the disk full?" : NULL;
-    if (why == NULL && (fflush(whole->file) != 0 || fchmod(fd, 0644) != 0 || fsync(fd) != 0)) {
+    if (why == NULL && (fflush(whole->file) != 0 || fchmod(fd, whole->mode) != 0 || fsync(fd) != 0)) {
         why = strerror(errno);
     }
     if (fclose(whole->file) != 0 && why == NULL) {

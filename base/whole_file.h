@@ -8,17 +8,19 @@
  *     sl_whole_file_finish(&whole, err);      or, to keep the old file, sl_whole_file_abandon(&whole);
  *
  * Design: writes a temporary file in the same folder, syncs it and renames it. All users may read it, as is usual for
- *         output files; neither mode nor links of the old file are kept.
+ *         output files, unless the caller sets another mode; neither mode nor links of the old file are kept.
  */
 #pragma once
 
 #include <limits.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "base/status.h"
 
 struct sl_whole_file {
-    FILE *file; // to write to, as a stream or by its descriptor; a stream's errors are sticky and reported at the end
+    FILE *file;  // to write to, as a stream or by its descriptor; a stream's errors are sticky and reported at the end
+    mode_t mode; // of the published file: 0644; the caller may set another one before the end
     const char *path;
     char temporary[PATH_MAX]; // in the same folder; for callers that let another process write it
 };

@@ -79,19 +79,8 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
     return status;
 }
 
-static enum sl_status open_store(struct exporting *exporting, struct sl_error *err) {
-    struct sl_coordinator *coordinator = exporting->coordinator;
+static enum sl_status open_store(struct exporting *exporting, struct sl_worker *store, struct sl_error *err) {
     struct sl_document *document = exporting->document;
-    char names[SL_MAX_HOLDERS][64];
-    struct sl_worker *store = NULL;
-    int n_stores = sl_documents_stores(coordinator->documents, document, names);
-    for (int i = 0; i < n_stores && store == NULL; i++) {
-        store = sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, names[i], NULL);
-    }
-    if (store == NULL) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no store has the capsule of %s now; see `sluice doc show`",
-                       document->name);
-    }
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
     key.model_fingerprint = document->capsule.model_fingerprint;
     key.recipe_fingerprint = document->capsule.recipe_fingerprint;
@@ -99,11 +88,8 @@ static enum sl_status open_store(struct exporting *exporting, struct sl_error *e
     key.prefix_hash.data = document->capsule.prefix_hash.bytes;
     key.prefix_hash.len = sizeof document->capsule.prefix_hash;
     int64_t deadline_ns = sl_rpc_call_deadline_ns(exporting->call), most_ns = sl_deadline_in_ms(EXPORT_MS);
-    enum sl_status status =
-        sl_rpc_stream_open(sl_worker_channel(store), &sl_method_store_read, &key.base,
-                           deadline_ns < most_ns ? deadline_ns : most_ns, exporting->call, &exporting->store, err);
-    sl_worker_unref(&store);
-    return status;
+    return sl_rpc_stream_open(sl_worker_channel(store), &sl_method_store_read, &key.base,
+                              deadline_ns < most_ns ? deadline_ns : most_ns, exporting->call, &exporting->store, err);
 }
 
 // Waits for the next piece of the store; the caller frees it.
@@ -128,6 +114,38 @@ static enum sl_status next_piece(struct exporting *exporting, Sluice__V1__Capsul
     return is_over ? sl_fail(err, SL_ERR_PEER_CORRUPT, "the store ended the capsule early") : status;
 }
 
+// Opens the capsule at one store, and receives its first piece. SL_ERR_PEER_LOST: it does not have the capsule any more.
+static enum sl_status begin_at(struct exporting *exporting, struct sl_worker *store,
+                               Sluice__V1__CapsulePiece **piece_out, struct sl_error *err) {
+    enum sl_status status = open_store(exporting, store, err);
+    status = status == SL_OK ? next_piece(exporting, piece_out, err) : status;
+    if (status != SL_OK) {
+        sl_rpc_stream_close(&exporting->store);
+    }
+    return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_LOST, "store %s does not have the capsule of %s now",
+                                                sl_worker_name(store), exporting->document->name)
+                                      : status;
+}
+
+// Tries the stores that have the capsule until one sends the first piece.
+static enum sl_status find_capsule(struct exporting *exporting, Sluice__V1__CapsulePiece **piece_out,
+                                   struct sl_error *err) {
+    struct sl_coordinator *coordinator = exporting->coordinator;
+    char names[SL_MAX_HOLDERS][64];
+    int n_stores = sl_documents_stores(coordinator->documents, exporting->document, names);
+    enum sl_status status = sl_fail(err, SL_ERR_PEER_LOST, "no store has the capsule of %s now; see `sluice doc show`",
+                                    exporting->document->name);
+    for (int i = 0; i < n_stores && status != SL_OK && !sl_rpc_call_cancelled(exporting->call); i++) {
+        struct sl_worker *store =
+            sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, names[i], NULL);
+        if (store != NULL) {
+            status = begin_at(exporting, store, piece_out, err);
+            sl_worker_unref(&store);
+        }
+    }
+    return status;
+}
+
 // Sends the capsule's header, without the key that it has in this cluster. Call it after the head.
 static enum sl_status send_header(struct exporting *exporting, const uint8_t *header, size_t n, struct sl_error *err) {
     const struct sl_document *document = exporting->document;
@@ -147,7 +165,7 @@ static enum sl_status begin_file(struct exporting *exporting, struct sl_error *e
     struct sl_capsule_info info;
     uint8_t *header = NULL;
     size_t n = 0;
-    enum sl_status status = next_piece(exporting, &piece, err);
+    enum sl_status status = find_capsule(exporting, &piece, err);
     if (status != SL_OK) {
         return status;
     }
@@ -204,7 +222,6 @@ static enum sl_status check_document(const struct exporting *exporting, struct s
 static enum sl_status send_document(struct exporting *exporting, struct sl_error *err) {
     enum sl_status status = check_document(exporting, err);
     status = status == SL_OK ? make_head(exporting, err) : status;
-    status = status == SL_OK ? open_store(exporting, err) : status;
     status = status == SL_OK ? sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err) : status;
     status = status == SL_OK ? begin_file(exporting, err) : status;
     return status == SL_OK ? send_body(exporting, err) : status;

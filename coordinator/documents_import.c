@@ -5,7 +5,8 @@
  * In order: read the file up to the capsule's body, and check it against this cluster: version, model, recipe, text and
  * tokens, and the size that this model's capsule has; enter the registry, which refuses what is too much, and tell the
  * stores the key; pass the body on; say to the store that the capsule is complete, after its digest agreed; write the
- * document to the disk. A failure removes all of it.
+ * document to the disk. A failure removes all of it. If the same document is there, the call only checks the file and
+ * returns that document.
  *
  * Trust: a client can make a file whose digests agree and whose KV is another text's. Its tenant alone asks it: the key has
  * the tenant's salt. So a file is worth as much as the client that imports it (docs/CAPSULE.md).
@@ -363,6 +364,13 @@ static enum sl_status wait_until_stored(struct importing *importing, struct sl_e
     }
 }
 
+static enum sl_status send_document(const struct importing *importing) {
+    struct sl_coordinator *coordinator = importing->coordinator;
+    struct sl_described_document described;
+    sl_documents_describe(coordinator->documents, importing->document, coordinator->model_fingerprint, &described);
+    return sl_rpc_call_send(importing->call, &described.message.base);
+}
+
 static enum sl_status keep(struct importing *importing, struct sl_error *err) {
     struct sl_coordinator *coordinator = importing->coordinator;
     char stores[SL_MAX_HOLDERS][64];
@@ -379,9 +387,19 @@ static enum sl_status keep(struct importing *importing, struct sl_error *err) {
         (void)sl_document_keeper_delete(coordinator->keeper, importing->document, &ignored); // the first error counts
         return status;
     }
-    struct sl_described_document described;
-    sl_documents_describe(coordinator->documents, importing->document, coordinator->model_fingerprint, &described);
-    return sl_rpc_call_send(importing->call, &described.message.base);
+    return send_document(importing);
+}
+
+// Keeps the document, or, as a call that adds a text does, returns the same document that is there.
+static enum sl_status keep_or_find(struct importing *importing, struct sl_error *err) {
+    struct sl_document *same = sl_documents_find_same(importing->coordinator->documents, importing->document);
+    if (same == NULL) {
+        return keep(importing, err);
+    }
+    enum sl_status status = read_rest(importing, err);
+    sl_document_unref(&importing->document);
+    importing->document = same;
+    return status == SL_OK ? send_document(importing) : status;
 }
 
 static enum sl_status take_document(struct importing *importing, struct sl_error *err) {
@@ -393,7 +411,7 @@ static enum sl_status take_document(struct importing *importing, struct sl_error
     status = status == SL_OK ? plan(importing, err) : status;
     status = status == SL_OK ? check_capsule(importing, err) : status;
     status = status == SL_OK ? announce(importing, err) : status;
-    return status == SL_OK ? keep(importing, err) : status;
+    return status == SL_OK ? keep_or_find(importing, err) : status;
 }
 
 enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,

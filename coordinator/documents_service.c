@@ -127,6 +127,19 @@ static enum sl_status too_few_stores(int replicas, int n_stores, struct sl_error
                    n_stores);
 }
 
+// Plans the stores after the first, in their order; a store without room is passed over. Fails if too few are left.
+static enum sl_status plan_others(struct sl_documents *documents, struct sl_document *document,
+                                  const struct sl_ranked_store *stores, int n_stores, struct sl_error *err) {
+    int n_planned = 1;
+    enum sl_status status = SL_OK;
+    for (int i = 1; i < n_stores && n_planned < document->replicas; i++) {
+        enum sl_status one = sl_documents_plan_store(documents, document, stores[i].name, stores[i].arena_bytes, err);
+        n_planned += one == SL_OK;
+        status = one != SL_OK ? one : status;
+    }
+    return n_planned >= document->replicas ? SL_OK : status;
+}
+
 // Enters the document, if its stores have room for it, and tells the stores.
 static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_store *stores, int n_stores,
                                struct sl_error *err) {
@@ -144,9 +157,7 @@ static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_sto
     if (status != SL_OK) {
         return status;
     }
-    for (int i = 1; i < n && status == SL_OK; i++) {
-        status = sl_documents_plan_store(coordinator->documents, document, stores[i].name, stores[i].arena_bytes, err);
-    }
+    status = plan_others(coordinator->documents, document, stores, n_stores, err);
     bool told = false;
     for (int i = 0; i < TELLINGS && status == SL_OK && !told; i++) {
         sl_document_keeper_tell(coordinator->keeper);

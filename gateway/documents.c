@@ -188,7 +188,8 @@ static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddD
     if (status != SL_OK) {
         return refuse(status, &err, refusal);
     }
-    sl_intake_reconcile(intake, document->n_tokens);
+    // A document that is there already costs no reading.
+    sl_intake_reconcile(intake, watching.has_job ? document->n_tokens : 0);
     *json_out = print(describe(document));
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_OK;

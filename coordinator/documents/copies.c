@@ -48,6 +48,7 @@ struct copy {
     struct sl_worker *source, *target; // a reference each
     Sluice__V1__LookupReply *found;    // the source's pin
     Sluice__V1__Grant *grant;          // of the target's memory
+    bool was_there;                    // the target has the capsule, or is receiving it
 };
 
 static struct sl_worker *find_store(const struct copy *copy, const char *name) {
@@ -184,7 +185,8 @@ static enum sl_status transfer(struct copy *copy, struct sl_error *err) {
             release(copy->target, copy->grant->lease_id);
         }
     }
-    return status == SL_ERR_EXISTS ? SL_OK : status; // the keeper finds it there
+    copy->was_there = status == SL_ERR_EXISTS; // the keeper finds it there
+    return copy->was_there ? SL_OK : status;
 }
 
 static void cleanup(struct copy *copy) {
@@ -205,7 +207,9 @@ static void copy_one(struct sl_document_copies *copies, const struct sl_document
     enum sl_status status = transfer(&copy, &err);
     const char *source = copy.source != NULL ? sl_worker_name(copy.source) : "",
                *target = copy.target != NULL ? sl_worker_name(copy.target) : "";
-    if (status == SL_OK) {
+    if (status == SL_OK && copy.was_there) {
+        sl_log_debug("documents", "%s is already at %s, or another copy is on its way", document->name, target);
+    } else if (status == SL_OK) {
         sl_log_info("documents", "%s was copied from %s to %s", document->name, source, target);
     } else if (status != SL_ERR_CANCELLED) {
         sl_log_warn("documents", "%s was not copied%s%s%s%s: %s", document->name, source[0] ? " from " : "", source,
@@ -216,16 +220,25 @@ static void copy_one(struct sl_document_copies *copies, const struct sl_document
 
 // ---- too many copies ------------------------------------------------------------------------------------------------
 
-static void drop_one(struct sl_document_copies *copies, struct sl_document *document) {
+// Finds the last store in the order that has the document, if it is one too many. Stores that drain or do not answer have
+// no place in the order: their copies may be lost soon, so they do not count. NULL: there is none.
+static struct sl_worker *find_excess(struct sl_document_copies *copies, const struct sl_document *document) {
     char holders[SL_MAX_HOLDERS][64];
-    int n_holders = sl_documents_stores(copies->documents, document, holders);
-    int i = sl_stores_rank(copies->registry, document->first_key, copies->stores) - 1;
-    while (i >= 0 && !is_among(holders, n_holders, copies->stores[i].name)) {
-        i--;
+    int n_holders = sl_documents_stores(copies->documents, document, holders), n_good = 0, last = 0;
+    int n_stores = sl_stores_rank(copies->registry, document->first_key, copies->stores);
+    for (int i = 0; i < n_stores; i++) {
+        if (is_among(holders, n_holders, copies->stores[i].name)) {
+            last = i;
+            n_good++;
+        }
     }
-    struct sl_worker *store =
-        i >= 0 ? sl_registry_find(copies->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, copies->stores[i].name, NULL)
+    return n_good > sl_documents_replicas(copies->documents, document)
+               ? sl_registry_find(copies->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, copies->stores[last].name, NULL)
                : NULL;
+}
+
+static void drop_one(struct sl_document_copies *copies, struct sl_document *document) {
+    struct sl_worker *store = find_excess(copies, document);
     if (store == NULL) {
         return;
     }

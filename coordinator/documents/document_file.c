@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/hash.h"
@@ -78,11 +77,9 @@ enum sl_status sl_document_file_write(const char *folder, const struct sl_docume
         status = sl_whole_file_open(whole, path, err);
     }
     if (status == SL_OK) {
+        whole->mode = 0600;                     // the folder is closed to others anyway
         (void)fwrite(bytes, n, 1, whole->file); // the stream keeps its error for the end
         status = sl_whole_file_finish(whole, err);
-    }
-    if (status == SL_OK && chmod(path, 0600) != 0) { // the folder is closed to others anyway
-        status = sl_fail(err, SL_ERR_IO, "%s: its mode cannot be set: %s", path, strerror(errno));
     }
     free(whole);
     free(bytes);

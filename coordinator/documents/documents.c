@@ -17,8 +17,9 @@
 #define MAX_DOUBLINGS 10 // of the wait before a text is read again: up to 3 hours
 
 struct sl_documents {
-    char *folder; // owned; NULL: none
-    pthread_mutex_t mutex;
+    char *folder;                   // owned; NULL: none
+    pthread_mutex_t files;          // of the folder; taken before the list's mutex, and never while that is held
+    pthread_mutex_t mutex;          // of the list; held briefly, because every request takes it
     struct sl_document_quota quota; // its list under the mutex; one reference each
 };
 
@@ -93,6 +94,7 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
     }
     documents->quota.max_documents = config->max_documents;
     documents->quota.max_bytes = config->max_bytes;
+    pthread_mutex_init(&documents->files, NULL);
     pthread_mutex_init(&documents->mutex, NULL);
     enum sl_status status = SL_OK;
     if (config->folder[0] != '\0') {
@@ -123,6 +125,7 @@ void sl_documents_destroy(struct sl_documents **documents_inout) {
         sl_document_unref(&document);
     }
     pthread_mutex_destroy(&documents->mutex);
+    pthread_mutex_destroy(&documents->files);
     free(documents->folder);
     free(documents);
     *documents_inout = NULL;
@@ -224,6 +227,7 @@ enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl
 }
 
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err) {
+    pthread_mutex_lock(&documents->files);
     pthread_mutex_lock(&documents->mutex);
     struct sl_document copy = *document; // reports of stores may change it meanwhile
     pthread_mutex_unlock(&documents->mutex);
@@ -238,12 +242,14 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
         }
         pthread_mutex_unlock(&documents->mutex);
     }
+    pthread_mutex_unlock(&documents->files);
     return status;
 }
 
-// Call with the lock held. The file is written under it too: it must not come back after a removal.
-static enum sl_status pin(struct sl_documents *documents, struct sl_document *document,
-                          const struct sl_document_pin *pin, struct sl_error *err) {
+// Call with the lock held. Checks a change, and makes the document with it, whose bytes count from now on.
+static enum sl_status begin_pin(struct sl_documents *documents, struct sl_document *document,
+                                const struct sl_document_pin *pin, struct sl_document *changed_out,
+                                struct sl_error *err) {
     if (*find(documents, document->tenant, document->name) != document) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
     }
@@ -253,49 +259,68 @@ static enum sl_status pin(struct sl_documents *documents, struct sl_document *do
     enum sl_status status = pin->replicas > document->replicas
                                 ? sl_document_quota_check_bytes(&documents->quota, document, pin->replicas, err)
                                 : SL_OK;
-    struct sl_document changed = *document;
-    changed.replicas = pin->replicas > 0 ? pin->replicas : document->replicas;
-    changed.expires_ms = pin->sets_time ? pin->expires_ms : document->expires_ms;
-    if (status == SL_OK && documents->folder != NULL) {
-        status = sl_document_file_write(documents->folder, &changed, err);
-    }
-    if (status == SL_OK) {
-        document->replicas = changed.replicas;
-        document->expires_ms = changed.expires_ms;
-        document->copy_ns = 0;
-        document->n_copies = 0;
+    *changed_out = *document;
+    changed_out->replicas = pin->replicas > 0 ? pin->replicas : document->replicas;
+    changed_out->expires_ms = pin->sets_time ? pin->expires_ms : document->expires_ms;
+    if (status == SL_OK && changed_out->replicas > document->replicas) {
+        document->replicas = changed_out->replicas; // before the file: another document must not take the quota
     }
     return status;
+}
+
+// Call with the lock held.
+static void end_pin(struct sl_document *document, const struct sl_document *changed) {
+    document->replicas = changed->replicas;
+    document->expires_ms = changed->expires_ms;
+    document->copy_ns = 0;
+    document->n_copies = 0;
 }
 
 enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_document *document,
                                 const struct sl_document_pin *change, struct sl_error *err) {
+    struct sl_document changed;
+    pthread_mutex_lock(&documents->files); // so that the file does not come back after a removal
     pthread_mutex_lock(&documents->mutex);
-    enum sl_status status = pin(documents, document, change, err);
+    int replicas = document->replicas;
+    enum sl_status status = begin_pin(documents, document, change, &changed, err);
     pthread_mutex_unlock(&documents->mutex);
+    bool has_begun = status == SL_OK;
+    if (has_begun && documents->folder != NULL) {
+        status = sl_document_file_write(documents->folder, &changed, err);
+    }
+    pthread_mutex_lock(&documents->mutex);
+    if (status == SL_OK) {
+        end_pin(document, &changed);
+    } else if (has_begun) {
+        document->replicas = replicas;
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    pthread_mutex_unlock(&documents->files);
     return status;
 }
 
 enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err) {
+    pthread_mutex_lock(&documents->files); // no other call removes it meanwhile
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document **at = find(documents, document->tenant, document->name), *found = *at;
-    enum sl_status status =
-        found == document ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
+    bool found = *find(documents, document->tenant, document->name) == document, reading = document->reading;
+    pthread_mutex_unlock(&documents->mutex);
+    enum sl_status status = found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
     if (status == SL_OK && documents->folder != NULL) {
         status = sl_document_file_remove(documents->folder, document, err);
-        if (status != SL_OK && document->reading) { // its call has failed, so it leaves the list in any case
+        if (status != SL_OK && reading) { // its call has failed, so it leaves the list in any case
             sl_log_warn("documents", "%s was not added, but its file may stay: %s", document->name, err->text);
             status = SL_OK;
         }
     }
     if (status == SL_OK) {
-        *at = found->next;
+        pthread_mutex_lock(&documents->mutex);
+        *find(documents, document->tenant, document->name) = document->next;
         documents->quota.n_documents--;
+        pthread_mutex_unlock(&documents->mutex);
+        struct sl_document *listed = document; // the list's reference
+        sl_document_unref(&listed);
     }
-    pthread_mutex_unlock(&documents->mutex);
-    if (status == SL_OK) {
-        sl_document_unref(&found);
-    }
+    pthread_mutex_unlock(&documents->files);
     return status;
 }
 
@@ -311,6 +336,9 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
         if (holder != NULL) {
             holder->has = true;
             holder->on_disk = on_disk;
+        }
+        if (document->n_again > 0) {
+            document->again_ns = 0; // it is far ahead, and would delay further copies; the grace after a loss is not
         }
         document->n_again = 0;
         document->capsule_bytes = capsule_bytes;
@@ -470,6 +498,13 @@ void sl_documents_describe(struct sl_documents *documents, const struct sl_docum
     sl_document_describe(document, described_out);
     pthread_mutex_unlock(&documents->mutex);
     described_out->message.other_model = document->model_fingerprint != model_fingerprint;
+}
+
+int sl_documents_replicas(struct sl_documents *documents, const struct sl_document *document) {
+    pthread_mutex_lock(&documents->mutex);
+    int replicas = document->replicas;
+    pthread_mutex_unlock(&documents->mutex);
+    return replicas;
 }
 
 int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,

@@ -7,7 +7,7 @@
  *         documents end with the process.
  *         The key of a capsule depends on the tenant's salt. A document of another secret (--salt-file) gets a key that no
  *         store has, so that nothing says that it is stored.
- * Threads: any; one lock. Only finish, pin and remove write to the disk, finish without the lock.
+ * Threads: any. Only finish, pin and remove write to the disk, one at a time; the other functions do not wait for it.
  */
 #pragma once
 
@@ -106,6 +106,8 @@ bool sl_documents_are_told(struct sl_documents *documents, const struct sl_docum
 // Writes the names of the stores that have the document's capsule; returns how many.
 int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,
                         char stores_out[SL_MAX_HOLDERS][64]);
+// Returns the number of stores that should have the document's capsule.
+int sl_documents_replicas(struct sl_documents *documents, const struct sl_document *document);
 // Describes a document for a cluster with this model.
 void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
                            uint64_t model_fingerprint, struct sl_described_document *described_out);

@@ -26,19 +26,19 @@
 #include <stdint.h>
 
 #include "base/hash_table.h"
+#include "base/job_id.h"
 #include "base/lease_id.h"
 #include "base/salted_hash.h"
 #include "base/status.h"
 #include "base/trace.h"
-#include "engine/compress/recipe/recipe.h"
-#include "base/job_id.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/workers/admit.h"
+#include "engine/compress/recipe/recipe.h"
 #include "engine/job/error_statistics.h"
 #include "engine/job/slot_statistics.h"
 #include "engine/sampling/sampler.h"
-#include "proto/sluice/v1/inference.pb-c.h"
 #include "net/trust/identity.h"
+#include "proto/sluice/v1/inference.pb-c.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256
@@ -80,9 +80,9 @@ struct sl_job_turn {
     uint64_t n_ended; // conversations, when the turn began
 };
 
-// A checked request (request.c). Constant from then on.
 #define SL_JOB_DOCUMENT_BYTES 65 // the longest name of a document
 
+// A checked request (request.c). Constant from then on.
 struct sl_job_spec {
     int32_t *tokens; // the prompt; owned
     int64_t n_tokens;

@@ -275,13 +275,26 @@ static void forget(struct sl_capsule_cache *capsule_cache, struct sl_stored *sto
     }
 }
 
-// Call with the lock held, before `stored` takes over this prefix. Drops a checkpoint whose longest prefix it is.
+// Returns the tokens of the longest prefix that two capsules of one prompt, the first of them the shorter, have as keys.
+static int64_t longest_common(const struct sl_stored *shorter, const struct sl_stored *longer) {
+    int64_t a = shorter->keys.stride, b = longer->keys.stride, longest = (int64_t)shorter->keys.n_hashes * a;
+    while (b > 0) { // a becomes the greatest common divisor
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    int64_t multiple = a > 0 ? shorter->keys.stride / a * longer->keys.stride : 0;
+    return multiple > 0 ? longest / multiple * multiple : longest;
+}
+
+// Call with the lock held, before `stored` takes over this prefix. Drops a checkpoint if it is the longest of its prefixes
+// that `stored` has: keys of long prompts lie further apart, in a longer capsule at other places.
 static void drop_checkpoint(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefix,
                             const struct sl_stored *stored) {
     struct node *node = node_of(*find(capsule_cache, &prefix->id));
     struct sl_stored *there = node ? node->stored : NULL;
     if (there && there != stored && there->keys.is_checkpoint && there->n_tokens <= stored->n_tokens &&
-        prefix->n_tokens == (int64_t)there->keys.n_hashes * there->keys.stride) {
+        prefix->n_tokens >= longest_common(there, stored)) {
         forget(capsule_cache, there);
     }
 }

@@ -6,7 +6,7 @@
  *         prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but
  *         a capsule that is exactly that prefix is preferred to both. Least recently used capsules are evicted first.
  *         Pinned ones stay, and those unpinned within the last keep_ms stay unless the caller passes INT64_MAX.
- *         A checkpoint goes when a longer capsule takes over the longest of its prefixes.
+ *         A checkpoint goes when a longer capsule takes over the longest prefix that both have as a key.
  *         Bounded: at most SL_CAPSULE_CACHE_MAX_PREFIXES index entries a capsule. Headers and keys, which lie outside
  *         the arena, take at most a 16th of its size (16 MiB at least): beyond that the least recently used capsules
  *         are evicted as well.

@@ -22,7 +22,7 @@ import urllib.request
 from bend import Bend
 from harness import (BIN, MODEL, ROOT, Cluster, State, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference,
                      question, refused, request, run_tests, store_stats, stub, tokens)
-from test_gateway import Gateway, chatting_model
+from test_gateway import Gateway, chatting_model, key_line
 from test_restart import Restarting
 import grpc
 
@@ -180,6 +180,9 @@ def test_replicas_outlive_the_loss_of_a_store():
         spare = ({"kvstore-0", "kvstore-1", "kvstore-2"} - {lost, kept}).pop()
         before, listed = cluster.answer(asking("gpl"))[1], n_jobs(cluster)
         cluster.kill(lost)
+        with tempfile.TemporaryDirectory() as folder:  # the other store sends it, before the loss is noticed
+            code, _, err = sluice(cluster, "doc", "export", "gpl", os.path.join(folder, "gpl.doc"))
+            assert code == 0, err
         eventually(lambda: stores_of(cluster.channel, "gpl") == [kept], 15, "the loss is noticed")
         finished, events = cluster.answer(asking("gpl"))
         assert finished.statistics.n_reused_tokens >= made.n_tokens - 64 and tokens(events) == tokens(before), finished.statistics
@@ -191,6 +194,40 @@ def test_replicas_outlive_the_loss_of_a_store():
         of(cluster.channel, "Delete", "gpl")
         eventually(lambda: all(store_stats(w.info.rpc_address).forgotten >= 1 for w in cluster.workers().workers
                                if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY), 10, "both stores forgot it")
+
+
+def test_the_only_good_copy_is_not_dropped():
+    """A store that does not answer still has its copy, but that may be lost soon: the other store's copy stays."""
+    with Cluster(kvstore=2) as cluster:
+        stalled, kept = add(cluster.channel, "gpl", replicas=2)[0].stores
+        state = lambda: [w.state for w in cluster.workers().workers if w.info.name == stalled]
+        cluster.processes[stalled].signal(signal.SIGSTOP)
+        eventually(lambda: state() != [cluster_pb.READY], 15, "the coordinator notices that the store stalls")
+        assert pin(cluster.channel, "gpl", replicas=1).replicas == 1
+        time.sleep(1)
+        assert kept in stores_of(cluster.channel, "gpl"), "the only good copy was dropped"
+        cluster.processes[stalled].signal(signal.SIGCONT)
+        eventually(lambda: cluster_pb.READY in state() and len(stores_of(cluster.channel, "gpl")) == 1, 20, "one copy is left")
+
+
+def test_a_full_store_is_passed_over():
+    """Of three stores one is too small. A document whose first store has room gets its second copy at the other large store."""
+    with Cluster(kvstore=2) as cluster:
+        cluster.start_worker("kvstore-2", ["--arena", "1M"])
+        eventually(lambda: sum(w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY for w in cluster.workers().workers) == 3, 10,
+                   "three stores are ready")
+        n_added = 0
+        for seed in range(8):
+            name, text = f"text-{seed}", document(3000, seed=seed + 20)
+            try:
+                made, _ = add(cluster.channel, name, text, replicas=2)
+            except grpc.RpcError as error:  # prefill sends the capsule to the first store: only if that is the small one
+                assert error.code() == grpc.StatusCode.FAILED_PRECONDITION and "kvstore-2" in error.details(), error
+                assert "kvstore-2" in refused([grpc.StatusCode.FAILED_PRECONDITION], add, cluster.channel, name, text)
+                continue
+            n_added += 1
+            assert sorted(made.stores) == ["kvstore-0", "kvstore-1"], made
+        assert n_added > 0
 
 
 def reused(cluster, worker):
@@ -561,7 +598,16 @@ def refuse_files(cluster, folder, whole, longer, short, text_file):
     refused_file(signed(whole, 16, b"\1" * 8), 1, "another model", "0101010101010101")
     refused_file(signed(whole, 96, b"\1" * 32), 1, "tokenizer")
     refused_file(with_capsule_of(whole, longer), 1, "is not the one of this text")
-    refused_file(whole, 1, "is taken", name="there")
+    before = of(cluster.channel, "Get", "there")
+    with open(path, "wb") as file:
+        file.write(whole)
+    code, out, err = sluice(cluster, "doc", "import", "there", path, "--json")  # the same document: as adding it again
+    assert code == 0 and json.loads(out)["created_ms"] == before.created_ms, (out, err)
+    refused_file(whole[:-1], 2, "cut short", "body", name="there")
+    code, _, err = sluice(cluster, "doc", "add", "taken", text_file, "--recipe", "full")
+    assert code == 0, err
+    refused_file(whole, 1, "is taken", "by the same text, but read under", name="taken")
+    of(cluster.channel, "Delete", "taken")
     refused_file(whole, 2, "0x2f", name="a/b")
     code, _, err = sluice(cluster, "doc", "import", "bad", os.path.join(folder, "none"))
     assert code == 2 and "No such file" in err, (code, err)
@@ -773,6 +819,18 @@ def delete(gateway, path):
         connection.request("DELETE", path)
         reply = connection.getresponse()
         return reply.status, json.loads(reply.read())
+
+
+def test_adding_what_is_there_costs_no_tokens():
+    with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w", encoding="utf-8") as file:
+            file.write(key_line("sk", "a", "tokens=1"))
+        made, _ = add(cluster.channel, "gpl")
+        with Gateway(cluster, "--keys", keys) as gateway:
+            for _ in range(2):  # a minute has one token: after the first prompt that is read, a second one is refused
+                status, again = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT}, "sk")
+                assert status == 200 and again["created"] == made.created_ms // 1000, (status, again)
 
 
 def test_http_and_chats():

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -165,6 +166,7 @@ static enum sl_status choose(enum sl_doc_format format, const char *name, const 
 
 struct files {
     int in, out, err, failure;
+    rlim_t in_bytes;
 };
 
 static void limit(int resource, rlim_t at_most) {
@@ -182,7 +184,7 @@ static void become(const struct program *program, const char *path, const struct
     limit(RLIMIT_CPU, (rlim_t)(timeout_ms / 1000 + 1));
     limit(RLIMIT_DATA, MAX_DATA_BYTES);
     limit(RLIMIT_CORE, 0);
-    limit(RLIMIT_FSIZE, SL_DOC_TEXT_BYTES + 1);
+    limit(RLIMIT_FSIZE, files->in_bytes + SL_DOC_TEXT_BYTES + 1); // some programs copy their input into a file
     signal(SIGXFSZ, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && setenv("LC_ALL", "C.UTF-8", 1) == 0 &&
@@ -203,6 +205,7 @@ static enum sl_status start(const struct program *program, const char *path, str
         return sl_fail(err, SL_ERR_EXHAUSTED, "%s: pipe: %s", program->name, strerror(errno));
     }
     files->failure = fds[1];
+    signal(SIGCHLD, SIG_DFL); // where the caller ignores it, the kernel would take the program's exit status away
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         become(program, path, files, timeout_ms, parent);
@@ -291,9 +294,13 @@ enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum s
     if (status != SL_OK) {
         return status;
     }
+    struct stat found;
     struct files files = {
         .in = fd, .out = memfd_create("text", MFD_CLOEXEC), .err = memfd_create("errors", MFD_CLOEXEC)};
     FILE *file = files.out >= 0 ? fdopen(files.out, "rb") : NULL;
+    if (fstat(fd, &found) == 0) {
+        files.in_bytes = (rlim_t)found.st_size;
+    }
     if (!file || files.err < 0 || lseek(fd, 0, SEEK_SET) != 0) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its text: %s", name, strerror(errno));
     } else {

@@ -145,15 +145,13 @@ static int export_to(const struct export_config *config, struct transfer *transf
         sl_whole_file_abandon(whole);
     } else {
         transfer->file = whole->file;
+        whole->mode = 0600; // it has the text, or its KV
         status = receive_file(transfer, client, name, config->no_text, sl_deadline_in_ms(config->deadline_ms), &err);
         sl_tool_disconnect(&client);
         if (status == SL_OK) {
             status = sl_whole_file_finish(whole, &err);
         } else {
             sl_whole_file_abandon(whole);
-        }
-        if (status == SL_OK && chmod(transfer->path, 0600) != 0) { // it has the text, or its KV
-            status = sl_fail(&err, SL_ERR_IO, "%s: its mode cannot be set: %s", transfer->path, strerror(errno));
         }
         if (status == SL_OK) {
             print_exported(transfer, name, config->tool.json);

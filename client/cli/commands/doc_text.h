@@ -34,24 +34,24 @@ enum sl_status sl_doc_text_read(const struct sl_doc_source *source, char **text_
 
 // ---- its parts ------------------------------------------------------------------------------------------------------
 
-// Formats, recognized by content. Each is a bit, because a program may read several.
+// Formats, recognized by content.
 enum sl_doc_format {
-    SL_DOC_PLAIN = 0,
-    SL_DOC_PDF = 1,
-    SL_DOC_HTML = 2,
-    SL_DOC_DOCX = 4,
-    SL_DOC_ODT = 8,
-    SL_DOC_EPUB = 16,
-    SL_DOC_RTF = 32,
-    SL_DOC_OFFICE = 64, // spreadsheets, slides, and formats before 2007
+    SL_DOC_PLAIN,
+    SL_DOC_PDF,
+    SL_DOC_HTML,
+    SL_DOC_DOCX,
+    SL_DOC_ODT,
+    SL_DOC_EPUB,
+    SL_DOC_RTF,
+    SL_DOC_OFFICE, // spreadsheets, slides, and formats before 2007
 };
 
 // Recognizes the format of a file that can be read at any offset.
 enum sl_doc_format sl_doc_format_of(int fd);
 
 /*
- * Has an installed program extract the text of fd, from offset 0. *file_out gets the text from its beginning, and may be
- * larger than SL_DOC_TEXT_BYTES by one byte; the caller closes it. `name` is for messages.
+ * Has an installed program extract the text of fd, from offset 0. *file_out gets the text, of at most
+ * SL_DOC_TEXT_BYTES, from its beginning; the caller closes it. `name` is for messages.
  */
 enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum sl_doc_format format, const char *name,
                               FILE **file_out, struct sl_error *err);

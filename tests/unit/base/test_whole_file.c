@@ -82,6 +82,19 @@ static void test_whole_file_can_be_read_by_everybody(void **state) {
     unlink(path);
 }
 
+static void test_whole_file_has_the_callers_mode(void **state) {
+    (void)state;
+    struct sl_whole_file whole;
+    struct stat found;
+    assert_int_equal(sl_whole_file_open(&whole, path, NULL), SL_OK);
+    whole.mode = 0600;
+    fputs("x", whole.file);
+    assert_int_equal(sl_whole_file_finish(&whole, NULL), SL_OK);
+    assert_int_equal(stat(path, &found), 0);
+    assert_int_equal(found.st_mode & 0777, 0600);
+    unlink(path);
+}
+
 static void test_whole_file_that_is_abandoned_leaves_the_old_one(void **state) {
     (void)state;
     struct sl_whole_file whole;
@@ -145,6 +158,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole_file_takes_the_name_at_the_end),
         cmocka_unit_test(test_whole_file_can_be_read_by_everybody),
+        cmocka_unit_test(test_whole_file_has_the_callers_mode),
         cmocka_unit_test(test_whole_file_that_is_abandoned_leaves_the_old_one),
         cmocka_unit_test(test_whole_file_on_a_full_disk_leaves_the_old_one),
         cmocka_unit_test(test_whole_file_that_cannot_be_made_is_named_at_once),

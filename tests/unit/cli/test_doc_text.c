@@ -10,6 +10,7 @@
 
 #include <ftw.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +192,30 @@ static void test_doc_text_program_gets_standard_input_and_no_name(void **state) 
     assert_read("page", "lynx -dump\n");
 }
 
+static void test_doc_text_program_may_copy_its_input_into_a_file(void **state) {
+    (void)state;
+    char *large = malloc(3 * SL_DOC_TEXT_BYTES);
+    assert_non_null(large);
+    memset(large, 'a', 3 * SL_DOC_TEXT_BYTES);
+    memcpy(large, "%PDF-1.4 x", 10);
+    write_file("scan.pdf", large, 3 * SL_DOC_TEXT_BYTES);
+    free(large);
+    write_script("pdftotext", "/bin/cat > copy && echo text");
+    assert_read("scan.pdf", "text\n");
+    struct stat copied;
+    assert_int_equal(stat("copy", &copied), 0);
+    assert_int_equal(copied.st_size, 3 * SL_DOC_TEXT_BYTES);
+}
+
+static void test_doc_text_where_the_caller_ignores_its_children(void **state) {
+    (void)state;
+    write_file("a.pdf", "%PDF-1.4 x", 10);
+    write_script("pdftotext", "exit 3");
+    signal(SIGCHLD, SIG_IGN);
+    assert_refused("a.pdf", SL_ERR_IO, "pdftotext exited with code 3");
+    signal(SIGCHLD, SIG_DFL);
+}
+
 static void test_doc_text_failures_of_a_program(void **state) {
     (void)state;
     write_file("a.pdf", "%PDF-1.4 x", 10);
@@ -351,6 +376,8 @@ int main(void) {
         cmocka_unit_test(test_doc_text_plain),
         cmocka_unit_test(test_doc_text_names_the_missing_package),
         cmocka_unit_test(test_doc_text_program_gets_standard_input_and_no_name),
+        cmocka_unit_test(test_doc_text_program_may_copy_its_input_into_a_file),
+        cmocka_unit_test(test_doc_text_where_the_caller_ignores_its_children),
         cmocka_unit_test(test_doc_text_failures_of_a_program),
         cmocka_unit_test(test_doc_text_folder),
         cmocka_unit_test(test_doc_text_installed_programs),

@@ -329,13 +329,53 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
         soon_ns += wait * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
         assert_null(sl_documents_lost(documents, 11, soon_ns - 1));
     }
+    document->replicas = 2;
     sl_documents_found(documents, document, "kvstore-1", 300, false);
     assert_null(sl_documents_lost(documents, 11, INT64_MAX));
+    assert_true(is_found(sl_documents_short(documents, sl_now_ns()), document)); // at once, not at the next reading
+    assert_int_equal(sl_documents_replicas(documents, document), 2);
     // Another store has documents of its own by now, and room for those that it has.
     struct sl_document *other = make("acme", "abd", 210);
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-2", ARENA, &err), SL_OK);
     sl_document_unref(&other);
+    sl_document_unref(&document);
+    sl_documents_destroy(&documents);
+}
+
+// The registry that fsync() below asks while a file is being written; NULL: none.
+static struct sl_documents *asked;
+static int n_asked;
+
+int fsync(int fd) { // in place of libc's: a request of another document arrives meanwhile
+    (void)fd;
+    if (asked != NULL) {
+        n_asked += sl_documents_text_bytes(asked, "acme", "gpl") == strlen("what is said");
+    }
+    return 0;
+}
+
+static void test_documents_requests_do_not_wait_for_the_disk(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(true, 4, 1000);
+    struct sl_document *document = NULL;
+    const struct sl_document_pin longer = {true, 5000, 2}, back = {.replicas = 1};
+    alarm(60); // a lock that is held here would be waited for forever
+    asked = documents;
+    assert_int_equal(add(documents, "acme", "gpl", 300, &err), SL_OK);
+    assert_int_equal(sl_documents_find(documents, "acme", "gpl", &document, &err), SL_OK);
+    int n_finish = n_asked;
+    assert_true(n_finish > 0);
+    assert_int_equal(sl_documents_pin(documents, document, &longer, &err), SL_OK);
+    assert_int_equal(sl_documents_pin(documents, document, &back, &err), SL_OK);
+    assert_true(n_asked >= n_finish + 2);
+    assert_int_equal(sl_documents_replicas(documents, document), 1);
+    assert_int_equal(document->expires_ms, 5000);
+    asked = NULL;
+    alarm(0);
+    assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
+    assert_int_equal(count(documents, NULL), 0);
     sl_document_unref(&document);
     sl_documents_destroy(&documents);
 }
@@ -477,6 +517,7 @@ int main(void) {
         cmocka_unit_test(test_documents_end_at_their_time_and_share_capsules),
         cmocka_unit_test(test_documents_that_are_lost_are_read_again_ever_later),
         cmocka_unit_test_setup_teardown(test_documents_pinned_later_obey_the_quota, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_documents_requests_do_not_wait_for_the_disk, setup, teardown),
         cmocka_unit_test(test_documents_of_all_tenants_are_limited),
         cmocka_unit_test_setup_teardown(test_documents_a_failed_one_leaves_the_list, setup, teardown),
         cmocka_unit_test_setup_teardown(test_documents_survive_the_process, setup, teardown),

@@ -14,6 +14,7 @@ struct fixture {
     void *memory;
     struct sl_arena *arena;
     struct sl_capsule_cache *capsule_cache;
+    int64_t stride_blocks; // from one key of a capsule to the next
 };
 
 static int setup(void **state) {
@@ -22,6 +23,7 @@ static int setup(void **state) {
     assert_non_null(fixture->memory);
     assert_int_equal(sl_arena_create(fixture->memory, ARENA_BYTES, &fixture->arena, NULL), SL_OK);
     assert_int_equal(sl_capsule_cache_create(fixture->arena, 0, &fixture->capsule_cache, NULL), SL_OK);
+    fixture->stride_blocks = 1;
     *state = fixture;
     return 0;
 }
@@ -56,7 +58,12 @@ static enum sl_status put_as(struct fixture *fixture, const int32_t *tokens, int
     assert_non_null(capsule.body);
     struct sl_hash128 hashes[N_TOKENS / SL_PREFIX_BLOCK];
     int64_t n_hashes = sl_prefix_keys(&salt, tokens, n_tokens, hashes, N_TOKENS / SL_PREFIX_BLOCK);
-    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, SL_PREFIX_BLOCK, is_checkpoint};
+    n_hashes /= fixture->stride_blocks; // fewer keys, as of a long prompt
+    for (int64_t i = 0; i < n_hashes; i++) {
+        hashes[i] = hashes[(i + 1) * fixture->stride_blocks - 1];
+    }
+    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, fixture->stride_blocks * SL_PREFIX_BLOCK,
+                                   is_checkpoint};
     enum sl_status status = sl_capsule_cache_put(fixture->capsule_cache, &keys, &capsule, NULL);
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, fixture->arena);
@@ -129,6 +136,21 @@ static void test_capsule_cache_a_longer_capsule_replaces_a_checkpoint(void **sta
     struct sl_stored *stored = pin_prefix(fixture, tokens, last, &covered);
     assert_int_equal(stored->n_tokens, N_TOKENS);
     sl_capsule_cache_unpin(fixture->capsule_cache, stored);
+}
+
+static void test_capsule_cache_a_checkpoint_with_other_strides_is_replaced(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[N_TOKENS], others[N_TOKENS];
+    struct sl_capsule_id checkpoint = {11, 22, {{1}}}, whole, other;
+    make_tokens(1, N_TOKENS, tokens);
+    make_tokens(2, SL_PREFIX_BLOCK, others);
+    // Keys of the checkpoint: blocks 1, 2 and 3. Another prompt that shares the first of them leaves it there.
+    assert_int_equal(put_as(fixture, tokens, 3 * SL_PREFIX_BLOCK + 1, false, true, &checkpoint), SL_OK);
+    assert_int_equal(put(fixture, others, false, &other), SL_OK);
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &checkpoint));
+    fixture->stride_blocks = 2; // keys of the finished capsule: blocks 2 and 4
+    assert_int_equal(put(fixture, tokens, false, &whole), SL_OK);
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &checkpoint));
 }
 
 static void test_capsule_cache_an_evicting_capsule_is_found_only_whole(void **state) {
@@ -341,6 +363,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_capsule_cache_finds_every_block_of_a_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_a_longer_capsule_replaces_a_checkpoint, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_capsule_cache_a_checkpoint_with_other_strides_is_replaced, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_an_evicting_capsule_is_found_only_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(test_capsule_cache_evicts_the_least_recently_used_and_never_a_pinned_one, setup,
                                         teardown),
