@@ -64,7 +64,10 @@ static bool wait_for_memory(const struct beginning *b, int64_t until_ns) {
     return true;
 }
 
-// Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does.
+/*
+ * Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does. Rejects a checkpoint of a
+ * quantized recipe: this worker would quantize all of its pages into new ones, which nothing has promised.
+ */
 static enum sl_status receive(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
     struct sl_decode *decode = b->decode;
     int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
@@ -74,6 +77,11 @@ static enum sl_status receive(struct beginning *b, struct sl_session **session_o
     } while (status == SL_ERR_EXHAUSTED &&
              ((sl_decode_drop_helps(decode, b->match.capsule_bytes) && sl_kept_drop_oldest(&decode->kept)) ||
               wait_for_memory(b, until_ns)));
+    if (status == SL_OK && !sl_session_is_packed(*session_out)) {
+        sl_session_destroy(session_out);
+        status =
+            sl_fail(err, SL_ERR_PRECONDITION, "its prompt is still being read, and its pages are not quantized yet");
+    }
     if (status == SL_OK) {
         b->answer->prefix.fetched_bytes = (int64_t)b->match.capsule_bytes;
     }
