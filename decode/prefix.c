@@ -46,8 +46,10 @@ static bool tell_alive(void *call) {
 // ---- one fetch for many answers -------------------------------------------------------------------------------------
 
 // Waits until no other answer fetches the capsule, as long as the caller listens, and registers this fetch.
-static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fetch, struct sl_error *err) {
-    while (sl_kept_begin_fetch(&b->decode->kept, fetch, sl_deadline_in_ms(ALIVE_MS)) != SL_OK) {
+static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fetch, bool *waited_out,
+                                  struct sl_error *err) {
+    *waited_out = sl_kept_begin_fetch(&b->decode->kept, fetch, 0) != SL_OK;
+    while (*waited_out && sl_kept_begin_fetch(&b->decode->kept, fetch, sl_deadline_in_ms(ALIVE_MS)) != SL_OK) {
         if (!tell_alive(b->store.parent)) {
             return sl_fail(err, SL_ERR_CANCELLED, "cancelled while a capsule was fetched");
         }
@@ -110,16 +112,19 @@ static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **se
     if (status != SL_ERR_NOT_FOUND) {
         return status;
     }
-    status = begin_fetch(b, &fetch, err);
+    bool waited;
+    status = begin_fetch(b, &fetch, &waited, err);
     if (status != SL_OK) {
         return status;
     }
     status = sl_kept_share(kept, &b->prompt, b->match.n_tokens, session_out, err); // another answer's fetch ended
     if (status == SL_ERR_NOT_FOUND) {
-        // An answer that waited for a fetch that failed does not try again
+        // An answer that waited for a fetch that failed does not try again: the waiting answers would fail one after another
         status = sl_store_channels_is_avoided(sl_store_client_channels(b->store.client), b->store.address)
                      ? sl_fail(err, SL_ERR_PEER_STALE, "kvstore %s has failed lately", b->store.address)
-                     : fetch_base(b, session_out, err);
+                 : waited ? sl_fail(err, SL_ERR_EXHAUSTED,
+                                    "the fetch of another answer, which this one waited for, has failed")
+                          : fetch_base(b, session_out, err);
     }
     sl_kept_end_fetch(kept, &fetch);
     return status;
