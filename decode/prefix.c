@@ -24,7 +24,7 @@
     800 // how long an answer waits for memory of others, in the time in which its caller need not hear from it
 #define POLL_MS 10
 
-_Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass reads all of it");
+_Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass can read all of it");
 
 // The search for what an answer begins with.
 struct beginning {
