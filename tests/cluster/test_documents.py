@@ -20,8 +20,8 @@ import time
 import urllib.request
 
 from bend import Bend
-from harness import (BIN, MODEL, ROOT, Cluster, State, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference,
-                     question, refused, request, run_tests, store_stats, stub, tokens)
+from harness import (BIN, MODEL, ROOT, Cluster, State, call, certificates, cluster_pb, connect, document, documents_pb, eventually, in_one_process, inference,
+                     question, refused, request, run_tests, store_stats, stub, tokens, worker_pb)
 from test_gateway import Gateway, chatting_model
 from test_restart import Restarting
 import grpc
@@ -329,6 +329,11 @@ def test_decode_answers_without_prefill():
 def test_prefill_reads_what_decode_cannot_have():
     with Cluster(worker_args={"decode": ["--arena", "8M"]}) as cluster:
         add(cluster.channel, "gpl")
+        # It refuses a prompt whose beginning no worker has read: nothing has promised memory for that.
+        unread = worker_pb.DecodeRequest(job_id="unread", prompt=inference.TokenIds(ids=range(5, 105)), max_new_tokens=1, recipe="full")
+        with connect(cluster.processes["decode-0"].address) as channel:
+            assert "prompt of 100 tokens" in refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: list(
+                stub(channel.unary_stream, "sluice.v1.Decode.Run")(unread, timeout=20)))
         _, whole_events = cluster.answer(asking("gpl"))
         # Two thirds of these fit at once: others wait for memory, or go to prefill after all.
         questions = [f"What does section {n} say of licences?" for n in range(9)]
