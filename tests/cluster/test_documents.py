@@ -355,6 +355,29 @@ def test_prefill_reads_what_decode_cannot_have():
         assert prefixes(cluster, "decode-1") == {"unreachable": 1}
 
 
+def test_decode_continues_no_checkpoint():
+    """A checkpoint of a longer text has the document's beginning, in pages that are not quantized: prefill reads after it."""
+    arenas = {"prefill": ["--arena", "128M", "--checkpoint-after", "50ms"], "kvstore": ["--arena", "192M"], "decode": ["--arena", "64M"]}
+    long = document(16000)
+    end = long.index(" ", len(long) // 3)
+    long = long[:end] + "\n" + long[end + 1:]  # as the text of a question follows that of its document
+    asked = asking("gpl", long[end + 1:end + 1000] + question())
+    with Restarting(worker_args=arenas) as cluster:
+        made, _ = add(cluster.channel, "gpl", long[:end])
+        _, whole_events = cluster.answer(asked)
+        assert prefixes(cluster, "decode-0") == {"store": 1}
+        stream = stub(cluster.channel.unary_stream, ADD)(documents_pb.AddDocumentRequest(name="long", text=long), timeout=120)
+        checkpoints = []
+        while not checkpoints or checkpoints[-1] < made.n_tokens + 512:  # it has all of `asked`
+            assert not next(stream).HasField("document"), "the text was read too soon"
+            checkpoints = [int(n) for n in re.findall(r"tokens=(\d+) checkpoint=stored", cluster.processes["prefill-0"].errors())]
+        stream.cancel()
+        finished, events = cluster.answer(asked)
+        assert tokens(events) == tokens(whole_events) and finished.statistics.n_reused_tokens > made.n_tokens, finished
+        assert "is still being read" in begun(events)[1] and "prefill-0" in begun(events)[2], begun(events)
+        assert prefixes(cluster, "decode-0") == {"store": 1, "failed": 1}
+
+
 def test_what_is_refused_says_why_and_leaves_nothing():
     with certificates("client/acme/alice", "client/umbrella") as made, \
             Cluster(certificates=made, coordinator_args=["--max-documents", "2"]) as cluster, \
