@@ -24,7 +24,7 @@
     800 // how long an answer waits for memory of others, in the time in which its caller need not hear from it
 #define POLL_MS 10
 
-_Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass reads all of it");
+_Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass can read all of it");
 
 // The search for what an answer begins with.
 struct beginning {
@@ -46,8 +46,10 @@ static bool tell_alive(void *call) {
 // ---- one fetch for many answers -------------------------------------------------------------------------------------
 
 // Waits until no other answer fetches the capsule, as long as the caller listens, and registers this fetch.
-static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fetch, struct sl_error *err) {
-    while (sl_kept_begin_fetch(&b->decode->kept, fetch, sl_deadline_in_ms(ALIVE_MS)) != SL_OK) {
+static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fetch, bool *waited_out,
+                                  struct sl_error *err) {
+    *waited_out = sl_kept_begin_fetch(&b->decode->kept, fetch, 0) != SL_OK;
+    while (*waited_out && sl_kept_begin_fetch(&b->decode->kept, fetch, sl_deadline_in_ms(ALIVE_MS)) != SL_OK) {
         if (!tell_alive(b->store.parent)) {
             return sl_fail(err, SL_ERR_CANCELLED, "cancelled while a capsule was fetched");
         }
@@ -64,7 +66,10 @@ static bool wait_for_memory(const struct beginning *b, int64_t until_ns) {
     return true;
 }
 
-// Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does.
+/*
+ * Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does. Rejects a checkpoint of a
+ * quantized recipe: this worker would quantize all of its pages into new ones, which nothing has promised.
+ */
 static enum sl_status receive(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
     struct sl_decode *decode = b->decode;
     int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
@@ -74,6 +79,11 @@ static enum sl_status receive(struct beginning *b, struct sl_session **session_o
     } while (status == SL_ERR_EXHAUSTED &&
              ((sl_decode_drop_helps(decode, b->match.capsule_bytes) && sl_kept_drop_oldest(&decode->kept)) ||
               wait_for_memory(b, until_ns)));
+    if (status == SL_OK && !sl_session_is_packed(*session_out)) {
+        sl_session_destroy(session_out);
+        status =
+            sl_fail(err, SL_ERR_PRECONDITION, "its prompt is still being read, and its pages are not quantized yet");
+    }
     if (status == SL_OK) {
         b->answer->prefix.fetched_bytes = (int64_t)b->match.capsule_bytes;
     }
@@ -102,16 +112,19 @@ static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **se
     if (status != SL_ERR_NOT_FOUND) {
         return status;
     }
-    status = begin_fetch(b, &fetch, err);
+    bool waited;
+    status = begin_fetch(b, &fetch, &waited, err);
     if (status != SL_OK) {
         return status;
     }
     status = sl_kept_share(kept, &b->prompt, b->match.n_tokens, session_out, err); // another answer's fetch ended
     if (status == SL_ERR_NOT_FOUND) {
-        // An answer that waited for a fetch that failed does not try again
+        // An answer that waited for a fetch that failed does not try again: the waiting answers would fail one after another
         status = sl_store_channels_is_avoided(sl_store_client_channels(b->store.client), b->store.address)
                      ? sl_fail(err, SL_ERR_PEER_STALE, "kvstore %s has failed lately", b->store.address)
-                     : fetch_base(b, session_out, err);
+                 : waited ? sl_fail(err, SL_ERR_EXHAUSTED,
+                                    "the fetch of another answer, which this one waited for, has failed")
+                          : fetch_base(b, session_out, err);
     }
     sl_kept_end_fetch(kept, &fetch);
     return status;

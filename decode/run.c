@@ -40,6 +40,11 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                        "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
                        request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
     }
+    if (request->prompt->n_ids > 1 && !request->lease_id[0] && !request->kept[0] && !request->kvstore_address[0]) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "a prompt of %zu tokens, and no session, capsule or store to begin with",
+                       request->prompt->n_ids);
+    }
     if (request->session_bytes < 0 || request->keep_ms < 0) {
         return sl_fail(err, SL_ERR_INVALID, "session_bytes %lld, keep_ms %lld: less than nothing",
                        (long long)request->session_bytes, (long long)request->keep_ms);

@@ -365,6 +365,22 @@ static enum sl_status hear_decode(struct sl_run *run, const Sluice__V1__DecodeEv
     }
 }
 
+/*
+ * Chooses the store from which the decode worker takes the beginning of the prompt; "" in other modes. SL_ERR_PRECONDITION: no store
+ * is ready now, and the next attempt reads the whole prompt.
+ */
+static enum sl_status choose_store(const struct sl_run *run, char store_out[SL_ADDRESS_BYTES], struct sl_error *err) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    store_out[0] = '\0';
+    if (run->mode != SL_TURN_PREFIX) {
+        return SL_OK;
+    }
+    (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
+                           (const char(*)[64])spec->stores, spec->n_stores, store_out);
+    return store_out[0] != '\0' ? SL_OK
+                                : sl_fail(err, SL_ERR_PRECONDITION, "no stored prefix: no kvstore is ready any more");
+}
+
 static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     struct sl_job *job = run->job;
     const struct sl_job_spec *spec = &job->spec;
@@ -398,10 +414,10 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
         request.kept = run->from.lease_id;
         request.session_bytes = run->claim.demand.decode_bytes - run->from.kept_bytes;
     }
-    char store[SL_ADDRESS_BYTES] = "";
-    if (run->mode == SL_TURN_PREFIX) {
-        (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
-                               (const char(*)[64])spec->stores, spec->n_stores, store);
+    char store[SL_ADDRESS_BYTES];
+    enum sl_status status = choose_store(run, store, err);
+    if (status != SL_OK) {
+        return status;
     }
     request.kvstore_address = store;
     if (run->prefilled != NULL) {
@@ -419,7 +435,7 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
         .n_others =
             sl_remote_kv_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->remote_kvs),
         .silence_ms = run->context->silence_ms};
-    enum sl_status status = sl_worker_call_open(&call, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
+    status = sl_worker_call_open(&call, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->state != SL_RUN_ANSWERED) {
         ProtobufCMessage *message = NULL;
         status = sl_worker_call_next(&call, &message, err);

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "coordinator/workers/bases.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/kvcache/capsule.h"
 
@@ -25,7 +26,8 @@ struct sl_admission {
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of
     int64_t last_end_ns;
-    struct sl_worker_set set; // scratch of the functions that choose workers: a snapshot of one role
+    struct sl_shared_base *bases; // that running jobs share
+    struct sl_worker_set set;     // scratch of the functions that choose workers: a snapshot of one role
 };
 
 // ---- arithmetic -------------------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ void sl_admission_destroy(struct sl_admission **admission_in) {
     if (admission == NULL) {
         return;
     }
-    assert(admission->line.next == &admission->line && admission->stats.n_running == 0);
+    assert(admission->line.next == &admission->line && admission->stats.n_running == 0 && admission->bases == NULL);
     pthread_mutex_destroy(&admission->mutex);
     free(admission);
     *admission_in = NULL;
@@ -317,7 +319,19 @@ static enum sl_status no_worker(const struct sl_worker_set *set, const char *rol
     return status == SL_OK ? SL_AGAIN : status;
 }
 
-// Chooses the decode worker. Reduces the claim by what that worker holds already.
+// Sets in every view what jobs share there of this job's need, and what the worker probably holds since an earlier one.
+static void see_bases(struct sl_admission *admission, const struct sl_claim_spec *spec) {
+    struct sl_worker_set *set = &admission->set;
+    for (int i = 0; spec->held_key != 0 && i < set->n; i++) {
+        uint64_t worker = sl_worker_name_hash(set->views[i].name), key = spec->held_key ^ worker;
+        int64_t shared_bytes = sl_shared_base_bytes(admission->bases, set->workers[i], spec->held_key);
+        set->views[i].shared_bytes = shared_bytes < spec->held_bytes ? shared_bytes : spec->held_bytes;
+        bool holds = sl_affinity_match(admission->affinity, &key, 1, &worker) > 0;
+        set->views[i].held_bytes = holds ? spec->held_bytes : set->views[i].shared_bytes;
+    }
+}
+
+// Chooses the decode worker.
 static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                     struct sl_claim *claim, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
@@ -327,11 +341,7 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
     for (int j = 0; spec->only != NULL && j < set->n; j++) {
         set->views[j].ready &= strcmp(set->views[j].name, spec->only) == 0;
     }
-    for (int j = 0; spec->held_key != 0 && j < set->n; j++) {
-        uint64_t worker = sl_worker_name_hash(set->views[j].name), key = spec->held_key ^ worker;
-        bool holds = sl_affinity_match(admission->affinity, &key, 1, &worker) > 0;
-        set->views[j].held_bytes = holds ? spec->held_bytes : 0;
-    }
+    see_bases(admission, spec);
     int i = sl_route_decode(set->views, set->n, decode_need(demand));
     enum sl_status status = i < 0 ? no_worker(set, "decode", decode_need(demand), err) : SL_OK;
     if (spec->only != NULL && status == SL_ERR_PEER_LOST) {
@@ -344,7 +354,6 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
     }
     if (status == SL_OK) {
         claim->decode = sl_worker_ref(set->workers[i]);
-        claim->demand.decode_bytes -= set->views[i].held_bytes;
     }
     sl_worker_set_release(set);
     return status;
@@ -432,6 +441,17 @@ static void unref_claimed(struct sl_claim *claim) {
     }
 }
 
+// Takes the bytes of a base that jobs share out of the claim. Returns those to claim for the base: all of them for its first job.
+static int64_t share_base(struct sl_admission *admission, const struct sl_claim_spec *spec, struct sl_claim *claim) {
+    int64_t new_bytes = 0, shared_bytes = 0;
+    if (spec->held_key != 0 && sl_shared_base_join(&admission->bases, claim->decode, spec->held_key, spec->held_bytes,
+                                                   &shared_bytes, &new_bytes)) {
+        claim->held_key = spec->held_key;
+        claim->demand.decode_bytes -= shared_bytes < spec->held_bytes ? shared_bytes : spec->held_bytes;
+    }
+    return new_bytes;
+}
+
 // Called under the lock, which makes choosing and claiming one step: only claims add to what a worker holds.
 static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_place *place,
                                 const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
@@ -457,8 +477,11 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
         sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes += bytes;
     }
-    sl_worker_claim(claim.decode, decode_need(&claim.demand), 0);
-    admission->stats.claimed_bytes += claim.demand.decode_bytes;
+    int64_t base_bytes = share_base(admission, spec, &claim);
+    struct sl_route_need need = decode_need(&claim.demand);
+    need.bytes += base_bytes;
+    sl_worker_claim(claim.decode, need, 0);
+    admission->stats.claimed_bytes += need.bytes;
     if (spec->held_key != 0) {
         uint64_t worker = sl_worker_name_hash(sl_worker_name(claim.decode)), key = spec->held_key ^ worker;
         sl_affinity_put(admission->affinity, &key, 1, worker); // each worker that holds it has an entry
@@ -528,8 +551,10 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
     pthread_mutex_lock(&admission->mutex);
     give_back_prefill(admission, claim);
     if (claim->decode != NULL) {
-        sl_worker_unclaim(claim->decode, (struct sl_route_need){.bytes = claim->demand.decode_bytes}, 0);
-        admission->stats.claimed_bytes -= claim->demand.decode_bytes;
+        int64_t bytes = claim->demand.decode_bytes;
+        bytes += claim->held_key != 0 ? sl_shared_base_leave(&admission->bases, claim->decode, claim->held_key) : 0;
+        sl_worker_unclaim(claim->decode, (struct sl_route_need){.bytes = bytes}, 0);
+        admission->stats.claimed_bytes -= bytes;
         count_running(admission, claim->place, -1);
         choose_first(admission);
     }

@@ -19,11 +19,11 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "engine/compress/recipe/recipe.h"
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/registry.h"
 #include "coordinator/workers/route.h"
 #include "coordinator/workers/tenants.h"
+#include "engine/compress/recipe/recipe.h"
 #include "engine/offload/remote_kv/offloaded_heads.h"
 
 // The memory that a job needs of the cluster.
@@ -77,7 +77,8 @@ struct sl_claim {
         int first_offloaded_head, n_offloaded_heads, replica;
     } shares[SL_MAX_SHARES];
     int n_shares;
-    struct sl_demand demand;
+    struct sl_demand demand; // without the bytes that it shares with other jobs
+    uint64_t held_key;       // of the document whose capsule it shares on the decode worker; 0: none
 };
 
 // Workers that have failed this job before: used only when there is no other.

@@ -19,11 +19,12 @@ static bool must_avoid(const struct sl_route_view *views, int n_views) {
 // Returns whether a worker with these claims has room.
 static bool has_room(const struct sl_route_view *view, struct sl_route_need need, int64_t claimed_bytes,
                      int64_t claimed_staging_bytes) {
-    return need.bytes - view->held_bytes <= view->capacity_bytes - claimed_bytes &&
+    return need.bytes <= view->capacity_bytes - claimed_bytes &&
            (view->staging_bytes == 0 || need.staging_bytes <= view->staging_bytes - claimed_staging_bytes);
 }
 
 static bool can_take(const struct sl_route_view *view, bool no_avoided, struct sl_route_need need) {
+    need.bytes -= view->shared_bytes;
     return view->ready && !(no_avoided && view->avoid) && view->jobs < view->max_jobs &&
            has_room(view, need, view->claimed_bytes, view->claimed_staging_bytes);
 }
@@ -44,9 +45,10 @@ static double prefill_cost(const struct sl_route_view *view, int64_t n_tokens) {
     return (double)view->claimed_tokens + (double)(unread > 0 ? unread : 0);
 }
 
+// Counts what the worker holds of the need neither as a need nor as a claim of other jobs.
 static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) {
-    int64_t more_bytes = need_bytes - view->held_bytes;
-    return ((double)view->claimed_bytes + (double)more_bytes) / (double)(view->capacity_bytes + 1);
+    int64_t more_bytes = need_bytes - view->held_bytes, others_bytes = view->claimed_bytes - view->shared_bytes;
+    return ((double)others_bytes + (double)more_bytes) / (double)(view->capacity_bytes + 1);
 }
 
 // Returns the worker that can take the job at the least cost; -1: none can. `amount` is cost_fn's argument.

@@ -32,7 +32,8 @@ struct sl_route_view {
     int64_t claimed_staging_bytes;
     int64_t claimed_tokens; // still to be read (prefill)
     int64_t matched_tokens; // of this job's prompt that it has read before (prefill)
-    int64_t held_bytes;     // of this job's need that it holds for other jobs too (decode)
+    int64_t shared_bytes;   // of this job's need that it has claimed for running jobs that share them (decode)
+    int64_t held_bytes;     // of this job's need that it probably has, claimed or not: preferred (decode)
     int jobs, max_jobs;     // admitted to it now
     int64_t jobs_ever;
 };

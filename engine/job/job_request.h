@@ -7,8 +7,9 @@
 #include "engine/sampling/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
-// The most tokens that a decode worker reads after a stored prefix: one pass of its engine. A longer rest would share the
-// engine with running answers for several passes, and goes to a prefill worker.
+// The most tokens that a decode worker reads after a stored prefix: as many as fit one pass of its engine. The reader
+// cuts them into several passes far into a document, so that no pass is long. A longer rest would delay running answers
+// for many passes, and goes to a prefill worker.
 #define SL_JOB_SHORT_REST 512
 
 // Checks token ids. SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be

@@ -508,6 +508,16 @@ void sl_session_pack_page(struct sl_session *session, int layer, int head, void 
     session->taken_bytes += l->packed.bytes;
 }
 
+bool sl_session_is_packed(const struct sl_session *session) {
+    bool is_packed = true;
+    for (int i = 0; i < session->geometry.n_layers * session->geometry.n_kv_heads; i++) {
+        const struct sl_layer *l = &session->layers[i / session->geometry.n_kv_heads];
+        const struct sl_head *h = &l->heads[i % session->geometry.n_kv_heads];
+        is_packed &= !sl_kv_format_is_quantized(l->packed.format) || h->n_packed >= h->n_slots / SL_PAGE_SLOTS;
+    }
+    return is_packed;
+}
+
 void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint32_t n_pages) {
     struct sl_layer *l = &session->layers[layer];
     struct sl_head *h = &l->heads[head];

@@ -160,6 +160,9 @@ void sl_session_set_slots(struct sl_session *session, int layer, int head, uint3
  */
 void sl_session_pack_page(struct sl_session *session, int layer, int head, void *page);
 
+// Returns whether every full page of layers with a quantized format is packed: a session that is being read has working pages only.
+bool sl_session_is_packed(const struct sl_session *session);
+
 /*
  * Frees the first n_pages pages of one head of an offloaded layer, all of them full: kvstores hold them now. Slots
  * are counted from after them. n_tokens does not change.

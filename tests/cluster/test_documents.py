@@ -20,8 +20,8 @@ import time
 import urllib.request
 
 from bend import Bend
-from harness import (BIN, MODEL, ROOT, Cluster, State, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference,
-                     question, refused, request, run_tests, store_stats, stub, tokens)
+from harness import (BIN, MODEL, ROOT, Cluster, State, call, certificates, cluster_pb, connect, document, documents_pb, eventually, in_one_process, inference,
+                     question, refused, request, run_tests, store_stats, stub, tokens, worker_pb)
 from test_gateway import Gateway, chatting_model, key_line
 from test_restart import Restarting
 import grpc
@@ -366,6 +366,11 @@ def test_decode_answers_without_prefill():
 def test_prefill_reads_what_decode_cannot_have():
     with Cluster(worker_args={"decode": ["--arena", "8M"]}) as cluster:
         add(cluster.channel, "gpl")
+        # It refuses a prompt whose beginning no worker has read: nothing has promised memory for that.
+        unread = worker_pb.DecodeRequest(job_id="unread", prompt=inference.TokenIds(ids=range(5, 105)), max_new_tokens=1, recipe="full")
+        with connect(cluster.processes["decode-0"].address) as channel:
+            assert "prompt of 100 tokens" in refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: list(
+                stub(channel.unary_stream, "sluice.v1.Decode.Run")(unread, timeout=20)))
         _, whole_events = cluster.answer(asking("gpl"))
         # Two thirds of these fit at once: others wait for memory, or go to prefill after all.
         questions = [f"What does section {n} say of licences?" for n in range(9)]
@@ -385,6 +390,29 @@ def test_prefill_reads_what_decode_cannot_have():
         assert why in ("NOT_CACHED_UNREACHABLE", "NOT_CACHED_NO_STORE"), finished
         assert "prefill-0" in begun(events)[-1] and "(unreachable)" in "".join(e.state.detail for e in events), events
         assert prefixes(cluster, "decode-1") == {"unreachable": 1}
+
+
+def test_decode_continues_no_checkpoint():
+    """A checkpoint of a longer text has the document's beginning, in pages that are not quantized: prefill reads after it."""
+    arenas = {"prefill": ["--arena", "128M", "--checkpoint-after", "50ms"], "kvstore": ["--arena", "192M"], "decode": ["--arena", "64M"]}
+    long = document(16000)
+    end = long.index(" ", len(long) // 3)
+    long = long[:end] + "\n" + long[end + 1:]  # as the text of a question follows that of its document
+    asked = asking("gpl", long[end + 1:end + 1000] + question())
+    with Restarting(worker_args=arenas) as cluster:
+        made, _ = add(cluster.channel, "gpl", long[:end])
+        _, whole_events = cluster.answer(asked)
+        assert prefixes(cluster, "decode-0") == {"store": 1}
+        stream = stub(cluster.channel.unary_stream, ADD)(documents_pb.AddDocumentRequest(name="long", text=long), timeout=120)
+        checkpoints = []
+        while not checkpoints or checkpoints[-1] < made.n_tokens + 512:  # it has all of `asked`
+            assert not next(stream).HasField("document"), "the text was read too soon"
+            checkpoints = [int(n) for n in re.findall(r"tokens=(\d+) checkpoint=stored", cluster.processes["prefill-0"].errors())]
+        stream.cancel()
+        finished, events = cluster.answer(asked)
+        assert tokens(events) == tokens(whole_events) and finished.statistics.n_reused_tokens > made.n_tokens, finished
+        assert "is still being read" in begun(events)[1] and "prefill-0" in begun(events)[2], begun(events)
+        assert prefixes(cluster, "decode-0") == {"store": 1, "failed": 1}
 
 
 def test_what_is_refused_says_why_and_leaves_nothing():

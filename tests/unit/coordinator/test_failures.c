@@ -18,7 +18,7 @@
 #define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
 
 static struct fake_cluster cluster;
-static struct fake_worker prefill[2], decode[2];
+static struct fake_worker prefill[2], decode[2], store; // store: of the test that needs it
 static struct fake_events events;
 static char id[64];
 
@@ -52,9 +52,18 @@ static int start_patient(void **state) {
     return start_with(&config);
 }
 
+static int start_one_at_a_time(void **state) {
+    (void)state;
+    struct sl_coordinator_config config;
+    fake_cluster_config(&config);
+    config.max_jobs = 1;
+    return start_with(&config);
+}
+
 static int stop(void **state) {
     (void)state;
     fake_cluster_stop(&cluster);
+    fake_worker_stop(&store);
     for (int i = 0; i < 2; i++) {
         fake_worker_stop(&prefill[i]);
         fake_worker_stop(&decode[i]);
@@ -338,6 +347,52 @@ static void test_worker_that_comes_back_is_waited_for(void **state) {
     fake_events_free(&events);
 }
 
+// The second job waits to take the beginning of its prompt from a store. The store leaves, and prefill reads the prompt.
+static void test_prefill_reads_when_the_store_has_left(void **state) {
+    (void)state;
+    Sluice__V1__TokenIds prompt = SLUICE__V1__TOKEN_IDS__INIT;
+    Sluice__V1__GenerateRequest request;
+    int32_t ids[200];
+    char first[64];
+    for (int i = 0; i < 200; i++) {
+        ids[i] = 5 + i;
+    }
+    prompt.ids = ids;
+    prompt.n_ids = 200;
+    fake_request(&request, 5);
+    request.tokens = &prompt;
+    start_worker(&store, "kvstore-0", SLUICE__V1__WORKER_ROLE__KVSTORE);
+    fake_generate(&cluster, &request, &events);
+    assert_int_equal(fake_events_check(&events, 5)->status_code, 0);
+    fake_events_free(&events);
+    for (int i = 0; i < 2; i++) {
+        fake_worker_stop(&prefill[i]);
+        await_lost(prefill[i].name);
+        atomic_store(&decode[i].decode_hangs, true);
+    }
+    fake_submit(&cluster, &request, first);
+    fake_await_state(&cluster, first, SLUICE__V1__JOB_STATE__DECODING);
+    fake_submit(&cluster, &request, id);
+    sl_sleep_ms(100 * SLOWNESS); // the job's thread decides how it begins
+    start_worker(&prefill[0], "prefill-0", PREFILL);
+    fake_worker_stop(&store);
+    await_lost("kvstore-0");
+    atomic_store(&decode[0].decode_hangs, false);
+    atomic_store(&decode[1].decode_hangs, false);
+
+    fake_watch(&cluster, first, 0, &events);
+    assert_int_equal(fake_events_check(&events, 5)->status_code, 0);
+    assert_true(was_told("with the stored beginning of its prompt"));
+    fake_events_free(&events);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, 5)->status_code, 0);
+    assert_true(was_told("with the stored beginning of its prompt"));
+    assert_true(was_told("no kvstore is ready any more") && was_told("prefill-0 -> "));
+    assert_int_equal(atomic_load(&decode[0].n_runs) + atomic_load(&decode[1].n_runs),
+                     3); // none without prefill and store
+    fake_events_free(&events);
+}
+
 // Clients hear the same of it, however workers put it.
 static void retries_are_bounded(int prefill_mode) {
     atomic_store(&prefill[0].prefill_mode, prefill_mode);
@@ -395,6 +450,7 @@ int main(void) {
         TEST(test_reregistration_fails_jobs_over),
         TEST(test_nobody_left_fails_in_time_with_unavailable),
         cmocka_unit_test_setup_teardown(test_worker_that_comes_back_is_waited_for, start_patient, stop),
+        cmocka_unit_test_setup_teardown(test_prefill_reads_when_the_store_has_left, start_one_at_a_time, stop),
         TEST(test_retries_are_bounded),
         TEST(test_retries_that_others_cause_are_bounded),
         TEST(test_deadline_ends_a_job_everywhere),

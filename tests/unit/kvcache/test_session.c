@@ -109,6 +109,30 @@ static void test_session_refuses_bad_configurations(void **state) {
     fixture_destroy(&f);
 }
 
+// A session that is being read is not packed before the last full page of its last head is.
+static void test_session_is_packed_when_every_full_page_is(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *s = simple_session(f.arena, 200, SL_KV_INT2), *plain = simple_session(f.arena, 200, SL_KV_F16);
+    assert_true(sl_session_is_packed(s)); // empty
+    for (int l = 0; l < 2; l++) {
+        assert_int_equal(sl_session_reserve(s, l, 130), SL_OK);
+        assert_int_equal(sl_session_reserve(plain, l, 130), SL_OK);
+        sl_session_add_slots(s, l, 130);
+        sl_session_add_slots(plain, l, 130);
+    }
+    s->n_tokens = plain->n_tokens = 130;
+    assert_true(sl_session_is_packed(plain));
+    for (int i = 0; i < 2 * 3 * 2; i++) {
+        assert_false(sl_session_is_packed(s));
+        sl_session_pack_page(s, i / 6, i / 2 % 3, sl_arena_alloc(f.arena, s->layers[0].packed.bytes));
+    }
+    assert_true(sl_session_is_packed(s));
+    sl_session_destroy(&s);
+    sl_session_destroy(&plain);
+    fixture_destroy(&f);
+}
+
 static void test_session_pack_page_swaps_one_page(void **state) {
     (void)state;
     struct fixture f = fixture_create(ARENA_BYTES);
@@ -400,6 +424,7 @@ int main(void) {
         cmocka_unit_test(test_session_reserve_stops_at_max_slots),
         cmocka_unit_test(test_session_refuses_bad_configurations),
         cmocka_unit_test(test_session_pack_page_swaps_one_page),
+        cmocka_unit_test(test_session_is_packed_when_every_full_page_is),
         cmocka_unit_test(test_session_stats_look_at_every_head),
         cmocka_unit_test(test_session_that_evicted_cannot_be_truncated),
         cmocka_unit_test(test_session_drops_first_pages_of_an_offloaded_layer),

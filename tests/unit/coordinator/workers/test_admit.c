@@ -12,8 +12,8 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/version.h"
-#include "engine/compress/plan/plan.h"
 #include "coordinator/workers/admit.h"
+#include "engine/compress/plan/plan.h"
 #include "tests/unit/scarce.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};
@@ -220,7 +220,7 @@ static void test_admission_counts_a_document_once(void **state) {
         assert_int_equal(sl_admission_claim(f.admission, &places[i], &spec, 20, &claims[i], &err), SL_OK);
         assert_ptr_equal(claims[i].decode, claims[0].decode);
         sl_admission_get_stats(f.admission, &stats);
-        assert_int_equal(stats.claimed_bytes, i == 0 ? 500 : 100 * (i + 1));
+        assert_int_equal(stats.claimed_bytes, 400 + 100 * (i + 1));
         if (i == 0) { // without the document it goes to the other worker
             sl_admission_release(f.admission, &claims[0]);
             assert_int_equal(sl_admission_enter(f.admission, &demand, &places[3], &err), SL_OK);
@@ -232,7 +232,36 @@ static void test_admission_counts_a_document_once(void **state) {
             assert_string_equal(sl_worker_name(claims[0].decode), "decode-0");
         }
     }
+    // The capsule stays claimed as long as one of them runs, and is claimed again after that.
     for (int i = 0; i < 3; i++) {
+        sl_admission_release(f.admission, &claims[i]);
+        sl_admission_leave(f.admission, &places[i]);
+        sl_admission_get_stats(f.admission, &stats);
+        assert_int_equal(stats.claimed_bytes, i < 2 ? 400 + 100 * (2 - i) : 0);
+    }
+    cleanup(&f);
+}
+
+// A worker that held a document, and may have dropped it, has no room for it that others have claimed.
+static void test_admission_needs_room_for_a_document_that_no_job_shares(void **state) {
+    (void)state;
+    struct fixture f = make(10, 10);
+    join(&f, "decode-0", DECODE, 1000, 8);
+    const struct sl_demand demand = {.decode_bytes = 500}, other = {.decode_bytes = 600};
+    const struct sl_claim_spec spec = {.demand = &demand, .held_key = 77, .held_bytes = 400, .avoid = &none};
+    struct sl_queue_place places[2] = {0};
+    struct sl_claim claims[2] = {0};
+    struct sl_error err;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sl_admission_enter(f.admission, &demand, &places[i], &err), SL_OK);
+    }
+    assert_int_equal(sl_admission_claim(f.admission, &places[0], &spec, 20, &claims[0], &err), SL_OK);
+    sl_admission_release(f.admission, &claims[0]);
+    assert_int_equal(claim(&f, &places[1], &other, &claims[1], &err), SL_OK);
+    assert_int_equal(sl_admission_claim(f.admission, &places[0], &spec, 20, &claims[0], &err), SL_AGAIN);
+    sl_admission_release(f.admission, &claims[1]);
+    assert_int_equal(sl_admission_claim(f.admission, &places[0], &spec, 20, &claims[0], &err), SL_OK);
+    for (int i = 0; i < 2; i++) {
         sl_admission_release(f.admission, &claims[i]);
         sl_admission_leave(f.admission, &places[i]);
     }
@@ -415,6 +444,7 @@ int main(void) {
         cmocka_unit_test(test_admission_finds_stores_without_a_key),
         cmocka_unit_test(test_admission_counts_staging_memory),
         cmocka_unit_test(test_admission_counts_a_document_once),
+        cmocka_unit_test(test_admission_needs_room_for_a_document_that_no_job_shares),
         cmocka_unit_test(test_admission_full_line_says_when_to_retry),
         cmocka_unit_test(test_admission_is_first_come_first_served),
         cmocka_unit_test(test_admission_does_not_wait_for_one_worker),

@@ -187,8 +187,17 @@ static void test_decode_prefers_a_worker_that_holds_the_capsule(void **state) {
     assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
     views[1].claimed_bytes = 95;
     assert_int_equal(sl_route_decode(views, N, arena(100)), 0);
+    views[1].shared_bytes = 90; // claimed by the jobs that share them, and no load for one more
+    views[1].claimed_bytes = 90 + 80;
+    assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
+    views[1].claimed_bytes = 90 + 95;
+    assert_int_equal(sl_route_decode(views, N, arena(100)), 0);
     views[0].ready = false;
-    views[1].claimed_bytes = 990; // room for what it does not hold
+    views[1].shared_bytes = 0;
+    views[1].claimed_bytes = 901; // what it holds may be dropped, unless running jobs share it
+    assert_int_equal(sl_route_decode(views, N, arena(100)), -1);
+    views[1].shared_bytes = 90;
+    views[1].claimed_bytes = 990;
     assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
     views[1].claimed_bytes = 991;
     assert_int_equal(sl_route_decode(views, N, arena(100)), -1);
