@@ -101,15 +101,27 @@ void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_
 // inference_service.c: returns the tenant whose jobs and documents the caller may see; NULL: all.
 const char *sl_coordinator_sees(const struct sl_rpc_call *call);
 
+// documents_add.c: the handler that adds a document, and its checks, which others take too.
+enum sl_status sl_coordinator_handle_add(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                         struct sl_error *err);
+// Returns SL_ERR_PRECONDITION where several coordinators elect a leader: documents belong to one.
+enum sl_status sl_coordinator_check_alone(const struct sl_coordinator *coordinator, struct sl_error *err);
+// Checks fields of a request. SL_ERR_INVALID: err begins with the field.
+enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err);
+// Returns SL_ERR_PRECONDITION: fewer stores are ready than should keep a document.
+enum sl_status sl_coordinator_too_few_stores(int replicas, int n_stores, struct sl_error *err);
+// Sends a document, as an event of Add or alone.
+enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                            const struct sl_document *document, bool as_event);
 /*
- * documents_service.c: checks a document as it is added, and makes it, with the key of its capsule, without entering it into the
+ * documents_add.c: checks a document as it is added, and makes it, with the key of its capsule, without entering it into the
  * registry. The caller owns the reference *document_out and *tokens_out, its n_tokens token ids. Statuses as those of Add.
  */
 enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                             const Sluice__V1__AddDocumentRequest *asked,
                                             struct sl_document **document_out, int32_t **tokens_out,
                                             struct sl_error *err);
-// documents_service.c: enters a planned document into the registry, if its store has room for it, and tells the stores.
+// documents_add.c: enters a planned document into the registry, if its store has room for it, and tells the stores.
 enum sl_status sl_coordinator_enter_document(struct sl_coordinator *coordinator, struct sl_document *document,
                                              struct sl_error *err);
 // documents_export.c, documents_import.c: the handlers about documents in files.

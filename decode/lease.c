@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode.Reserve: allocates memory for a future capsule, and promises memory for the tokens after it.
+// Purpose: Decode.Reserve allocates memory for a future capsule, and promises memory for the tokens after it; calls that
+// wait are kept alive.
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -47,4 +48,12 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
         sl_inbound_release(decode->node.inbound, ticket.id); // the caller will never learn of this grant
     }
     return status;
+}
+
+enum sl_status sl_decode_send_alive(struct sl_rpc_call *call) {
+    Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_ALIVE;
+    event.alive = &alive;
+    return sl_rpc_call_send(call, &event.base);
 }

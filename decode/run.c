@@ -78,14 +78,6 @@ static enum sl_status create_output(struct sl_decode *decode, const Sluice__V1__
 
 // ---- the capsule --------------------------------------------------------------------------------------------------
 
-enum sl_status sl_decode_send_alive(struct sl_rpc_call *call) {
-    Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
-    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
-    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_ALIVE;
-    event.alive = &alive;
-    return sl_rpc_call_send(call, &event.base);
-}
-
 // Opens the capsule that has arrived as a session, if it is the one that this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_capsule_bytes *capsule,
