@@ -20,9 +20,9 @@
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
-// A client that cancels so soon never wanted the answer. A gateway cancels Watch when its HTTP client leaves, 100 ms later or
-// more: its connection must not count for that.
-#define AT_ONCE_MS 20
+// A client that cancels so soon, before its first message, never wanted the answer. A gateway cancels Watch at once after a
+// message when its own HTTP client has left: that does not count. The time is long, because a loaded server sees the end late.
+#define AT_ONCE_MS 250
 
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
@@ -79,6 +79,7 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_r
     atomic_init(&call->deadline_ns, SL_NO_DEADLINE);
     atomic_init(&call->refs, 1);
     atomic_init(&call->cancelled, false);
+    atomic_init(&call->has_message, false);
     grpc_metadata_array_init(&call->metadata);
     grpc_call_details_init(&call->details);
     pthread_mutex_init(&call->mutex, NULL);
@@ -128,7 +129,7 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
     (void)ok;
     struct sl_rpc_call *call = OWNER(tag, close_tag);
     const int64_t now_ns = sl_now_ns();
-    if (call->close_cancelled && now_ns < atomic_load(&call->deadline_ns) &&
+    if (call->close_cancelled && !atomic_load(&call->has_message) && now_ns < atomic_load(&call->deadline_ns) &&
         now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
         sl_rpc_resets_count(call->call);
     }
@@ -209,7 +210,9 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     ops[n_ops++].data.send_message.send_message = bytes;
     const int64_t give_up_ns = sl_deadline_in_ms(call->send_ms);
     const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops, give_up_ns);
-    if (status != SL_OK && sl_now_ns() >= give_up_ns) {
+    if (status == SL_OK) {
+        atomic_store(&call->has_message, true);
+    } else if (sl_now_ns() >= give_up_ns) {
         sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled", method->path,
                     call->send_ms);
     }

@@ -249,6 +249,29 @@ static void test_server_closes_connections_that_share_a_count(void **state) {
     assert_int_equal(status, SL_OK);
 }
 
+// A gateway watches jobs on one connection, and its own clients may leave after a moment.
+static void test_server_keeps_a_connection_that_ends_calls_after_a_message(void **state) {
+    (void)state;
+    enum { CALLS = 1500 };
+    struct sl_rpc_channel *channel = new_channel();
+    struct sl_error err;
+    uint64_t before, after, refused;
+    assert_int_equal(echo_call(channel, &echo_get, "job-1", CALL_MS, &err), SL_OK);
+    sl_rpc_accept_counts(port, &before, &refused);
+    for (int i = 0; i < CALLS; i++) {
+        struct sl_rpc_stream *stream = NULL;
+        ProtobufCMessage *message = NULL;
+        assert_int_equal(echo_open(channel, &echo_watch, "slow", 1000, CALL_MS, &stream, &err), SL_OK);
+        assert_int_equal(sl_rpc_stream_next(stream, CALL_MS, &message, &err), SL_OK);
+        protobuf_c_message_free_unpacked(message, NULL);
+        sl_rpc_stream_close(&stream);
+    }
+    assert_int_equal(echo_call(channel, &echo_get, "job-1", CALL_MS, &err), SL_OK);
+    sl_rpc_accept_counts(port, &after, &refused);
+    assert_int_equal(after, before); // it has not connected again
+    sl_rpc_channel_destroy(&channel);
+}
+
 static void test_peer_is_the_whole_host(void **state) {
     (void)state;
     uint64_t before, accepted, refused;
@@ -434,6 +457,7 @@ int main(void) {
         cmocka_unit_test(test_server_answers_after_a_time_without_descriptors),
         cmocka_unit_test(test_server_closes_connections_that_reset_calls),
         cmocka_unit_test(test_server_closes_connections_that_share_a_count),
+        cmocka_unit_test(test_server_keeps_a_connection_that_ends_calls_after_a_message),
         cmocka_unit_test(test_peer_is_the_whole_host),
         cmocka_unit_test(test_selfcheck_knows_a_deaf_port),
         cmocka_unit_test(test_addresses_are_reached_from_here),
