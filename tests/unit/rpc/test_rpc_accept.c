@@ -163,8 +163,8 @@ static bool begin_http2(int fd) {
     return write_all(fd, preface, sizeof preface);
 }
 
-// Opens CALLS_A_WRITE calls on a connection and resets them; n: calls before. False: the server has closed it.
-static bool open_and_reset_some(int fd, const char *path, int n) {
+// Opens n_calls <= CALLS_A_WRITE calls on a connection and resets them; n: calls before. False: the server has closed it.
+static bool open_and_reset_some(int fd, const char *path, int n, int n_calls) {
     static const char *const names[] = {":method", ":scheme", ":path", ":authority", "te", "content-type"};
     const char *const values[] = {"POST", "http", path, "x", "trailers", "application/grpc"};
     static const uint8_t cancelled[] = {0, 0, 0, 8}, empty[5];
@@ -175,7 +175,7 @@ static bool open_and_reset_some(int fd, const char *path, int n) {
         n_block += put_header(block + n_block, names[i], values[i]);
     }
     size_t n_bytes = 0;
-    for (int i = 0; i < CALLS_A_WRITE; i++) {
+    for (int i = 0; i < n_calls; i++) {
         const uint32_t stream = 2 * (uint32_t)(n + i) + 1;
         n_bytes += put_frame(calls + n_bytes, 1, 4, stream, block, n_block);
         n_bytes += put_frame(calls + n_bytes, 0, 0, stream, empty, sizeof empty);
@@ -194,7 +194,7 @@ static int open_and_reset(const char *path) {
     assert_true(fd >= 0 && begin_http2(fd));
     int n = 0;
     for (bool is_open = true; is_open && n < RESETS; n += CALLS_A_WRITE) {
-        is_open = open_and_reset_some(fd, path, n);
+        is_open = open_and_reset_some(fd, path, n, CALLS_A_WRITE);
     }
     close(fd);
     return n;
@@ -231,14 +231,15 @@ static void test_server_closes_connections_that_share_a_count(void **state) {
     int fds[2], n[2] = {0};
     assert_true(connect_pair(fds) && begin_http2(fds[0]) && begin_http2(fds[1]));
     bool is_open[2] = {true, true};
-    while ((is_open[0] || is_open[1]) && n[0] + n[1] < RESETS) {
-        for (int i = 0; i < 2; i++) {
-            is_open[i] = is_open[i] && open_and_reset_some(fds[i], "/test.Echo/Get", n[i]);
-            n[i] += is_open[i] ? CALLS_A_WRITE : 0;
-            sl_sleep_ms(is_open[0] && is_open[1] ? 5 : 0); // the server has counted them
-        }
+    for (int i = 0; is_open[0] && is_open[1] && n[i] < RESETS / 8; i = 1 - i, sl_sleep_ms(1)) {
+        is_open[i] = open_and_reset_some(fds[i], "/test.Echo/Get", n[i], 10);
+        n[i] += 10;
     }
     print_message("closed after %d and %d calls\n", n[0], n[1]);
+    assert_true(is_open[0] != is_open[1]);
+    for (int i = is_open[0] ? 0 : 1; is_open[i] && n[i] < RESETS; n[i] += CALLS_A_WRITE) { // the other one, too
+        is_open[i] = open_and_reset_some(fds[i], "/test.Echo/Get", n[i], CALLS_A_WRITE);
+    }
     assert_false(is_open[0] || is_open[1]);
     close(fds[0]);
     close(fds[1]);
