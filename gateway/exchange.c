@@ -14,6 +14,8 @@
 #include "gateway/routes.h"
 #include "gateway/status.h"
 
+enum { MAX_DISCARDED_BYTES = 16 << 20 }; // of a body whose head is refused
+
 struct sl_exchange {
     struct sl_gateway *gateway;
     int64_t began_ns;
@@ -21,7 +23,8 @@ struct sl_exchange {
     size_t n_body, body_bytes; // body_bytes: its part of the gateway's memory for bodies
     struct sl_refusal refusal; // set when the rest of the body is not needed; http_status 0: no refusal
     struct sl_http_line line;
-    bool has_head; // the head has been judged, and the fields below are set
+    bool has_head;           // the head has been judged, and the fields below are set
+    bool is_refused_by_head; // the body is read and discarded
     const struct sl_route *route;
     struct sl_client *client; // of the caller's tenant; NULL for a route that is open
     struct sl_api_key key;
@@ -367,6 +370,26 @@ static bool is_preflight(const struct sl_exchange *exchange, struct MHD_Connecti
            sl_head_allowed_origin(&exchange->gateway->head_rules, connection);
 }
 
+/*
+ * Refuses a request by its head. Many clients read no answer before they have sent their body, and a connection that is
+ * closed meanwhile breaks their pipe. So a body of a known, moderate length is read first and discarded; the client gets
+ * the refusal after it. A client that asks first (Expect: 100-continue), or has a longer body, is answered at once.
+ */
+static enum MHD_Result refuse_by_head(struct sl_exchange *exchange, struct MHD_Connection *connection,
+                                      const struct sl_refusal *refusal) {
+    struct sl_http_reply reply = reply_to(exchange, connection);
+    const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const char *expect = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT);
+    const long long n_bytes = length ? strtoll(length, NULL, 10) : 0;
+    // With status 400 the head is malformed, and so may be its length.
+    if (refusal->http_status != MHD_HTTP_BAD_REQUEST && !expect && n_bytes > 0 && n_bytes <= MAX_DISCARDED_BYTES) {
+        exchange->refusal = *refusal;
+        exchange->is_refused_by_head = true;
+        return MHD_YES;
+    }
+    return sl_http_reply_refusal(&reply, refusal);
+}
+
 static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                              const char *method, const char *version) {
     struct sl_http_reply reply = reply_to(exchange, connection);
@@ -380,13 +403,14 @@ static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection
     }
     return judge_head(exchange, connection, url, method, version, &refusal) == SL_OK
                ? MHD_YES
-               : sl_http_reply_refusal(&reply, &refusal);
+               : refuse_by_head(exchange, connection, &refusal);
 }
 
 static enum MHD_Result answer(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                               const char *method) {
     struct sl_http_reply reply = reply_to(exchange, connection);
     if (exchange->refusal.http_status != 0) {
+        reply.closes = exchange->is_refused_by_head;
         return sl_http_reply_refusal(&reply, &exchange->refusal);
     }
     const struct sl_http_request request = {.exchange = exchange,

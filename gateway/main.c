@@ -10,10 +10,11 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "base/options/program.h"
 #include "base/thread.h"
 #include "gateway/gateway.h"
+#include "gateway/head/head.h"
 #include "gateway/openai/json_memory.h"
-#include "base/options/program.h"
 #include "net/rpc/rpc.h"
 #include "net/trace/otlp/otlp.h"
 
@@ -170,8 +171,10 @@ int main(int argc, char **argv) {
         return code;
     }
     struct sl_error err = {0};
-    if (chosen.common.check) {
-        return SL_EXIT_OK;
+    const enum sl_status rules =
+        sl_head_rules_check(chosen.gateway.allowed_hosts, chosen.gateway.allowed_origins, &err);
+    if (rules != SL_OK || chosen.common.check) {
+        return sl_program_end(&program, rules, &err);
     }
     chosen.gateway.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("gateway");

@@ -56,7 +56,8 @@ enum MHD_Result sl_http_reply_send(const struct sl_http_reply *reply, int http_s
     } else if (http_status == MHD_HTTP_METHOD_NOT_ALLOWED && reply->allow) {
         MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, reply->allow);
     }
-    if (sl_head_is_chunked(reply->connection)) { // two readers may disagree on where chunks end: nothing follows them
+    if (reply->closes ||
+        sl_head_is_chunked(reply->connection)) { // two readers may disagree on where chunks end: nothing follows them
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     }
     sl_head_add_cors(&reply->gateway->head_rules, reply->connection, response);

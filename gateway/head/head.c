@@ -102,6 +102,57 @@ static bool has(const char *list, const char *entry, size_t n) {
     return false;
 }
 
+static bool is_host(const char *at, size_t n) {
+    return !memchr(at, ':', n) && !memchr(at, '/', n) && at[n - 1] != '.';
+}
+
+static bool ends_with(const char *at, size_t n, const char *end) {
+    const size_t n_end = strlen(end);
+    return n > n_end && strncmp(at + n - n_end, end, n_end) == 0;
+}
+
+// Browsers write no path, and no port that the scheme has anyway.
+static bool is_origin(const char *at, size_t n) {
+    const bool is_https = n > 8 && strncasecmp(at, "https://", 8) == 0,
+               is_http = n > 7 && strncasecmp(at, "http://", 7) == 0;
+    const char *colon = memchr(at, ':', n);
+    if (n == 4 && strncmp(at, "null", n) == 0) {
+        return true;
+    }
+    if (!colon || (size_t)(colon - at) + 3 >= n || strncmp(colon, "://", 3) != 0) {
+        return false;
+    }
+    const char *host = colon + 3;
+    return !memchr(host, '/', n - (size_t)(host - at)) && !(is_https && ends_with(at, n, ":443")) &&
+           !(is_http && ends_with(at, n, ":80"));
+}
+
+// Rejects the first entry of a list that is neither "*" nor of the form.
+static enum sl_status check_list(const char *list, bool (*is_good)(const char *at, size_t n), const char *complaint,
+                                 struct sl_error *err) {
+    for (const char *at = list + strspn(list, ", "); *at; at += strspn(at, ", ")) {
+        const size_t n = strcspn(at, ", ");
+        if (!(n == 1 && *at == '*') && !is_good(at, n)) {
+            return sl_fail(err, SL_ERR_INVALID, "%s: no request matches \"%.*s\"", complaint, n < 100 ? (int)n : 100,
+                           at);
+        }
+        at += n;
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_head_rules_check(const char *allowed_hosts, const char *allowed_origins, struct sl_error *err) {
+    const enum sl_status status =
+        check_list(allowed_hosts, is_host, "--allowed-hosts takes names without a scheme, a port or a final dot", err);
+    return status == SL_OK
+               ? check_list(
+                     allowed_origins, is_origin,
+                     "--allowed-origins takes SCHEME://HOST or SCHEME://HOST:PORT, without a final slash, a path or "
+                     "the scheme's usual port",
+                     err)
+               : status;
+}
+
 // Returns the length of the host in "host:port" or "[v6]:port".
 static size_t host_length(const char *text) {
     const char *colon = strrchr(text, ':');

@@ -29,6 +29,9 @@ struct sl_head_rules { // the strings live as long as the gateway
     int64_t max_body_bytes;
 };
 
+// Rejects entries of the lists that no request can match, such as a host with a port. SL_ERR_INVALID.
+enum sl_status sl_head_rules_check(const char *allowed_hosts, const char *allowed_origins, struct sl_error *err);
+
 struct sl_http_line { // the path as it stands in the request line
     const char *path; // in the daemon's buffer; NULL: not seen
     size_t n;

@@ -57,6 +57,17 @@ static void free_block(void *block) {
     free(block);
 }
 
+// Gives back what is counted above what is used: the parser takes more memory while it reads than the JSON keeps.
+static void give_back_above_used(struct sl_json_memory *memory) {
+    const int64_t above = memory->counted - (memory->used > 0 ? memory->used : 0);
+    const int64_t bytes = above > 0 ? above / STEP_BYTES * STEP_BYTES : 0;
+    memory->counted -= bytes;
+    atomic_fetch_sub(memory->held, bytes);
+    if (bytes > LARGE_BYTES) {
+        malloc_trim(0); // counted no longer, so that the process may not keep it
+    }
+}
+
 void sl_json_memory_install(void) {
     json_set_alloc_funcs(take_block, free_block);
 }
@@ -219,6 +230,9 @@ json_t *sl_json_parse(const char *body, size_t n_bytes, size_t flags, struct sl_
         *ids_out = (struct sl_json_ids){0};
     }
     parsing = NULL;
+    if (memory) {
+        give_back_above_used(memory);
+    }
     if (!json && memory && memory->over == SL_JSON_OVER_ITS_OWN) {
         sl_refuse(refusal, 413,
                   "the body has too many small parts: its JSON takes more than %" PRId64 " bytes of memory",

@@ -25,6 +25,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -102,32 +103,62 @@ static void complain(struct port *port, const char *why) {
     }
 }
 
-// Returns true if a connected socket's peer is the host and port of a text of gRPC's.
-static bool is_peer(int fd, const char *peer, int number) {
+struct peer {
+    struct in6_addr host; // an IPv4 address is mapped
+    int number;           // of its port
+};
+
+static struct in6_addr map_v4(struct in_addr v4) {
+    struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+    memcpy(mapped.s6_addr + 12, &v4, sizeof v4);
+    return mapped;
+}
+
+// Reads "ipv4:HOST:PORT", "ipv6:[HOST]:PORT" or "ipv6:%5BHOST%25ZONE%5D:PORT"; gRPC writes mapped addresses as IPv4.
+static bool read_peer(const char *text, struct peer *peer_out) {
+    const char *begin = strchr(text, ':'), *end = strrchr(text, ':');
+    char host[INET6_ADDRSTRLEN];
+    struct in_addr v4;
+    if (!begin || begin == end) {
+        return false;
+    }
+    begin += strncasecmp(begin + 1, "%5B", 3) == 0 ? 4 : begin[1] == '[' ? 2 : 1;
+    const size_t n = strcspn(begin, "%]"), n_most = (size_t)(end - begin), n_host = n < n_most ? n : n_most;
+    if (n_host >= sizeof host) {
+        return false;
+    }
+    memcpy(host, begin, n_host);
+    host[n_host] = '\0';
+    peer_out->number = atoi(end + 1);
+    if (inet_pton(AF_INET, host, &v4) == 1) {
+        peer_out->host = map_v4(v4);
+        return peer_out->number > 0;
+    }
+    return inet_pton(AF_INET6, host, &peer_out->host) == 1 && peer_out->number > 0;
+}
+
+// Returns true if a socket is connected to the peer.
+static bool is_peer(int fd, const struct peer *peer) {
     struct sockaddr_storage address = {0};
     socklen_t bytes = sizeof address;
-    char host[INET6_ADDRSTRLEN] = "";
     if (getpeername(fd, (struct sockaddr *)&address, &bytes) != 0) {
         return false;
     }
     if (address.ss_family == AF_INET) {
         const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address;
-        return ntohs(v4->sin_port) == number && inet_ntop(AF_INET, &v4->sin_addr, host, sizeof host) &&
-               strstr(peer, host);
+        const struct in6_addr host = map_v4(v4->sin_addr);
+        return ntohs(v4->sin_port) == peer->number && memcmp(&host, &peer->host, sizeof host) == 0;
     }
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address;
-    if (address.ss_family != AF_INET6 || ntohs(v6->sin6_port) != number ||
-        !inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host)) {
-        return false;
-    }
-    return strstr(peer, strncmp(host, "::ffff:", 7) == 0 ? host + 7 : host); // gRPC writes mapped ones as IPv4
+    return address.ss_family == AF_INET6 && ntohs(v6->sin6_port) == peer->number &&
+           memcmp(&v6->sin6_addr, &peer->host, sizeof peer->host) == 0;
 }
 
-bool sl_rpc_accept_cut(const char *peer) {
-    const char *colon = strrchr(peer, ':');
-    const int number = colon ? atoi(colon + 1) : 0, highest = atomic_load(&highest_fd);
-    for (int fd = 0; number > 0 && fd <= highest; fd++) {
-        struct port *port = is_peer(fd, peer, number) ? port_of(fd) : NULL;
+bool sl_rpc_accept_cut(const char *text) {
+    struct peer peer;
+    const bool is_known = read_peer(text, &peer);
+    for (int fd = 0, highest = atomic_load(&highest_fd); is_known && fd <= highest; fd++) {
+        struct port *port = is_peer(fd, &peer) ? port_of(fd) : NULL;
         if (port) {
             // Resets the connection at once, as close() would, but gRPC still owns the descriptor, and sees an error.
             // After shutdown() the peer could go on to write, and wait.

@@ -20,7 +20,9 @@
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
-#define AT_ONCE_MS 250 // a client that cancels so soon never wanted the answer
+// A client that cancels so soon, before its first message, never wanted the answer. A gateway cancels Watch at once after a
+// message when its own HTTP client has left: that does not count. The time is long, because a loaded server sees the end late.
+#define AT_ONCE_MS 250
 
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
@@ -74,9 +76,10 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_r
     call->server = server;
     call->calls = calls;
     call->bound = bound;
-    call->deadline_ns = SL_NO_DEADLINE;
+    atomic_init(&call->deadline_ns, SL_NO_DEADLINE);
     atomic_init(&call->refs, 1);
     atomic_init(&call->cancelled, false);
+    atomic_init(&call->has_message, false);
     grpc_metadata_array_init(&call->metadata);
     grpc_call_details_init(&call->details);
     pthread_mutex_init(&call->mutex, NULL);
@@ -126,7 +129,8 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
     (void)ok;
     struct sl_rpc_call *call = OWNER(tag, close_tag);
     const int64_t now_ns = sl_now_ns();
-    if (call->close_cancelled && now_ns < call->deadline_ns && now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
+    if (call->close_cancelled && !atomic_load(&call->has_message) && now_ns < atomic_load(&call->deadline_ns) &&
+        now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
         sl_rpc_resets_count(call->call);
     }
     if (call->close_cancelled) {
@@ -206,7 +210,9 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     ops[n_ops++].data.send_message.send_message = bytes;
     const int64_t give_up_ns = sl_deadline_in_ms(call->send_ms);
     const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops, give_up_ns);
-    if (status != SL_OK && sl_now_ns() >= give_up_ns) {
+    if (status == SL_OK) {
+        atomic_store(&call->has_message, true);
+    } else if (sl_now_ns() >= give_up_ns) {
         sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled", method->path,
                     call->send_ms);
     }
@@ -219,11 +225,12 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     assert(call->bound->method->kind == SL_RPC_BIDI);
     grpc_byte_buffer *bytes = NULL;
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
-    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, call->deadline_ns);
+    const int64_t deadline_ns = atomic_load(&call->deadline_ns);
+    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, deadline_ns);
     if (status != SL_OK) {
         return sl_fail(err, status, "%s", sl_status_text(status));
     }
-    if (!bytes && sl_now_ns() >= call->deadline_ns) {
+    if (!bytes && sl_now_ns() >= deadline_ns) {
         return sl_fail(err, SL_ERR_DEADLINE, "the time for it is over");
     }
     if (!bytes) { // the client has half-closed, or the call has failed (client gone, deadline, message over the limit)
@@ -248,7 +255,9 @@ int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept) {
 }
 
 void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns) {
-    call->deadline_ns = deadline_ns < call->deadline_ns ? deadline_ns : call->deadline_ns;
+    int64_t before_ns = atomic_load(&call->deadline_ns);
+    while (deadline_ns < before_ns && !atomic_compare_exchange_weak(&call->deadline_ns, &before_ns, deadline_ns)) {
+    }
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------
@@ -288,5 +297,5 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const s
 }
 
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call) {
-    return call->deadline_ns;
+    return atomic_load(&call->deadline_ns);
 }

@@ -303,7 +303,8 @@ static enum sl_status finish_call(const struct sl_rpc_method *method, enum sl_st
 enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
                             const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
                             ProtobufCMessage **reply_out, struct sl_error *err) {
-    if (deadline_ns == SL_NO_DEADLINE && (!parent || parent->deadline_ns == SL_NO_DEADLINE)) {
+    const int64_t parents_ns = parent ? sl_rpc_call_deadline_ns(parent) : SL_NO_DEADLINE;
+    if (deadline_ns == SL_NO_DEADLINE && parents_ns == SL_NO_DEADLINE) {
         return sl_fail(err, SL_ERR_INVALID, "%s: a call needs a deadline, its own or its parent's", method->path);
     }
     enum sl_status status = check_request(method, request, SL_RPC_UNARY, err);
@@ -311,7 +312,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
         return status;
     }
     if (deadline_ns == SL_NO_DEADLINE) {
-        deadline_ns = parent->deadline_ns;
+        deadline_ns = parents_ns;
     }
     sl_rpc_live_calls_add(1);
     grpc_call *call = create_call(channel, method->path, deadline_ns, parent);

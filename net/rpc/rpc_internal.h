@@ -88,8 +88,8 @@ enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err);
 void sl_rpc_accept_release(int port);
 // Counts connections of a guarded port since the process started; 0 for another port.
 void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
-// Closes the connection of a guarded port whose peer is "ipv4:HOST:PORT" or "ipv6:...". False: there is none.
-bool sl_rpc_accept_cut(const char *peer);
+// Closes the connection of a guarded port whose peer is "ipv4:HOST:PORT" or "ipv6:%5BHOST%5D:PORT". False: there is none.
+bool sl_rpc_accept_cut(const char *text);
 
 // ---- rpc_resets.c: connections that open calls and cancel them at once -----------------------------------------------
 
@@ -213,8 +213,10 @@ struct sl_rpc_call {
     gpr_timespec deadline;
     grpc_byte_buffer *payload; // the request; NULL for bidirectional calls
     grpc_byte_buffer *reply;   // the reply of a unary call, which is sent with the status
-    int64_t accepted_ns, deadline_ns;
-    struct sl_identity caller; // valid once the call is admitted
+    int64_t accepted_ns;
+    atomic_bool has_message;     // gRPC has taken one for the client
+    _Atomic int64_t deadline_ns; // a handler may lower it while gRPC reports the end
+    struct sl_identity caller;   // valid once the call is admitted
     struct sl_rpc_account account;
     bool metadata_sent;
     atomic_int refs;                     // held by the thread that handles it and by each pending operation

@@ -4,12 +4,12 @@
  *
  * Design: HTTP/2 lets a client reset a stream for nine bytes, and open the next one at once: its limit of concurrent streams
  *         never applies, while gRPC core (seen in 1.51) keeps each call until a server has accepted it. Calls of a peer that
- *         were cancelled as soon as they were accepted are counted for a second; more than MOST close its connection. A
- *         peer has an entry by its hash. Peers with the same hash take turns in it, so that some are counted too low.
+ *         were cancelled as soon as they were accepted are counted for a second; more than MOST close its connection.
+ *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
+ *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
  * Threads: any.
  */
 #include <grpc/support/alloc.h>
-#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -22,9 +22,9 @@ enum { N_ENTRIES = 4096, MOST = 500 };
 static struct {
     pthread_mutex_t mutex;
     struct {
-        uint64_t hash;
         int64_t since_ns;
         int n;
+        uint64_t closed; // hash of the peer whose connection was closed in this second; 0: none
     } entries[N_ENTRIES];
 } resets = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -32,14 +32,16 @@ static bool is_too_often(uint64_t hash) {
     const int64_t now_ns = sl_now_ns();
     pthread_mutex_lock(&resets.mutex);
     const size_t i = hash % N_ENTRIES;
-    if (resets.entries[i].hash != hash || now_ns - resets.entries[i].since_ns > SL_NS_PER_S) {
-        resets.entries[i].hash = hash;
+    if (now_ns - resets.entries[i].since_ns > SL_NS_PER_S) {
         resets.entries[i].since_ns = now_ns;
         resets.entries[i].n = 0;
+        resets.entries[i].closed = 0;
     }
-    const bool too_often = ++resets.entries[i].n > MOST;
+    // The other calls of a closed connection end with it, and do not count.
+    const bool too_often = resets.entries[i].closed != hash && ++resets.entries[i].n > MOST;
     if (too_often) {
-        resets.entries[i].n = INT_MIN; // its other calls end with the connection
+        resets.entries[i].n = 0;
+        resets.entries[i].closed = hash;
     }
     pthread_mutex_unlock(&resets.mutex);
     return too_often;

@@ -166,7 +166,8 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_live_calls_add(1);
     post(call->server, call->bound);
     call->accepted_ns = sl_now_ns();
-    call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
+    atomic_store(&call->deadline_ns,
+                 sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline));
     struct sl_error err;
     if (sl_rpc_call_watch(call) != SL_OK) {
         sl_fail(&err, SL_ERR_INTERNAL, "the server cannot watch the call");

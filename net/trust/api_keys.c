@@ -171,10 +171,11 @@ enum sl_status sl_api_keys_parse(const char *text, size_t n_bytes, struct sl_api
 
 // ---- the file -------------------------------------------------------------------------------------------------------
 
-// Returns true if a text is the beginning of the one before, and ends within a line: what a full disk or a crash leaves.
+// Returns true if a text is the beginning of the one before, and ends within a line of it: what a full disk or a crash
+// leaves. A text without its last lines is whole, with or without a final newline.
 static bool is_truncated(const struct sl_api_keys *keys, const char *text, size_t n_bytes) {
     return n_bytes < keys->n_bytes && memcmp(text, keys->text, n_bytes) == 0 &&
-           (n_bytes == 0 || text[n_bytes - 1] != '\n');
+           (n_bytes == 0 || (text[n_bytes - 1] != '\n' && keys->text[n_bytes] != '\n'));
 }
 
 static enum sl_status load(struct sl_api_keys *keys, struct sl_error *err) {

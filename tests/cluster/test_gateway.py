@@ -621,6 +621,10 @@ def key_line(key, tenant, limits=""):
     return f"{hashlib.sha256(key.encode()).hexdigest()} {tenant} {limits}\n"
 
 
+def stranger(path, length):
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-acm\r\n%s\r\n\r\n" % (path.encode(), length)
+
+
 def test_keys_are_tenants():
     """Neither finds what the other has had read, and the cluster knows whose a job is."""
     with tempfile.TemporaryDirectory(prefix="sluice-keys-") as folder, certificates() as made, Cluster(certificates=made) as cluster:
@@ -638,13 +642,18 @@ def test_keys_are_tenants():
             assert gateway.get("/v1/models")[0] == 401 and gateway.get("/health")[0] == 200 and gateway.get("/metrics")[0] == 200
             for path in ("/", "/h", "/healthz", "/metrics/", "/models", "/status.json", "/v1/models/demo"):  # unknown paths are not open
                 assert gateway.get(path)[0] == 401, path
-            # A caller without a key is refused by the head, and holds nothing: none of its body is read.
+            # A caller without a key is refused by the head, and holds nothing: its body is not read, or it is read and discarded.
             for path in ("/v1/completions", "/nothing"):
-                for length in (b"Content-Length: 16000000", b"Content-Length: 10", b"Transfer-Encoding: chunked"):
-                    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-acm\r\n%s\r\n\r\n" % (path.encode(), length)
-                    got = raw(gateway, head, timeout=5)
+                for length in (b"Content-Length: 16000000\r\nExpect: 100-continue", b"Content-Length: 10\r\nExpect: 100-continue", b"Transfer-Encoding: chunked"):
+                    got = raw(gateway, stranger(path, length), timeout=5)
                     assert b" 401 " in got and b"Connection: close" in got, (path, length, got)
-            assert re.search(r'sluice_gateway_body_bytes (\d+)', gateway.get("/metrics")[1]).group(1) == "0"
+            with socket.create_connection((gateway.host, gateway.port), 60 * SLOW) as sender:
+                sender.sendall(stranger("/v1/completions", b"Content-Length: 16000000") + b"x" * 8000000)
+                assert gateway.metric("sluice_gateway_body_bytes") == 0
+                sender.sendall(b"x" * 8000000)  # a client that reads nothing before its body is sent does not see a broken pipe
+                got = sender.recv(65536)
+                assert b" 401 " in got and b"Connection: close" in got, got
+            assert gateway.metric("sluice_gateway_body_bytes") == 0
             for key in ("sk-gone", "sk-two"):
                 status, reply = ask(key)
                 assert status == 503 and "certificate" in reply["error"]["message"], reply
@@ -692,7 +701,10 @@ def test_a_coordinator_that_is_not_there_is_told_of_once():
 def test_wrong_options_name_the_remedy():
     from harness import BIN
     for words, said in ((["--listen", "0.0.0.0:0"], "--insecure"), (["--https-cert", "/dev/null/x", "--https-key", "y"], "/dev/null/x"),
-                        (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--jwt-keys", "/dev/null/j"], "/dev/null/j"), (["--jwt-issuer", "x"], "--jwt-keys"), (["--listen", "nowhere"], "HOST:PORT")):
+                        (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--jwt-keys", "/dev/null/j"], "/dev/null/j"), (["--jwt-issuer", "x"], "--jwt-keys"), (["--listen", "nowhere"], "HOST:PORT"),
+                        (["--allowed-hosts", "a.example,gw.example:18433"], '"gw.example:18433"'), (["--allowed-hosts", "https://gw.example"], "--allowed-hosts"),
+                        (["--allowed-origins", "https://chat.example/"], '"https://chat.example/"'), (["--allowed-origins", "*,chat.example"], '"chat.example"'),
+                        (["--allowed-origins", "https://chat.example:443"], "usual port"), (["--check", "--allowed-hosts", "a:1"], '"a:1"')):
         refused = subprocess.run([os.path.join(BIN, "sluice-gateway"), *words], capture_output=True, text=True, timeout=30 * SLOW)
         assert refused.returncode in (1, 2) and said in refused.stderr, refused
 

@@ -261,6 +261,24 @@ static void test_json_has_bounded_memory(void **state) {
     json_set_alloc_funcs(malloc, free);
 }
 
+// The parser reads a string into a buffer that doubles: it is not counted while the request is answered.
+static void test_json_counts_what_it_keeps(void **state) {
+    (void)state;
+    static const char head[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"", tail[] = "\"}]}";
+    const size_t n = (4 << 20) + 1000;
+    char *body = malloc(n + sizeof head + sizeof tail);
+    assert_non_null(body);
+    memcpy(body, head, sizeof head - 1);
+    memset(body + sizeof head - 1, 'a', n);
+    memcpy(body + sizeof head - 1 + n, tail, sizeof tail);
+    int64_t held;
+    sl_json_memory_install();
+    assert_int_equal(parse_within(body, true, INT64_C(1) << 30, &held), SL_OK);
+    assert_in_range(held, n, n + (128 << 10));
+    free(body);
+    json_set_alloc_funcs(malloc, free);
+}
+
 static void assert_ids(const char *body, size_t n, int32_t last) {
     struct sl_intake intake = intake_of(body, false);
     assert_int_equal(sl_intake_read(&intake, goes_on, NULL, &request, &refusal), SL_OK);
@@ -315,6 +333,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_what_it_costs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_ones_take_turns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_ids_are_read_from_the_text, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_json_counts_what_it_keeps, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_json_has_bounded_memory, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

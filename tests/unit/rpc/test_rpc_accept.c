@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -16,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_selfcheck.h"
 #include "tests/unit/rpc/echo_service.h"
@@ -36,8 +38,15 @@ static struct sl_rpc_server *server;
 static struct echo echo;
 static int port;
 
-static int connect_to(int its_port) {
+// from: the client's own port; 0: any.
+static int connect_from(int from, int its_port) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct sockaddr_in own = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)from), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (fd >= 0 && from > 0 && bind(fd, (const struct sockaddr *)&own, sizeof own) != 0) {
+        close(fd);
+        return -1;
+    }
     const struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)its_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, sizeof to) != 0) {
@@ -45,6 +54,10 @@ static int connect_to(int its_port) {
         return -1;
     }
     return fd;
+}
+
+static int connect_to(int its_port) {
+    return connect_from(0, its_port);
 }
 
 static void obey(int orders, int done) {
@@ -145,11 +158,15 @@ static bool write_all(int fd, const uint8_t *bytes, size_t n) {
     return true;
 }
 
-// Opens calls on one connection and resets them, until the server closes it. Returns their number.
-static int open_and_reset(const char *path) {
+static bool begin_http2(int fd) {
+    static const uint8_t preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
+    return write_all(fd, preface, sizeof preface);
+}
+
+// Opens n_calls <= CALLS_A_WRITE calls on a connection and resets them; n: calls before. False: the server has closed it.
+static bool open_and_reset_some(int fd, const char *path, int n, int n_calls) {
     static const char *const names[] = {":method", ":scheme", ":path", ":authority", "te", "content-type"};
     const char *const values[] = {"POST", "http", path, "x", "trailers", "application/grpc"};
-    static const uint8_t preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
     static const uint8_t cancelled[] = {0, 0, 0, 8}, empty[5];
     static uint8_t calls[CALLS_A_WRITE * 256];
     uint8_t block[160];
@@ -157,24 +174,128 @@ static int open_and_reset(const char *path) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         n_block += put_header(block + n_block, names[i], values[i]);
     }
+    size_t n_bytes = 0;
+    for (int i = 0; i < n_calls; i++) {
+        const uint32_t stream = 2 * (uint32_t)(n + i) + 1;
+        n_bytes += put_frame(calls + n_bytes, 1, 4, stream, block, n_block);
+        n_bytes += put_frame(calls + n_bytes, 0, 0, stream, empty, sizeof empty);
+        n_bytes += put_frame(calls + n_bytes, 3, 0, stream, cancelled, sizeof cancelled);
+    }
+    const bool is_open = write_all(fd, calls, n_bytes);
+    uint8_t said[65536];
+    while (is_open && recv(fd, said, sizeof said, MSG_DONTWAIT) > 0) {
+    }
+    return is_open;
+}
+
+// Opens calls on one connection and resets them, until the server closes it. Returns their number.
+static int open_and_reset(const char *path) {
     const int fd = connect_to(port);
-    assert_true(fd >= 0 && write_all(fd, preface, sizeof preface));
+    assert_true(fd >= 0 && begin_http2(fd));
     int n = 0;
-    for (bool is_open = true; is_open && n < RESETS;) {
-        size_t n_bytes = 0;
-        for (int i = 0; i < CALLS_A_WRITE; i++, n++) {
-            const uint32_t stream = 2 * (uint32_t)n + 1;
-            n_bytes += put_frame(calls + n_bytes, 1, 4, stream, block, n_block);
-            n_bytes += put_frame(calls + n_bytes, 0, 0, stream, empty, sizeof empty);
-            n_bytes += put_frame(calls + n_bytes, 3, 0, stream, cancelled, sizeof cancelled);
-        }
-        is_open = write_all(fd, calls, n_bytes);
-        uint8_t said[65536];
-        while (is_open && recv(fd, said, sizeof said, MSG_DONTWAIT) > 0) {
-        }
+    for (bool is_open = true; is_open && n < RESETS; n += CALLS_A_WRITE) {
+        is_open = open_and_reset_some(fd, path, n, CALLS_A_WRITE);
     }
     close(fd);
     return n;
+}
+
+// Connects from two ports whose peers share an entry of the counts.
+static bool connect_pair(int fds_out[2]) {
+    enum { FIRST = 20000, LAST = 32000, N_ENTRIES = 4096 }; // N_ENTRIES: as in rpc_resets.c
+    static int seen[N_ENTRIES];
+    memset(seen, 0, sizeof seen);
+    for (int from = FIRST; from < LAST; from++) {
+        char peer[64];
+        snprintf(peer, sizeof peer, "ipv4:127.0.0.1:%d", from);
+        const size_t i = sl_hash(peer, strlen(peer), 0) % N_ENTRIES;
+        if (seen[i] == 0) {
+            seen[i] = from;
+            continue;
+        }
+        fds_out[0] = connect_from(seen[i], port);
+        fds_out[1] = connect_from(from, port);
+        if (fds_out[0] >= 0 && fds_out[1] >= 0) {
+            return true;
+        }
+        close(fds_out[0]);
+        close(fds_out[1]);
+        seen[i] = from;
+    }
+    return false;
+}
+
+// Two connections that take turns must not restart each other's count.
+static void test_server_closes_connections_that_share_a_count(void **state) {
+    (void)state;
+    int fds[2], n[2] = {0};
+    assert_true(connect_pair(fds) && begin_http2(fds[0]) && begin_http2(fds[1]));
+    bool is_open[2] = {true, true};
+    for (int i = 0; is_open[0] && is_open[1] && n[i] < RESETS / 8; i = 1 - i, sl_sleep_ms(1)) {
+        is_open[i] = open_and_reset_some(fds[i], "/test.Echo/Get", n[i], 10);
+        n[i] += 10;
+    }
+    print_message("closed after %d and %d calls\n", n[0], n[1]);
+    assert_true(is_open[0] != is_open[1]);
+    for (int i = is_open[0] ? 0 : 1; is_open[i] && n[i] < RESETS; n[i] += CALLS_A_WRITE) { // the other one, too
+        is_open[i] = open_and_reset_some(fds[i], "/test.Echo/Get", n[i], CALLS_A_WRITE);
+    }
+    assert_false(is_open[0] || is_open[1]);
+    close(fds[0]);
+    close(fds[1]);
+    const int64_t end_ns = sl_deadline_in_ms(CALL_MS);
+    enum sl_status status;
+    while ((status = call_anew()) != SL_OK && sl_now_ns() < end_ns) {
+    }
+    assert_int_equal(status, SL_OK);
+}
+
+// A gateway watches jobs on one connection, and its own clients may leave after a moment.
+static void test_server_keeps_a_connection_that_ends_calls_after_a_message(void **state) {
+    (void)state;
+    enum { CALLS = 1500 };
+    struct sl_rpc_channel *channel = new_channel();
+    struct sl_error err;
+    uint64_t before, after, refused;
+    assert_int_equal(echo_call(channel, &echo_get, "job-1", CALL_MS, &err), SL_OK);
+    sl_rpc_accept_counts(port, &before, &refused);
+    for (int i = 0; i < CALLS; i++) {
+        struct sl_rpc_stream *stream = NULL;
+        ProtobufCMessage *message = NULL;
+        assert_int_equal(echo_open(channel, &echo_watch, "slow", 1000, CALL_MS, &stream, &err), SL_OK);
+        assert_int_equal(sl_rpc_stream_next(stream, CALL_MS, &message, &err), SL_OK);
+        protobuf_c_message_free_unpacked(message, NULL);
+        sl_rpc_stream_close(&stream);
+    }
+    assert_int_equal(echo_call(channel, &echo_get, "job-1", CALL_MS, &err), SL_OK);
+    sl_rpc_accept_counts(port, &after, &refused);
+    assert_int_equal(after, before); // it has not connected again
+    sl_rpc_channel_destroy(&channel);
+}
+
+static void test_peer_is_the_whole_host(void **state) {
+    (void)state;
+    uint64_t before, accepted, refused;
+    sl_rpc_accept_counts(port, &before, &refused);
+    const int fd = connect_to(port);
+    struct sockaddr_in own;
+    socklen_t bytes = sizeof own;
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &bytes), 0);
+    const int64_t end_ns = sl_deadline_in_ms(CALL_MS);
+    do {
+        sl_sleep_ms(10);
+        sl_rpc_accept_counts(port, &accepted, &refused);
+    } while (accepted == before && sl_now_ns() < end_ns);
+    static const char *const others[] = {"ipv4:127.0.0.12", "ipv4:1127.0.0.1", "ipv6:%5B2001:db8::127.0.0.1%5D",
+                                         "ipv6:[::1]", "ipv4"};
+    char peer[64];
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(peer, sizeof peer, "%s:%d", others[i], ntohs(own.sin_port));
+        assert_false(sl_rpc_accept_cut(peer));
+    }
+    snprintf(peer, sizeof peer, "ipv6:%%5B::ffff:127.0.0.1%%5D:%d", ntohs(own.sin_port));
+    assert_true(sl_rpc_accept_cut(peer));
+    close(fd);
 }
 
 // A reset costs a client nothing and the server a call: the memory of calls that wait to be handled grew without bounds.
@@ -336,6 +457,9 @@ int main(void) {
         cmocka_unit_test(test_server_refuses_a_flood_and_answers_after_it),
         cmocka_unit_test(test_server_answers_after_a_time_without_descriptors),
         cmocka_unit_test(test_server_closes_connections_that_reset_calls),
+        cmocka_unit_test(test_server_closes_connections_that_share_a_count),
+        cmocka_unit_test(test_server_keeps_a_connection_that_ends_calls_after_a_message),
+        cmocka_unit_test(test_peer_is_the_whole_host),
         cmocka_unit_test(test_selfcheck_knows_a_deaf_port),
         cmocka_unit_test(test_addresses_are_reached_from_here),
     };

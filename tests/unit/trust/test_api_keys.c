@@ -14,8 +14,8 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "tests/replaced_file.h"
 #include "net/trust/api_keys.h"
+#include "tests/replaced_file.h"
 
 // SHA-256 of "one" and of "two" (sha256sum).
 #define ONE "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
@@ -85,6 +85,21 @@ static void test_a_file_that_changes(void **state) {
     }
     replace_file(path, "# none\n", 0600); // but by an order
     assert_int_equal(find_eventually(keys, "two", SL_ERR_DENIED), SL_ERR_DENIED);
+    sl_api_keys_close(&keys);
+}
+
+// An editor may leave no newline at the end: a file without its last line is shorter, and not cut off.
+static void test_last_line_is_removed(void **state) {
+    (void)state;
+    replace_file(path, ONE " acme\n" TWO " beta", 0600);
+    struct sl_api_keys *keys;
+    struct sl_error err;
+    struct sl_api_key key;
+    assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_OK);
+    assert_int_equal(sl_api_keys_find(keys, "two", &key), SL_OK);
+    replace_file(path, ONE " acme", 0600);
+    assert_int_equal(find_eventually(keys, "two", SL_ERR_DENIED), SL_ERR_DENIED);
+    assert_int_equal(sl_api_keys_find(keys, "one", &key), SL_OK);
     sl_api_keys_close(&keys);
 }
 
@@ -169,6 +184,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_keys_are_found_by_their_hash, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_file_that_changes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_last_line_is_removed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_limits_are_a_lines_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_what_is_no_file_of_keys, set_up, tear_down),
     };
