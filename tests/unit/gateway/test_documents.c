@@ -48,6 +48,7 @@ static enum sl_status post(const char *begin, size_t n, bool (*stopped)(void *ar
     struct sl_intake intake = {.n_body = n,
                                .body_bytes = n + 1,
                                .held_bytes = &held_bytes,
+                               .json = {.held = &held_bytes, .most_held = INT64_MAX},
                                .turn = &turn,
                                .limits = limits,
                                .who = sl_api_key_anybody};
