@@ -217,31 +217,6 @@ void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_
     *stats_out = (struct sl_questions_stats){.n_threads = 1};
 }
 
-// ---- the disk: none --------------------------------------------------------------------------------------------------
-
-struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
-                                 int64_t deadline_ns, size_t *at_out) {
-    (void)disk, (void)prefixes, (void)n_prefixes, (void)deadline_ns, (void)at_out;
-    return NULL;
-}
-
-void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *id) {
-    (void)disk, (void)id;
-}
-
-bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *id) {
-    return disk && id && false;
-}
-
-int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *id) {
-    return disk && id && false;
-}
-
-void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
-    (void)disk;
-    *stats_out = (struct sl_disk_stats){.failure = ""};
-}
-
 // ---- calls -----------------------------------------------------------------------------------------------------------
 
 const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call) {

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store without a disk, for fuzz_store.c.
+#include "kvstore/internal.h"
+
+struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                 int64_t deadline_ns, size_t *at_out) {
+    (void)disk, (void)prefixes, (void)n_prefixes, (void)deadline_ns, (void)at_out;
+    return NULL;
+}
+
+void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *id) {
+    (void)disk, (void)id;
+}
+
+bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *id) {
+    return disk && id && false;
+}
+
+int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *id) {
+    return disk && id && false;
+}
+
+void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
+    (void)disk;
+    *stats_out = (struct sl_disk_stats){.failure = ""};
+}
