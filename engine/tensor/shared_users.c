@@ -18,7 +18,7 @@
 #define MAX_LIST      (MAX_USERS * 24) // bytes of a list
 #define LEAVE_TRIES   50
 #define LEAVE_WAIT_MS 4
-#define FOLDER_TRIES  20
+#define FOLDER_TRIES  200 // of some microseconds
 
 struct user {
     int pid, fd;
