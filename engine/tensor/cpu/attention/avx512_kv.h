@@ -33,11 +33,6 @@ void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int 
 void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
                            struct sl_vectors sums_out);
 
-// Returns a bit for each slot of a page that counts.
-static inline __mmask64 sl_avx512_slots_mask(struct sl_range seen) {
-    return (seen.end < 64 ? (1ull << seen.end) - 1 : ~0ull) & ~((1ull << seen.begin) - 1);
-}
-
 // Adds rows to statistics with the bits of tier avx2's function, in half its instructions.
 void sl_avx512_add_rows(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats);
 
