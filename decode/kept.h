@@ -28,7 +28,7 @@ struct sl_kept_session {
     struct sl_session *session;
     int64_t deadline_ns;
     bool is_lent, is_over; // over: released while it was lent
-    // Of a base:
+    // Set for a base only:
     bool is_base;
     int64_t n_matched;         // tokens that the last prompt had in common with it, whole blocks of SL_PREFIX_BLOCK
     struct sl_hash128 matched; // their key

@@ -208,7 +208,7 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
     if (status == SL_OK) {
         document->reading = true;
         document->n_holders = 0;
-        (void)add_holder(document, store);
+        add_holder(document, store); // the first one
         insert(documents, at, sl_document_ref(document));
     }
     pthread_mutex_unlock(&documents->mutex);
@@ -219,8 +219,8 @@ enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl
                                        int64_t arena_bytes, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
     enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
-    if (status == SL_OK && sl_document_holder(document, store) == NULL) {
-        (void)add_holder(document, store);
+    if (status == SL_OK && sl_document_holder(document, store) == NULL && add_holder(document, store) == NULL) {
+        status = sl_fail(err, SL_ERR_PRECONDITION, "replicas: %d stores have the document already", SL_MAX_HOLDERS);
     }
     pthread_mutex_unlock(&documents->mutex);
     return status;

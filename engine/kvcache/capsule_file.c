@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/little_endian.h"
 #include "base/whole_file.h"
 
 #define MAGIC        "SLUICECP"
@@ -18,20 +19,6 @@
 #define BLOCK_BYTES  ((size_t)1 << 20)
 
 // --- bytes -----------------------------------------------------------------------------------------------------------
-
-static void put(uint8_t *at, uint64_t value, int n_bytes) {
-    for (int i = 0; i < n_bytes; i++) {
-        at[i] = (uint8_t)(value >> (8 * i));
-    }
-}
-
-static uint64_t get(const uint8_t *at, int n_bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < n_bytes; i++) {
-        value |= (uint64_t)at[i] << (8 * i);
-    }
-    return value;
-}
 
 static enum sl_status write_at(int fd, const void *data, size_t bytes, off_t offset, struct sl_error *err) {
     for (size_t done = 0; done < bytes;) {
@@ -134,12 +121,12 @@ static enum sl_status write_all(int fd, const struct sl_session *session, const 
     if (status == SL_OK) {
         uint8_t prefix[PREFIX_BYTES];
         memcpy(prefix, MAGIC, 8);
-        put(prefix + 8, SL_CAPSULE_FILE_VERSION, 4);
-        put(prefix + 12, label_bytes, 4);
-        put(prefix + 16, header_bytes, 8);
-        put(prefix + 24, sl_capsule_body_bytes(session), 8);
-        put(prefix + 32, digest_of_head(label, label_bytes, header, header_bytes), 8);
-        put(prefix + 40, out.digest, 8);
+        sl_put_bytes(prefix + 8, SL_CAPSULE_FILE_VERSION, 4);
+        sl_put_bytes(prefix + 12, label_bytes, 4);
+        sl_put_bytes(prefix + 16, header_bytes, 8);
+        sl_put_bytes(prefix + 24, sl_capsule_body_bytes(session), 8);
+        sl_put_bytes(prefix + 32, digest_of_head(label, label_bytes, header, header_bytes), 8);
+        sl_put_bytes(prefix + 40, out.digest, 8);
         status = write_at(fd, prefix, sizeof prefix, 0, err);
     }
     if (status == SL_OK) {
@@ -206,8 +193,8 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
         memcmp(prefix, MAGIC, 8) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "not a capsule; `sluice run --local --save-capsule FILE` makes one");
     }
-    uint64_t version = get(prefix + 8, 4), label_bytes = get(prefix + 12, 4), header_bytes = get(prefix + 16, 8);
-    uint64_t body_bytes = get(prefix + 24, 8);
+    uint64_t version = sl_get_bytes(prefix + 8, 4), label_bytes = sl_get_bytes(prefix + 12, 4), header_bytes = sl_get_bytes(prefix + 16, 8);
+    uint64_t body_bytes = sl_get_bytes(prefix + 24, 8);
     if (version != SL_CAPSULE_FILE_VERSION) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "version %llu of capsule files; this program reads version %d",
                        (unsigned long long)version, SL_CAPSULE_FILE_VERSION);
@@ -220,7 +207,7 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
                        (long long)stat.st_size, PREFIX_BYTES, (unsigned long long)label_bytes,
                        (unsigned long long)header_bytes, (unsigned long long)body_bytes);
     }
-    file->body_digest = get(prefix + 40, 8);
+    file->body_digest = sl_get_bytes(prefix + 40, 8);
     file->header_bytes = (size_t)header_bytes;
     file->header = malloc(file->header_bytes);
     if (file->header == NULL) {
@@ -231,7 +218,7 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
         status = read_at(file->fd, file->header, file->header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err);
     }
     if (status == SL_OK &&
-        digest_of_head(file->label, (size_t)label_bytes, file->header, file->header_bytes) != get(prefix + 32, 8)) {
+        digest_of_head(file->label, (size_t)label_bytes, file->header, file->header_bytes) != sl_get_bytes(prefix + 32, 8)) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "damaged: the digest of its header does not agree");
     }
     if (status == SL_OK) {

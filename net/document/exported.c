@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/little_endian.h"
+
 #define FIXED_BYTES      128 // of the head, before the recipe
 #define CHAT             1u
 #define HAS_TEXT         2u
@@ -13,20 +15,6 @@
 #define MAX_BODY_BYTES   ((int64_t)1 << 46)
 
 static const char *const part_names[] = {"head", "text", "capsule header", "capsule body"};
-
-static void put(uint8_t *at, uint64_t value, int n_bytes) {
-    for (int i = 0; i < n_bytes; i++) {
-        at[i] = (uint8_t)(value >> (8 * i));
-    }
-}
-
-static uint64_t get(const uint8_t *at, int n_bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < n_bytes; i++) {
-        value |= (uint64_t)at[i] << (8 * i);
-    }
-    return value;
-}
 
 // Returns the bytes of a part, without its digest; -1: the file does not have it.
 static int64_t part_bytes(const struct sl_exported_head *head, enum sl_exported_part part) {
@@ -87,14 +75,14 @@ enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const s
                                       struct sl_error *err) {
     uint8_t bytes[SL_EXPORTED_HEAD_BYTES] = SL_EXPORTED_MAGIC;
     size_t recipe_bytes = strlen(head->recipe);
-    put(bytes + 8, SL_EXPORTED_VERSION, 4);
-    put(bytes + 12, (head->chat ? CHAT : 0) | (head->has_text ? HAS_TEXT : 0), 4);
-    put(bytes + 16, head->model_fingerprint, 8);
-    put(bytes + 24, (uint64_t)head->n_tokens, 8);
-    put(bytes + 32, (uint64_t)head->text_bytes, 8);
-    put(bytes + 40, (uint64_t)head->header_bytes, 8);
-    put(bytes + 48, (uint64_t)head->body_bytes, 8);
-    put(bytes + 56, recipe_bytes, 4);
+    sl_put_bytes(bytes + 8, SL_EXPORTED_VERSION, 4);
+    sl_put_bytes(bytes + 12, (head->chat ? CHAT : 0) | (head->has_text ? HAS_TEXT : 0), 4);
+    sl_put_bytes(bytes + 16, head->model_fingerprint, 8);
+    sl_put_bytes(bytes + 24, (uint64_t)head->n_tokens, 8);
+    sl_put_bytes(bytes + 32, (uint64_t)head->text_bytes, 8);
+    sl_put_bytes(bytes + 40, (uint64_t)head->header_bytes, 8);
+    sl_put_bytes(bytes + 48, (uint64_t)head->body_bytes, 8);
+    sl_put_bytes(bytes + 56, recipe_bytes, 4);
     memcpy(bytes + 64, head->text_sha256, SL_SHA256_BYTES);
     memcpy(bytes + 96, head->tokens_sha256, SL_SHA256_BYTES);
     memcpy(bytes + FIXED_BYTES, head->recipe, recipe_bytes);
@@ -150,18 +138,18 @@ static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_er
     if (memcmp(bytes, SL_EXPORTED_MAGIC, 8) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "not a document; `sluice doc export` makes such files");
     }
-    uint64_t version = get(bytes + 8, 4), flags = get(bytes + 12, 4), recipe_bytes = get(bytes + 56, 4);
+    uint64_t version = sl_get_bytes(bytes + 8, 4), flags = sl_get_bytes(bytes + 12, 4), recipe_bytes = sl_get_bytes(bytes + 56, 4);
     if (version != SL_EXPORTED_VERSION) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "version %" PRIu64 " of document files; this program reads version %d",
                        version, SL_EXPORTED_VERSION);
     }
-    head->model_fingerprint = get(bytes + 16, 8);
-    uint64_t n_tokens = get(bytes + 24, 8), text_bytes = get(bytes + 32, 8), header_bytes = get(bytes + 40, 8);
-    uint64_t body_bytes = get(bytes + 48, 8);
+    head->model_fingerprint = sl_get_bytes(bytes + 16, 8);
+    uint64_t n_tokens = sl_get_bytes(bytes + 24, 8), text_bytes = sl_get_bytes(bytes + 32, 8), header_bytes = sl_get_bytes(bytes + 40, 8);
+    uint64_t body_bytes = sl_get_bytes(bytes + 48, 8);
     if (flags > (CHAT | HAS_TEXT) || n_tokens < 1 || n_tokens > INT32_MAX || text_bytes < 1 ||
         text_bytes > SL_EXPORTED_MAX_TEXT_BYTES || header_bytes < 1 || header_bytes > MAX_HEADER_BYTES ||
         body_bytes < 1 || body_bytes > MAX_BODY_BYTES || recipe_bytes < 1 || recipe_bytes >= SL_EXPORTED_RECIPE_BYTES ||
-        get(bytes + 60, 4) != 0) {
+        sl_get_bytes(bytes + 60, 4) != 0) {
         return sl_fail(err, SL_ERR_INVALID,
                        "damaged: flags %" PRIu64 ", %" PRIu64 " tokens, and parts of %" PRIu64 ", %" PRIu64 ", %" PRIu64
                        " and %" PRIu64 " bytes are out of bounds",

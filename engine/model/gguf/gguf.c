@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/file_identity.h"
+#include "base/little_endian.h"
 #include "engine/tensor/half.h"
 
 #define MAX_VALUES        65536 // limit of keys, and of tensors
@@ -42,14 +43,6 @@ struct cursor {
 
 // --- numbers in the mapping ------------------------------------------------------------------------------------------
 
-static uint64_t little_endian(const unsigned char *at, size_t n_bytes) {
-    uint64_t value = 0;
-    for (size_t i = 0; i < n_bytes; i++) {
-        value |= (uint64_t)at[i] << (8 * i);
-    }
-    return value;
-}
-
 static double double_of(uint64_t bits) {
     double value;
     memcpy(&value, &bits, sizeof value);
@@ -75,7 +68,7 @@ bool sl_gguf_as_integer(const struct sl_gguf_value *value, uint64_t i, int64_t *
     if (n_bytes == 0 || value->kind == SL_GGUF_F32 || value->kind == SL_GGUF_F64 || value->kind == SL_GGUF_BOOL) {
         return false;
     }
-    uint64_t bits = little_endian(value->data + i * n_bytes, n_bytes);
+    uint64_t bits = sl_get_bytes(value->data + i * n_bytes, n_bytes);
     if (is_signed(value->kind)) {
         int unused = 64 - 8 * (int)n_bytes;
         *integer_out = (int64_t)(bits << unused) >> unused;
@@ -87,7 +80,7 @@ bool sl_gguf_as_integer(const struct sl_gguf_value *value, uint64_t i, int64_t *
 
 double sl_gguf_element(const struct sl_gguf_value *value, uint64_t i) {
     size_t n_bytes = kind_bytes(value->kind);
-    uint64_t bits = little_endian(value->data + i * n_bytes, n_bytes);
+    uint64_t bits = sl_get_bytes(value->data + i * n_bytes, n_bytes);
     if (value->kind == SL_GGUF_F32) {
         return (double)sl_bits_to_f32((uint32_t)bits);
     }
@@ -99,7 +92,7 @@ double sl_gguf_element(const struct sl_gguf_value *value, uint64_t i) {
 }
 
 struct sl_gguf_text sl_gguf_next_text(const unsigned char **at) {
-    struct sl_gguf_text text = {(const char *)*at + 8, (size_t)little_endian(*at, 8)};
+    struct sl_gguf_text text = {(const char *)*at + 8, (size_t)sl_get_bytes(*at, 8)};
     *at += 8 + text.n_bytes;
     return text;
 }
@@ -124,7 +117,7 @@ static enum sl_status take_number(struct cursor *c, size_t n_bytes, const char *
     const unsigned char *at = NULL;
     enum sl_status status = take(c, n_bytes, what, &at);
     if (status == SL_OK) {
-        *value_out = little_endian(at, n_bytes);
+        *value_out = sl_get_bytes(at, n_bytes);
     }
     return status;
 }

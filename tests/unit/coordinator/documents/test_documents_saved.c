@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a document saved: questions, tokens that were not read again, and the time that reading them takes.
+// Documents count their questions, the tokens that were not read again, and the time that reading them takes.
 #include "tests/unit/coordinator/documents/documents_fixture.h"
 
 static Sluice__V1__Document described(struct sl_documents *documents, const struct sl_document *document) {

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of documents share."""
+import os
+import subprocess
+import sys
+
+from harness import BIN, ROOT, call, cluster_pb, document, documents_pb, eventually, inference, question, stub
+
+TEXT = document(6000)
+ADD = "sluice.v1.Documents.Add"
+READER = os.path.join(ROOT, "tools", "read_document.py")
+
+
+def add(channel, name, text=TEXT, timeout=60, **fields):
+    """Adds a document: (document, events)."""
+    events = list(stub(channel.unary_stream, ADD)(documents_pb.AddDocumentRequest(name=name, text=text, **fields), timeout=timeout))
+    assert events[-1].HasField("document"), events[-1]
+    return events[-1].document, events
+
+
+def of(channel, method, name):
+    return call(channel, f"sluice.v1.Documents.{method}", documents_pb.DocumentRequest(name=name))
+
+
+def names(channel):
+    return [d.name for d in call(channel, "sluice.v1.Documents.List", documents_pb.ListDocumentsRequest()).documents]
+
+
+def asking(name, end=question()[1:], **fields):
+    return inference.GenerateRequest(document=name, text=end, max_new_tokens=12, stop=["."], **fields)
+
+
+def store_load(cluster):
+    return [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0].load
+
+
+def settled_load(cluster):
+    """The load of the store when nothing arrives any more: jobs send their capsules after their answers."""
+    seen = []
+
+    def is_settled():
+        load = store_load(cluster)
+        seen.append((load.stored_bytes, load.stored_capsules))
+        return len(seen) > 40 and len(set(seen[-40:])) == 1
+    eventually(is_settled, 20, "the store settled")
+    return store_load(cluster)
+
+
+def sluice(cluster, *words, text=None):
+    run = subprocess.run([os.path.join(BIN, "sluice"), *words, "--coordinator", cluster.coordinator.address], input=text, text=True,
+                         capture_output=True, timeout=120)
+    return run.returncode, run.stdout, run.stderr
+
+
+def ask(channel, name):
+    """(finished, events) of the question, by any client."""
+    events = list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asking(name), timeout=60))
+    return events[-1].finished, events
+
+
+def read_file(path, *more):
+    run = subprocess.run([sys.executable, READER, path, *more], text=True, capture_output=True, timeout=60)
+    return run.returncode, run.stdout, run.stderr

@@ -1,0 +1,156 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Questions on documents that a decode worker answers alone: with what a store has, and the pages of a document shared."""
+import concurrent.futures
+import re
+import signal
+import time
+import urllib.request
+
+from documents import ADD, add, asking, store_load
+from harness import (Cluster, State, call, cluster_pb, connect, document, documents_pb, eventually, inference, question, refused, run_tests,
+                     stub, tokens, worker_pb)
+from test_restart import Restarting
+import grpc
+
+
+def at_once(cluster, questions, **fields):
+    """Answers to questions about a document that are asked together: [(finished, events)], in their order."""
+    with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
+        return list(pool.map(lambda text: cluster.answer(asking("gpl", text, **fields)), questions))
+
+
+def begun(events):
+    """How each attempt began, in the words of the job's log."""
+    return [e.state.detail for e in events if e.HasField("state") and e.state.state == State.PREFILLING]
+
+
+def prefixes(cluster, name):
+    """What a decode worker counts of stored prefixes: {source or reason: number}, without zeros."""
+    with urllib.request.urlopen(f"http://{cluster.processes[name].admin}/metrics", timeout=10) as page:
+        lines = [line.split('"') for line in page.read().decode().splitlines() if line.startswith("sluice_prefixes_")]
+    return {line[1]: int(line[2][1:]) for line in lines if len(line) == 3 and line[2] != "} 0"}
+
+
+def gone(cluster, name):
+    cluster.processes.pop(name).stop()
+    eventually(lambda: not [w for w in cluster.workers().workers if w.info.name == name and w.state == cluster_pb.READY], 10, f"{name} is gone")
+
+
+def test_decode_answers_without_prefill():
+    questions = [question()[1:], *(f"What does section {n} say of licences?" for n in range(9))]
+    with Cluster() as cluster:
+        made, _ = add(cluster.channel, "gpl")
+        other = document(4000, seed=3)
+        cluster.answer(inference.GenerateRequest(text=other + question(), recipe="full", max_new_tokens=1))
+        eventually(lambda: store_load(cluster).stored_capsules == 2, 10, "a store has both")
+        gone(cluster, "prefill-0")
+        answers = at_once(cluster, questions)
+        for finished, events in answers:
+            assert finished.statistics.n_reused_tokens >= made.n_tokens - 64 and not finished.statistics.not_cached, finished
+            assert ["with the stored beginning" in detail for detail in begun(events)] == [True], events
+        assert "48213" in answers[0][0].text, answers[0]
+        # They share one copy of the document's pages.
+        assert sorted(f.statistics.transport for f, _ in answers) == ["held"] * 9 + ["store"], answers
+        assert prefixes(cluster, "decode-0") == {"store": 1, "held": 9}
+        eventually(lambda: made.capsule_bytes * 0.9 < [w.load.base_bytes for w in cluster.workers().workers if w.info.role == cluster_pb.DECODE][0]
+                   < made.capsule_bytes * 1.1, 10, "one copy of the capsule")
+
+        finished, events = cluster.answer(inference.GenerateRequest(text=other + "\nWhat else?", recipe="full", max_new_tokens=1))
+        assert finished.statistics.n_reused_tokens >= 1000 and finished.statistics.transport == "store", finished
+
+        # A conversation goes on with its session, which shares them too.
+        turn = {"document": "gpl", "max_new_tokens": 8, "ignore_eos": True, "conversation": inference.Conversation(id="a", keep_ms=60000)}
+        said = questions[0] + cluster.answer(inference.GenerateRequest(text=questions[0], **turn))[0].text
+        finished, _ = cluster.answer(inference.GenerateRequest(text=said + "\nWhat else?", **turn))
+        assert finished.statistics.n_reused_tokens > made.n_tokens, finished
+        call(cluster.channel, "sluice.v1.Inference.EndConversation", inference.ConversationRequest(id="a"))
+
+        # Another worker does not have them, and the one that does is preferred.
+        cluster.start_worker("decode-1")
+        cluster.wait_ready()
+        for text in questions[:4]:
+            finished, events = cluster.answer(asking("gpl", text))
+            assert finished.statistics.transport == "held" and "decode-0" in begun(events)[0], events
+        # It dies in the middle: the other one takes the document from the store, and goes on with the same tokens.
+        endless = inference.GenerateRequest(document="gpl", text=questions[1], max_new_tokens=150, ignore_eos=True)
+        _, whole_events = cluster.answer(endless)
+        stream = cluster.generate(endless)
+        events = [next(stream)]
+        while not events[-1].HasField("token") or events[-1].token.index < 5:
+            events.append(next(stream))
+        cluster.kill("decode-0")
+        events += list(stream)
+        assert events[-1].finished.statistics.retries >= 1 and tokens(events) == tokens(whole_events), events[-1]
+        assert prefixes(cluster, "decode-1") == {"store": 1}, prefixes(cluster, "decode-1")
+
+        # The store is stopped: the worker uses what it holds. What it does not hold is refused within the job's deadline.
+        cluster.processes["kvstore-0"].signal(signal.SIGSTOP)
+        finished, events = cluster.answer(asking("gpl", questions[2]))
+        assert tokens(events) == tokens(answers[2][1]) and finished.statistics.transport == "held", finished
+        cluster.processes["kvstore-0"].signal(signal.SIGCONT)
+
+        # Prefill gives the same answers, and reads what follows a document at length.
+        cluster.start_worker("prefill-0")
+        cluster.wait_ready()
+        for (_, events), (finished, same) in zip(answers[:3], at_once(cluster, questions[:3], estimate_errors=True)):
+            assert "prefill-0" in begun(same)[0] and finished.statistics.n_reused_tokens >= made.n_tokens - 64, same
+            assert tokens(events) == tokens(same), "not the answer of prefill"
+        finished, events = cluster.answer(asking("gpl", document(3000, seed=4)))
+        assert "prefill-0" in begun(events)[0] and finished.statistics.n_reused_tokens >= made.n_tokens - 64, events
+
+
+def test_prefill_reads_what_decode_cannot_have():
+    with Cluster(worker_args={"decode": ["--arena", "8M"]}) as cluster:
+        add(cluster.channel, "gpl")
+        # It refuses a prompt whose beginning no worker has read: nothing has promised memory for that.
+        unread = worker_pb.DecodeRequest(job_id="unread", prompt=inference.TokenIds(ids=range(5, 105)), max_new_tokens=1, recipe="full")
+        with connect(cluster.processes["decode-0"].address) as channel:
+            assert "prompt of 100 tokens" in refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: list(
+                stub(channel.unary_stream, "sluice.v1.Decode.Run")(unread, timeout=20)))
+        _, whole_events = cluster.answer(asking("gpl"))
+        # Two thirds of these fit at once: others wait for memory, or go to prefill after all.
+        questions = [f"What does section {n} say of licences?" for n in range(9)]
+        apart = [cluster.answer(asking("gpl", text, ignore_eos=True)) for text in questions]
+        together = at_once(cluster, questions, ignore_eos=True)
+        assert [tokens(events) for _, events in together] == [tokens(events) for _, events in apart], together
+        assert any(finished.statistics.transport == "held" for finished, _ in together), together
+        cluster.start_worker("decode-1")
+        cluster.wait_ready()
+        gone(cluster, "decode-0")
+        cluster.processes["kvstore-0"].signal(signal.SIGSTOP)  # and no worker holds the document
+        began = time.monotonic()
+        finished, events = cluster.answer(asking("gpl"))
+        cluster.processes["kvstore-0"].signal(signal.SIGCONT)
+        assert tokens(events) == tokens(whole_events) and time.monotonic() - began < 20, events
+        why = inference.NotCached.Name(finished.statistics.not_cached)
+        assert why in ("NOT_CACHED_UNREACHABLE", "NOT_CACHED_NO_STORE"), finished
+        assert "prefill-0" in begun(events)[-1] and "(unreachable)" in "".join(e.state.detail for e in events), events
+        assert prefixes(cluster, "decode-1") == {"unreachable": 1}
+
+
+def test_decode_continues_no_checkpoint():
+    """A checkpoint of a longer text has the document's beginning, in pages that are not quantized: prefill reads after it."""
+    arenas = {"prefill": ["--arena", "128M", "--checkpoint-after", "50ms"], "kvstore": ["--arena", "192M"], "decode": ["--arena", "64M"]}
+    long = document(16000)
+    end = long.index(" ", len(long) // 3)
+    long = long[:end] + "\n" + long[end + 1:]  # as the text of a question follows that of its document
+    asked = asking("gpl", long[end + 1:end + 1000] + question())
+    with Restarting(worker_args=arenas) as cluster:
+        made, _ = add(cluster.channel, "gpl", long[:end])
+        _, whole_events = cluster.answer(asked)
+        assert prefixes(cluster, "decode-0") == {"store": 1}
+        stream = stub(cluster.channel.unary_stream, ADD)(documents_pb.AddDocumentRequest(name="long", text=long), timeout=120)
+        checkpoints = []
+        while not checkpoints or checkpoints[-1] < made.n_tokens + 512:  # it has all of `asked`
+            assert not next(stream).HasField("document"), "the text was read too soon"
+            checkpoints = [int(n) for n in re.findall(r"tokens=(\d+) checkpoint=stored", cluster.processes["prefill-0"].errors())]
+        stream.cancel()
+        finished, events = cluster.answer(asked)
+        assert tokens(events) == tokens(whole_events) and finished.statistics.n_reused_tokens > made.n_tokens, finished
+        assert "is still being read" in begun(events)[1] and "prefill-0" in begun(events)[2], begun(events)
+        assert prefixes(cluster, "decode-0") == {"store": 1, "failed": 1}
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))

@@ -1,0 +1,235 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Documents as files: exported, imported on another cluster, and what is refused."""
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import tempfile
+import threading
+
+from documents import TEXT, add, of, names, asking, sluice, ask, read_file
+from harness import BIN, MODEL, Cluster, certificates, document, documents_pb, eventually, refused, run_tests, stub, tokens
+import grpc
+
+
+def edited(path, out, at, xor=1):
+    """A copy of a file with one byte changed."""
+    with open(path, "rb") as file:
+        content = bytearray(file.read())
+    content[at] ^= xor
+    with open(out, "wb") as file:
+        file.write(content)
+    return out
+
+
+def local(*words):
+    run = subprocess.run([os.path.join(BIN, "sluice"), *words], text=True, capture_output=True, timeout=60)
+    return run.returncode, run.stdout, run.stderr
+
+
+def test_a_document_travels_as_a_file():
+    with certificates("client/acme/alice", "client/umbrella") as made, tempfile.TemporaryDirectory() as folder, \
+            Cluster(certificates=made) as cluster, cluster.channel_of("client/acme/alice") as acme, \
+            cluster.channel_of("client/umbrella") as umbrella:
+        path, short = os.path.join(folder, "gpl.doc"), os.path.join(folder, "short.doc")
+        text_file, other = os.path.join(folder, "gpl.txt"), os.path.join(folder, "other.doc")
+        with open(text_file, "w", encoding="utf-8") as file:
+            file.write(TEXT)
+        alice = made.options("client/acme/alice")
+        original, _ = add(acme, "gpl")
+        _, events = ask(acme, "gpl")
+        code, out, err = sluice(cluster, "doc", "export", "gpl", path, "--json", *alice)
+        said = json.loads(out)
+        assert code == 0 and said["bytes"] == os.path.getsize(path) and said["n_tokens"] == original.n_tokens, (said, err)
+        add(acme, "longer", document(7000, seed=4))
+        assert sluice(cluster, "doc", "export", "longer", other, *alice)[0] == 0
+        with open(other, "rb") as file:
+            longer = file.read()
+        of(acme, "Delete", "longer")
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        assert sluice(cluster, "doc", "export", "gpl", short, "--no-text", *alice)[0] == 0
+        assert os.path.getsize(path) - os.path.getsize(short) == len(TEXT.encode()) + 32
+        with open(path, "rb") as file:
+            whole = file.read()
+        assert TEXT.encode() in whole and TEXT.encode()[:64] not in open(short, "rb").read()
+
+        # The reader in Python agrees, and finds what was edited.
+        code, out, err = read_file(path)
+        assert code == 0 and original.recipe in out and original.sha256 in out and "capsule body" in out, (out, err)
+        code, out, err = read_file(edited(path, other, len(whole) - 40))
+        assert code == 1 and "capsule body" in err, (out, err)
+        assert read_file(short)[0] == 0
+        page = os.path.join(folder, "page.html")
+        code, out, err = local("inspect", path, "--html", page, "--model", MODEL, "--json")
+        shown = json.loads(out)
+        assert code == 0 and shown["recipe"] == original.recipe and shown["document"]["sha256"] == original.sha256, (out, err)
+        written = open(page, encoding="utf-8").read()
+        assert "100.0% of their slots" in written and written.count("100.0% of its slots") == written.count('title="sentence') > 20
+        code, _, err = local("inspect", short, "--html", page, "--model", MODEL)
+        assert code == 2 and "--text FILE" in err, (code, err)
+        assert local("inspect", short, "--html", page, "--model", MODEL, "--text", text_file)[0] == 0
+        code, _, err = local("inspect", other)
+        assert code == 2 and "capsule body" in err, (code, err)
+        # Nothing is written where there is no room, and nothing is left.
+        code, _, err = sluice(cluster, "doc", "export", "gpl", "/dev/full/x", *alice)
+        assert code == 1 and "/dev/full/x" in err, (code, err)
+        run = subprocess.run(["bash", "-c", 'ulimit -f 64; trap "" XFSZ; exec "$@"', "-", os.path.join(BIN, "sluice"), "doc", "export", "gpl", other + "2",
+                              "--coordinator", cluster.coordinator.address, *alice], text=True, capture_output=True, timeout=60)
+        assert run.returncode == 1 and "cannot be written" in run.stderr, run
+        assert not [name for name in os.listdir(folder) if name.startswith("other.doc2")]
+
+        # Under a tenant with another salt, and on a cluster whose store is another: the same tokens, which are not read again.
+        code, out, err = sluice(cluster, "doc", "import", "mine", path, *made.options("client/umbrella"))
+        assert code == 0 and out.startswith("imported mine: "), (code, out, err)
+        finished, again = ask(umbrella, "mine")
+        assert tokens(again) == tokens(events) and finished.statistics.n_reused_tokens >= original.n_tokens - 64, finished.statistics
+        assert names(acme) == ["gpl"] and names(umbrella) == ["mine"]
+        with Cluster() as second:
+            code, out, err = sluice(second, "doc", "import", "there", path, "--json", "--keep", "1h")
+            shown = json.loads(out)
+            assert code == 0 and shown["expires_ms"] - shown["created_ms"] == 3600000 and shown["sha256"] == original.sha256 and shown["store"] == "kvstore-0", (shown, err)
+            finished, again = second.answer(asking("there"))
+            assert tokens(again) == tokens(events), "another answer on the other cluster"
+            assert finished.statistics.n_reused_tokens >= original.n_tokens - 64, finished.statistics
+            again_path = os.path.join(folder, "again.doc")
+            assert sluice(second, "doc", "export", "there", again_path)[0] == 0
+            assert open(again_path, "rb").read() == whole, "the same document is another file"
+            refuse_files(second, folder, whole, longer, short, text_file)
+            second.kill("kvstore-0")
+            assert names(second.channel) == ["there", "with-text"]
+
+
+def refuse_files(cluster, folder, whole, longer, short, text_file):
+    """Tries files that are refused; the documents `there` and `with-text` are left."""
+    path = os.path.join(folder, "bad.doc")
+
+    def refused_file(content, code, *words, name="bad"):
+        with open(path, "wb") as file:
+            file.write(content)
+        got, out, err = sluice(cluster, "doc", "import", name, path)
+        assert got == code and all(word in err for word in words), (got, out, err)
+    text_at, end = whole.index(TEXT.encode()), len(whole)
+    refused_file(b"x" * 500, 2, "not a document")
+    refused_file(b"", 2, "cut short", "head")
+    refused_file(whole[:text_at + 100], 2, "cut short", "text")
+    refused_file(whole[:-1], 2, "cut short", "body")
+    refused_file(whole[:end // 2], 2, "cut short", "body")
+    refused_file(whole + b"x", 2, "follow its end")
+    for at, part in ((24, "head"), (text_at + 9, "text"), (text_at + len(TEXT.encode()) + 40, "capsule header"), (end - 5000, "capsule body")):
+        changed = bytearray(whole)
+        changed[at] ^= 1
+        refused_file(bytes(changed), 2, "edited", part)
+    refused_file(whole[:8] + b"\2" + whole[9:], 2, "version 2", "reads version 1")
+    refused_file(signed(whole, 16, b"\1" * 8), 1, "another model", "0101010101010101")
+    refused_file(signed(whole, 96, b"\1" * 32), 1, "tokenizer")
+    refused_file(with_capsule_of(whole, longer), 1, "is not the one of this text")
+    before = of(cluster.channel, "Get", "there")
+    with open(path, "wb") as file:
+        file.write(whole)
+    code, out, err = sluice(cluster, "doc", "import", "there", path, "--json")  # the same document: as adding it again
+    assert code == 0 and json.loads(out)["created_ms"] == before.created_ms, (out, err)
+    refused_file(whole[:-1], 2, "cut short", "body", name="there")
+    code, _, err = sluice(cluster, "doc", "add", "taken", text_file, "--recipe", "full")
+    assert code == 0, err
+    refused_file(whole, 1, "is taken", "by the same text, but read under", name="taken")
+    of(cluster.channel, "Delete", "taken")
+    refused_file(whole, 2, "0x2f", name="a/b")
+    code, _, err = sluice(cluster, "doc", "import", "bad", os.path.join(folder, "none"))
+    assert code == 2 and "No such file" in err, (code, err)
+    code, _, err = sluice(cluster, "doc", "import", "bad", short)
+    assert code == 2 and "--text" in err, (code, err)
+    code, _, err = sluice(cluster, "doc", "import", "bad", short, "--text", short + "x")
+    assert code == 2, (code, err)
+    with open(text_file + "2", "w", encoding="utf-8") as file:
+        file.write(TEXT[:-1] + "!")
+    code, _, err = sluice(cluster, "doc", "import", "bad", short, "--text", text_file + "2")
+    assert code == 2 and "is not the text" in err, (code, err)
+    code, out, err = sluice(cluster, "doc", "import", "with-text", short, "--text", text_file)
+    assert code == 0 and out.startswith("imported with-text"), (code, out, err)
+    assert names(cluster.channel) == ["there", "with-text"]
+
+
+def parts_of(whole):
+    """The parts of a file with its text, without their digests."""
+    text, header, body, recipe = struct.unpack_from("<QQQI", whole, 32)
+    parts, at = [], 0
+    for n in (128 + recipe, text, header, body):
+        parts.append(whole[at:at + n])
+        at += n + 32
+    return parts
+
+
+def joined(parts):
+    """The file of these parts, with digests that agree."""
+    whole = b""
+    for part in parts:
+        whole += part
+        whole += hashlib.sha256(whole).digest()
+    return whole
+
+
+def signed(whole, at, value):
+    """The file with other bytes in its head."""
+    head, *others = parts_of(whole)
+    return joined([head[:at] + value + head[at + len(value):], *others])
+
+
+def with_capsule_of(whole, another):
+    """The file with another one's capsule."""
+    head, text, *_ = parts_of(whole)
+    header, body = parts_of(another)[2:]
+    return joined([head[:40] + struct.pack("<QQ", len(header), len(body)) + head[56:], text, header, body])
+
+
+def test_what_stops_an_import():
+    with Cluster() as cluster, tempfile.TemporaryDirectory() as folder, Cluster(worker_args={"kvstore": ["--arena", "6M"]}) as small:
+        path = os.path.join(folder, "gpl.doc")
+        add(cluster.channel, "gpl", document(12000))
+        assert sluice(cluster, "doc", "export", "gpl", path)[0] == 0
+        whole = open(path, "rb").read()
+        code, _, err = sluice(small, "doc", "import", "gpl", path)
+        assert code == 1 and "no room" in err and "--arena" in err, (code, err)
+        assert not names(small.channel)
+
+        def pieces(n, then=lambda: None):
+            yield documents_pb.ImportDocumentRequest(name="half", data=whole[:n])
+            then()
+            yield documents_pb.ImportDocumentRequest(data=whole[n:])
+        send = stub(cluster.channel.stream_stream, "sluice.v1.Documents.Import")
+        of(cluster.channel, "Delete", "gpl")
+        assert "deadline" in refused([grpc.StatusCode.INVALID_ARGUMENT], lambda: list(send(pieces(100))))
+
+        # A client that goes away leaves nothing.
+        waits, entered = threading.Event(), threading.Event()
+
+        def wait():
+            eventually(lambda: "half" in names(cluster.channel), 10, "the import began")
+            entered.set()
+            waits.wait(10)
+        call_ = send(pieces(len(whole) // 2, wait), timeout=60)
+        assert entered.wait(20)
+        call_.cancel()
+        waits.set()
+        eventually(lambda: not names(cluster.channel), 10, "nothing of the cancelled import")
+
+        # A store that dies while it takes the capsule.
+        said = refused([grpc.StatusCode.UNAVAILABLE], lambda: list(send(pieces(len(whole) // 2, lambda: (eventually(
+            lambda: "half" in names(cluster.channel), 10, "the import began"), cluster.kill("kvstore-0"))), timeout=60)))
+        assert "kvstore-0" in said, said
+        assert not names(cluster.channel)
+        cluster.start_worker("kvstore-1")
+        cluster.wait_ready()
+        # Until the coordinator has noticed that the other store is lost, a retry may succeed: exit code 3.
+        codes = []
+
+        def is_imported():
+            codes.append(sluice(cluster, "doc", "import", "half", path)[0])
+            return codes[-1] == 0
+        eventually(is_imported, 20, "the import with another store")
+        assert set(codes) <= {0, 3} and names(cluster.channel) == ["half"], codes
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))

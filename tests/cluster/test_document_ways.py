@@ -1,0 +1,221 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Documents by the tool, in chats and over HTTP, and what they cost."""
+import contextlib
+import hashlib
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+
+from documents import TEXT, add, of, sluice, read_file
+from harness import BIN, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests
+from test_gateway import Gateway, chatting_model, key_line
+
+
+def test_the_command():
+    with Cluster() as cluster:
+        code, out, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
+        assert code == 0 and out.startswith("added gpl: "), (code, out, err)
+        code, out, _ = sluice(cluster, "doc", "ls")
+        assert code == 0 and "gpl" in out and "kvstore-0" in out, out
+        code, out, _ = sluice(cluster, "doc", "show", "gpl", "--json")
+        shown = json.loads(out)
+        assert code == 0 and shown["name"] == "gpl" and shown["text_bytes"] == len(TEXT.encode()), shown
+        asked = (question()[1:], "--max-new-tokens", "12", "--stop", ".", "--json")
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", *asked)
+        finished = json.loads(out.splitlines()[-1])["finished"]
+        assert code == 0 and finished["statistics"]["n_reused_tokens"] >= shown["n_tokens"] - 64, (code, finished, err)
+        code, out, _ = sluice(cluster, "run", "--doc", "gpl", "--question", *asked)
+        assert code == 0 and json.loads(out.splitlines()[-1])["finished"]["text"] == finished["text"], out
+        # A folder, and HTML, whose text a program extracts (tests/unit/cli/test_doc_text.c has the rest).
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("b.txt", TEXT[3000:]), ("a.txt", TEXT[:3000])):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            code, out, err = sluice(cluster, "doc", "add", "code", folder)
+            assert code == 0 and "2 text files; skipped: 0" in err, (code, out, err)
+            joined = f"==== a.txt ====\n{TEXT[:3000]}\n\n==== b.txt ====\n{TEXT[3000:]}".rstrip("\n") + "\n"
+            assert of(cluster.channel, "Get", "code").sha256 == hashlib.sha256(joined.encode()).hexdigest()
+            page = os.path.join(folder, "page")
+            with open(page, "w", encoding="utf-8") as file:
+                file.write(f"<!DOCTYPE html><html><body><pre>{html.escape(TEXT)}</pre></body></html>")
+            code, out, err = sluice(cluster, "doc", "add", "page", page)
+            if any(shutil.which(program) for program in ("w3m", "lynx", "pandoc")):
+                assert code == 0 and "page is HTML" in err and of(cluster.channel, "Get", "page").n_tokens > 1000, (code, out, err)
+            else:
+                assert code == 2 and "install the package w3m or lynx or pandoc" in err, (code, out, err)
+            assert sluice(cluster, "doc", "add", "source", "--as-is", page)[0] == 0
+        code, out, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
+        assert code == 0 and out.startswith("added gpl: "), "the same document, because the client may not know that it is there"
+        code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT[:-8])
+        assert code == 1 and "is taken, by another text" in err, (code, err)
+        code, _, err = sluice(cluster, "doc", "add", "a/b", "-", text=TEXT)
+        assert code == 2 and "0x2f" in err, (code, err)
+        code, out, err = sluice(cluster, "doc", "keep", "gpl", "--for", "1h")
+        assert code == 0 and out.startswith("kept gpl: replicas 1, ends 20"), (code, out, err)
+        code, out, _ = sluice(cluster, "doc", "keep", "gpl", "--forever", "--replicas", "1")
+        assert code == 0 and out == "kept gpl: replicas 1, ends never\n", out
+        for words in (), ("--for", "1h", "--forever"):
+            assert sluice(cluster, "doc", "keep", "gpl", *words)[0] == 2
+        # Answers say what they cost, and the document what it saved.
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", *asked[:-1])
+        cost = re.fullmatch(r"(\d+) tokens read, (\d+) not read again; (\S+ \w+) shipped; first token after \d+ ms, \d+ ms in all\n", err)
+        assert code == 0 and out == finished["text"] + "\n" and cost, (code, out, err)
+        assert int(cost[1]) + int(cost[2]) == finished["statistics"]["n_prompt_tokens"] and int(cost[2]) >= shown["n_tokens"] - 64, err
+        assert sluice(cluster, "doc", "ask", "gpl", "--quiet", *asked[:-1]) == (0, out, "")
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 4, 10, "four answers counted")
+        saved = of(cluster.channel, "Get", "gpl")
+        assert 4 * (saved.n_tokens - 64) <= saved.saved_tokens <= 4 * saved.n_tokens and saved.read_tokens >= saved.n_tokens - 1, saved
+        assert abs(saved.saved_ms - saved.saved_tokens * saved.read_ms / saved.read_tokens) < 1 and saved.read_ms > 0, saved
+        code, out, _ = sluice(cluster, "doc", "show", "gpl")
+        assert f"{saved.saved_tokens} tokens not read again for 4 questions: about" in out and "3.2 [0.5, 6.2] of 100 points" in out, out
+        # The same question with the text read again, in full.
+        whole, _ = cluster.answer(inference.GenerateRequest(text=TEXT + question(), recipe="full", max_new_tokens=12, stop=["."], no_reuse=True))
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", *asked[:-1])
+        assert code == 0 and out.splitlines() == [finished["text"], whole.text], (out, whole)
+        assert "0 not read again (not cached: off)" in err and "check: the answers are the same" in err, err
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 5, 10, "the question, without the check of its answer")
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", "--json", "--temperature", "2", "Say something.", "-n", "24")
+        *events, check = map(json.loads, out.splitlines())
+        first, second = (event["finished"] for event in events if "finished" in event)
+        assert check == {"check": {"same": first["text"] == second["text"]}}, check
+        assert first["statistics"]["sampling"]["seed"] == second["statistics"]["sampling"]["seed"], (first, second)
+        assert second["statistics"]["recipe"] == "full" and second["statistics"].get("n_reused_tokens", 0) == 0, second
+        code, out, _ = sluice(cluster, "doc", "rm", "gpl")
+        assert code == 0 and out.startswith("removed gpl"), out
+        code, _, err = sluice(cluster, "doc", "ask", "gpl", "Why?")
+        assert code == 1 and "no document gpl" in err, (code, err)
+        code, _, err = sluice(cluster, "doc", "sohw", "gpl")
+        assert code == 2 and "did you mean show" in err, (code, err)
+
+
+def test_a_conversation_begins_with_a_document():
+    with chatting_model() as model, Cluster(model=model) as cluster:
+        def talk(lines, *words, code=0):
+            run = subprocess.run([os.path.join(BIN, "sluice"), "chat", "--coordinator", cluster.coordinator.address, "-n", "8", *words],
+                                 input="".join(line + "\n" for line in lines), text=True, capture_output=True, timeout=120)
+            assert run.returncode == code, run
+            return run
+
+        assert "no documents" in talk(["/doc"]).stdout
+        made, _ = add(cluster.channel, "gpl")
+        add(cluster.channel, "raw", document(3000, seed=3), raw=True)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "saved")
+            asked = question()[1:]
+            done = talk(["/doc gpl", asked, "And?", f"/save {saved}", "/doc", "/new", "/doc", "Hello?"], "--json")
+            with open(saved, encoding="utf-8") as file:
+                body = json.load(file)
+        assert body["document"] == "gpl" and body["messages"][0] == {"role": "user", "content": asked}, body
+        assert f"gpl: {made.n_tokens} tokens under full,format=int4" in done.stderr and "* gpl" in done.stderr and "  gpl" in done.stderr, done.stderr
+        first, second, other = (json.loads(line)["finished"] for line in done.stdout.splitlines())
+        whole, _ = cluster.answer(inference.GenerateRequest(recipe="full,format=int4", max_new_tokens=8, no_reuse=True, chat=inference.Chat(
+            messages=[inference.ChatMessage(role="user", content=TEXT + question())])))
+        assert first["text"] == whole.text, (first, whole)
+        for turn in (first, second):
+            assert int(turn["statistics"]["n_reused_tokens"]) >= made.n_tokens - 128, turn
+        assert int(other["statistics"]["n_prompt_tokens"]) < 64, other
+        for lines, words, says in [(["/doc nope"], (), "no document nope"), (["/doc raw"], (), "use `sluice chat --raw`"),
+                                   (["/doc gpl"], ("--raw",), "leave out --raw"), (["/doc gpl"], ("--system", "Be brief."), "leave out --system"),
+                                   (["Hi", "/doc gpl"], (), "/new first"), (["/doc gpl", "/recipe full"], (), "its own recipe")]:
+            assert says in talk(lines, *words, code=2).stderr, lines
+        assert "48213" in talk(["/doc raw", "One of the special magic numbers for lantern is: 48213. " + question()], "--raw").stdout
+
+
+def delete(gateway, path):
+    with contextlib.closing(gateway.connect()) as connection:
+        connection.request("DELETE", path)
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+
+
+def test_adding_what_is_there_costs_no_tokens():
+    with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w", encoding="utf-8") as file:
+            file.write(key_line("sk", "a", "tokens=1"))
+        made, _ = add(cluster.channel, "gpl")
+        with Gateway(cluster, "--keys", keys) as gateway:
+            for _ in range(2):  # a minute has one token: after the first prompt that is read, a second one is refused
+                status, again = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT}, "sk")
+                assert status == 200 and again["created"] == made.created_ms // 1000, (status, again)
+
+
+def test_http_and_chats():
+    with chatting_model() as model, Cluster(model=model) as cluster, Gateway(cluster) as gateway:
+        status, made = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})
+        assert status == 200 and made["replicas"] == 1 and made["stores"] == ["kvstore-0"] and made["object"] == "document" and made["id"] == "gpl" and made["chat"] and made["store"], made
+        status, listed = gateway.get("/v1/documents")
+        assert status == 200 and [d["id"] for d in json.loads(listed)["data"]] == ["gpl"], listed
+        assert json.loads(gateway.get("/v1/documents/gpl")[1])["sha256"] == made["sha256"]
+        chat = {"messages": [{"role": "user", "content": question()[1:]}], "max_tokens": 8, "temperature": 0}
+        status, whole = gateway.post("/v1/chat/completions", {**chat, "recipe": "full,format=int4", "messages": [
+            {"role": "user", "content": TEXT + question()}]})
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl"})
+        assert status == 200 and reply["choices"] == whole["choices"], (reply, whole)
+        turns = chat["messages"] + [{"role": "assistant", "content": "48213"}, {"role": "user", "content": "And?"}]
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl", "messages": turns})
+        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
+
+        with tempfile.TemporaryDirectory() as folder:  # a document for chats travels, too
+            path = os.path.join(folder, "gpl.doc")
+            assert sluice(cluster, "doc", "export", "gpl", path)[0] == 0 and "a user's message" in read_file(path)[1]
+            assert sluice(cluster, "doc", "import", "copy", path)[0] == 0
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "copy"})
+        assert status == 200 and reply["choices"] == whole["choices"], (reply, whole)
+        assert delete(gateway, "/v1/documents/copy")[0] == 200
+
+        # A text document for completions, and what is refused.
+        assert gateway.post("/v1/documents", {"name": "raw", "text": TEXT, "raw": True})[0] == 200
+        status, reply = gateway.post("/v1/completions", {"prompt": "And?", "document": "raw", "max_tokens": 4})
+        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
+        refusal = gateway.refusal(404, "/v1/chat/completions", {**chat, "document": "nope"})
+        assert refusal["param"] == "document" and "no document nope" in refusal["message"] and refusal["code"] == "document_not_found", refusal
+        refusal = gateway.refusal(400, "/v1/chat/completions", {**chat, "documents": ["gpl"]})
+        assert refusal["param"] == "documents" and "one document" in refusal["message"] and refusal["code"] == "400", refusal
+        assert gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "raw"})["param"] == "document"
+        assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
+        system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
+        assert "first message" in gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "gpl", "messages": system})["message"]
+        assert gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})[1]["created"] == made["created"]
+        assert gateway.refusal(409, "/v1/documents", {"name": "gpl", "text": TEXT[:-8]})["type"] == "invalid_request_error"
+        assert gateway.refusal(400, "/v1/documents", {"name": "a/b", "text": TEXT})["param"] == "name"
+        assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
+        assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": 5})["param"] == "text"
+        assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 0})["param"] == "replicas"
+        assert "2 stores" in gateway.refusal(409, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 2})["message"]
+        assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"
+        status, reply = gateway.get("/v1/documents/nope")
+        assert status == 404 and json.loads(reply)["error"]["code"] == "document_not_found", reply
+        assert delete(gateway, "/v1/documents/a%2Fb")[0] == 400
+        # The same over HTTP.
+        status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl"})
+        cost, usage = reply["sluice"], reply["usage"]
+        assert cost["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply
+        assert cost["read_tokens"] + cost["reused_tokens"] == usage["prompt_tokens"] and cost["capsule_bytes"] > 0 and cost["total_ms"] > 0, reply
+        eventually(lambda: json.loads(gateway.get("/v1/documents/gpl")[1])["questions"] == 3, 10, "three answers counted")
+        shown = json.loads(gateway.get("/v1/documents/gpl")[1])
+        assert shown["saved_tokens"] >= 3 * (made["n_tokens"] - 128) and shown["saved_ms"] > 0 and shown["lost_points"] == "3.2 [0.5, 6.2]", shown
+        status, gone = delete(gateway, "/v1/documents/gpl")
+        assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
+        assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405
+
+        # The text was read, and the store did not take it: prefill avoids a store for 10 s after it has lost it.
+        ready = lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers)
+        cluster.processes["kvstore-0"].signal(signal.SIGSTOP)
+        cluster.answer(request(1500, seed=77))
+        eventually(lambda: "not_kept=unreachable" in cluster.processes["prefill-0"].errors(), 10, "the copy failed")
+        cluster.processes["kvstore-0"].signal(signal.SIGCONT)
+        eventually(lambda: ready() == 3, 5, "the store is back")
+        refusal = gateway.refusal(507, "/v1/documents", {"name": "full", "text": document(5000, seed=8)})
+        assert "the text was read, but no store has its" in refusal["message"] and "unreachable" in refusal["message"], refusal
+        assert gateway.get("/v1/documents/full")[0] == 404
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
