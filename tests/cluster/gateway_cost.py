@@ -18,7 +18,8 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from harness import Cluster, certificates, document, inference, question  # noqa: E402
-from test_gateway import Gateway, secured  # noqa: E402
+from test_gateway import Gateway  # noqa: E402
+from test_gateway_access import secured  # noqa: E402
 
 PROMPT = document(4000) + question()
 
