@@ -14,6 +14,7 @@
 #include "base/thread.h"
 #include "base/version.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/lead.h"
 #include "engine/job/job_recipe.h"
 #include "net/trace/otlp/otlp.h"
 
@@ -217,18 +218,23 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     return status;
 }
 
-// Opens the documents; those of --state after its folder was locked.
+// Opens the documents; those of --state after its folder was locked. Of several coordinators, the leader has them from etcd.
 static enum sl_status open_documents(struct sl_coordinator *coordinator, struct sl_error *err) {
+    bool is_alone = coordinator->election == NULL;
+    enum sl_status status = is_alone ? SL_OK
+                                     : sl_etcd_create(coordinator->config.etcd, coordinator->config.etcd_prefix,
+                                                      &coordinator->config.etcd_tls, true, &coordinator->etcd, err);
     const struct sl_documents_config config = {.folder = coordinator->config.state_dir,
+                                               .etcd = coordinator->etcd,
                                                .max_documents = coordinator->config.max_documents,
                                                .max_bytes = coordinator->config.document_bytes,
                                                .secret = &coordinator->salt_secret};
-    enum sl_status status = sl_documents_create(&config, &coordinator->documents, err);
-    if (status == SL_OK && coordinator->election == NULL) {
-        status = sl_document_keeper_start(coordinator->documents, coordinator->registry, sl_coordinator_read_again,
-                                          coordinator, &coordinator->keeper, err);
+    status = status == SL_OK ? sl_documents_create(&config, &coordinator->documents, err) : status;
+    if (status == SL_OK) {
+        status = sl_document_keeper_start(coordinator->documents, coordinator->registry, sl_coordinator_lead_documents,
+                                          sl_coordinator_read_again, coordinator, &coordinator->keeper, err);
     }
-    if (status == SL_OK && coordinator->keeper != NULL) {
+    if (status == SL_OK) {
         status = sl_document_copies_start(coordinator->documents, coordinator->registry, &coordinator->copies, err);
     }
     return status;
@@ -422,6 +428,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_document_keeper_stop(&coordinator->keeper);
     sl_coordinator_forget_reading(coordinator);
     sl_documents_destroy(&coordinator->documents);
+    sl_etcd_destroy(&coordinator->etcd);
     sl_state_close(&coordinator->state);
     sl_jobs_destroy(&coordinator->jobs);
     sl_conversations_destroy(&coordinator->conversations);

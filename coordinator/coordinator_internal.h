@@ -10,6 +10,7 @@
 #include "coordinator/documents/copies.h"
 #include "coordinator/documents/keeper.h"
 #include "coordinator/election/election.h"
+#include "coordinator/election/etcd.h"
 #include "coordinator/run/figures.h"
 #include "coordinator/jobs/conversations.h"
 #include "coordinator/jobs/jobs.h"
@@ -45,15 +46,16 @@ struct sl_coordinator {
     struct sl_jobs *jobs;
     struct sl_conversations *conversations;
     struct sl_documents *documents;
-    struct sl_document_keeper *keeper; // NULL: several coordinators elect a leader, and there are no documents
-    struct sl_document_copies *copies; // NULL: likewise
-    struct sl_document *read_again;    // the keeper's: a lost document whose text is read again, or NULL,
-    struct sl_job *read_again_job;     // and the job
-    struct sl_state *state;            // NULL: jobs end with the process
-    struct sl_restored_job *restored;  // jobs that start with the server, or NULL
-    struct sl_election *election;      // NULL: this coordinator is alone
-    atomic_llong complained_ns;        // when a worker's term that is newer than ours was last logged
-    struct sl_rpc_standard standard;   // in addition to the coordinator's own services
+    struct sl_etcd *etcd; // the documents'; NULL: this coordinator is alone
+    struct sl_document_keeper *keeper;
+    struct sl_document_copies *copies;
+    struct sl_document *read_again;   // the keeper's: a lost document whose text is read again, or NULL,
+    struct sl_job *read_again_job;    // and the job
+    struct sl_state *state;           // NULL: jobs end with the process
+    struct sl_restored_job *restored; // jobs that start with the server, or NULL
+    struct sl_election *election;     // NULL: this coordinator is alone
+    atomic_llong complained_ns;       // when a worker's term that is newer than ours was last logged
+    struct sl_rpc_standard standard;  // in addition to the coordinator's own services
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
     atomic_int n_watchers;              // handlers that may run for a long time
@@ -101,11 +103,12 @@ void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_
 // inference_service.c: returns the tenant whose jobs and documents the caller may see; NULL: all.
 const char *sl_coordinator_sees(const struct sl_rpc_call *call);
 
+// documents_service.c: finds a document of a tenant, with a reference. SL_ERR_NOT_FOUND, or as sl_coordinator_check_documents() (lead.h).
+enum sl_status sl_coordinator_find_document(struct sl_coordinator *coordinator, const char *tenant, const char *name,
+                                            struct sl_document **document_out, struct sl_error *err);
 // documents_add.c: the handler that adds a document, and its checks, which others take too.
 enum sl_status sl_coordinator_handle_add(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                          struct sl_error *err);
-// Returns SL_ERR_PRECONDITION where several coordinators elect a leader: documents belong to one.
-enum sl_status sl_coordinator_check_alone(const struct sl_coordinator *coordinator, struct sl_error *err);
 // Checks fields of a request. SL_ERR_INVALID: err begins with the field.
 enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err);
 // Returns SL_ERR_PRECONDITION: fewer stores are ready than should keep a document.

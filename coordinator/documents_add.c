@@ -42,14 +42,6 @@ struct adding {
 
 // ---- checking -------------------------------------------------------------------------------------------------------
 
-// Documents belong to one coordinator.
-enum sl_status sl_coordinator_check_alone(const struct sl_coordinator *coordinator, struct sl_error *err) {
-    return coordinator->keeper != NULL
-               ? SL_OK
-               : sl_fail(err, SL_ERR_PRECONDITION,
-                         "documents belong to one coordinator, and here several elect their leader (--etcd)");
-}
-
 enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err) {
     if (keep_ms < 0 || keep_ms > MAX_KEEP_MS) {
         return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
@@ -63,7 +55,7 @@ enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, stru
 
 static enum sl_status check_fields(struct sl_coordinator *coordinator, const Sluice__V1__AddDocumentRequest *asked,
                                    struct sl_error *err) {
-    enum sl_status status = sl_coordinator_check_alone(coordinator, err);
+    enum sl_status status = sl_coordinator_check_documents(coordinator, err);
     status = status == SL_OK ? sl_document_check_name(asked->name, err) : status;
     if (status != SL_OK) {
         return status;
@@ -345,6 +337,10 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
         int n = sl_documents_stores(coordinator->documents, adding->document, stores);
         if (n >= adding->document->replicas) {
             return SL_OK;
+        }
+        enum sl_status leads = sl_coordinator_check_leads(coordinator, err);
+        if (leads != SL_OK) {
+            return leads;
         }
         if (sl_rpc_call_cancelled(adding->call)) {
             return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");

@@ -237,8 +237,8 @@ enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *c
     if (status != SL_OK) {
         return status;
     }
-    status = sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant, exporting.asked->name,
-                               &exporting.document, err);
+    status = sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant, exporting.asked->name,
+                                          &exporting.document, err);
     if (status == SL_OK) {
         status = send_document(&exporting, err);
         sl_rpc_stream_close(&exporting.store);

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/lead.h"
 #include "net/document/exported.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
@@ -406,7 +407,8 @@ static enum sl_status take_document(struct importing *importing, struct sl_error
     if (sl_rpc_call_deadline_ns(importing->call) > sl_deadline_in_ms(MAX_CALL_MS)) {
         return sl_fail(err, SL_ERR_INVALID, "the call needs a deadline of at most an hour");
     }
-    enum sl_status status = sl_exported_reader_create(&importing->reader, err);
+    enum sl_status status = sl_coordinator_check_documents(importing->coordinator, err);
+    status = status == SL_OK ? sl_exported_reader_create(&importing->reader, err) : status;
     status = status == SL_OK ? read_up_to_body(importing, err) : status;
     status = status == SL_OK ? plan(importing, err) : status;
     status = status == SL_OK ? check_capsule(importing, err) : status;

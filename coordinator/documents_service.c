@@ -5,16 +5,32 @@
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/lead.h"
 #include "coordinator/workers/stores.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
+
+enum sl_status sl_coordinator_find_document(struct sl_coordinator *coordinator, const char *tenant, const char *name,
+                                            struct sl_document **document_out, struct sl_error *err) {
+    enum sl_status status = sl_coordinator_check_documents(coordinator, err);
+    if (status == SL_OK) {
+        status = sl_documents_find(coordinator->documents, tenant, name, document_out, err);
+    }
+    if (status == SL_ERR_NOT_FOUND) { // the term may have ended meanwhile, and the documents with it
+        struct sl_error why = {0};
+        enum sl_status leads = sl_coordinator_check_documents(coordinator, &why);
+        status = leads == SL_OK ? status : sl_fail(err, leads, "%s", why.text);
+    }
+    return status;
+}
 
 static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                  struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     struct sl_document *document = NULL;
-    enum sl_status status = sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant,
-                                              ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
+    enum sl_status status =
+        sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
+                                     ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
     if (status == SL_OK) {
         status = sl_coordinator_send_document(coordinator, call, document, false);
         sl_document_unref(&document);
@@ -55,11 +71,10 @@ static enum sl_status handle_pin(void *service, struct sl_rpc_call *call, const 
     bool sets_time = asked->keep_present_case == SLUICE__V1__PIN_DOCUMENT_REQUEST__KEEP_PRESENT_KEEP_MS;
     struct sl_document_pin pin = {.sets_time = sets_time, .replicas = asked->replicas};
     struct sl_document *document = NULL;
-    enum sl_status status = sl_coordinator_check_alone(coordinator, err);
-    status = status == SL_OK ? sl_coordinator_check_kept(sets_time ? asked->keep_ms : 0, asked->replicas, err) : status;
+    enum sl_status status = sl_coordinator_check_kept(sets_time ? asked->keep_ms : 0, asked->replicas, err);
     if (status == SL_OK) {
         status =
-            sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant, asked->name, &document, err);
+            sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant, asked->name, &document, err);
     }
     if (status == SL_OK && asked->replicas > 0) {
         status = check_stores(coordinator, document, asked->replicas, err);
@@ -79,8 +94,9 @@ static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, con
                                     struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     struct sl_document *document = NULL;
-    enum sl_status status = sl_documents_find(coordinator->documents, sl_rpc_call_identity(call)->tenant,
-                                              ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
+    enum sl_status status =
+        sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
+                                     ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
     if (status != SL_OK) {
         return status;
     }
@@ -89,8 +105,6 @@ static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, con
     if (described.message.reading) {
         status =
             sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", document->name);
-    } else if (coordinator->keeper == NULL) { // it was added before coordinators elected their leader
-        status = sl_documents_remove(coordinator->documents, document, err);
     } else {
         status = sl_document_keeper_delete(coordinator->keeper, document, err);
     }
@@ -105,13 +119,16 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
                                   struct sl_error *err) {
     (void)request;
     struct sl_coordinator *coordinator = service;
+    enum sl_status status = sl_coordinator_check_documents(coordinator, err);
+    if (status != SL_OK) {
+        return status;
+    }
     struct sl_document **documents = malloc(SL_MAX_DOCUMENTS * sizeof *documents);
     Sluice__V1__Document **messages = malloc(SL_MAX_DOCUMENTS * sizeof *messages);
     size_t n = documents != NULL && messages != NULL
                    ? sl_documents_list(coordinator->documents, sl_coordinator_sees(call), documents)
                    : 0;
     struct sl_described_document *listed = malloc((n + 1) * sizeof *listed);
-    enum sl_status status = SL_OK;
     if (documents == NULL || messages == NULL || listed == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of documents");
     } else {

@@ -102,6 +102,12 @@ static enum sl_status hold_tokens(struct sl_coordinator *coordinator, struct sl_
             n += strlen(request->chat->messages[i]->content);
         }
     }
+    if (request->document[0] != '\0') { // a new leader does not have it yet
+        enum sl_status status = sl_coordinator_check_documents(coordinator, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
     size_t n_document =
         sl_documents_text_bytes(coordinator->documents, sl_rpc_call_identity(call)->tenant, request->document);
     return sl_rpc_call_hold(call, TOKENS_A_BYTE * n + (TOKENS_A_BYTE + 1) * n_document, err);

@@ -50,3 +50,32 @@ void sl_coordinator_hear_term(struct sl_coordinator *coordinator, int64_t term, 
     }
     sl_election_doubt(coordinator->election);
 }
+
+static bool has_documents(struct sl_coordinator *coordinator) {
+    int64_t term = sl_coordinator_term(coordinator);
+    return coordinator->election == NULL || (term != 0 && sl_documents_term(coordinator->documents) == term);
+}
+
+enum sl_status sl_coordinator_check_documents(struct sl_coordinator *coordinator, struct sl_error *err) {
+    enum sl_status status = sl_coordinator_check_leads(coordinator, err);
+    if (status != SL_OK || has_documents(coordinator)) {
+        return status;
+    }
+    sl_document_keeper_tell(coordinator->keeper);
+    status = sl_coordinator_check_leads(coordinator, err);
+    return status != SL_OK || has_documents(coordinator)
+               ? status
+               : sl_fail(err, SL_ERR_PEER_LOST,
+                         "this coordinator leads, but etcd has not sent the documents yet; retry in 500 ms");
+}
+
+bool sl_coordinator_lead_documents(void *arg) {
+    struct sl_coordinator *coordinator = arg;
+    int64_t term = sl_coordinator_term(coordinator);
+    struct sl_error err = {0};
+    enum sl_status status = sl_documents_lead(coordinator->documents, term, &err);
+    if (status != SL_OK) {
+        sl_log_warn("documents", "they are not known yet: %s", err.text);
+    }
+    return status == SL_OK && (term != 0 || coordinator->election == NULL);
+}

@@ -15,3 +15,12 @@ void sl_coordinator_tell_leader(struct sl_coordinator *coordinator, char leader_
 
 // Handles a term that a worker reports: one that is newer than this coordinator's is a reason to ask etcd.
 void sl_coordinator_hear_term(struct sl_coordinator *coordinator, int64_t term, const char *worker);
+
+/*
+ * Returns SL_OK if this coordinator leads and has the documents: a new leader reads them from etcd first, and this waits for
+ * that. SL_ERR_PEER_LOST: it does not lead, or etcd does not answer.
+ */
+enum sl_status sl_coordinator_check_documents(struct sl_coordinator *coordinator, struct sl_error *err);
+// Takes the documents from etcd where a term begins, and lets them go where it ends. Returns whether this coordinator has
+// them. Called by the keeper's thread.
+bool sl_coordinator_lead_documents(void *coordinator);

@@ -253,7 +253,7 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
     }
     struct sl_document *document = NULL;
     enum sl_status status =
-        sl_documents_find(coordinator->documents, caller->tenant, request->document, &document, err);
+        sl_coordinator_find_document(coordinator, caller->tenant, request->document, &document, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "document");
         return status;

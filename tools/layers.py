@@ -91,7 +91,7 @@ ROWS = {
     "kvstore": "base proto/* engine/kvcache net/fabric net/node kvstore/*",
     "coordinator/workers": "base net/trust proto/* engine/kvcache net/rpc engine/compress/recipe engine/compress/plan engine/offload/remote_kv/offloaded_heads.h",
     "coordinator/jobs": "base engine/sampling net/trust proto/* engine/kvcache engine/text/* engine/model engine/compress/recipe coordinator/workers engine/job",
-    "coordinator/documents": "base net/trust proto/* net/rpc engine/kvcache engine/compress/recipe coordinator/workers",
+    "coordinator/documents": "base net/trust proto/* net/rpc engine/kvcache engine/compress/recipe coordinator/election coordinator/workers",
     "coordinator/state": "base proto/* coordinator/jobs engine/job",
     "coordinator/election": "base net/trust proto/* net/rpc",
     "coordinator/run": "base proto/* engine/kvcache engine/text/tokenizer engine/model engine/job net/rpc net/trace coordinator/workers coordinator/jobs coordinator/election",

@@ -237,7 +237,7 @@ static struct sl_worker *find_excess(struct sl_document_copies *copies, const st
                : NULL;
 }
 
-static void drop_one(struct sl_document_copies *copies, struct sl_document *document) {
+static void drop_one(struct sl_document_copies *copies, struct sl_document *document, int64_t term) {
     struct sl_worker *store = find_excess(copies, document);
     if (store == NULL) {
         return;
@@ -245,6 +245,7 @@ static void drop_one(struct sl_document_copies *copies, struct sl_document *docu
     Sluice__V1__StoreKey key = sl_document_store_key(document);
     Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
     request.key = &key;
+    request.term = term;
     struct sl_error err = {0};
     if (sl_rpc_unary(sl_worker_channel(store), &sl_method_store_forget, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
                      NULL, &err) == SL_OK) {
@@ -269,9 +270,10 @@ static void *copies_main(void *arg) {
             copy_one(copies, document);
             sl_document_unref(&document);
         }
+        int64_t term = sl_documents_term(copies->documents); // before the document: if another leads, stores refuse it
         document = sl_documents_excess(copies->documents);
         if (document != NULL) {
-            drop_one(copies, document);
+            drop_one(copies, document, term);
             sl_document_unref(&document);
         }
         pthread_mutex_lock(&copies->mutex);

@@ -11,14 +11,15 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coordinator/documents/document_file.h"
+#include "coordinator/documents/archive.h"
 #include "coordinator/documents/quota.h"
 
 #define MAX_DOUBLINGS 10 // of the wait before a text is read again: up to 3 hours
 
 struct sl_documents {
-    char *folder;                   // owned; NULL: none
-    pthread_mutex_t files;          // of the folder; taken before the list's mutex, and never while that is held
+    struct sl_document_archive archive; // under `files`, but for its term
+    const struct sl_salt_secret *secret;
+    pthread_mutex_t files;          // taken before the list's mutex, and never while that is held
     pthread_mutex_t mutex;          // of the list; held briefly, because every request takes it
     struct sl_document_quota quota; // its list under the mutex; one reference each
 };
@@ -67,22 +68,27 @@ static void check_salt(const struct sl_salt_secret *secret, struct sl_document *
     }
 }
 
-struct restoring {
-    struct sl_documents *documents;
-    const struct sl_salt_secret *secret;
-};
-
-static void restore(void *arg, struct sl_document *document) {
-    const struct restoring *restoring = arg;
-    struct sl_documents *documents = restoring->documents;
-    check_salt(restoring->secret, document);
+static bool restore(void *arg, struct sl_document *document) {
+    struct sl_documents *documents = arg;
+    check_salt(documents->secret, document);
     document->again_ns = sl_deadline_in_ms(SL_DOCUMENT_LOST_MS); // stores report first
+    pthread_mutex_lock(&documents->mutex);
     struct sl_document **at = find(documents, document->tenant, document->name);
-    if (documents->quota.n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name)) {
+    bool fits = documents->quota.n_documents < SL_MAX_DOCUMENTS && !is_at(at, document->tenant, document->name);
+    if (fits) {
         insert(documents, at, document);
-    } else {
-        sl_log_warn("documents", "%s exceeds the most documents, and is left out", document->name);
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    if (!fits) {
+        sl_log_warn("documents", "%s is left out: its name is taken, or there are too many documents", document->name);
         sl_document_unref(&document);
+    }
+    return fits;
+}
+
+static void say_restored(const struct sl_documents *documents) {
+    if (documents->quota.n_documents > 0) {
+        sl_log_info("documents", "documents=%" PRId64 " restored", documents->quota.n_documents);
     }
 }
 
@@ -94,24 +100,56 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
     }
     documents->quota.max_documents = config->max_documents;
     documents->quota.max_bytes = config->max_bytes;
+    documents->secret = config->secret;
     pthread_mutex_init(&documents->files, NULL);
     pthread_mutex_init(&documents->mutex, NULL);
-    enum sl_status status = SL_OK;
-    if (config->folder[0] != '\0') {
-        documents->folder = strdup(config->folder);
-        struct restoring restoring = {documents, config->secret};
-        status = documents->folder != NULL ? sl_document_files_read(config->folder, restore, &restoring, err)
-                                           : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for documents");
+    enum sl_status status = sl_document_archive_open(&documents->archive, config->folder, config->etcd, err);
+    if (status == SL_OK && config->etcd == NULL) {
+        status = sl_document_archive_read(&documents->archive, 0, restore, documents, err);
     }
     if (status != SL_OK) {
         sl_documents_destroy(&documents);
         return status;
     }
-    if (documents->quota.n_documents > 0) {
-        sl_log_info("documents", "documents=%" PRId64 " restored", documents->quota.n_documents);
-    }
+    say_restored(documents);
     *documents_out = documents;
     return SL_OK;
+}
+
+// Empties the list. Calls that are adding documents fail when they finish.
+static void clear(struct sl_documents *documents) {
+    pthread_mutex_lock(&documents->mutex);
+    while (documents->quota.first != NULL) {
+        struct sl_document *document = documents->quota.first;
+        documents->quota.first = document->next;
+        sl_document_unref(&document);
+    }
+    documents->quota.n_documents = 0;
+    pthread_mutex_unlock(&documents->mutex);
+}
+
+int64_t sl_documents_term(const struct sl_documents *documents) {
+    return atomic_load(&documents->archive.term);
+}
+
+enum sl_status sl_documents_lead(struct sl_documents *documents, int64_t term, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&documents->files);
+    if (documents->archive.etcd != NULL && sl_documents_term(documents) != term) {
+        atomic_store(&documents->archive.term, 0); // before the list: calls that find nothing look at it
+        clear(documents);
+        if (term != 0) {
+            status = sl_document_archive_read(&documents->archive, term, restore, documents, err);
+        }
+        if (status == SL_OK) {
+            say_restored(documents);
+            atomic_store(&documents->archive.term, term);
+        } else {
+            clear(documents);
+        }
+    }
+    pthread_mutex_unlock(&documents->files);
+    return status;
 }
 
 void sl_documents_destroy(struct sl_documents **documents_inout) {
@@ -119,14 +157,10 @@ void sl_documents_destroy(struct sl_documents **documents_inout) {
     if (documents == NULL) {
         return;
     }
-    while (documents->quota.first != NULL) {
-        struct sl_document *document = documents->quota.first;
-        documents->quota.first = document->next;
-        sl_document_unref(&document);
-    }
+    clear(documents);
     pthread_mutex_destroy(&documents->mutex);
     pthread_mutex_destroy(&documents->files);
-    free(documents->folder);
+    sl_document_archive_close(&documents->archive);
     free(documents);
     *documents_inout = NULL;
 }
@@ -191,6 +225,21 @@ struct sl_document *sl_documents_find_same(struct sl_documents *documents, const
     return same;
 }
 
+// Call with the lock held. Checks whether etcd has room for one more text.
+static enum sl_status check_etcd(const struct sl_documents *documents, const struct sl_document *document,
+                                 struct sl_error *err) {
+    size_t bytes = document->text_bytes;
+    for (const struct sl_document *one = documents->quota.first; one != NULL; one = one->next) {
+        bytes += one->text_bytes;
+    }
+    return documents->archive.etcd == NULL || bytes <= SL_DOCUMENTS_ETCD_BYTES
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PRECONDITION,
+                         "the texts of all documents would have %zu bytes, and coordinators with an etcd keep at most "
+                         "%zu; delete some",
+                         bytes, SL_DOCUMENTS_ETCD_BYTES);
+}
+
 enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
                                   int64_t arena_bytes, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
@@ -202,6 +251,7 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
     if (status == SL_OK) {
         status = sl_document_quota_check(&documents->quota, document, err);
     }
+    status = status == SL_OK ? check_etcd(documents, document, err) : status;
     if (status == SL_OK) {
         status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
     }
@@ -230,8 +280,11 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
     pthread_mutex_lock(&documents->files);
     pthread_mutex_lock(&documents->mutex);
     struct sl_document copy = *document; // reports of stores may change it meanwhile
+    bool found = *find(documents, document->tenant, document->name) == document;
     pthread_mutex_unlock(&documents->mutex);
-    enum sl_status status = documents->folder ? sl_document_file_write(documents->folder, &copy, err) : SL_OK;
+    enum sl_status status =
+        found ? sl_document_archive_write(&documents->archive, &copy, true, err)
+              : sl_fail(err, SL_ERR_PEER_LOST, "another coordinator leads since %s was begun", copy.name);
     if (status == SL_OK) {
         pthread_mutex_lock(&documents->mutex);
         document->reading = false;
@@ -285,8 +338,8 @@ enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_docume
     enum sl_status status = begin_pin(documents, document, change, &changed, err);
     pthread_mutex_unlock(&documents->mutex);
     bool has_begun = status == SL_OK;
-    if (has_begun && documents->folder != NULL) {
-        status = sl_document_file_write(documents->folder, &changed, err);
+    if (has_begun) {
+        status = sl_document_archive_write(&documents->archive, &changed, false, err);
     }
     pthread_mutex_lock(&documents->mutex);
     if (status == SL_OK) {
@@ -305,10 +358,10 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
     bool found = *find(documents, document->tenant, document->name) == document, reading = document->reading;
     pthread_mutex_unlock(&documents->mutex);
     enum sl_status status = found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
-    if (status == SL_OK && documents->folder != NULL) {
-        status = sl_document_file_remove(documents->folder, document, err);
+    if (status == SL_OK) {
+        status = sl_document_archive_remove(&documents->archive, document, err);
         if (status != SL_OK && reading) { // its call has failed, so it leaves the list in any case
-            sl_log_warn("documents", "%s was not added, but its file may stay: %s", document->name, err->text);
+            sl_log_warn("documents", "%s was not added, but its record may stay: %s", document->name, err->text);
             status = SL_OK;
         }
     }

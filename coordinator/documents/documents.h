@@ -3,11 +3,12 @@
  * Purpose: the registry of documents: by tenant and name, with what each tenant and each store may hold.
  *
  * Design: a document enters it before its text is read, so that a second call that adds the same name is refused at once,
- *         and its bytes count. It is written to the folder of --state when a store has its capsule; without a folder,
- *         documents end with the process.
+ *         and its bytes count. It is written to the folder of --state, or to etcd, when a store has its capsule; without
+ *         them, documents end with the process.
+ *         Of several coordinators, the leader alone has documents: it reads them from etcd when its term begins.
  *         The key of a capsule depends on the tenant's salt. A document of another secret (--salt-file) gets a key that no
  *         store has, so that nothing says that it is stored.
- * Threads: any. Only finish, pin and remove write to the disk, one at a time; the other functions do not wait for it.
+ * Threads: any. Only lead, finish, pin and remove use the disk or etcd, one at a time; the other functions do not wait for it.
  */
 #pragma once
 
@@ -15,12 +16,14 @@
 #include "net/trust/tenant_salt.h"
 
 struct sl_documents;
+struct sl_etcd;
 
 struct sl_documents_config {
-    const char *folder;                  // "": none
+    const char *folder;                  // "": none; with etcd, its documents move there when a term begins
     int64_t max_documents;               // of one tenant
     int64_t max_bytes;                   // of one tenant's capsules and texts
-    const struct sl_salt_secret *secret; // of the tenants' salts; used only while the registry is opened
+    const struct sl_salt_secret *secret; // of the tenants' salts; outlives the registry
+    struct sl_etcd *etcd;                // NULL: this coordinator is alone; outlives the registry
 };
 
 // The most documents of all tenants: stores get all their keys in one message.
@@ -30,6 +33,14 @@ struct sl_documents_config {
 enum sl_status sl_documents_create(const struct sl_documents_config *config, struct sl_documents **documents_out,
                                    struct sl_error *err);
 void sl_documents_destroy(struct sl_documents **documents);
+
+/*
+ * Begins a term: reads the documents from etcd, unless the registry has them for this term. 0: this coordinator does not
+ * lead, so the registry forgets them. Without etcd it does nothing. After a failure the registry is empty, and has no term.
+ */
+enum sl_status sl_documents_lead(struct sl_documents *documents, int64_t term, struct sl_error *err);
+// Returns the term whose documents the registry has; 0: none, or this coordinator is alone.
+int64_t sl_documents_term(const struct sl_documents *documents);
 
 /*
  * Enters a document that is about to be read, with capsule_bytes as planned; store: the one that will get its capsule, of
@@ -46,7 +57,8 @@ enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl
 // Half of a store's arena may be documents: the rest is for everything else that it keeps.
 #define SL_DOCUMENTS_SHARE 2
 
-// Keeps a document whose capsule a store has. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written, and is still being read.
+// Keeps a document whose capsule a store has. SL_ERR_IO, SL_ERR_EXHAUSTED, SL_ERR_PEER_LOST (the term is over, or etcd does not answer): it cannot
+// be written, and is still being read.
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
 // A change of how a document is kept.
 struct sl_document_pin {
@@ -55,10 +67,10 @@ struct sl_document_pin {
     int replicas;       // 0: as many as before
 };
 // Changes how a document is kept. SL_ERR_PRECONDITION: it is being read, or replicas exceed the tenant's quota.
-// SL_ERR_NOT_FOUND: another call removed it. SL_ERR_IO, SL_ERR_EXHAUSTED: it cannot be written; nothing changes.
+// SL_ERR_NOT_FOUND: another call removed it. SL_ERR_IO, SL_ERR_EXHAUSTED, SL_ERR_PEER_LOST: it cannot be written; nothing changes.
 enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_document *document,
                                 const struct sl_document_pin *change, struct sl_error *err);
-// Removes a document from the registry and from the disk; err must not be NULL. SL_ERR_IO: it stays, unless it was still
+// Removes a document from the registry and from the disk or etcd; err must not be NULL. SL_ERR_IO, SL_ERR_PEER_LOST: it stays, unless it was still
 // being read. SL_ERR_NOT_FOUND: another call removed it.
 enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err);
 

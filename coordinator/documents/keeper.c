@@ -19,6 +19,7 @@
 struct sl_document_keeper {
     struct sl_documents *documents;
     struct sl_registry *registry;
+    bool (*lead_fn)(void *arg);
     void (*round_fn)(void *arg);
     void *arg;
     pthread_t thread;
@@ -106,6 +107,7 @@ static void tell(struct sl_document_keeper *keeper) {
         keeper->pointers[i] = &keeper->keys[i];
     }
     Sluice__V1__ProtectRequest request = SLUICE__V1__PROTECT_REQUEST__INIT;
+    request.term = sl_documents_term(keeper->documents);
     request.n_keys = keeper->n_list;
     request.keys = keeper->pointers;
     ask_stores(keeper, &sl_method_store_protect, &request.base, true, hear);
@@ -121,6 +123,7 @@ static void forget(struct sl_document_keeper *keeper, const struct sl_document *
     Sluice__V1__StoreKey key = sl_document_store_key(document);
     Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
     request.key = &key;
+    request.term = sl_documents_term(keeper->documents);
     if (sl_documents_share_capsule(keeper->documents, document)) {
         return;
     }
@@ -174,6 +177,14 @@ static struct sl_document *drop_first(struct sl_document *removed) {
     return next;
 }
 
+// Leaves the capsules of removed documents to the stores' eviction: the next leader may have documents with the same ones.
+static void drop_removed(struct sl_document_keeper *keeper) {
+    struct sl_document *removed = take_removed(keeper);
+    while (removed != NULL) {
+        removed = drop_first(removed);
+    }
+}
+
 static void end_expired(struct sl_document_keeper *keeper) {
     struct sl_document *document;
     enum sl_status status = SL_OK;
@@ -205,8 +216,12 @@ static void *keeper_main(void *arg) {
     while (!keeper->stopping) {
         int64_t n_asked = keeper->n_asked;
         pthread_mutex_unlock(&keeper->mutex);
-        make_round(keeper);
-        keeper->round_fn(keeper->arg);
+        if (keeper->lead_fn(keeper->arg)) {
+            make_round(keeper);
+            keeper->round_fn(keeper->arg);
+        } else {
+            drop_removed(keeper);
+        }
         pthread_mutex_lock(&keeper->mutex);
         keeper->n_told = n_asked;
         pthread_cond_broadcast(&keeper->told);
@@ -220,14 +235,15 @@ static void *keeper_main(void *arg) {
 }
 
 enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct sl_registry *registry,
-                                        void (*round_fn)(void *arg), void *arg, struct sl_document_keeper **keeper_out,
-                                        struct sl_error *err) {
+                                        bool (*lead_fn)(void *arg), void (*round_fn)(void *arg), void *arg,
+                                        struct sl_document_keeper **keeper_out, struct sl_error *err) {
     struct sl_document_keeper *keeper = calloc(1, sizeof *keeper);
     if (keeper == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to keep documents");
     }
     keeper->documents = documents;
     keeper->registry = registry;
+    keeper->lead_fn = lead_fn;
     keeper->round_fn = round_fn;
     keeper->arg = arg;
     pthread_mutex_init(&keeper->mutex, NULL);
@@ -253,9 +269,7 @@ void sl_document_keeper_stop(struct sl_document_keeper **keeper_inout) {
     pthread_cond_broadcast(&keeper->told);
     pthread_mutex_unlock(&keeper->mutex);
     pthread_join(keeper->thread, NULL);
-    while (keeper->removed != NULL) {
-        keeper->removed = drop_first(keeper->removed);
-    }
+    drop_removed(keeper);
     pthread_cond_destroy(&keeper->told);
     pthread_cond_destroy(&keeper->changed);
     pthread_mutex_destroy(&keeper->mutex);

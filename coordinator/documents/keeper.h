@@ -15,10 +15,11 @@
 
 struct sl_document_keeper;
 
-// Starts the thread, which calls round_fn(arg) after each round. All must outlive it. SL_ERR_EXHAUSTED.
+// Starts the thread. It calls lead_fn(arg) before each round, and makes the round and calls round_fn(arg) only if that
+// returns true: another coordinator may lead. All must outlive the thread. SL_ERR_EXHAUSTED.
 enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct sl_registry *registry,
-                                        void (*round_fn)(void *arg), void *arg, struct sl_document_keeper **keeper_out,
-                                        struct sl_error *err);
+                                        bool (*lead_fn)(void *arg), void (*round_fn)(void *arg), void *arg,
+                                        struct sl_document_keeper **keeper_out, struct sl_error *err);
 void sl_document_keeper_stop(struct sl_document_keeper **keeper); // accepts NULL, nulls
 
 // Has the thread tell all stores now. Returns after a round that began after this call: each store has answered, or failed

@@ -59,7 +59,7 @@ enum sl_status sl_election_create(const struct sl_election_config *config, struc
     if (!election) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an election");
     }
-    enum sl_status status = sl_etcd_create(config->etcd, config->prefix, &config->tls, &election->etcd, err);
+    enum sl_status status = sl_etcd_create(config->etcd, config->prefix, &config->tls, false, &election->etcd, err);
     if (status != SL_OK) {
         free(election);
         return status;

@@ -12,7 +12,7 @@
  * start of the last renewal that succeeded. This is before the lease ends, and needs no thread to run. Requests that it has under way carry
  * its term, and workers that have seen a higher one refuse them (net/node/term_guard.h).
  * No coordinator exits because etcd is unreachable: none leads until etcd is back, and then one does.
- * Threads: one of its own, which alone talks to etcd; every function from any thread.
+ * Threads: one of its own, which alone uses the leader key; every function from any thread.
  */
 #pragma once
 

@@ -2,6 +2,7 @@
 // Purpose: see etcd.h.
 #include "coordinator/election/etcd.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,24 +15,30 @@
 
 enum {
     CALL_MS = 600, // of one server: two that are silent leave time for a third ahead of the fence
+    LARGE_CALL_MS = 3000,
     MAX_REPLY_BYTES = 64 << 10,
     KEY_BYTES = 256,
 };
+#define MAX_LARGE_REPLY_BYTES ((SL_ETCD_PAGE_KEYS + 1) * SL_ETCD_MAX_VALUE_BYTES)
 
 struct sl_etcd {
     struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_rpc_addresses servers;
     struct sl_rpc_channel *channels[SL_RPC_MAX_ADDRESSES];
     int current; // the server that answered last
-    char key[KEY_BYTES];
+    int64_t call_ms;
+    char key[KEY_BYTES]; // the leader key
+    size_t n_prefix;     // of its bytes, with the slash
 };
 
-enum sl_status sl_etcd_create(const char *servers, const char *prefix, const struct sl_tls_files *tls,
+enum sl_status sl_etcd_create(const char *servers, const char *prefix, const struct sl_tls_files *tls, bool is_large,
                               struct sl_etcd **etcd_out, struct sl_error *err) {
     struct sl_etcd *etcd = calloc(1, sizeof *etcd);
     if (!etcd) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an election");
     }
+    etcd->call_ms = is_large ? LARGE_CALL_MS : CALL_MS;
+    etcd->n_prefix = strlen(prefix) + 1;
     enum sl_status status = sl_rpc_addresses_parse(servers, &etcd->servers, err);
     if (status == SL_OK && (size_t)snprintf(etcd->key, sizeof etcd->key, "%s/leader", prefix) >= sizeof etcd->key) {
         status = sl_fail(err, SL_ERR_INVALID, "the prefix is longer than %d bytes", KEY_BYTES);
@@ -40,8 +47,9 @@ enum sl_status sl_etcd_create(const char *servers, const char *prefix, const str
         status = sl_rpc_credentials_create_foreign(tls, &etcd->credentials, err);
     }
     for (int i = 0; i < etcd->servers.n && status == SL_OK; i++) {
-        status = sl_rpc_channel_create_bounded(etcd->servers.text[i], etcd->credentials, SL_ROLE_ANY, MAX_REPLY_BYTES,
-                                               &etcd->channels[i], err);
+        status =
+            sl_rpc_channel_create_bounded(etcd->servers.text[i], etcd->credentials, SL_ROLE_ANY,
+                                          is_large ? MAX_LARGE_REPLY_BYTES : MAX_REPLY_BYTES, &etcd->channels[i], err);
     }
     if (status != SL_OK) {
         sl_error_prefix(err, "etcd");
@@ -78,7 +86,7 @@ static enum sl_status ask(struct sl_etcd *etcd, const struct sl_rpc_method *meth
     enum sl_status status = SL_ERR_PEER_LOST;
     for (int i = 0; i < etcd->servers.n; i++) {
         struct sl_rpc_channel *channel = etcd->channels[etcd->current];
-        int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
+        int64_t deadline_ns = sl_deadline_in_ms(etcd->call_ms);
         const ProtobufCMessage *next = request;
         status = method->kind == SL_RPC_BIDI
                      ? sl_rpc_upload(channel, method, once, &next, deadline_ns, reply_out, err)
@@ -88,6 +96,9 @@ static enum sl_status ask(struct sl_etcd *etcd, const struct sl_rpc_method *meth
         }
         sl_log_debug("election", "etcd %s: %s", etcd->servers.text[etcd->current], err->text);
         etcd->current = (etcd->current + 1) % etcd->servers.n;
+    }
+    if (status == SL_ERR_DEADLINE) { // our own, for one server; the caller's is another
+        return sl_fail(err, SL_ERR_PEER_LOST, "etcd does not answer");
     }
     sl_error_prefix(err, "etcd");
     return status;
@@ -183,3 +194,131 @@ static enum sl_status take(void *arg, int64_t lease, const char *holder, struct 
 }
 
 const struct sl_leader_key_ops sl_etcd_ops = {grant, renew, revoke, look, take};
+
+// ---- other keys ----------------------------------------------------------------------------------------------------
+
+// Writes the whole key of a name, or of the first name after those that begin so.
+static enum sl_status make_key(const struct sl_etcd *etcd, const char *name, bool is_end, char key_out[KEY_BYTES],
+                               struct sl_error *err) {
+    int n = snprintf(key_out, KEY_BYTES, "%.*s%s", (int)etcd->n_prefix, etcd->key, name);
+    if (n >= KEY_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID, "etcd: the key of %.100s is longer than %d bytes", name, KEY_BYTES);
+    }
+    key_out[n - 1] = (char)(key_out[n - 1] + is_end);
+    return SL_OK;
+}
+
+// Makes changes, if the leader key has this term; *revision_out is etcd's after them.
+static enum sl_status change(struct sl_etcd *etcd, int64_t term, Etcdserverpb__RequestOp **changes, size_t n_changes,
+                             int64_t *revision_out, struct sl_error *err) {
+    Etcdserverpb__Compare leads = ETCDSERVERPB__COMPARE__INIT, *compare = &leads;
+    leads.result = ETCDSERVERPB__COMPARE__COMPARE_RESULT__EQUAL;
+    leads.target = ETCDSERVERPB__COMPARE__COMPARE_TARGET__CREATE;
+    leads.key = bytes_of(etcd->key);
+    leads.target_union_case = ETCDSERVERPB__COMPARE__TARGET_UNION_CREATE_REVISION;
+    leads.create_revision = term;
+    Etcdserverpb__TxnRequest request = ETCDSERVERPB__TXN_REQUEST__INIT;
+    request.n_compare = 1;
+    request.compare = &compare;
+    request.success = changes;
+    request.n_success = n_changes;
+    if (term <= 0) { // 0 would stand for a leader key that does not exist
+        return sl_fail(err, SL_ERR_PEER_LOST, "this coordinator does not lead any more");
+    }
+    ProtobufCMessage *message;
+    enum sl_status status = ask(etcd, &sl_method_etcdserverpb_kv_txn, &request.base, &message, err);
+    if (status != SL_OK) {
+        return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a transaction is not found")
+                                          : status;
+    }
+    const Etcdserverpb__TxnResponse *reply = (const Etcdserverpb__TxnResponse *)message;
+    *revision_out = reply->header != NULL ? reply->header->revision : 0;
+    bool succeeded = reply->succeeded;
+    protobuf_c_message_free_unpacked(message, NULL);
+    return succeeded ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "this coordinator does not lead any more");
+}
+
+enum sl_status sl_etcd_put(struct sl_etcd *etcd, int64_t term, const char *name, const void *bytes, size_t n_bytes,
+                           struct sl_error *err) {
+    char key[KEY_BYTES];
+    int64_t revision;
+    enum sl_status status = make_key(etcd, name, false, key, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Etcdserverpb__PutRequest put = ETCDSERVERPB__PUT_REQUEST__INIT;
+    put.key = bytes_of(key);
+    put.value = (ProtobufCBinaryData){n_bytes, (uint8_t *)bytes};
+    Etcdserverpb__RequestOp op = ETCDSERVERPB__REQUEST_OP__INIT, *ops = &op;
+    op.request_case = ETCDSERVERPB__REQUEST_OP__REQUEST_REQUEST_PUT;
+    op.request_put = &put;
+    return change(etcd, term, &ops, 1, &revision, err);
+}
+
+// Lets etcd forget removed values: it keeps the history of every key until then, and takes no change when it is full.
+static void compact(struct sl_etcd *etcd, int64_t revision) {
+    Etcdserverpb__CompactionRequest request = ETCDSERVERPB__COMPACTION_REQUEST__INIT;
+    struct sl_error err = {0};
+    request.revision = revision;
+    if (ask(etcd, &sl_method_etcdserverpb_kv_compact, &request.base, NULL, &err) != SL_OK) {
+        sl_log_debug("election", "etcd keeps its history up to %" PRId64 ": %s", revision, err.text);
+    }
+}
+
+enum sl_status sl_etcd_remove(struct sl_etcd *etcd, int64_t term, const char *const *beginnings, size_t n_beginnings,
+                              struct sl_error *err) {
+    enum { MAX = 2 };
+    char keys[MAX][KEY_BYTES], ends[MAX][KEY_BYTES];
+    Etcdserverpb__DeleteRangeRequest deletions[MAX];
+    Etcdserverpb__RequestOp ops[MAX], *pointers[MAX];
+    int64_t revision = 0;
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < n_beginnings && status == SL_OK; i++) {
+        status = make_key(etcd, beginnings[i], false, keys[i], err);
+        status = status == SL_OK ? make_key(etcd, beginnings[i], true, ends[i], err) : status;
+        etcdserverpb__delete_range_request__init(&deletions[i]);
+        deletions[i].key = bytes_of(keys[i]);
+        deletions[i].range_end = bytes_of(ends[i]);
+        etcdserverpb__request_op__init(&ops[i]);
+        ops[i].request_case = ETCDSERVERPB__REQUEST_OP__REQUEST_REQUEST_DELETE_RANGE;
+        ops[i].request_delete_range = &deletions[i];
+        pointers[i] = &ops[i];
+    }
+    status = status == SL_OK ? change(etcd, term, pointers, n_beginnings, &revision, err) : status;
+    if (status == SL_OK) {
+        compact(etcd, revision);
+    }
+    return status;
+}
+
+enum sl_status sl_etcd_read(struct sl_etcd *etcd, const char *beginning, sl_etcd_key_fn fn, void *arg,
+                            struct sl_error *err) {
+    char first[KEY_BYTES], end[KEY_BYTES], next[KEY_BYTES];
+    enum sl_status status = make_key(etcd, beginning, false, first, err);
+    status = status == SL_OK ? make_key(etcd, beginning, true, end, err) : status;
+    strcpy(next, status == SL_OK ? first : "");
+    bool more = status == SL_OK;
+    while (more && status == SL_OK) {
+        Etcdserverpb__RangeRequest request = ETCDSERVERPB__RANGE_REQUEST__INIT;
+        request.key = bytes_of(next);
+        request.key.len += strcmp(next, first) != 0; // with the terminating zero: the key after the last one
+        request.range_end = bytes_of(end);
+        request.limit = SL_ETCD_PAGE_KEYS;
+        ProtobufCMessage *message;
+        status = ask(etcd, &sl_method_etcdserverpb_kv_range, &request.base, &message, err);
+        if (status != SL_OK) {
+            return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a range is not found")
+                                              : status;
+        }
+        const Etcdserverpb__RangeResponse *reply = (const Etcdserverpb__RangeResponse *)message;
+        for (size_t i = 0; i < reply->n_kvs && status == SL_OK; i++) {
+            status = sl_etcd_read_next(reply->kvs[i], first, next, sizeof next, err);
+            status = status == SL_OK
+                         ? fn(arg, next + etcd->n_prefix, reply->kvs[i]->value.data, reply->kvs[i]->value.len, err)
+                         : status;
+        }
+        more = reply->more && reply->n_kvs > 0;
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    return status;
+}

@@ -53,6 +53,23 @@ enum sl_status sl_etcd_read_txn(const Etcdserverpb__TxnResponse *reply, const ch
     return read_key(reply->responses[0]->response_range->kvs[0], key, key_out, err);
 }
 
+enum sl_status sl_etcd_read_next(const Etcdserverpb__KeyValue *pair, const char *beginning, char *key_inout,
+                                 size_t key_bytes, struct sl_error *err) {
+    size_t n = pair->key.len, n_beginning = strlen(beginning);
+    bool fits = n > n_beginning && n < key_bytes && memcmp(pair->key.data, beginning, n_beginning) == 0;
+    for (size_t i = 0; i < n && fits; i++) {
+        fits = pair->key.data[i] > ' ' && pair->key.data[i] <= '~';
+    }
+    size_t n_before = strlen(key_inout);
+    int order = fits ? memcmp(pair->key.data, key_inout, n < n_before ? n : n_before) : 0;
+    if (!fits || order < 0 || (order == 0 && n <= n_before)) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd answers with another key than the one after %.100s", key_inout);
+    }
+    memcpy(key_inout, pair->key.data, n);
+    key_inout[n] = '\0';
+    return SL_OK;
+}
+
 enum sl_status sl_etcd_read_grant(const Etcdserverpb__LeaseGrantResponse *reply, int64_t ttl_s, int64_t *lease_out,
                                   struct sl_error *err) {
     if (reply->error[0] != '\0') {

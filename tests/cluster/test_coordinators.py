@@ -5,6 +5,7 @@ Several coordinators that elect their leader in a real etcd. Leaders are killed 
 see no token twice and no wrong token, and no worker holds anything at the end. failover_rounds.py repeats this as often as asked, and
 measures.
 """
+import base64
 import contextlib
 import json
 import os
@@ -15,9 +16,11 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
+from documents import ADD, TEXT, add, ask, asking, names, of
 from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, connect, document, eventually, inference, question, refused, request,
-                     run_tests, stub, tokens, worker_pb)
+                     documents_pb, run_tests, stub, tokens, worker_pb)
 import grpc
 from several import ETCD, Answer, Etcd, SeveralCoordinators
 from test_gateway import Gateway, chatting_model
@@ -88,6 +91,82 @@ def test_a_killed_leader_is_followed_and_answers_go_on():
             assert time.monotonic() - began < 3, "nobody waits for a lease that was given back"
             assert gateway.complete()["choices"][0]["text"].strip() == "48213"
             cluster.wait_ready()
+
+
+def keys_of(etcd, beginning):
+    """The keys of etcd that begin so."""
+    ends = beginning[:-1] + chr(ord(beginning[-1]) + 1)
+    asked = {"key": base64.b64encode(beginning.encode()).decode(), "range_end": base64.b64encode(ends.encode()).decode(), "keys_only": True}
+    with urllib.request.urlopen(f"http://{etcd.servers}/v3/kv/range", json.dumps(asked).encode(), 10) as reply:
+        return [base64.b64decode(pair["key"]).decode() for pair in json.load(reply).get("kvs", [])]
+
+
+def doc(addresses, *words, text=None):
+    return subprocess.run([os.path.join(BIN, "sluice"), "doc", *words, "--coordinator", ",".join(addresses)], input=text, text=True,
+                          capture_output=True, timeout=120)
+
+
+def test_documents_are_the_next_leaders():
+    with Etcd() as etcd, SeveralCoordinators(etcd, n=3) as cluster, tempfile.TemporaryDirectory() as folder:
+        first = cluster.leader()
+        standby = next(name for name in cluster.names if name != first)
+        original, _ = add(cluster.channel_to(first), "gpl", keep_ms=3600000)
+        _, wanted = ask(cluster.channel_to(first), "gpl")
+        # A coordinator that does not lead says who does, and changes nothing.
+        there = cluster.channel_to(standby)
+        for method in ("Get", "Delete"):
+            assert cluster.addresses[first] in refused(UNAVAILABLE, of, there, method, "gpl"), method
+        assert cluster.addresses[first] in refused(UNAVAILABLE, names, there)
+        assert cluster.addresses[first] in refused(UNAVAILABLE, lambda: list(
+            stub(there.unary_stream, ADD)(documents_pb.AddDocumentRequest(name="other", text=TEXT), timeout=20)))
+        assert cluster.addresses[first] in refused(UNAVAILABLE, ask, there, "gpl")
+        # Two calls add one name at two coordinators at once: one of them does. The commands go on to the leader.
+        one, two = os.path.join(folder, "one"), os.path.join(folder, "two")
+        for path, seed in ((one, 1), (two, 2)):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(document(4000, seed=seed))
+        order = list(cluster.addresses.values())
+        runs = []
+        threads = [threading.Thread(target=lambda a=addresses, f=path: runs.append(doc(a, "add", "both", f)))
+                   for addresses, path in ((order, one), (order[::-1], two))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(run.returncode for run in runs) == [0, 1], runs
+        failed = next(run.stderr for run in runs if run.returncode)
+        assert "both" in failed and ("is taken" in failed or "is adding" in failed), failed
+        assert names(cluster.channel_to(first)) == ["both", "gpl"]
+        assert len(keys_of(etcd, "/sluice/documents/")) == 2 and len(keys_of(etcd, "/sluice/texts/")) == 2
+
+        cluster.kill(first)
+        second = cluster.wait_for_leader(but=first)
+        finished, again = ask(cluster.channel_to(second), "gpl")  # as the first call to it: it has read them by then
+        assert tokens(again) == tokens(wanted), "another answer at the next leader"
+        eventually(lambda: of(cluster.channel_to(second), "Get", "gpl").store == "kvstore-0", 10, "the store is known")
+        finished, again = ask(cluster.channel_to(second), "gpl")
+        assert tokens(again) == tokens(wanted) and finished.statistics.n_reused_tokens >= original.n_tokens - 64, finished.statistics
+        kept = of(cluster.channel_to(second), "Get", "gpl")
+        assert (kept.sha256, kept.created_ms, kept.expires_ms) == (original.sha256, original.created_ms, original.expires_ms), kept
+        assert [run.returncode for run in (doc(order, "rm", "both"), doc(order, "keep", "gpl", "--forever"))] == [0, 0]
+
+        # The killed one is back and follows, and others lead after it: what was deleted meanwhile does not come back.
+        cluster.start_coordinator(first)
+        eventually(lambda: cluster.about(first).standby, 20, "the restarted one follows")
+        refused(UNAVAILABLE, of, cluster.channel_to(first), "Get", "gpl")
+        cluster.processes.pop(second).stop()
+        cluster.names.remove(second)
+        third = cluster.wait_for_leader(but=second)
+        assert names(cluster.channel_to(third)) == ["gpl"] and of(cluster.channel_to(third), "Get", "gpl").expires_ms == 0
+        assert tokens(ask(cluster.channel_to(third), "gpl")[1]) == tokens(wanted)
+        of(cluster.channel_to(third), "Delete", "gpl")
+        assert not keys_of(etcd, "/sluice/documents/") and not keys_of(etcd, "/sluice/texts/")
+        # Without etcd there is no leader, so a text is not added, and the call says so.
+        etcd.signal(signal.SIGSTOP)
+        refused(UNAVAILABLE, lambda: (add(cluster.channel_to(third), "late"), time.sleep(0.1)))
+        etcd.signal(signal.SIGCONT)
+        cluster.wait_for_leader()
+        eventually(lambda: names(cluster.channel) == [], 20, "nothing of it is left")
 
 
 def test_a_drawn_seed_is_kept_by_the_next_leader():

@@ -31,6 +31,20 @@ static void check_key(enum sl_status status, const struct sl_leader_key *key) {
     }
 }
 
+// Keys of a page come in their order, and begin as they should.
+static void check_page(const Etcdserverpb__RangeResponse *reply) {
+    char before[32] = "/sluice/", key[32] = "/sluice/";
+    struct sl_error err;
+    for (size_t i = 0; i < reply->n_kvs; i++) {
+        if (sl_etcd_read_next(reply->kvs[i], "/sluice/", key, sizeof key, &err) != SL_OK) {
+            require(strcmp(key, before) == 0);
+            return;
+        }
+        require(strlen(key) == reply->kvs[i]->key.len && strncmp(key, "/sluice/", 8) == 0 && strcmp(key, before) > 0);
+        strcpy(before, key);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const ProtobufCMessageDescriptor *const kinds[] = {
         &etcdserverpb__range_response__descriptor, &etcdserverpb__txn_response__descriptor,
@@ -48,6 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int64_t lease = 0;
     if (kind == 0) {
         check_key(sl_etcd_read_range((const Etcdserverpb__RangeResponse *)message, KEY, &key, &err), &key);
+        check_page((const Etcdserverpb__RangeResponse *)message);
     } else if (kind == 1) {
         check_key(
             sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)message, KEY, LEASE, "127.0.0.1:7600", &key, &err),

@@ -37,7 +37,7 @@ static inline int teardown(void **state) {
 }
 
 static inline struct sl_documents *open_registry(bool on_disk, int64_t max_documents, int64_t max_bytes) {
-    const struct sl_documents_config config = {on_disk ? folder.path : "", max_documents, max_bytes, &secret};
+    const struct sl_documents_config config = {on_disk ? folder.path : "", max_documents, max_bytes, &secret, NULL};
     struct sl_documents *documents = NULL;
     assert_int_equal(sl_documents_create(&config, &documents, NULL), SL_OK);
     return documents;

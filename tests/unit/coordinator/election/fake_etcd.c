@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -92,9 +93,98 @@ static Etcdserverpb__KeyValue kept_pair(void) {
     return kv;
 }
 
+// ---- other keys (under the mutex) -------------------------------------------------------------------------------------
+
+static int compare_keys(const ProtobufCBinaryData *key, const char *with) {
+    size_t n = strlen(with), n_both = key->len < n ? key->len : n;
+    int order = memcmp(key->data, with, n_both);
+    return order != 0 ? order : key->len < n ? -1 : key->len > n;
+}
+
+static void drop_pair(int i) {
+    free(fake_etcd.pairs[i].value);
+    memmove(&fake_etcd.pairs[i], &fake_etcd.pairs[i + 1], (size_t)(--fake_etcd.n_pairs - i) * sizeof *fake_etcd.pairs);
+}
+
+static void apply(const Etcdserverpb__RequestOp *op) {
+    if (op->request_case == ETCDSERVERPB__REQUEST_OP__REQUEST_REQUEST_DELETE_RANGE) {
+        const Etcdserverpb__DeleteRangeRequest *range = op->request_delete_range;
+        for (int i = fake_etcd.n_pairs - 1; i >= 0; i--) {
+            if (compare_keys(&range->key, fake_etcd.pairs[i].key) <= 0 &&
+                compare_keys(&range->range_end, fake_etcd.pairs[i].key) > 0) {
+                drop_pair(i);
+            }
+        }
+        return;
+    }
+    const Etcdserverpb__PutRequest *put = op->request_put;
+    int at = 0;
+    while (at < fake_etcd.n_pairs && compare_keys(&put->key, fake_etcd.pairs[at].key) > 0) {
+        at++;
+    }
+    if (at < fake_etcd.n_pairs && compare_keys(&put->key, fake_etcd.pairs[at].key) == 0) {
+        drop_pair(at);
+    }
+    assert_true(fake_etcd.n_pairs < FAKE_ETCD_PAIRS && put->key.len < sizeof fake_etcd.pairs->key);
+    struct fake_etcd_pair *pair = &fake_etcd.pairs[at];
+    memmove(pair + 1, pair, (size_t)(fake_etcd.n_pairs++ - at) * sizeof *pair);
+    *pair = (struct fake_etcd_pair){.value = malloc(put->value.len + 1), .n_value = put->value.len};
+    memcpy(pair->key, put->key.data, put->key.len);
+    memcpy(pair->value, put->value.data, put->value.len);
+}
+
+static enum sl_status send_pairs(struct sl_rpc_call *call, const Etcdserverpb__RangeRequest *request) {
+    Etcdserverpb__KeyValue pairs[FAKE_ETCD_PAIRS], *pointers[FAKE_ETCD_PAIRS];
+    Etcdserverpb__RangeResponse reply = ETCDSERVERPB__RANGE_RESPONSE__INIT;
+    reply.kvs = pointers;
+    for (int i = 0; i < fake_etcd.n_pairs; i++) {
+        const struct fake_etcd_pair *pair = &fake_etcd.pairs[i];
+        if (compare_keys(&request->key, pair->key) > 0 || compare_keys(&request->range_end, pair->key) <= 0) {
+            continue;
+        }
+        if (reply.n_kvs == (size_t)request->limit) {
+            reply.more = true;
+            break;
+        }
+        Etcdserverpb__KeyValue *kv = pointers[reply.n_kvs] = &pairs[reply.n_kvs];
+        reply.n_kvs++;
+        etcdserverpb__key_value__init(kv);
+        kv->key = (ProtobufCBinaryData){strlen(pair->key), (uint8_t *)pair->key};
+        kv->value = (ProtobufCBinaryData){pair->n_value, pair->value};
+    }
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status handle_compact(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                     struct sl_error *err) {
+    (void)err;
+    Etcdserverpb__CompactionResponse reply = ETCDSERVERPB__COMPACTION_RESPONSE__INIT;
+    if (is_silent(service, call)) {
+        return SL_ERR_CANCELLED;
+    }
+    pthread_mutex_lock(&fake_etcd.mutex);
+    fake_etcd.n_compactions += ((const Etcdserverpb__CompactionRequest *)request)->revision == fake_etcd.revision;
+    pthread_mutex_unlock(&fake_etcd.mutex);
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status change(struct sl_rpc_call *call, const Etcdserverpb__TxnRequest *txn) {
+    Etcdserverpb__TxnResponse reply = ETCDSERVERPB__TXN_RESPONSE__INIT;
+    Etcdserverpb__ResponseHeader header = ETCDSERVERPB__RESPONSE_HEADER__INIT;
+    assert_int_equal(compare_keys(&txn->compare[0]->key, KEY), 0);
+    reply.succeeded = txn->compare[0]->create_revision == fake_etcd.created;
+    for (size_t i = 0; i < txn->n_success && reply.succeeded; i++) {
+        apply(txn->success[i]);
+    }
+    header.revision = fake_etcd.revision += reply.succeeded;
+    reply.header = &header;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+// ---- the leader key ---------------------------------------------------------------------------------------------------
+
 static enum sl_status handle_range(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                    struct sl_error *err) {
-    (void)request;
     (void)err;
     if (is_silent(service, call)) {
         return SL_ERR_CANCELLED;
@@ -104,7 +194,8 @@ static enum sl_status handle_range(void *service, struct sl_rpc_call *call, cons
     Etcdserverpb__KeyValue kv = kept_pair(), *kvs = &kv;
     reply.kvs = &kvs;
     reply.n_kvs = fake_etcd.created != 0;
-    enum sl_status status = sl_rpc_call_send(call, &reply.base);
+    const Etcdserverpb__RangeRequest *range = (const Etcdserverpb__RangeRequest *)request;
+    enum sl_status status = range->range_end.len > 0 ? send_pairs(call, range) : sl_rpc_call_send(call, &reply.base);
     pthread_mutex_unlock(&fake_etcd.mutex);
     return status;
 }
@@ -121,6 +212,11 @@ static enum sl_status handle_txn(void *service, struct sl_rpc_call *call, const 
     Etcdserverpb__RangeResponse range = ETCDSERVERPB__RANGE_RESPONSE__INIT;
     Etcdserverpb__ResponseOp op = ETCDSERVERPB__RESPONSE_OP__INIT, *ops = &op;
     pthread_mutex_lock(&fake_etcd.mutex);
+    if (txn->n_failure == 0) {
+        enum sl_status changed = change(call, txn);
+        pthread_mutex_unlock(&fake_etcd.mutex);
+        return changed;
+    }
     const Etcdserverpb__PutRequest *put = txn->success[0]->request_put;
     reply.succeeded = fake_etcd.created == 0;
     if (reply.succeeded) {
@@ -145,7 +241,8 @@ static enum sl_status handle_txn(void *service, struct sl_rpc_call *call, const 
 
 void fake_etcd_start(char list_out[FAKE_ETCD_LIST_BYTES]) {
     static const struct sl_rpc_handler kv[] = {{&sl_method_etcdserverpb_kv_range, handle_range, SL_ROLE_ANY},
-                                               {&sl_method_etcdserverpb_kv_txn, handle_txn, SL_ROLE_ANY}};
+                                               {&sl_method_etcdserverpb_kv_txn, handle_txn, SL_ROLE_ANY},
+                                               {&sl_method_etcdserverpb_kv_compact, handle_compact, SL_ROLE_ANY}};
     static const struct sl_rpc_handler lease[] = {
         {&sl_method_etcdserverpb_lease_lease_grant, handle_grant, SL_ROLE_ANY},
         {&sl_method_etcdserverpb_lease_lease_revoke, handle_revoke, SL_ROLE_ANY},
@@ -167,6 +264,9 @@ void fake_etcd_start(char list_out[FAKE_ETCD_LIST_BYTES]) {
 void fake_etcd_stop(void) {
     for (int i = 0; i < 2; i++) {
         sl_rpc_server_stop(&fake_etcd.servers[i], 0);
+    }
+    while (fake_etcd.n_pairs > 0) {
+        drop_pair(0);
     }
     pthread_mutex_destroy(&fake_etcd.mutex);
 }

@@ -130,7 +130,7 @@ static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     struct sl_etcd *etcd;
     struct sl_error err = {0};
     struct sl_tls_files none = {.ca = "", .certificate = "", .key = ""};
-    assert_int_equal(sl_etcd_create(list, "/test", &none, &etcd, &err), SL_OK);
+    assert_int_equal(sl_etcd_create(list, "/test", &none, false, &etcd, &err), SL_OK);
     struct sl_leader_key key;
     int64_t lease = 0;
     assert_int_equal(sl_etcd_ops.look(etcd, &key, &err), SL_ERR_NOT_FOUND);
