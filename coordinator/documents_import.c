@@ -107,6 +107,7 @@ static enum sl_status receive_first(struct importing *importing, struct sl_error
         importing->text_bytes = (int64_t)strlen(request->text);
         status = sl_rpc_call_hold(importing->call, (size_t)importing->text_bytes, err);
     }
+    status = status == SL_OK ? sl_document_check_name(request->name, err) : status;
     return importing->name != NULL && (importing->text_bytes == 0 || importing->text != NULL)
                ? status
                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");

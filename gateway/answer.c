@@ -2,6 +2,7 @@
 // Purpose: see answer.h.
 #include "gateway/answer.h"
 
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -11,13 +12,14 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "gateway/documents.h"
 #include "gateway/openai/answer.h"
 #include "net/rpc/rpc.h"
 #include "net/trace/trace.h"
 
 enum {
     BUFFER_BYTES = 256 << 10, // limit of text that waits for its reader
+    BODY_BYTES = 256 << 10,   // limit of an import's body that waits for the coordinator
+    GONE_MS = 100,            // between checks whether the client has left
     LATE_MS = 10000, // the job has a deadline; after this additional time we stop waiting for the report of its end
 };
 
@@ -28,13 +30,19 @@ struct sl_http_answer {
     struct sl_openai_answer words;
     char job_id[SL_JOB_ID_BYTES];
     int64_t appended_ns; // time when something was last appended
+    int64_t until_ns;    // of an import
 
     pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t taken;  // text was taken, or will never be
+    pthread_cond_t taken;  // text was taken, or will never be; or a part of the body has come
     struct MHD_Connection *connection;
     int fd; // socket of the connection; -1: it is closed
     int n_refs;
     bool suspended, decided, is_stream, ended, stopped;
+    bool is_cut;        // the file ends early
+    int64_t file_bytes; // of the file that is sent; 0: none
+    char *body;         // of an import; malloc'd, BODY_BYTES
+    size_t n_body;
+    bool body_ended;
     struct sl_refusal refusal;         // http_status 0: no refusal
     struct sl_rate_limits rate_limits; // rate limits, sent with the head
     char *text;                        // malloc'd
@@ -85,19 +93,24 @@ static bool grow(struct sl_http_answer *answer, size_t n) {
     return true;
 }
 
-// Appends text for the client and frees `text`; NULL means that there was no memory for it. From the first call on, the
-// answer is a stream.
-static void append(struct sl_http_answer *answer, char *text) {
-    size_t n = text ? strlen(text) : 0;
-    pthread_mutex_lock(&answer->mutex);
-    if (!text || !wait_for_room(answer, n) || !grow(answer, n)) {
+// Appends bytes for the client. Mutex held. False: the answer has stopped.
+static bool append_bytes(struct sl_http_answer *answer, const void *bytes, size_t n) {
+    if (!bytes || !wait_for_room(answer, n) || !grow(answer, n)) {
         answer->stopped = true;
     } else if (n > 0) {
-        memcpy(answer->text + answer->n_text, text, n);
+        memcpy(answer->text + answer->n_text, bytes, n);
         answer->n_text += n;
         answer->decided = true;
         resume(answer);
     }
+    return !answer->stopped;
+}
+
+// Appends text for the client and frees `text`; NULL means that there was no memory for it. From the first call on, the
+// answer is a stream.
+static void append(struct sl_http_answer *answer, char *text) {
+    pthread_mutex_lock(&answer->mutex);
+    (void)append_bytes(answer, text, text ? strlen(text) : 0);
     pthread_mutex_unlock(&answer->mutex);
     answer->appended_ns = sl_now_ns();
     free(text);
@@ -193,6 +206,7 @@ static void unref(struct sl_http_answer *answer) {
         pthread_cond_destroy(&answer->taken);
         pthread_mutex_destroy(&answer->mutex);
         free(answer->text);
+        free(answer->body);
         free(answer);
     }
 }
@@ -233,25 +247,74 @@ static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *e
     return status;
 }
 
+// Sends a piece of an exported file.
+static enum sl_status send_piece(void *arg, const void *bytes, size_t n, int64_t file_bytes, struct sl_error *err) {
+    struct sl_http_answer *answer = arg;
+    pthread_mutex_lock(&answer->mutex);
+    answer->file_bytes = file_bytes;
+    answer->is_stream = true;
+    bool sent = append_bytes(answer, bytes, n);
+    pthread_mutex_unlock(&answer->mutex);
+    return sent ? SL_OK : sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+}
+
+// Takes the next piece of an import's body; waits for it.
+static enum sl_status receive_piece(void *arg, void *bytes_out, size_t size, size_t *n_out, struct sl_error *err) {
+    struct sl_http_answer *answer = arg;
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&answer->mutex);
+    while (answer->n_body == 0 && !answer->body_ended && status == SL_OK) {
+        if (answer->stopped || answer->fd < 0 || is_gone(answer->fd)) {
+            status = sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+        } else if (sl_now_ns() >= answer->until_ns) {
+            status = sl_fail(err, SL_ERR_DEADLINE, "the file has not come within %" PRId64 " ms",
+                             answer->config.deadline_ms);
+        } else {
+            (void)sl_cond_wait_until(&answer->taken, &answer->mutex, sl_deadline_in_ms(GONE_MS));
+        }
+    }
+    size_t n = answer->n_body < size ? answer->n_body : size;
+    if (status == SL_OK) {
+        memcpy(bytes_out, answer->body, n);
+        memmove(answer->body, answer->body + n, answer->n_body - n);
+        answer->n_body -= n;
+        *n_out = n;
+        if (!answer->body_ended) {
+            resume(answer);
+        }
+    }
+    pthread_mutex_unlock(&answer->mutex);
+    return status;
+}
+
 // Makes a call about documents, instead of reading a request and generating an answer.
 static enum sl_status call_documents(struct sl_http_answer *answer, struct sl_error *err) {
     const struct sl_document_call call = {.client = answer->config.client,
-                                          .method = answer->config.method,
+                                          .verb = answer->config.verb,
                                           .name = answer->config.document,
+                                          .keep_ms = answer->config.keep_ms,
                                           .deadline_ms = answer->config.deadline_ms,
                                           .stopped = stopped,
+                                          .read_fn = receive_piece,
+                                          .write_fn = send_piece,
                                           .arg = answer};
     struct sl_refusal refusal;
     char *json = NULL;
     enum sl_status status = sl_document_call_run(&call, &answer->intake, &json, &refusal);
     pthread_mutex_lock(&answer->mutex);
     answer->rate_limits = answer->intake.rate_limits;
+    bool is_file = answer->file_bytes > 0;
+    answer->is_cut = is_file && status != SL_OK; // too late for an HTTP status
     pthread_mutex_unlock(&answer->mutex);
     if (status != SL_OK) {
-        refuse(answer, &refusal);
+        if (!is_file) {
+            refuse(answer, &refusal);
+        }
         return sl_fail(err, status, "%.300s", refusal.text);
     }
-    append(answer, json);
+    if (!is_file) {
+        append(answer, json);
+    }
     return SL_OK;
 }
 
@@ -261,8 +324,9 @@ static void *answer_thread(void *arg) {
     struct sl_span span;
     sl_trace_set(&answer->config.trace);
     sl_span_begin(&span, answer->config.route, SL_SPAN_SERVER);
-    enum sl_status status = answer->config.method ? call_documents(answer, &err) : read_request(answer, &err);
-    if (status == SL_OK && !answer->config.method) {
+    enum sl_status status =
+        answer->config.verb != SL_DOCUMENT_NONE ? call_documents(answer, &err) : read_request(answer, &err);
+    if (status == SL_OK && answer->config.verb == SL_DOCUMENT_NONE) {
         status = generate(answer, &err);
     }
     sl_span_set_text(&span, "gen_ai.request.model", answer->intake.model.name);
@@ -293,15 +357,19 @@ enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, 
     answer->intake = *intake;
     answer->words = (struct sl_openai_answer){.model = answer->intake.model.name, .created = (int64_t)time(NULL)};
     answer->appended_ns = sl_now_ns();
+    answer->until_ns = sl_deadline_in_ms(config->deadline_ms);
     pthread_mutex_init(&answer->mutex, NULL);
     sl_cond_init(&answer->taken);
     answer->connection = connection;
     answer->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     answer->n_refs = 2;
+    bool receives = config->verb == SL_DOCUMENT_IMPORT;
+    answer->body = receives ? malloc(BODY_BYTES) : NULL;
     pthread_t thread;
     pthread_mutex_lock(&answer->mutex); // the thread must not resume the connection before it is suspended
-    enum sl_status status = sl_thread_start("answer", answer_thread, answer, &thread, err);
-    if (status == SL_OK) {
+    enum sl_status status = receives && !answer->body ? sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer")
+                                                      : sl_thread_start("answer", answer_thread, answer, &thread, err);
+    if (status == SL_OK && !receives) {
         answer->suspended = true;
         MHD_suspend_connection(connection);
     }
@@ -316,6 +384,37 @@ enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, 
     return SL_OK;
 }
 
+bool sl_http_answer_put(struct sl_http_answer *answer, const char *bytes, size_t *n_inout) {
+    pthread_mutex_lock(&answer->mutex);
+    bool decided = answer->decided;
+    size_t room = BODY_BYTES - answer->n_body, n = *n_inout < room ? *n_inout : room;
+    if (!decided) {
+        memcpy(answer->body + answer->n_body, bytes, n);
+        answer->n_body += n;
+        *n_inout -= n;
+        pthread_cond_signal(&answer->taken);
+    }
+    if (!decided && *n_inout > 0) {
+        answer->suspended = true;
+        MHD_suspend_connection(answer->connection);
+    }
+    pthread_mutex_unlock(&answer->mutex);
+    return !decided;
+}
+
+bool sl_http_answer_end_body(struct sl_http_answer *answer) {
+    pthread_mutex_lock(&answer->mutex);
+    bool decided = answer->decided;
+    answer->body_ended = true;
+    pthread_cond_signal(&answer->taken);
+    if (!decided) {
+        answer->suspended = true;
+        MHD_suspend_connection(answer->connection);
+    }
+    pthread_mutex_unlock(&answer->mutex);
+    return decided;
+}
+
 struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer) {
     pthread_mutex_lock(&answer->mutex);
     struct sl_http_answer_head head = {
@@ -323,6 +422,8 @@ struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer) {
         .retry_after_s = answer->refusal.retry_after_s,
         .limits = answer->rate_limits,
         .is_stream = answer->is_stream,
+        .file_bytes = answer->file_bytes,
+        .document = answer->config.document,
         .text = answer->n_text > 0 ? answer->text : NULL,
         .n_text = answer->n_text,
     };
@@ -339,7 +440,7 @@ ssize_t sl_http_answer_take(struct sl_http_answer *answer, char *buf, size_t n_b
         answer->n_taken += (size_t)taken;
         pthread_cond_signal(&answer->taken);
     } else if (answer->ended) {
-        taken = MHD_CONTENT_READER_END_OF_STREAM;
+        taken = answer->is_cut ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
     } else {
         answer->suspended = true;
         MHD_suspend_connection(answer->connection);

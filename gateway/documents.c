@@ -8,13 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/document/exported.h"
+
 enum {
     CALL_MS = 10000,
     LATE_MS = 15000,          // the coordinator ends the reading at its deadline, and then waits for the store
     MAX_TEXT_BYTES = 4000000, // the coordinator takes messages of 4 MiB
     // JSON writes a character of two bytes as six. A longer body is refused before it is parsed.
     MAX_BODY_BYTES = 3 * MAX_TEXT_BYTES + (64 << 10),
-    BYTES_A_TOKEN = 4 // until the number is known
+    BYTES_A_TOKEN = 4, // until the number is known
+    MAX_TRANSFER_MS = 3600000,
 };
 
 // ---- replies --------------------------------------------------------------------------------------------------------
@@ -226,7 +229,7 @@ static enum sl_status list(const struct sl_document_call *call, char **json_out,
 }
 
 static enum sl_status show_or_delete(const struct sl_document_call *call, char **json_out, struct sl_refusal *refusal) {
-    bool deletes = strcmp(call->method, "DELETE") == 0;
+    bool deletes = call->verb == SL_DOCUMENT_DELETE;
     Sluice__V1__Document *document;
     struct sl_error err = {0};
     int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
@@ -241,11 +244,102 @@ static enum sl_status show_or_delete(const struct sl_document_call *call, char *
     return SL_OK;
 }
 
+// ---- files ----------------------------------------------------------------------------------------------------------
+
+static int64_t transfer_deadline_ns(const struct sl_document_call *call) {
+    return sl_deadline_in_ms(call->deadline_ms < MAX_TRANSFER_MS ? call->deadline_ms : MAX_TRANSFER_MS);
+}
+
+static enum sl_status import(const struct sl_document_call *call, char **json_out, struct sl_refusal *refusal) {
+    const struct sl_document_pieces pieces = {.deadline_ns = transfer_deadline_ns(call),
+                                              .read_fn = call->read_fn,
+                                              .stopped = call->stopped,
+                                              .arg = call->arg};
+    Sluice__V1__Document *document;
+    struct sl_error err = {0};
+    enum sl_status status =
+        sl_client_import_document(call->client, call->name, "", call->keep_ms, &pieces, &document, &err);
+    if (status != SL_OK) {
+        return refuse(status, &err, refusal);
+    }
+    *json_out = print(describe(document));
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_OK;
+}
+
+// A file that arrives from the coordinator.
+struct exporting {
+    const struct sl_document_call *call;
+    struct sl_exported_reader *reader;
+    int64_t file_bytes;                                      // 0: the head has not arrived
+    uint8_t first[SL_EXPORTED_HEAD_BYTES + SL_SHA256_BYTES]; // what has arrived up to then
+    size_t n_first;
+};
+
+// Holds the first bytes until the head has told the size of the file.
+static enum sl_status take_head(struct exporting *exporting, const uint8_t *bytes, size_t n, struct sl_error *err) {
+    struct sl_exported_slice slice = {0};
+    if (n > sizeof exporting->first - exporting->n_first) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the coordinator sends another file than a document");
+    }
+    memcpy(exporting->first + exporting->n_first, bytes, n);
+    exporting->n_first += n;
+    enum sl_status status = SL_OK;
+    while (n > 0 && status == SL_OK && !(slice.part == SL_EXPORTED_HEAD && slice.ends)) {
+        status = sl_exported_reader_take(exporting->reader, &bytes, &n, &slice, err);
+    }
+    if (status != SL_OK) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "what arrived is %s", err->text);
+    }
+    if (!slice.ends) {
+        return SL_OK;
+    }
+    exporting->file_bytes = sl_exported_file_bytes(sl_exported_reader_head(exporting->reader));
+    bool measures = exporting->call->verb == SL_DOCUMENT_MEASURE;
+    status = exporting->call->write_fn(exporting->call->arg, exporting->first, measures ? 0 : exporting->n_first,
+                                       exporting->file_bytes, err);
+    return status == SL_OK && measures ? sl_fail(err, SL_ERR_CANCELLED, "the size is known") : status;
+}
+
+static enum sl_status write_piece(void *arg, const void *bytes, size_t n, struct sl_error *err) {
+    struct exporting *exporting = arg;
+    return exporting->file_bytes == 0
+               ? take_head(exporting, bytes, n, err)
+               : exporting->call->write_fn(exporting->call->arg, bytes, n, exporting->file_bytes, err);
+}
+
+static bool export_stopped(void *arg) {
+    const struct exporting *exporting = arg;
+    return exporting->call->stopped(exporting->call->arg);
+}
+
+static enum sl_status export(const struct sl_document_call *call, struct sl_refusal *refusal) {
+    struct exporting exporting = {.call = call};
+    const struct sl_document_pieces pieces = {.deadline_ns = transfer_deadline_ns(call),
+                                              .write_fn = write_piece,
+                                              .stopped = export_stopped,
+                                              .arg = &exporting};
+    struct sl_error err = {0}; enum sl_status status = sl_exported_reader_create(&exporting.reader, &err);
+    status = status == SL_OK ? sl_client_export_document(call->client, call->name, false, &pieces, &err) : status;
+    sl_exported_reader_destroy(&exporting.reader);
+    if (exporting.file_bytes > 0 && call->verb == SL_DOCUMENT_MEASURE){return SL_OK;}
+return status == SL_OK ? SL_OK : refuse_one(status, &err, refusal);
+}
+
 enum sl_status sl_document_call_run(const struct sl_document_call *call, struct sl_intake *intake, char **json_out,
                                     struct sl_refusal *refusal) {
-    if (strcmp(call->method, "POST") == 0) {
+    *json_out = NULL;
+    if (call->verb == SL_DOCUMENT_ADD) {
         return add(call, intake, json_out, refusal);
     }
-    sl_intake_drop(intake);
-    return call->name[0] != '\0' ? show_or_delete(call, json_out, refusal) : list(call, json_out, refusal);
+    switch (call->verb) { // the intake of these holds the memory of the transfer until they end
+    case SL_DOCUMENT_IMPORT:
+        return import(call, json_out, refusal);
+    case SL_DOCUMENT_EXPORT:
+    case SL_DOCUMENT_MEASURE:
+        return export(call, refusal);
+    default:
+        sl_intake_drop(intake);
+    }
+    return call->verb == SL_DOCUMENT_LIST ? list(call, json_out, refusal) : show_or_delete(call, json_out, refusal);
 }

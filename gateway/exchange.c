@@ -9,12 +9,20 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "gateway/import_query.h"
 #include "gateway/metrics.h"
+#include "gateway/models.h"
 #include "gateway/reply.h"
 #include "gateway/routes.h"
 #include "gateway/status.h"
 
-enum { MAX_DISCARDED_BYTES = 16 << 20 }; // of a body whose head is refused
+#define EXPORT "/export" // after a document's name
+
+enum {
+    MAX_DISCARDED_BYTES = 16 << 20, // of a body whose head is refused
+    FILE_BLOCK_BYTES = 128 << 10,   // of a file that is sent
+    TRANSFER_BYTES = 512 << 10,     // of the buffers through which a file passes
+};
 
 struct sl_exchange {
     struct sl_gateway *gateway;
@@ -30,6 +38,8 @@ struct sl_exchange {
     struct sl_api_key key;
     struct sl_rate_limits rate_limits; // rate limits of the key
     struct sl_http_answer *answer;
+    bool passes_body_on;                 // to the answer, until the body has ended
+    int64_t discards_until_ns;           // the rest of a body that the answer does not need; 0: it needs it
     struct sl_snapshot *snapshot;        // a pending query of the cluster's state
     struct sl_exchange *previous, *next; // list of exchanges with an answer
 };
@@ -41,39 +51,6 @@ static struct sl_http_reply reply_to(const struct sl_exchange *exchange, struct 
 }
 
 // ---- requests without a body ----------------------------------------------------------------------------------------
-
-static enum MHD_Result get_health(const struct sl_http_request *request) {
-    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
-    return model.ready
-               ? sl_http_reply_json(request->reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
-               : sl_http_reply_json(request->reply, 503,
-                                    json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
-}
-
-static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_served_model *model) {
-    char fingerprint[24]; // a text, because most JSON readers round 64 bits
-    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, model->fingerprint);
-    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s}", "id", model->name, "object", "model", "created",
-                     (json_int_t)gateway->started_s, "owned_by", "sluice", "max_model_len",
-                     (json_int_t)model->max_positions, "default_recipe", model->default_recipe, "fingerprint",
-                     fingerprint);
-}
-
-static enum MHD_Result get_models(const struct sl_http_request *request) {
-    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
-    json_t *data = model.known ? json_pack("[o]", describe_model(request->reply->gateway, &model)) : json_array();
-    return sl_http_reply_json(request->reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
-}
-
-static enum MHD_Result get_model(const struct sl_http_request *request) {
-    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
-    if (model.known && strcmp(model.name, request->rest) == 0) {
-        return sl_http_reply_json(request->reply, 200, describe_model(request->reply->gateway, &model));
-    }
-    struct sl_refusal refusal;
-    sl_refuse_unknown(&refusal, "model", "there is no model \"%.100s\"", request->rest);
-    return sl_http_reply_refusal(request->reply, &refusal);
-}
 
 static enum MHD_Result get_metrics(const struct sl_http_request *request) {
     return sl_http_reply_text(request->reply, 200, "text/plain; version=0.0.4",
@@ -220,23 +197,23 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
 
 // Tells an answer's thread its work.
 struct work {
-    const char *route;  // for traces
-    const char *method; // of a call about documents; NULL: it generates an answer
+    const char *route; // for traces
+    enum sl_document_verb verb;
     bool is_chat;
+    const char *document; // a name for a call about one; NULL: none
+    int64_t keep_ms;
 };
 
-// document: a name for a call about one, or "".
-static enum MHD_Result begin_answer(const struct sl_http_request *request, const struct work *work,
-                                    const char *document) {
+// Begins the answer, or says why not.
+static enum sl_status start_answer(const struct sl_http_request *request, const struct work *work,
+                                   struct sl_refusal *refusal) {
     struct sl_exchange *exchange = request->exchange;
     struct MHD_Connection *connection = request->reply->connection;
     struct sl_gateway *gateway = exchange->gateway;
-    struct sl_refusal refusal;
-    enum sl_status status = take_place(exchange, &refusal);
+    enum sl_status status = take_place(exchange, refusal);
     if (status != SL_OK) {
         give_memory_back(exchange);
-        struct sl_http_reply reply = reply_to(exchange, connection); // with the limits that refuse it
-        return sl_http_reply_refusal(&reply, &refusal);
+        return status;
     }
     struct sl_intake intake = {.is_chat = work->is_chat,
                                .body = exchange->body,
@@ -253,56 +230,138 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, const
     exchange->n_body = exchange->body_bytes = 0;
     struct sl_http_answer_config config = {.client = request->client,
                                            .route = work->route,
-                                           .method = work->method,
+                                           .verb = work->verb,
+                                           .keep_ms = work->keep_ms,
                                            .deadline_ms = gateway->config.deadline_ms,
                                            .ping_ms = gateway->config.ping_ms,
                                            .reader_ms = gateway->config.reader_ms,
                                            .on_end = on_answer_end,
                                            .arg = gateway};
-    snprintf(config.document, sizeof config.document, "%s", document);
+    snprintf(config.document, sizeof config.document, "%s", work->document ? work->document : "");
     const char *parent = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "traceparent");
     sl_trace_parse(parent ? parent : "", parent ? strlen(parent) : 0, &config.trace);
     struct sl_error err = {0};
     status = sl_http_answer_begin(&config, &intake, connection, &exchange->answer, &err);
     if (status != SL_OK) {
         on_answer_end(gateway);
-        sl_refuse_status(&refusal, status, err.text);
-        struct sl_http_reply reply = reply_to(exchange, connection);
-        return sl_http_reply_refusal(&reply, &refusal);
+        sl_refuse_status(refusal, status, err.text);
+        return status;
     }
     add_to_list(exchange);
-    return MHD_YES;
+    return SL_OK;
+}
+
+// Begins to pass on a file. Its buffers count as a body, so that there is a limit for all of them.
+static enum sl_status start_transfer(const struct sl_http_request *request, const struct work *work,
+                                     struct sl_refusal *refusal) {
+    struct sl_exchange *exchange = request->exchange;
+    struct sl_gateway *gateway = exchange->gateway;
+    long long held = atomic_fetch_add(&gateway->body_bytes, TRANSFER_BYTES) + TRANSFER_BYTES;
+    exchange->body_bytes += TRANSFER_BYTES; // start_answer() passes it on, or gives it back
+    if (held > gateway->config.body_memory_bytes) {
+        give_memory_back(exchange);
+        sl_refuse(refusal, 429, "too many requests are coming in (--body-memory)");
+        return SL_ERR_EXHAUSTED;
+    }
+    return start_answer(request, work, refusal);
+}
+
+static enum MHD_Result begin_answer(const struct sl_http_request *request, const struct work *work) {
+    struct sl_refusal refusal;
+    bool is_transfer = work->verb == SL_DOCUMENT_EXPORT || work->verb == SL_DOCUMENT_MEASURE;
+    if ((is_transfer ? start_transfer : start_answer)(request, work, &refusal) == SL_OK) {
+        return MHD_YES;
+    }
+    struct sl_http_reply reply =
+        reply_to(request->exchange, request->reply->connection); // with the limits that refuse it
+    return sl_http_reply_refusal(&reply, &refusal);
 }
 
 static enum MHD_Result post_chat(const struct sl_http_request *request) {
-    static const struct work chat = {"POST /v1/chat/completions", NULL, true};
-    return begin_answer(request, &chat, "");
+    static const struct work chat = {.route = "POST /v1/chat/completions", .is_chat = true};
+    return begin_answer(request, &chat);
 }
 
 static enum MHD_Result post_completion(const struct sl_http_request *request) {
-    static const struct work completion = {"POST /v1/completions", NULL, false};
-    return begin_answer(request, &completion, "");
+    static const struct work completion = {.route = "POST /v1/completions"};
+    return begin_answer(request, &completion);
+}
+
+static bool is_method(const struct sl_http_request *request, const char *method) {
+    return strcmp(request->method, method) == 0;
 }
 
 static enum MHD_Result call_documents(const struct sl_http_request *request) {
-    static const struct work list = {"GET /v1/documents", "GET", false}, add = {"POST /v1/documents", "POST", false};
-    return begin_answer(request, strcmp(request->method, "POST") == 0 ? &add : &list, "");
+    static const struct work list = {.route = "GET /v1/documents", .verb = SL_DOCUMENT_LIST},
+                             add = {.route = "POST /v1/documents", .verb = SL_DOCUMENT_ADD};
+    return begin_answer(request, is_method(request, "POST") ? &add : &list);
+}
+
+static enum MHD_Result call_named_document(const struct sl_http_request *request, const char *name) {
+    bool deletes = is_method(request, "DELETE");
+    const struct work work = {.route = deletes ? "DELETE /v1/documents/NAME" : "GET /v1/documents/NAME",
+                              .verb = deletes ? SL_DOCUMENT_DELETE : SL_DOCUMENT_SHOW,
+                              .document = name};
+    return begin_answer(request, &work);
+}
+
+// GET, HEAD /v1/documents/NAME/export
+static enum MHD_Result export_document(const struct sl_http_request *request, const char *name) {
+    bool measures = is_method(request, "HEAD");
+    const struct work work = {.route = "GET /v1/documents/NAME/export",
+                              .verb = measures ? SL_DOCUMENT_MEASURE : SL_DOCUMENT_EXPORT,
+                              .document = name};
+    struct sl_refusal refusal;
+    if (is_method(request, "DELETE")) {
+        sl_refuse(&refusal, 405, "/v1/documents/NAME" EXPORT " does not take DELETE");
+        refusal.allow = "GET, HEAD";
+        return sl_http_reply_refusal(request->reply, &refusal);
+    }
+    return begin_answer(request, &work);
 }
 
 static enum MHD_Result call_document(const struct sl_http_request *request) {
-    static const struct work show = {"GET /v1/documents/NAME", "GET", false},
-                             delete = {"DELETE /v1/documents/NAME", "DELETE", false};
     struct sl_refusal refusal;
-    if (request->rest[0] == '\0' || strlen(request->rest) >= SL_DOCUMENT_PATH_BYTES) {
+    char name[SL_DOCUMENT_PATH_BYTES];
+    size_t n = strlen(request->rest), n_export = strlen(EXPORT);
+    bool exports = n > n_export && strcmp(request->rest + n - n_export, EXPORT) == 0;
+    n -= exports ? n_export : 0;
+    if (n == 0 || n >= sizeof name) {
         sl_refuse_unknown(&refusal, "document", "there is no document \"%.100s\"", request->rest);
         return sl_http_reply_refusal(request->reply, &refusal);
     }
-    return begin_answer(request, strcmp(request->method, "DELETE") == 0 ? &delete : &show, request->rest);
+    snprintf(name, sizeof name, "%.*s", (int)n, request->rest);
+    return exports ? export_document(request, name) : call_named_document(request, name);
+}
+
+// A document may have this name.
+static enum MHD_Result call_document_import(const struct sl_http_request *request) {
+    return call_named_document(request, "import");
 }
 
 static ssize_t take(void *cls, uint64_t at, char *buf, size_t n_bytes) {
     (void)at;
     return sl_http_answer_take(cls, buf, n_bytes);
+}
+
+// Sends a file, whose size is known, or a stream of events.
+static enum MHD_Result send_stream(const struct sl_http_reply *reply, const struct sl_http_answer_head *head,
+                                   struct sl_http_answer *answer) {
+    bool is_file = head->file_bytes > 0;
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(is_file ? (uint64_t)head->file_bytes : MHD_SIZE_UNKNOWN,
+                                          is_file ? FILE_BLOCK_BYTES : 16384, take, answer, NULL);
+    char name[SL_DOCUMENT_PATH_BYTES + 64];
+    if (response && is_file) {
+        snprintf(name, sizeof name, "attachment; filename=\"%s.sluicedoc\"", head->document);
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_DISPOSITION, name);
+    }
+    if (response) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+        MHD_add_response_header(response, "X-Accel-Buffering", "no"); // tells proxies not to buffer the stream
+    }
+    return sl_http_reply_send(reply, head->http_status, is_file ? "application/octet-stream" : "text/event-stream",
+                              response);
 }
 
 static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Connection *connection) {
@@ -311,13 +370,7 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
     reply.limits = head.limits;
     reply.retry_after_s = head.retry_after_s;
     if (head.is_stream) {
-        struct MHD_Response *response =
-            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, take, exchange->answer, NULL);
-        if (response) {
-            MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-            MHD_add_response_header(response, "X-Accel-Buffering", "no"); // tells proxies not to buffer the stream
-        }
-        return sl_http_reply_send(&reply, head.http_status, "text/event-stream", response);
+        return send_stream(&reply, &head, exchange->answer);
     }
     struct sl_refusal none;
     if (!head.text) {
@@ -328,47 +381,7 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
                               MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
 }
 
-// ---- routes ---------------------------------------------------------------------------------------------------------
-
-const struct sl_route sl_gateway_routes[] = {
-    {"/v1/chat/completions", "POST", SL_ROUTE_KEYED, post_chat},
-    {"/v1/completions", "POST", SL_ROUTE_KEYED, post_completion},
-    {"/v1/documents", "GET, POST", SL_ROUTE_KEYED, call_documents},
-    {"/v1/documents/", "GET, DELETE", SL_ROUTE_KEYED, call_document},
-    {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED, get_models},
-    {"/v1/models/", "GET, HEAD", SL_ROUTE_KEYED, get_model},
-    {"/status.json", "GET, HEAD", SL_ROUTE_KEYED, get_status},
-    {"/status", "GET, HEAD", SL_ROUTE_OPEN, get_status_page},
-    {"/health", "GET, HEAD", SL_ROUTE_OPEN, get_health},
-    {"/metrics", "GET, HEAD", SL_ROUTE_OPEN, get_metrics},
-};
-const size_t sl_n_gateway_routes = sizeof sl_gateway_routes / sizeof *sl_gateway_routes;
-
-// Decides by the head alone who may: a caller without a key can make us hold nothing.
-static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
-                                 const char *method, const char *version, struct sl_refusal *refusal) {
-    const struct sl_head_rules *rules = &exchange->gateway->head_rules;
-    const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    exchange->route = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
-    const bool is_open = exchange->route && exchange->route->caller == SL_ROUTE_OPEN;
-    enum sl_status status = sl_head_check(rules, connection, &exchange->line, version, refusal);
-    if (status == SL_OK) {
-        status = sl_head_check_site(rules, connection, is_open, refusal);
-    }
-    // Before the path is judged: a caller without a key learns nothing about paths that need one.
-    if (status == SL_OK && !is_open) {
-        status = sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &exchange->client, refusal);
-    }
-    return status == SL_OK
-               ? sl_route_check(sl_gateway_routes, sl_n_gateway_routes, exchange->route, url, method, refusal)
-               : status;
-}
-
-// A browser asks ahead what a page of an allowed origin may send.
-static bool is_preflight(const struct sl_exchange *exchange, struct MHD_Connection *connection, const char *method) {
-    return strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 &&
-           sl_head_allowed_origin(&exchange->gateway->head_rules, connection);
-}
+// ---- imports --------------------------------------------------------------------------------------------------------
 
 /*
  * Refuses a request by its head. Many clients read no answer before they have sent their body, and a connection that is
@@ -390,6 +403,95 @@ static enum MHD_Result refuse_by_head(struct sl_exchange *exchange, struct MHD_C
     return sl_http_reply_refusal(&reply, refusal);
 }
 
+// POST /v1/documents/import?name=NAME: the body goes to the coordinator as it comes, so that none is ever held whole.
+static enum MHD_Result begin_import(const struct sl_http_request *request) {
+    struct sl_exchange *exchange = request->exchange;
+    struct sl_refusal refusal;
+    struct work work = {.route = "POST /v1/documents/import", .verb = SL_DOCUMENT_IMPORT};
+    struct MHD_Connection *connection = request->reply->connection;
+    if (sl_import_query_read(connection, &work.document, &work.keep_ms, &refusal) == SL_OK &&
+        start_transfer(request, &work, &refusal) == SL_OK) {
+        exchange->passes_body_on = true;
+        return MHD_YES;
+    }
+    return refuse_by_head(exchange, connection, &refusal);
+}
+
+// Passes on a piece of the body. What the answer does not need is read and discarded, so that the client sees the answer.
+static enum MHD_Result pass_on(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *body,
+                               size_t *body_bytes) {
+    if (sl_http_answer_put(exchange->answer, body, body_bytes)) {
+        if (*body_bytes > 0) { // it waits for us
+            sl_connection_asked(connection);
+        }
+        return MHD_YES;
+    }
+    *body_bytes = 0;
+    if (exchange->discards_until_ns == 0) {
+        exchange->discards_until_ns = sl_deadline_in_ms(exchange->gateway->config.body_ms);
+    }
+    return sl_now_ns() < exchange->discards_until_ns ? MHD_YES : MHD_NO;
+}
+
+// ---- routes ---------------------------------------------------------------------------------------------------------
+
+const struct sl_route sl_gateway_routes[] = {
+    {"/v1/chat/completions", "POST", SL_ROUTE_KEYED, post_chat, NULL},
+    {"/v1/completions", "POST", SL_ROUTE_KEYED, post_completion, NULL},
+    {"/v1/documents", "GET, POST", SL_ROUTE_KEYED, call_documents, NULL},
+    {"/v1/documents/import", "GET, HEAD, POST, DELETE", SL_ROUTE_KEYED, call_document_import, begin_import},
+    {"/v1/documents/", "GET, HEAD, DELETE", SL_ROUTE_KEYED, call_document, NULL},
+    {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED, sl_models_list, NULL},
+    {"/v1/models/", "GET, HEAD", SL_ROUTE_KEYED, sl_models_show, NULL},
+    {"/status.json", "GET, HEAD", SL_ROUTE_KEYED, get_status, NULL},
+    {"/status", "GET, HEAD", SL_ROUTE_OPEN, get_status_page, NULL},
+    {"/health", "GET, HEAD", SL_ROUTE_OPEN, sl_models_show_health, NULL},
+    {"/metrics", "GET, HEAD", SL_ROUTE_OPEN, get_metrics, NULL},
+};
+const size_t sl_n_gateway_routes = sizeof sl_gateway_routes / sizeof *sl_gateway_routes;
+
+static bool is_passed_on(const struct sl_exchange *exchange, const char *method) {
+    return exchange->route && exchange->route->begin_fn && strcmp(method, MHD_HTTP_METHOD_POST) == 0;
+}
+
+// Decides by the head alone who may: a caller without a key can make us hold nothing.
+static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
+                                 const char *method, const char *version, struct sl_refusal *refusal) {
+    const struct sl_gateway *gateway = exchange->gateway;
+    const struct sl_head_rules *rules = &gateway->head_rules;
+    const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    exchange->route = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
+    const bool is_open = exchange->route && exchange->route->caller == SL_ROUTE_OPEN;
+    enum sl_status status = sl_head_check(is_passed_on(exchange, method) ? INT64_MAX : gateway->config.max_body_bytes,
+                                          connection, &exchange->line, version, refusal);
+    if (status == SL_OK) {
+        status = sl_head_check_site(rules, connection, is_open, refusal);
+    }
+    // Before the path is judged: a caller without a key learns nothing about paths that need one.
+    if (status == SL_OK && !is_open) {
+        status = sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &exchange->client, refusal);
+    }
+    return status == SL_OK
+               ? sl_route_check(sl_gateway_routes, sl_n_gateway_routes, exchange->route, url, method, refusal)
+               : status;
+}
+
+// A browser asks ahead what a page of an allowed origin may send.
+static bool is_preflight(const struct sl_exchange *exchange, struct MHD_Connection *connection, const char *method) {
+    return strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 &&
+           sl_head_allowed_origin(&exchange->gateway->head_rules, connection);
+}
+
+// Returns the request of a head that was judged.
+static struct sl_http_request request_of(struct sl_exchange *exchange, const struct sl_http_reply *reply,
+                                         const char *url, const char *method) {
+    return (struct sl_http_request){.exchange = exchange,
+                                    .reply = reply,
+                                    .client = exchange->client,
+                                    .method = method,
+                                    .rest = url + strlen(exchange->route->path)};
+}
+
 static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                              const char *method, const char *version) {
     struct sl_http_reply reply = reply_to(exchange, connection);
@@ -397,13 +499,16 @@ static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection
     exchange->has_head = true;
     exchange->began_ns = sl_now_ns();
     if (is_preflight(exchange, connection, method) &&
-        sl_head_check(&exchange->gateway->head_rules, connection, &exchange->line, version, &refusal) == SL_OK &&
+        sl_head_check(exchange->gateway->config.max_body_bytes, connection, &exchange->line, version, &refusal) ==
+            SL_OK &&
         sl_head_check_site(&exchange->gateway->head_rules, connection, false, &refusal) == SL_OK) {
         return sl_http_reply_text(&reply, 200, "text/plain", strdup(""));
     }
-    return judge_head(exchange, connection, url, method, version, &refusal) == SL_OK
-               ? MHD_YES
-               : refuse_by_head(exchange, connection, &refusal);
+    if (judge_head(exchange, connection, url, method, version, &refusal) != SL_OK) {
+        return refuse_by_head(exchange, connection, &refusal);
+    }
+    const struct sl_http_request request = request_of(exchange, &reply, url, method);
+    return is_passed_on(exchange, method) ? exchange->route->begin_fn(&request) : MHD_YES;
 }
 
 static enum MHD_Result answer(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
@@ -413,11 +518,7 @@ static enum MHD_Result answer(struct sl_exchange *exchange, struct MHD_Connectio
         reply.closes = exchange->is_refused_by_head;
         return sl_http_reply_refusal(&reply, &exchange->refusal);
     }
-    const struct sl_http_request request = {.exchange = exchange,
-                                            .reply = &reply,
-                                            .client = exchange->client,
-                                            .method = method,
-                                            .rest = url + strlen(exchange->route->path)};
+    const struct sl_http_request request = request_of(exchange, &reply, url, method);
     return exchange->route->answer_fn(&request);
 }
 
@@ -444,11 +545,20 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
     }
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
-        *body_bytes = 0;
         sl_connection_waits(connection);
+        if (exchange->passes_body_on) {
+            return pass_on(exchange, connection, body, body_bytes);
+        }
+        *body_bytes = 0;
         return take_in(exchange, body, n);
     }
     sl_connection_asked(connection);
+    if (exchange->passes_body_on) { // until now
+        exchange->passes_body_on = false;
+        if (!sl_http_answer_end_body(exchange->answer)) {
+            return MHD_YES;
+        }
+    }
     if (exchange->snapshot) {
         struct sl_http_reply reply = reply_to(exchange, connection);
         return sl_status_send(&reply, exchange->snapshot);

@@ -134,8 +134,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     gateway->head_rules = (struct sl_head_rules){.listen = config->listen,
                                                  .allowed_hosts = config->allowed_hosts,
                                                  .allowed_origins = config->allowed_origins,
-                                                 .needs_key = config->keys[0] != '\0' || config->jwt_keys[0] != '\0',
-                                                 .max_body_bytes = config->max_body_bytes};
+                                                 .needs_key = config->keys[0] != '\0' || config->jwt_keys[0] != '\0'};
     gateway->listening = MHD_INVALID_SOCKET;
     gateway->started_s = (int64_t)time(NULL);
     pthread_mutex_init(&gateway->mutex, NULL);

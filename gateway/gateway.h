@@ -11,8 +11,8 @@
  *     connections.h      time limits           https.h           the certificate
  *     tenants.h          authentication        limits.h          rate limits          served.h          the model
  *     status_board.h     the cluster's state   status_json.h     as JSON              status_page.h     as a page
- *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics, /status,
- *     /status.json
+ *     POST /v1/chat/completions, /v1/completions    /v1/documents, /v1/documents/NAME, /v1/documents/NAME/export,
+ *     /v1/documents/import    GET /v1/models, /v1/models/NAME, /health, /metrics, /status, /status.json
  * Threads: libmicrohttpd's thread, which has all connections in one epoll set and never blocks; one per answer in
  *          progress, at most max_requests; one that asks the coordinator for its model, one that asks for its state,
  *          and one that watches connections. Idle connections need no thread.

@@ -155,10 +155,10 @@ void sl_intake_cleanup(struct sl_intake *intake) {
 }
 
 void sl_intake_drop(struct sl_intake *intake) {
-    if (intake->body) {
+    if (intake->body_bytes > 0) {
         atomic_fetch_sub(intake->held_bytes, (long long)intake->body_bytes);
-        free(intake->body);
-        intake->body = NULL;
-        intake->n_body = intake->body_bytes = 0;
     }
+    free(intake->body);
+    intake->body = NULL;
+    intake->n_body = intake->body_bytes = 0;
 }

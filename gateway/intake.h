@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "gateway/limits.h"
+#include "gateway/access/limits.h"
 #include "gateway/openai/refusal.h"
 #include "gateway/openai/request.h"
 #include "gateway/served.h"
@@ -32,8 +32,8 @@ void sl_intake_turn_cleanup(struct sl_intake_turn *turn);
 
 struct sl_intake {
     bool is_chat;
-    char *body; // malloc'd; NULL: none
-    size_t n_body, body_bytes;
+    char *body;                 // malloc'd; NULL: none
+    size_t n_body, body_bytes;  // without a body, body_bytes are the buffers of a transfer
     atomic_llong *held_bytes;   // counter of all bodies that includes body_bytes until this body is freed
     struct sl_json_memory json; // of the parsed body
     struct sl_intake_turn *turn;
@@ -69,5 +69,5 @@ void sl_intake_reconcile(struct sl_intake *intake, int64_t n_tokens);
 // Frees the body and gives the memory of its JSON back, which the caller has released.
 void sl_intake_cleanup(struct sl_intake *intake);
 
-// Frees the body, if there is one.
+// Frees the body, if there is one, and gives its memory back.
 void sl_intake_drop(struct sl_intake *intake);

@@ -61,7 +61,7 @@ static const struct sl_option options[] = {
      SL_FIELD(options, gateway.max_connections), 1, 1000000},
     {"max-requests", 0, SL_OPTION_INT, "256", "N", "most answers in progress; more are refused with 429",
      SL_FIELD(options, gateway.max_requests), 1, 10000},
-    {"max-body", 0, SL_OPTION_SIZE, "16M", "BYTES", "longest body of a request",
+    {"max-body", 0, SL_OPTION_SIZE, "16M", "BYTES", "longest body of a request, except an imported document",
      SL_FIELD(options, gateway.max_body_bytes), 1024, 1e10},
     {"body-memory", 0, SL_OPTION_SIZE, "256M", "BYTES", "memory for the bodies of all incoming requests",
      SL_FIELD(options, gateway.body_memory_bytes), 1 << 20, 1e12},

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <microhttpd.h>
 
-#include "gateway/limits.h"
+#include "gateway/access/limits.h"
 #include "gateway/openai/refusal.h"
 
 struct sl_gateway;

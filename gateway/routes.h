@@ -19,7 +19,7 @@ struct sl_http_request {
     const struct sl_http_reply *reply; // to it
     struct sl_client *client;          // of the caller's tenant; NULL for a route that is open
     const char *method;
-    const char *rest;                  // of the path, after a route that ends in a slash
+    const char *rest; // of the path, after a route that ends in a slash
 };
 
 enum sl_route_caller {
@@ -32,6 +32,8 @@ struct sl_route {
     const char *methods; // as in an Allow header: "GET, HEAD"
     enum sl_route_caller caller;
     enum MHD_Result (*answer_fn)(const struct sl_http_request *request);
+    // Begins the answer to a POST before its body, which is passed on as it comes (sl_http_answer_put()); NULL: as any other
+    enum MHD_Result (*begin_fn)(const struct sl_http_request *request);
 };
 
 extern const struct sl_route sl_gateway_routes[]; // exchange.c

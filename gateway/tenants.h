@@ -13,7 +13,7 @@
 #pragma once
 
 #include "gateway/openai/refusal.h"
-#include "gateway/web_token.h"
+#include "gateway/access/web_token.h"
 #include "client/libsluice/sluice.h"
 #include "net/trust/api_keys.h"
 

@@ -15,7 +15,7 @@ python3 python3-protobuf
 [ "${1:-}" = programs ] || packages="$packages
 ucx-utils
 clang-14 libclang-rt-14-dev
-etcd-server
+etcd-server curl
 python3-grpcio python3-pip python3-numpy python3-matplotlib python3-yaml
 gnuplot-nox
 manpages

@@ -65,8 +65,8 @@ bool sl_head_is_chunked(struct MHD_Connection *connection) {
     return header(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
 }
 
-enum sl_status sl_head_check(const struct sl_head_rules *rules, struct MHD_Connection *connection,
-                             const struct sl_http_line *line, const char *version, struct sl_refusal *refusal) {
+enum sl_status sl_head_check(int64_t max_body_bytes, struct MHD_Connection *connection, const struct sl_http_line *line,
+                             const char *version, struct sl_refusal *refusal) {
     const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     struct framing framing = {0};
     MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
@@ -80,8 +80,8 @@ enum sl_status sl_head_check(const struct sl_head_rules *rules, struct MHD_Conne
     } else if (framing.n_lengths + framing.n_codings > 1 || (framing.n_codings == 1 && !framing.is_chunked)) {
         // A proxy in front of us could read such a head differently.
         sl_refuse(refusal, 400, "expected one Content-Length, or Transfer-Encoding: chunked");
-    } else if (length && strtoll(length, NULL, 10) > rules->max_body_bytes) {
-        sl_refuse(refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)", rules->max_body_bytes);
+    } else if (length && strtoll(length, NULL, 10) > max_body_bytes) {
+        sl_refuse(refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)", max_body_bytes);
     } else {
         return SL_OK;
     }

@@ -26,7 +26,6 @@ struct sl_head_rules { // the strings live as long as the gateway
     const char *listen;
     const char *allowed_hosts, *allowed_origins; // "NAME,NAME,...", "" or "*"
     bool needs_key;                              // callers need a key or token
-    int64_t max_body_bytes;
 };
 
 // Rejects entries of the lists that no request can match, such as a host with a port. SL_ERR_INVALID.
@@ -41,9 +40,9 @@ struct sl_http_line { // the path as it stands in the request line
 // Reads the path of a request line, while it is still escaped.
 struct sl_http_line sl_http_line_read(const char *path);
 
-// Checks the head. version: as the daemon gives it. On failure *refusal has the reason.
-enum sl_status sl_head_check(const struct sl_head_rules *rules, struct MHD_Connection *connection,
-                             const struct sl_http_line *line, const char *version, struct sl_refusal *refusal);
+// Checks the head. version: as the daemon gives it. max_body_bytes: INT64_MAX: a body that is passed on as it comes. On failure *refusal has the reason.
+enum sl_status sl_head_check(int64_t max_body_bytes, struct MHD_Connection *connection, const struct sl_http_line *line,
+                             const char *version, struct sl_refusal *refusal);
 // Checks the host and the web page that the request comes from. may_be_linked: other sites may link to the path.
 enum sl_status sl_head_check_site(const struct sl_head_rules *rules, struct MHD_Connection *connection,
                                   bool may_be_linked, struct sl_refusal *refusal);

@@ -1,15 +1,18 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Documents as files: exported, imported on another cluster, and what is refused."""
+"""Documents as files: exported, imported on another cluster, over HTTP too, and what is refused."""
+import contextlib
 import hashlib
 import json
 import os
+import socket
 import struct
 import subprocess
 import tempfile
 import threading
 
 from documents import TEXT, add, of, names, asking, sluice, ask, read_file
+from test_gateway import Gateway, key_line
 from harness import BIN, MODEL, Cluster, certificates, document, documents_pb, eventually, refused, run_tests, stub, tokens
 import grpc
 
@@ -229,6 +232,112 @@ def test_what_stops_an_import():
             return codes[-1] == 0
         eventually(is_imported, 20, "the import with another store")
         assert set(codes) <= {0, 3} and names(cluster.channel) == ["half"], codes
+
+
+def curl(gateway, path, *options, key="sk-acme"):
+    """(status, headers, body) of a request."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, head = os.path.join(folder, "out"), os.path.join(folder, "head")
+        run = subprocess.run(["curl", "-sS", "-o", out, "-D", head, "-w", "%{http_code}", "-H", f"Authorization: Bearer {key}", *options,
+                              f"http://{gateway.host}:{gateway.port}{path}"], text=True, capture_output=True, timeout=120)
+        assert run.returncode == 0, run
+        lines = [line.split(": ", 1) for line in open(head, encoding="latin1").read().splitlines() if ": " in line]
+        content = open(out, "rb").read() if os.path.exists(out) else b""
+        return int(run.stdout), {name.lower(): value for name, value in lines}, content
+
+
+def peak_memory(process):
+    with open(f"/proc/{process.pid}/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+
+def test_a_document_travels_over_http():
+    with certificates("client/acme", "client/umbrella") as made, tempfile.TemporaryDirectory() as folder, Cluster(certificates=made) as cluster, \
+            cluster.channel_of("client/acme") as acme, cluster.channel_of("client/umbrella") as umbrella, Cluster() as second:
+        keys, path = os.path.join(folder, "keys"), os.path.join(folder, "long.sluicedoc")
+        with open(keys, "w", encoding="ascii") as file:
+            file.write(key_line("sk-acme", "acme") + key_line("sk-umbrella", "umbrella"))
+        original, _ = add(acme, "long", document(12000))
+        _, wanted = ask(acme, "long")
+        limits = ["--max-body", "64K", "--body-memory", "1M"]  # a file is larger than either
+        with Gateway(cluster, "--keys", keys, "--tenants", made.folder, *limits) as gateway, Gateway(second, *limits) as plain:
+            status, head, whole = curl(gateway, "/v1/documents/long/export")
+            assert status == 200 and head["content-type"] == "application/octet-stream", (status, head)
+            assert head["content-disposition"] == 'attachment; filename="long.sluicedoc"' and int(head["content-length"]) == len(whole)
+            assert sluice(cluster, "doc", "export", "long", path, *made.options("client/acme"))[0] == 0
+            assert open(path, "rb").read() == whole and len(whole) > 2 << 20
+            status, head, _ = curl(gateway, "/v1/documents/long/export", "-I")
+            assert status == 200 and int(head["content-length"]) == len(whole), (status, head)
+            # Under another name, under another tenant, and on another cluster: the same answer, bit for bit.
+            for at, name, key, channel in ((gateway, "mine", "sk-umbrella", umbrella), (gateway, "import", "sk-acme", acme), (plain, "there", "", second.channel)):
+                status, _, reply = curl(at, f"/v1/documents/import?name={name}&keep_ms=3600000", "--data-binary", f"@{path}", "-H", "Expect:", key=key)
+                shown = json.loads(reply)
+                assert status == 200 and shown["id"] == name and shown["sha256"] == original.sha256, (status, reply)
+                assert of(channel, "Get", name).expires_ms - shown["created"] * 1000 in range(3600000, 3601001), shown
+                finished, again = ask(channel, name)
+                assert tokens(again) == tokens(wanted) and finished.statistics.n_reused_tokens >= original.n_tokens - 64, finished.statistics
+            assert json.loads(curl(gateway, "/v1/documents/import")[2])["id"] == "import"  # a document of this name
+            assert curl(gateway, "/v1/documents/import", "-X", "DELETE")[0] == 200
+            status, _, reply = curl(plain, "/v1/documents/import?name=there", "-T", path, "-X", "POST", key="")  # it asks first (Expect)
+            assert status == 200 and json.loads(reply)["id"] == "there", reply
+            assert curl(plain, "/v1/documents/import?name=there", "--data-binary", f"@{path}", "-H", "Transfer-Encoding: chunked",
+                        key="")[0] == 200
+            refuse_over_http(gateway, plain, folder, path, whole)
+            assert names(acme) == ["long"] and names(umbrella) == ["mine"] and names(second.channel) == ["there"]
+
+
+def refuse_over_http(gateway, plain, folder, path, whole):
+    """Requests that are refused, and uploads that are cut; they leave nothing."""
+    def refusal(at, status, request, *options, key=""):
+        got, _, reply = curl(at, request, *options, key=key)
+        error = json.loads(reply)["error"]
+        assert got == status and set(error) == {"message", "type", "param", "code"}, (got, reply)
+        return error
+    bad, huge = os.path.join(folder, "bad"), os.path.join(folder, "huge")
+    body = ["--data-binary", f"@{bad}"]
+    assert refusal(gateway, 404, "/v1/documents/long/export", key="sk-umbrella")["code"] == "document_not_found"  # another tenant's
+    assert refusal(gateway, 401, "/v1/documents/import?name=x", "--data-binary", f"@{path}", key="sk-none")
+    assert refusal(gateway, 401, "/v1/documents/import?name=x", "--data-binary", f"@{path}", "-H", "Expect:", key="sk-none")
+    assert refusal(gateway, 405, "/v1/documents/long/export", "-X", "DELETE", key="sk-acme")
+    assert refusal(plain, 400, "/v1/documents/import", "--data-binary", f"@{path}")["param"] == "name"
+    assert refusal(plain, 400, "/v1/documents/import?name=a%2Fb", "--data-binary", f"@{path}")["param"] == "name"
+    assert "nam" in refusal(plain, 400, "/v1/documents/import?nam=x", "--data-binary", f"@{path}")["message"]
+    assert refusal(plain, 400, "/v1/documents/import?name=x&keep_ms=1h", "--data-binary", f"@{path}")["param"] == "keep_ms"
+    assert plain.get("/v1/documents/nope/export")[0] == 404
+    for content, word in ((b"", "cut short"), (whole[:-1], "cut short"), (b"x" * 500, "not a document")):
+        with open(bad, "wb") as file:
+            file.write(content)
+        error = refusal(plain, 400, "/v1/documents/import?name=bad", *body)
+        assert error["param"] == "file" and word in error["message"], error
+    edited(path, bad, len(whole) - 5000)
+    assert "capsule body" in refusal(plain, 400, "/v1/documents/import?name=bad", *body)["message"]
+    # A body that goes on behind the file is read to its end, and never held.
+    with open(huge, "wb") as file:
+        file.write(whole + bytes(96 << 20))
+    before = peak_memory(plain.popen)
+    assert "follow its end" in refusal(plain, 400, "/v1/documents/import?name=bad", "--data-binary", f"@{huge}", "-H", "Expect:")["message"]
+    assert peak_memory(plain.popen) - before < 8 << 20, (before, peak_memory(plain.popen))
+    # A client that goes away in the middle, in either direction.
+    with contextlib.ExitStack() as uploads:
+        for name in ("half", "other-half"):
+            client = uploads.enter_context(contextlib.closing(socket.create_connection((plain.host, plain.port))))
+            client.sendall(b"POST /v1/documents/import?name=%s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (name.encode(), len(whole)))
+            client.sendall(whole[:len(whole) // 2])
+            eventually(lambda n=name: plain.get(f"/v1/documents/{n}")[0] == 200, 20, "the import began")
+        for options in ([], ["-H", "Expect:"]):  # the buffers of two transfers are all that --body-memory allows
+            assert "--body-memory" in refusal(plain, 429, "/v1/documents/import?name=third", "--data-binary", f"@{path}", *options)["message"]
+        assert "--body-memory" in refusal(plain, 429, "/v1/documents/half/export")["message"]
+    eventually(lambda: plain.get("/v1/documents/half")[0] == 404, 20, "nothing of a cut upload")
+    eventually(lambda: plain.get("/v1/documents/other-half")[0] == 404, 20, "nothing of a cut upload")
+    with contextlib.closing(socket.create_connection((plain.host, plain.port))) as client:
+        client.sendall(b"GET /v1/documents/there/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    eventually(lambda: plain.metric("sluice_gateway_answers") == 0, 20, "no transfer is under way")
+    assert curl(plain, "/v1/documents/there", "-I")[0] == 200
+    with Cluster(worker_args={"kvstore": ["--arena", "6M"]}) as small, Gateway(small) as full:
+        for options in ([], ["-H", "Expect:"]):
+            assert "no room" in refusal(full, 409, "/v1/documents/import?name=big", "--data-binary", f"@{path}", *options)["message"]
+        assert not names(small.channel)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gateway/web_token.h"
+#include "gateway/access/web_token.h"
 #include "tests/web_tokens.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -57,7 +57,7 @@ static enum sl_status post(const char *begin, size_t n, bool (*stopped)(void *ar
     memset(intake.body, 'x', n);
     memcpy(intake.body, begin, strlen(begin));
     atomic_fetch_add(&held_bytes, (long long)intake.body_bytes);
-    const struct sl_document_call call = {.method = "POST", .name = "", .deadline_ms = 1000, .stopped = stopped};
+    const struct sl_document_call call = {.verb = SL_DOCUMENT_ADD, .name = "", .deadline_ms = 1000, .stopped = stopped};
     char *json = NULL;
     enum sl_status status = sl_document_call_run(&call, &intake, &json, &refusal);
     assert_null(json);

@@ -95,7 +95,7 @@ static void test_what_is_asked_of_whom(void **state) {
     intake = intake_of("", false);
     free(intake.body); // of a request without one
     intake.body = NULL;
-    intake.n_body = 0;
+    intake.n_body = intake.body_bytes = 0;
     atomic_store(&held_bytes, 7);
     assert_int_equal(read_as(&intake, goes_on), SL_ERR_INVALID);
 }

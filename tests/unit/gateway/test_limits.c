@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "gateway/limits.h"
+#include "gateway/access/limits.h"
 
 static struct sl_limits *limits;
 static int64_t now_ns;

@@ -17,11 +17,17 @@ static const struct {
     const char *path, *methods;
     enum sl_route_caller caller;
 } expected[] = {
-    {"/v1/chat/completions", "POST", SL_ROUTE_KEYED}, {"/v1/completions", "POST", SL_ROUTE_KEYED},
-    {"/v1/documents", "GET, POST", SL_ROUTE_KEYED},   {"/v1/documents/", "GET, DELETE", SL_ROUTE_KEYED},
-    {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED},      {"/v1/models/", "GET, HEAD", SL_ROUTE_KEYED},
-    {"/status.json", "GET, HEAD", SL_ROUTE_KEYED},    {"/status", "GET, HEAD", SL_ROUTE_OPEN},
-    {"/health", "GET, HEAD", SL_ROUTE_OPEN},          {"/metrics", "GET, HEAD", SL_ROUTE_OPEN},
+    {"/v1/chat/completions", "POST", SL_ROUTE_KEYED},
+    {"/v1/completions", "POST", SL_ROUTE_KEYED},
+    {"/v1/documents", "GET, POST", SL_ROUTE_KEYED},
+    {"/v1/documents/", "GET, HEAD, DELETE", SL_ROUTE_KEYED},
+    {"/v1/documents/import", "GET, HEAD, POST, DELETE", SL_ROUTE_KEYED},
+    {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED},
+    {"/v1/models/", "GET, HEAD", SL_ROUTE_KEYED},
+    {"/status.json", "GET, HEAD", SL_ROUTE_KEYED},
+    {"/status", "GET, HEAD", SL_ROUTE_OPEN},
+    {"/health", "GET, HEAD", SL_ROUTE_OPEN},
+    {"/metrics", "GET, HEAD", SL_ROUTE_OPEN},
 };
 enum { N_EXPECTED = sizeof expected / sizeof *expected };
 

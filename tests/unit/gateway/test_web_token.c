@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "gateway/web_token.h"
+#include "gateway/access/web_token.h"
 #include "tests/replaced_file.h"
 #include "tests/web_tokens.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see web_token.h.
-#include "gateway/web_token.h"
+#include "gateway/access/web_token.h"
 
 #include <jansson.h>
 #include <jwt.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see limits.h.
-#include "gateway/limits.h"
+#include "gateway/access/limits.h"
 
 #include <math.h>
 #include <pthread.h>
