@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import zipfile
 
 from documents import TEXT, add, of, sluice, read_file
 from harness import BIN, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests
@@ -50,6 +51,14 @@ def test_the_command():
             else:
                 assert code == 2 and "install the package w3m or lynx or pandoc" in err, (code, out, err)
             assert sluice(cluster, "doc", "add", "source", "--as-is", page)[0] == 0
+            deck = os.path.join(folder, "deck")
+            with zipfile.ZipFile(deck, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("ppt/presentation.xml", '<p:sldId r:id="rId1"/>')
+                archive.writestr("ppt/_rels/presentation.xml.rels", '<Relationship Id="rId1" Target="slides/slide1.xml"/>')
+                archive.writestr("ppt/slides/slide1.xml", f"<a:p><a:t>{html.escape(TEXT)}</a:t></a:p>")
+            code, out, err = sluice(cluster, "doc", "add", "deck", deck)
+            assert code == 0 and "deck is an office file: sluice extracted" in err, (code, out, err)
+            assert of(cluster.channel, "Get", "deck").sha256 == hashlib.sha256(TEXT.encode() + b"\n").hexdigest()
         code, out, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
         assert code == 0 and out.startswith("added gpl: "), "the same document, because the client may not know that it is there"
         code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT[:-8])

@@ -136,12 +136,13 @@ static const struct sl_program add_program = {
     .name = "sluice doc add",
     .usage = "[options] NAME FILE",
     .summary = "Read a text once, and keep its compressed KV cache in a store under a name.\n"
-               "FILE is a text, a PDF, HTML, docx, odt, epub or rtf file, a folder of code, or -, standard input.\n"
+               "FILE is a text, a PDF, HTML or office file, a folder of code, or -, standard input.\n"
                "The name is letters, digits, '.', '_' and '-', at most 64.",
-    .epilog =
-        "pdftotext (package poppler-utils), w3m, lynx and pandoc extract the text of PDF, HTML and office files.\n"
-        "A folder is its text files, in order, each after a line with its path.\n"
-        "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
+    .epilog = "The text of docx, pptx, odt, ods and odp files is extracted here; pdftotext (package poppler-utils) "
+              "extracts that\n"
+              "of PDF, w3m, lynx or pandoc of HTML, pandoc of epub and rtf, xlsx2csv of xlsx.\n"
+              "A folder is its text files, in order, each after a line with its path.\n"
+              "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
     .n_arguments_min = 2,
     .n_arguments_max = 2,
     SL_OPTIONS(add_options),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: recognizes PDF, HTML and office files, and has a program of the distribution extract their text.
+ * Purpose: recognizes PDF, HTML and office files, and has a program of the distribution, or doc_office.c, extract their text.
  *
  * Design: the program gets the source as standard input, so no name of a file can look like an option, and writes to a
  *         file in memory. No shell is involved. Its time, its memory and what it writes are bounded.
@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "client/cli/child.h"
+#include "client/cli/commands/doc_office.h"
 #include "client/cli/commands/doc_text.h"
 
 #define LOOK_BYTES     ((size_t)65536) // at the beginning of a file, and at its end
@@ -36,10 +37,10 @@ static const struct {
     enum sl_doc_format format;
 } marks[] = {
     {"word/document.xml", SL_DOC_DOCX},
-    {"xl/workbook.xml", SL_DOC_OFFICE},
-    {"ppt/presentation.xml", SL_DOC_OFFICE},
+    {"xl/workbook.xml", SL_DOC_XLSX},
+    {"ppt/presentation.xml", SL_DOC_PPTX},
     {"mimetypeapplication/vnd.oasis.opendocument.text", SL_DOC_ODT},
-    {"mimetypeapplication/vnd.oasis.opendocument.", SL_DOC_OFFICE},
+    {"mimetypeapplication/vnd.oasis.opendocument.", SL_DOC_OPEN_DOCUMENT},
     {"mimetypeapplication/epub+zip", SL_DOC_EPUB},
 };
 
@@ -123,6 +124,7 @@ static const struct program {
     {SL_DOC_ODT, PANDOC("odt")},
     {SL_DOC_EPUB, PANDOC("epub")},
     {SL_DOC_RTF, PANDOC("rtf")},
+    {SL_DOC_XLSX, "xlsx2csv", "xlsx2csv", {"xlsx2csv", "-a", "-d", "tab", "/dev/stdin"}},
 };
 
 static const char *name_of(enum sl_doc_format format) {
@@ -153,8 +155,8 @@ static enum sl_status choose(enum sl_doc_format format, const char *name, const 
     if (packages[0] == '\0') {
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,
-            "%s is an office file of a format that is not converted: make a PDF of it first, e.g. with `soffice "
-            "--headless --convert-to pdf FILE`",
+            "%s is an office file of a format before 2007: make a PDF of it first, e.g. with `soffice --headless "
+            "--convert-to pdf FILE` (package libreoffice)",
             name);
     }
     return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -286,14 +288,37 @@ static enum sl_status run(const struct program *program, const char *path, int64
     return judge(program, wait_status, files, name, err);
 }
 
-enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum sl_doc_format format, const char *name,
-                              FILE **file_out, struct sl_error *err) {
+// Makes the text, by a program or, where none is installed, here. *by_out: the program's name.
+static enum sl_status extract(const struct sl_doc_source *source, enum sl_doc_format format, struct files *files,
+                              const char *name, const char **by_out, struct sl_error *err) {
     char path[PATH_MAX];
     const struct program *program = NULL;
     enum sl_status status = choose(format, name, &program, path, err);
-    if (status != SL_OK) {
+    if (status == SL_OK) {
+        *by_out = program->name;
+        return run(program, path, source->timeout_ms, files, name, err);
+    }
+    if (!sl_doc_office_reads(format)) {
         return status;
     }
+    int own = fcntl(files->out, F_DUPFD_CLOEXEC, 0);
+    FILE *out = own >= 0 ? fdopen(own, "wb") : NULL;
+    if (!out) {
+        if (own >= 0) {
+            close(own);
+        }
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its text", name);
+    }
+    *by_out = "sluice";
+    status = sl_doc_office_read(files->in, format, name, out, err);
+    fclose(out);
+    return status;
+}
+
+enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum sl_doc_format format, const char *name,
+                              FILE **file_out, struct sl_error *err) {
+    const char *by = "";
+    enum sl_status status;
     struct stat found;
     struct files files = {
         .in = fd, .out = memfd_create("text", MFD_CLOEXEC), .err = memfd_create("errors", MFD_CLOEXEC)};
@@ -304,10 +329,10 @@ enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum s
     if (!file || files.err < 0 || lseek(fd, 0, SEEK_SET) != 0) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its text: %s", name, strerror(errno));
     } else {
-        status = run(program, path, source->timeout_ms, &files, name, err);
+        status = extract(source, format, &files, name, &by, err);
     }
     if (status == SL_OK && source->notes) {
-        fprintf(source->notes, "%s is %s: %s extracted %lld bytes of text\n", name, name_of(format), program->name,
+        fprintf(source->notes, "%s is %s: %s extracted %lld bytes of text\n", name, name_of(format), by,
                 (long long)lseek(files.out, 0, SEEK_END));
     }
     if (files.err >= 0) {

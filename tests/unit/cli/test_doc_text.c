@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zip.h>
 
 #include "base/clock.h"
 #include "client/cli/child.h"
@@ -104,9 +105,11 @@ static void test_doc_text_formats_are_recognized_by_content(void **state) {
         CASE("{\\rtf1 text}", SL_DOC_RTF),
         CASE("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", SL_DOC_OFFICE),
         CASE("PK\3\4 [Content_Types].xml ... word/document.xml", SL_DOC_DOCX),
-        CASE("PK\3\4 [Content_Types].xml ... xl/workbook.xml", SL_DOC_OFFICE),
+        CASE("PK\3\4 [Content_Types].xml ... xl/workbook.xml", SL_DOC_XLSX),
+        CASE("PK\3\4 [Content_Types].xml ... ppt/presentation.xml", SL_DOC_PPTX),
         CASE("PK\3\4 ... mimetypeapplication/vnd.oasis.opendocument.text", SL_DOC_ODT),
-        CASE("PK\3\4 ... mimetypeapplication/vnd.oasis.opendocument.spreadsheet", SL_DOC_OFFICE),
+        CASE("PK\3\4 ... mimetypeapplication/vnd.oasis.opendocument.spreadsheet", SL_DOC_OPEN_DOCUMENT),
+        CASE("PK\3\4 ... mimetypeapplication/vnd.oasis.opendocument.presentation", SL_DOC_OPEN_DOCUMENT),
         CASE("PK\3\4 ... mimetypeapplication/epub+zip", SL_DOC_EPUB),
         CASE("PK\3\4 other.txt", SL_DOC_PLAIN),
         CASE("word/document.xml", SL_DOC_PLAIN),
@@ -159,13 +162,151 @@ static void test_doc_text_names_the_missing_package(void **state) {
     write_file("a.doc", "{\\rtf1 x}", 9);
     assert_refused("a.doc", SL_ERR_UNSUPPORTED, "pandoc");
     write_file("a.xlsx", "PK\3\4 xl/workbook.xml", 20);
-    assert_refused("a.xlsx", SL_ERR_UNSUPPORTED, "soffice --headless --convert-to pdf");
+    assert_refused("a.xlsx", SL_ERR_UNSUPPORTED, "install the package xlsx2csv");
+    write_file("old.xls", "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", 8);
+    assert_refused("old.xls", SL_ERR_UNSUPPORTED, "soffice --headless --convert-to pdf");
     struct sl_doc_source source = {.path = "a.html", .as_is = true};
     char *text;
     struct sl_error err;
     assert_int_equal(sl_doc_text_read(&source, &text, &err), SL_OK);
     assert_string_equal(text, "<html>x");
     free(text);
+}
+
+// Writes an archive of n files: a path and a content each.
+static void write_archive(const char *path, const char *const (*files)[2], size_t n) {
+    int code;
+    unlink(path);
+    zip_t *archive = zip_open(path, ZIP_CREATE, &code);
+    assert_non_null(archive);
+    for (size_t i = 0; i < n; i++) {
+        zip_source_t *content = zip_source_buffer(archive, files[i][1], strlen(files[i][1]), 0);
+        zip_int64_t at = zip_file_add(archive, files[i][0], content, 0);
+        assert_true(at >= 0);
+        if (i == 0) {
+            assert_int_equal(zip_set_file_compression(archive, (zip_uint64_t)at, ZIP_CM_STORE, 0), 0);
+        }
+    }
+    assert_int_equal(zip_close(archive), 0);
+}
+#define ARCHIVE(path, ...)                                                                                             \
+    do {                                                                                                               \
+        static const char *const files[][2] = {__VA_ARGS__};                                                           \
+        write_archive(path, files, sizeof files / sizeof *files);                                                      \
+    } while (0)
+
+#define SLIDE(text)         "<p:sld xmlns:a='x'><p:txBody>" text "</p:txBody></p:sld>"
+#define LINE(text)          "<a:p><a:r><a:rPr/><a:t>" text "</a:t></a:r></a:p>"
+#define RELATED(id, target) "<Relationship Type=\"http://x/slide\" Target=\"" target "\" Id=\"" id "\"/>"
+#define ODF(kind)                                                                                                      \
+    { "mimetype", "application/vnd.oasis.opendocument." kind }
+
+static void test_doc_text_slides_in_the_order_shown(void **state) {
+    (void)state;
+    ARCHIVE("talk.pptx", {"[Content_Types].xml", "<Types/>"},
+            {"ppt/presentation.xml", "<?xml version='1.0'?><!-- <p:sldId r:id='rId1'/> --><p:presentation><p:sldIdLst>"
+                                     "<p:sldId id=\"256\" r:id=\"rId3\"/><p:sldId id=\"257\" r:id='rId12'/>"
+                                     "<p:sldId id=\"258\" r:id=\"rId1\"/></p:sldIdLst></p:presentation>"},
+            {"ppt/_rels/presentation.xml.rels",
+             "<Relationships>" RELATED("rId1", "slides/slide1.xml") RELATED("rId12", "/ppt/slides/slide2.xml")
+                 RELATED("rId3", "slides/slide3.xml") "</Relationships>"},
+            {"ppt/slides/slide1.xml", SLIDE(LINE("last") "<a:tbl><a:tr><a:tc>" LINE("a")
+                                                LINE("b") "</a:tc><a:tc>" LINE("c") "</a:tc></a:tr></a:tbl>")},
+            {"ppt/slides/slide2.xml",
+             SLIDE(LINE("R&amp;D &lt;&#233;&#x1F600;&gt; <![CDATA[a<b & c]]>") "<a:p><a:r><a:t>two</a:t></a:r><a:br/"
+                                                                               "><a:r><a:t>lines</a:t></a:r></a:p>")},
+            {"ppt/slides/slide3.xml", SLIDE(LINE("The number is 48213.") "<dc:x>no text</dc:x>")});
+    assert_read("talk.pptx",
+                "The number is 48213.\n\nR&D <\xc3\xa9\xf0\x9f\x98\x80> a<b & c\ntwo\nlines\n\nlast\na b\tc\n");
+    assert_int_equal(truncate("talk.pptx", 400), 0);
+    assert_refused("talk.pptx", SL_ERR_INVALID, "talk.pptx is damaged");
+    ARCHIVE("lost.pptx", {"ppt/presentation.xml", "<p:sldId r:id='rId1'/>"},
+            {"ppt/_rels/presentation.xml.rels", RELATED("rId1", "slides/slide1.xml")});
+    assert_refused("lost.pptx", SL_ERR_INVALID, "lost.pptx is damaged: it has no ppt/slides/slide1.xml");
+    ARCHIVE("none.pptx", {"ppt/presentation.xml", "<p:sldIdLst/>"}, {"ppt/_rels/presentation.xml.rels", ""});
+    assert_refused("none.pptx", SL_ERR_INVALID, "has no text");
+}
+
+static void test_doc_text_open_document(void **state) {
+    (void)state;
+    ARCHIVE(
+        "sheet.ods", ODF("spreadsheet"),
+        {"content.xml",
+         "<office:spreadsheet><table:table table:name='A'>"
+         "<table:table-row><table:table-cell><text:p>name</text:p></table:table-cell><table:table-cell "
+         "table:number-columns-repeated=\"2\"/><table:table-cell office:value='48213'><office:annotation><text:p>a "
+         "comment</text:p></office:annotation><text:p>48,213</text:p><text:p>kg</text:p></table:table-cell>"
+         "<table:table-cell table:number-columns-repeated='16384'/></table:table-row>"
+         "<table:table-row table:number-rows-repeated='1000000'><table:table-cell/></table:table-row>"
+         "<table:table-row><table:covered-table-cell/><table:table-cell><text:p>1 &gt; 0</text:p></table:table-cell>"
+         "</table:table-row></table:table>"
+         "<table:table><table:table-row><table:table-cell><text:p>next</text:p></table:table-cell></table:table-row>"
+         "</table:table></office:spreadsheet>"});
+    assert_read("sheet.ods", "name\t\t\t48,213 kg\n\t1 > 0\n\nnext\n");
+    ARCHIVE("letter.odt", ODF("text"),
+            {"content.xml", "<office:text><text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>"
+                            "<text:h>Title</text:h>\n  <text:p>a<text:s text:c='3'/>b<text:tab/>c<text:line-break/>d "
+                            "<text:span>e</text:span></text:p></office:text>"});
+    assert_read("letter.odt", "Title\na   b\tc\nd e\n");
+    ARCHIVE("talk.odp", ODF("presentation"),
+            {"content.xml", "<draw:page><text:p>slide</text:p><presentation:notes><text:p>say it</text:p>"
+                            "</presentation:notes></draw:page><draw:page><text:p>slide 2</text:p></draw:page>"});
+    assert_read("talk.odp", "slide\nslide 2\n");
+    ARCHIVE("empty.odp", ODF("presentation"), {"other.xml", ""});
+    assert_refused("empty.odp", SL_ERR_INVALID, "it has no content.xml");
+    ARCHIVE("report.docx", {"[Content_Types].xml", ""},
+            {"word/document.xml", "<w:body><w:p><w:r><w:t xml:space=\"preserve\">A "
+                                  "</w:t></w:r><w:r><w:delText>not</w:delText><w:tab/><w:t>B</w:t></w:r></w:p>"
+                                  "<w:p><w:r><w:t>C</w:t></w:r></w:p></w:body>"});
+    assert_read("report.docx", "A \tB\nC\n");
+    write_script("pandoc", "echo \"pandoc $3\""); // it does it better
+    assert_read("report.docx", "pandoc docx\n");
+    assert_read("letter.odt", "pandoc odt\n");
+    assert_read("sheet.ods", "name\t\t\t48,213 kg\n\t1 > 0\n\nnext\n");
+    assert_int_equal(unlink("bin/pandoc"), 0);
+    // A small file with a large text.
+    char *text = malloc(SL_DOC_TEXT_BYTES + 64);
+    assert_non_null(text);
+    strcpy(text, "<text:p>");
+    memset(text + 8, 'a', SL_DOC_TEXT_BYTES);
+    strcpy(text + 8 + SL_DOC_TEXT_BYTES, "</text:p>");
+    const char *const large[][2] = {ODF("spreadsheet"), {"content.xml", text}};
+    write_archive("large.ods", large, 2);
+    assert_refused("large.ods", SL_ERR_INVALID, "split it");
+    free(text);
+}
+
+static void test_doc_text_workbook(void **state) {
+    (void)state;
+    char found[PATH_MAX];
+    ARCHIVE("book.xlsx",
+            {"[Content_Types].xml",
+             "<Types><Override PartName='/xl/workbook.xml' "
+             "ContentType='application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml'/><Override "
+             "PartName='/xl/sharedStrings.xml' "
+             "ContentType='application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml'/></Types>"},
+            {"xl/workbook.xml", "<workbook xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main' "
+                                "xmlns:r='http://schemas.openxmlformats.org/officeDocument/2006/"
+                                "relationships'><sheets><sheet name='S' sheetId='1' r:id='rId1'/></sheets></workbook>"},
+            {"xl/_rels/workbook.xml.rels", "<Relationships><Relationship Id='rId1' "
+                                           "Type='http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
+                                           "worksheet' Target='worksheets/sheet1.xml'/></Relationships>"},
+            {"xl/sharedStrings.xml", "<sst><si><t>number</t></si></sst>"},
+            {"xl/worksheets/sheet1.xml",
+             "<worksheet xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main'><sheetData><row r='1'><c "
+             "r='A1' t='s'><v>0</v></c><c r='B1'><v>48213</v></c></row></sheetData></worksheet>"});
+    write_script("xlsx2csv", "echo \"$*\"; /bin/cat $5 | /usr/bin/head -c 2");
+    assert_read("book.xlsx", "-a -d tab /dev/stdin\nPK");
+    assert_int_equal(unlink("bin/xlsx2csv"), 0);
+    setenv("PATH", path_before, 1);
+    if (sl_child_find("xlsx2csv", found)) {
+        char *text;
+        struct sl_error err = {0};
+        assert_int_equal(read_source("book.xlsx", &text, &err), SL_OK);
+        assert_non_null(strstr(text, "number\t48213"));
+        free(text);
+    }
+    setenv("PATH", "bin", 1);
 }
 
 static void test_doc_text_program_gets_standard_input_and_no_name(void **state) {
@@ -373,6 +514,9 @@ static void test_doc_text_installed_programs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_doc_text_formats_are_recognized_by_content),
+        cmocka_unit_test(test_doc_text_slides_in_the_order_shown),
+        cmocka_unit_test(test_doc_text_open_document),
+        cmocka_unit_test(test_doc_text_workbook),
         cmocka_unit_test(test_doc_text_plain),
         cmocka_unit_test(test_doc_text_names_the_missing_package),
         cmocka_unit_test(test_doc_text_program_gets_standard_input_and_no_name),
