@@ -9,7 +9,7 @@ packages="
 build-essential cmake ninja-build pkg-config
 libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
 libucx-dev libssl-dev openssl ca-certificates
-libcmocka-dev libmicrohttpd-dev libgnutls28-dev libjwt-dev libcurl4-openssl-dev libzip-dev libedit-dev libjansson-dev libyaml-dev libpcre2-dev libxxhash-dev libutf8proc-dev libsqlite3-dev
+libcmocka-dev libmicrohttpd-dev libgnutls28-dev libjwt-dev libcurl4-openssl-dev libzip-dev libedit-dev libjansson-dev libyaml-dev libpcre2-dev libxxhash-dev libutf8proc-dev libsqlite3-dev zlib1g-dev
 python3 python3-protobuf
 "
 [ "${1:-}" = programs ] || packages="$packages

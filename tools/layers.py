@@ -131,6 +131,7 @@ WRAPPED = {
     "zip.h": "client/cli/pull client/cli/commands",
     "histedit.h": "client/cli/chat",
     "sqlite3.h": "coordinator/state",
+    "zlib.h": "coordinator/documents",
     "cuda_runtime cublas nccl": "engine/tensor/cuda/plugin",
 }
 

@@ -90,6 +90,8 @@ enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd 
                      peer,
                      "--initial-cluster",
                      cluster,
+                     "--snapshot-count",
+                     "5000",
                      "--logger",
                      "zap",
                      "--log-level",

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "base/log.h"
 #include "coordinator/documents/documents.h"
@@ -30,17 +31,32 @@ enum sl_status sl_document_etcd_remove(struct sl_etcd *etcd, int64_t term, const
     return remove_keys(etcd, term, digits, err);
 }
 
-static enum sl_status write_text(struct sl_etcd *etcd, int64_t term, const struct sl_document *document,
-                                 const char *digits, struct sl_error *err) {
+// Writes the compressed text.
+static enum sl_status write_pieces(struct sl_etcd *etcd, int64_t term, const uint8_t *bytes, size_t n,
+                                   const char *digits, struct sl_error *err) {
     enum sl_status status = remove_keys(etcd, term, digits, err); // a longer text may be left that was not added
     size_t piece = 0;
-    for (size_t at = 0; at < document->text_bytes && status == SL_OK; at += SL_ETCD_MAX_VALUE_BYTES) {
+    for (size_t at = 0; at < n && status == SL_OK; at += SL_ETCD_MAX_VALUE_BYTES) {
         char name[NAME_BYTES];
-        size_t left = document->text_bytes - at;
+        size_t left = n - at;
         snprintf(name, sizeof name, TEXTS "%s/%04zx", digits, piece++);
-        status = sl_etcd_put(etcd, term, name, document->text + at,
+        status = sl_etcd_put(etcd, term, name, bytes + at,
                              left < SL_ETCD_MAX_VALUE_BYTES ? left : SL_ETCD_MAX_VALUE_BYTES, err);
     }
+    return status;
+}
+
+static enum sl_status write_text(struct sl_etcd *etcd, int64_t term, const struct sl_document *document,
+                                 const char *digits, struct sl_error *err) {
+    uLongf n = compressBound(document->text_bytes);
+    uint8_t *bytes = malloc(n);
+    enum sl_status status = SL_OK;
+    if (bytes == NULL || compress(bytes, &n, (const uint8_t *)document->text, document->text_bytes) != Z_OK) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory to compress a document");
+    } else {
+        status = write_pieces(etcd, term, bytes, n, digits, err);
+    }
+    free(bytes);
     return status;
 }
 
@@ -65,7 +81,8 @@ enum sl_status sl_document_etcd_write(struct sl_etcd *etcd, int64_t term, const 
 struct record {
     char digits[SL_DOCUMENT_DIGITS + 1];
     Sluice__V1__KeptDocument *kept; // owned; NULL: it is damaged
-    size_t n_text;                  // bytes of kept->text that were read
+    uint8_t *packed;                // the compressed text; owned
+    size_t n_packed, most_packed;   // most_packed: as many as the text can become
 };
 
 struct reading {
@@ -80,8 +97,9 @@ static void say_damaged(const char *digits, const char *why) {
     sl_log_warn("documents", "etcd: " RECORDS "%s is lost: %s", digits, why);
 }
 
-// Takes a record, and memory for its text.
+// Takes a record.
 static enum sl_status take_record(void *arg, const char *name, const uint8_t *bytes, size_t n, struct sl_error *err) {
+    (void)err;
     struct reading *reading = arg;
     const char *digits = name + strlen(RECORDS);
     if (strlen(digits) != SL_DOCUMENT_DIGITS || reading->n == SL_MAX_DOCUMENTS) {
@@ -103,11 +121,21 @@ static enum sl_status take_record(void *arg, const char *name, const uint8_t *by
         record->kept = NULL;
         return SL_OK;
     }
-    char *text = calloc(1, (size_t)n_text + 1);
-    if (text == NULL) {
+    record->most_packed = compressBound((uLong)n_text);
+    return SL_OK;
+}
+
+static enum sl_status add_piece(struct record *record, const uint8_t *bytes, size_t n, struct sl_error *err) {
+    if (n > record->most_packed - record->n_packed) {
+        return SL_OK; // what is missing then does not become the text
+    }
+    uint8_t *packed = realloc(record->packed, record->n_packed + n + 1);
+    if (packed == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the documents in etcd");
     }
-    record->kept->text = text; // freed with the record
+    memcpy(packed + record->n_packed, bytes, n);
+    record->packed = packed;
+    record->n_packed += n;
     return SL_OK;
 }
 
@@ -121,17 +149,28 @@ static enum sl_status take_piece(void *arg, const char *name, const uint8_t *byt
     }
     struct record *record = reading->at < reading->n ? &reading->records[reading->at] : NULL;
     if (record != NULL && strcmp(record->digits, digits) == 0) {
-        if (record->kept != NULL && n <= (size_t)record->kept->document->text_bytes - record->n_text) {
-            memcpy(record->kept->text + record->n_text, bytes, n);
-            record->n_text += n;
-        }
-        return SL_OK; // the text's digest finds what is missing or too much
+        return record->kept != NULL ? add_piece(record, bytes, n, err) : SL_OK;
     }
     if (strcmp(reading->removed, digits) != 0) {
         strcpy(reading->removed, digits);
         return remove_keys(reading->etcd, reading->term, digits, err);
     }
     return SL_OK;
+}
+
+// Makes the document of a record and its text.
+static enum sl_status make(struct record *record, struct sl_document **document_out, struct sl_error *err) {
+    uLongf n = (uLongf)record->kept->document->text_bytes;
+    char *text = calloc(1, n + 1);
+    if (text == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for its text");
+    }
+    if (uncompress((uint8_t *)text, &n, record->packed, record->n_packed) != Z_OK) {
+        free(text);
+        return sl_fail(err, SL_ERR_INVALID, "its text is damaged");
+    }
+    record->kept->text = text; // freed with the record
+    return sl_document_make(record->kept, document_out, err);
 }
 
 enum sl_status sl_documents_etcd_read(struct sl_etcd *etcd, int64_t term, sl_document_fn fn, void *arg,
@@ -147,13 +186,13 @@ enum sl_status sl_documents_etcd_read(struct sl_etcd *etcd, int64_t term, sl_doc
         struct sl_document *document = NULL;
         struct sl_error why = {0};
         if (status == SL_OK && reading.records[i].kept != NULL) {
-            enum sl_status made = sl_document_make(reading.records[i].kept, &document, &why);
-            if (made == SL_OK) {
+            if (make(&reading.records[i], &document, &why) == SL_OK) {
                 (void)fn(arg, document);
             } else {
                 say_damaged(reading.records[i].digits, why.text);
             }
         }
+        free(reading.records[i].packed);
         sluice__v1__kept_document__free_unpacked(reading.records[i].kept, NULL);
     }
     free(reading.records);

@@ -3,10 +3,11 @@
  * Purpose: documents as keys in etcd, so that the next leader has them.
  *
  *          PREFIX/documents/<hash of tenant and name>      document_record.h, without the text
- *          PREFIX/texts/<hash of tenant and name>/<0000>   the text in pieces that etcd takes
+ *          PREFIX/texts/<hash of tenant and name>/<0000>   the text, compressed (zlib), in pieces that etcd takes
  *
  * Design: the record is written last, so a text without one was not added, and is removed by the next leader. Both are
- *         removed at once. etcd refuses the changes of a coordinator that does not lead any more.
+ *         removed at once. etcd refuses the changes of a coordinator that does not lead any more. etcd keeps its last 5000
+ *         changes and more in memory (--snapshot-count), at twice their bytes, also of texts that were removed: hence zlib.
  * Threads: one at a time for each etcd.
  */
 #pragma once

@@ -59,8 +59,10 @@ static enum sl_status add_text(struct sl_documents *documents, const char *name,
 static char *long_text(size_t n) {
     char *text = malloc(n + 1);
     assert_non_null(text);
-    for (size_t i = 0; i < n; i++) {
-        text[i] = (char)('a' + i / 7 % 26);
+    uint32_t random = 1;
+    for (size_t i = 0; i < n; i++) { // nearly incompressible: as few bits as a byte of ASCII can have
+        random = random * 1664525 + 1013904223;
+        text[i] = (char)(1 + random / 0x2040811); // 1 to 127
     }
     text[n] = '\0';
     return text;
@@ -69,16 +71,19 @@ static char *long_text(size_t n) {
 static void test_next_leader_has_documents(void **state) {
     (void)state;
     struct sl_error err = {0};
-    char *text = long_text(2 * SL_ETCD_MAX_VALUE_BYTES + 5), name[16];
+    char *text = long_text(3 * SL_ETCD_MAX_VALUE_BYTES + 5), name[16];
     struct sl_documents *old = open_leading(fake_etcd.created), *next;
     assert_int_equal(add_text(old, "long", text, &err), SL_OK);
     for (int i = 0; i < SL_ETCD_PAGE_KEYS + 2; i++) { // more than a page of records, and of pieces
         snprintf(name, sizeof name, "d%d", i);
         assert_int_equal(add_text(old, name, "what is said", &err), SL_OK);
     }
+    int n_pieces = 0;
     for (int i = 0; i < fake_etcd.n_pairs; i++) {
         assert_true(fake_etcd.pairs[i].n_value <= SL_ETCD_MAX_VALUE_BYTES);
+        n_pieces += strstr(fake_etcd.pairs[i].key, "/texts/") != NULL;
     }
+    assert_int_equal(n_pieces, SL_ETCD_PAGE_KEYS + 2 + 3); // compressed: the long one has three
     struct sl_document *document = NULL;
     assert_int_equal(sl_documents_find(old, "acme", "d1", &document, &err), SL_OK);
     const struct sl_document_pin pin = {.sets_time = true, .expires_ms = 77, .replicas = 2};
