@@ -7,15 +7,16 @@
  *
  * Layout (every part starts at a multiple of 64 bytes; a part that a layout does not have takes no bytes):
  *
- *   float formats      K [64][d]                 V [64][d]                       in slot order
- *   intB formats       K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group: the 64 slots
- *                      V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g: sl_v_group()
- *   both               position i32 [64]         if positions
+ *   keys of floats     K [64][d]                 in slot order
+ *           of intB    K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group: the 64 slots
+ *   values of floats   V [64][d]                 in slot order
+ *             of intB  V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g: sl_v_group()
+ *   every page         position i32 [64]         if positions
  *                      state f32 [n_states][64]  score state, plane by plane
  *
  *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
  *
- * Not here: Not here: ownership of pages (engine/kvcache/session.h), reading and writing rows (engine/tensor/ops.h).
+ * Not here: ownership of pages (engine/kvcache/session.h), reading and writing rows (engine/tensor/ops.h).
  *           Page memory is opaque here.
  */
 #pragma once
@@ -29,7 +30,8 @@
 
 // Offsets of the parts of a page, in bytes from the start of the page.
 struct sl_page_layout {
-    enum sl_kv_format format;
+    enum sl_kv_format format; // of the page: a pair, or that of both halves
+    enum sl_kv_format k_format, v_format;
     int head_dim;       // d: a multiple of 8; for quantized formats also of sl_v_group()
     int n_states;       // score planes, 0 .. SL_MAX_STATES
     bool has_positions; // false: the position of slot j is j

@@ -575,6 +575,12 @@ enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens,
     return SL_OK;
 }
 
+// Counts the bytes of each half as those of its format. Positions and states count with the values.
+static void count_pages(const struct sl_page_layout *layout, size_t n_pages, size_t *bytes_by_format) {
+    bytes_by_format[layout->k_format] += n_pages * layout->v;
+    bytes_by_format[layout->v_format] += n_pages * (layout->bytes - layout->v);
+}
+
 void sl_session_get_stats(const struct sl_session *session, struct sl_session_stats *stats_out) {
     struct sl_session_stats s = {.n_tokens = session->n_tokens, .n_slots_min = INT64_MAX};
     int64_t n_slots_sum = 0;
@@ -586,8 +592,8 @@ void sl_session_get_stats(const struct sl_session *session, struct sl_session_st
             s.n_slots_min = n_slots < s.n_slots_min ? n_slots : s.n_slots_min;
             s.n_slots_max = n_slots > s.n_slots_max ? n_slots : s.n_slots_max;
             n_slots_sum += n_slots;
-            s.bytes_by_format[layer->packed.format] += (size_t)head->n_packed * layer->packed.bytes;
-            s.bytes_by_format[layer->work.format] += (size_t)(head->n_pages - head->n_packed) * layer->work.bytes;
+            count_pages(&layer->packed, head->n_packed, s.bytes_by_format);
+            count_pages(&layer->work, head->n_pages - head->n_packed, s.bytes_by_format);
         }
     }
     for (int f = 0; f < SL_KV_N_FORMATS; f++) {

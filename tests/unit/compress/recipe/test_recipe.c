@@ -344,16 +344,25 @@ static bool one_in(int n) {
     return rand() % n == 0;
 }
 
+static enum sl_kv_format random_format(void) {
+    static const char *const pairs[] = {"k4v2", "k8v4", "k16v2", "k2v16"};
+    enum sl_kv_format format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+    if (one_in(3)) {
+        assert_int_equal(sl_kv_format_parse(pairs[rand() % 4], &format), SL_OK);
+    }
+    return format;
+}
+
 static void random_formats(struct sl_recipe *r) {
-    r->format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+    r->format = random_format();
     r->n_ranges = one_in(4) ? rand() % (SL_MAX_FORMAT_RANGES + 1) : 0;
     for (int i = 0; i < r->n_ranges; i++) {
         r->ranges[i].from = rand() % SL_MAX_LAYERS;
         r->ranges[i].to = rand() % 2 ? -1 : r->ranges[i].from + rand() % (SL_MAX_LAYERS - r->ranges[i].from);
-        r->ranges[i].format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+        r->ranges[i].format = random_format();
     }
     r->dense_auto = one_in(5);
-    r->dense_format = r->dense_auto ? (enum sl_kv_format)(rand() % SL_KV_N_FORMATS) : (enum sl_kv_format)0;
+    r->dense_format = r->dense_auto ? random_format() : (enum sl_kv_format)0;
 }
 
 // Any values; sl_recipe_check() chooses.
