@@ -52,7 +52,7 @@ MORE = {
 RESUMED_EXACTLY = ("full", "f32", "bf16", "boundary", "slots", "exact")
 RESUMED_IN_PART = RESUMED_EXACTLY + ("int8", "int4", "k4v2", "tailorkv", "tailorkv-near")
 # The recipes of `make test`: one of every kind.
-QUICK = ("full", "streamingllm", "h2o", "snapkv", "d2o", "locret", "tailorkv", "tailorkv-near", "int4", "k4v2", "steps", "adaptive", "packed",
+QUICK = ("full", "streamingllm", "h2o", "snapkv", "d2o", "locret", "tailorkv", "tailorkv-near", "int4", "steps", "adaptive", "packed",
          "thin")
 QUICK_EIGHT = ("h2o", "int4", "tailorkv")
 
