@@ -21,6 +21,7 @@
  */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/kvcache/format.h"
@@ -47,6 +48,12 @@ enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_for
 // not divide the row.
 static inline int sl_v_group(int head_dim) {
     return head_dim <= 64 ? head_dim : head_dim % 64 == 0 ? 64 : 32;
+}
+
+// Adds the bytes of n pages to those of each half's format. Positions and states count with the values.
+static inline void sl_pages_count(const struct sl_page_layout *layout, size_t n, size_t *bytes_by_format) {
+    bytes_by_format[layout->k_format] += n * layout->v;
+    bytes_by_format[layout->v_format] += n * (layout->bytes - layout->v);
 }
 
 static inline uint32_t sl_pages_for(int64_t n_slots) {

@@ -178,9 +178,6 @@ static const struct attend_case {
 #define X(name, ...)          OF(SL_KV_##name)
 #define PAIR(word, wire, ...) OF((enum sl_kv_format)wire)
     SL_KV_CODE_FORMATS(X) SL_KV_PAIRS(PAIR)
-#undef PAIR
-#undef X
-#undef OF
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 
