@@ -152,8 +152,7 @@ struct layouts {
 
 static enum sl_status read_layouts(const header_message *header, int layer, struct layouts *out, struct sl_error *err) {
     const layer_message *m = header->layers[layer];
-    if (m->work_format >= SL_KV_N_FORMATS || m->packed_format >= SL_KV_N_FORMATS || m->work_states > SL_MAX_STATES ||
-        m->packed_states > SL_MAX_STATES ||
+    if (m->work_states > SL_MAX_STATES || m->packed_states > SL_MAX_STATES ||
         sl_page_layout_init(&out->work, (enum sl_kv_format)m->work_format, (int)header->head_dim, (int)m->work_states,
                             m->work_positions != 0) != SL_OK ||
         sl_page_layout_init(&out->packed, (enum sl_kv_format)m->packed_format, (int)header->head_dim,

@@ -2,8 +2,9 @@
 /*
  * Purpose: the formats of keys and values, one line each.
  *
- * Design: a format describes one half of a page, K or V; both halves of a page have the same format today. Code that
- *         reads or writes elements gets the format of the half that it works on. In the tiers of the CPU only the codecs
+ * Design: a format describes one half of a page, K or V. A page has one format in both halves, or a pair: k4v2 has
+ *         int4 keys and int2 values. Code that reads or writes elements gets the format of the half that it works on
+ *         (k_format, v_format of struct sl_page_layout), which is never a pair. In the tiers of the CPU only the codecs
  *         tell formats apart. All other code asks for a property, or is inlined once for each format by
  *         SL_KV_WITH_FORMAT().
  *
@@ -49,11 +50,37 @@ enum sl_kv_format {
 #define SL_KV_ONE(...)  +1
 #define SL_KV_N_FORMATS (0 SL_KV_FORMATS(SL_KV_ONE))
 
-const char *sl_kv_format_name(enum sl_kv_format format);                            // "f16"
+// Pairs: name, number on the wire (append only), format of keys, format of values. At least one half is codes; pages of a
+// pair are packed pages.
+#define SL_KV_PAIRS(X)                                                                                                 \
+    X(k16v8, 32, F16, INT8)                                                                                            \
+    X(k16v4, 33, F16, INT4)                                                                                            \
+    X(k16v2, 34, F16, INT2)                                                                                            \
+    X(k8v16, 35, INT8, F16)                                                                                            \
+    X(k8v4, 36, INT8, INT4)                                                                                            \
+    X(k8v2, 37, INT8, INT2)                                                                                            \
+    X(k4v16, 38, INT4, F16)                                                                                            \
+    X(k4v8, 39, INT4, INT8)                                                                                            \
+    X(k4v2, 40, INT4, INT2)                                                                                            \
+    X(k2v16, 41, INT2, F16)                                                                                            \
+    X(k2v8, 42, INT2, INT8)                                                                                            \
+    X(k2v4, 43, INT2, INT4)
+
+const char *sl_kv_format_name(enum sl_kv_format format);                            // "f16", "k4v2"
 enum sl_status sl_kv_format_parse(const char *name, enum sl_kv_format *format_out); // SL_ERR_INVALID
 
+// Returns true for a format of one half, which is also that of a page with two such halves.
 static inline bool sl_kv_format_is_known(enum sl_kv_format format) {
     return (int)format >= 0 && (int)format < SL_KV_N_FORMATS;
+}
+
+// Returns the format of the keys, and of the values, of a page; an unknown format is returned as it is.
+enum sl_kv_format sl_kv_format_keys(enum sl_kv_format format);
+enum sl_kv_format sl_kv_format_values(enum sl_kv_format format);
+
+// Returns true for a format of a page: of both halves, or a pair.
+static inline bool sl_kv_format_is_of_page(enum sl_kv_format format) {
+    return sl_kv_format_is_known(sl_kv_format_keys(format));
 }
 
 static inline int sl_kv_format_bits(enum sl_kv_format format) {
@@ -67,11 +94,14 @@ static inline int sl_kv_format_bits(enum sl_kv_format format) {
     return 0;
 }
 
-// Returns true for codes.
+// Returns true for codes, and for pairs, which have codes in a half: tokens are not appended to such a page.
 static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
-    switch (format) {
+    switch ((int)format) {
 #define X(name, ...) case SL_KV_##name:
         SL_KV_CODE_FORMATS(X)
+#undef X
+#define X(word, wire, ...) case wire:
+        SL_KV_PAIRS(X)
 #undef X
         return true;
     default:

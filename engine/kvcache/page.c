@@ -16,28 +16,30 @@ static uint32_t place(uint32_t *end, uint32_t bytes) {
 
 enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_format format, int head_dim, int n_states,
                                    bool has_positions) {
-    if (!sl_kv_format_is_known(format) || head_dim < 8 || head_dim > MAX_HEAD_DIM || head_dim % 8 != 0 ||
+    if (!sl_kv_format_is_of_page(format) || head_dim < 8 || head_dim > MAX_HEAD_DIM || head_dim % 8 != 0 ||
         n_states < 0 || n_states > SL_MAX_STATES) {
         return SL_ERR_INVALID;
     }
-    bool quantized = sl_kv_format_is_quantized(format);
+    enum sl_kv_format k = sl_kv_format_keys(format), v = sl_kv_format_values(format);
     int group = sl_v_group(head_dim);
-    if (quantized && head_dim % group != 0) {
+    if (sl_kv_format_is_quantized(format) && head_dim % group != 0) {
         return SL_ERR_INVALID;
     }
 
-    uint32_t rows_bytes = SL_PAGE_SLOTS * (uint32_t)head_dim * (uint32_t)sl_kv_format_bits(format) / 8;
-    uint32_t pair_bytes = 2 * sizeof(uint16_t); // scale, zero
+    uint32_t n = SL_PAGE_SLOTS * (uint32_t)head_dim; // elements of a half
+    uint32_t pair_bytes = 2 * sizeof(uint16_t);      // scale, zero
     uint32_t end = 0;
     memset(layout, 0, sizeof *layout); // padding too: layouts are compared as bytes
     layout->format = format;
+    layout->k_format = k;
+    layout->v_format = v;
     layout->head_dim = head_dim;
     layout->n_states = n_states;
     layout->has_positions = has_positions;
-    layout->k = place(&end, rows_bytes);
-    layout->k_scale = place(&end, quantized ? (uint32_t)head_dim * pair_bytes : 0);
-    layout->v = place(&end, rows_bytes);
-    layout->v_scale = place(&end, quantized ? SL_PAGE_SLOTS * (uint32_t)(head_dim / group) * pair_bytes : 0);
+    layout->k = place(&end, n * (uint32_t)sl_kv_format_bits(k) / 8);
+    layout->k_scale = place(&end, sl_kv_format_is_quantized(k) ? (uint32_t)head_dim * pair_bytes : 0);
+    layout->v = place(&end, n * (uint32_t)sl_kv_format_bits(v) / 8);
+    layout->v_scale = place(&end, sl_kv_format_is_quantized(v) ? n / (uint32_t)group * pair_bytes : 0);
     layout->positions = place(&end, has_positions ? SL_PAGE_SLOTS * (uint32_t)sizeof(int32_t) : 0);
     layout->states = place(&end, (uint32_t)n_states * SL_PAGE_SLOTS * (uint32_t)sizeof(float));
     layout->bytes = end;

@@ -7,19 +7,21 @@
  *
  * Layout (every part starts at a multiple of 64 bytes; a part that a layout does not have takes no bytes):
  *
- *   float formats      K [64][d]                 V [64][d]                       in slot order
- *   intB formats       K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group: the 64 slots
- *                      V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g: sl_v_group()
- *   both               position i32 [64]         if positions
+ *   keys of floats     K [64][d]                 in slot order
+ *           of intB    K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group: the 64 slots
+ *   values of floats   V [64][d]                 in slot order
+ *             of intB  V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g: sl_v_group()
+ *   every page         position i32 [64]         if positions
  *                      state f32 [n_states][64]  score state, plane by plane
  *
  *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
  *
- * Not here: Not here: ownership of pages (engine/kvcache/session.h), reading and writing rows (engine/tensor/ops.h).
+ * Not here: ownership of pages (engine/kvcache/session.h), reading and writing rows (engine/tensor/ops.h).
  *           Page memory is opaque here.
  */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/kvcache/format.h"
@@ -29,7 +31,8 @@
 
 // Offsets of the parts of a page, in bytes from the start of the page.
 struct sl_page_layout {
-    enum sl_kv_format format;
+    enum sl_kv_format format; // of the page: a pair, or that of both halves
+    enum sl_kv_format k_format, v_format;
     int head_dim;       // d: a multiple of 8; for quantized formats also of sl_v_group()
     int n_states;       // score planes, 0 .. SL_MAX_STATES
     bool has_positions; // false: the position of slot j is j
@@ -45,6 +48,12 @@ enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_for
 // not divide the row.
 static inline int sl_v_group(int head_dim) {
     return head_dim <= 64 ? head_dim : head_dim % 64 == 0 ? 64 : 32;
+}
+
+// Adds the bytes of n pages to those of each half's format. Positions and states count with the values.
+static inline void sl_pages_count(const struct sl_page_layout *layout, size_t n, size_t *bytes_by_format) {
+    bytes_by_format[layout->k_format] += n * layout->v;
+    bytes_by_format[layout->v_format] += n * (layout->bytes - layout->v);
 }
 
 static inline uint32_t sl_pages_for(int64_t n_slots) {

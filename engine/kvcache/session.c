@@ -17,9 +17,10 @@
 #define MAX_SLOTS ((int64_t)INT32_MAX - SL_PAGE_SLOTS)
 
 static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
-    return a->format == b->format && a->head_dim == b->head_dim && a->n_states == b->n_states &&
-           a->has_positions == b->has_positions && a->k == b->k && a->k_scale == b->k_scale && a->v == b->v &&
-           a->v_scale == b->v_scale && a->positions == b->positions && a->states == b->states && a->bytes == b->bytes;
+    return a->format == b->format && a->k_format == b->k_format && a->v_format == b->v_format &&
+           a->head_dim == b->head_dim && a->n_states == b->n_states && a->has_positions == b->has_positions &&
+           a->k == b->k && a->k_scale == b->k_scale && a->v == b->v && a->v_scale == b->v_scale &&
+           a->positions == b->positions && a->states == b->states && a->bytes == b->bytes;
 }
 
 // Returns true when the layout equals what sl_page_layout_init() makes from its parameters.
@@ -586,8 +587,8 @@ void sl_session_get_stats(const struct sl_session *session, struct sl_session_st
             s.n_slots_min = n_slots < s.n_slots_min ? n_slots : s.n_slots_min;
             s.n_slots_max = n_slots > s.n_slots_max ? n_slots : s.n_slots_max;
             n_slots_sum += n_slots;
-            s.bytes_by_format[layer->packed.format] += (size_t)head->n_packed * layer->packed.bytes;
-            s.bytes_by_format[layer->work.format] += (size_t)(head->n_pages - head->n_packed) * layer->work.bytes;
+            sl_pages_count(&layer->packed, head->n_packed, s.bytes_by_format);
+            sl_pages_count(&layer->work, head->n_pages - head->n_packed, s.bytes_by_format);
         }
     }
     for (int f = 0; f < SL_KV_N_FORMATS; f++) {

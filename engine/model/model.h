@@ -43,9 +43,10 @@ struct sl_model_config {
     struct sl_rope_config rope;
     float norm_eps;
     bool tied_embeddings;
-    bool has_bias[4];                           // for every layer's matrices, by enum sl_layer_matrix
-    enum sl_activation activation;              // of the MLP
-    int64_t window;                             // sliding-window attention of window_layers; 0: none
+    bool is_hollow;                // "sluice_hollow": the file of weights is empty, for measurements without a model
+    bool has_bias[4];              // for every layer's matrices, by enum sl_layer_matrix
+    enum sl_activation activation; // of the MLP
+    int64_t window;                // sliding-window attention of window_layers; 0: none
     uint64_t window_layers[SL_MAX_LAYERS / 64]; // bit l % 64 of word l / 64
     enum sl_dtype dtype;
     int32_t bos_id;                    // -1: none

@@ -186,6 +186,7 @@ static void read_dimensions(struct reader *r, struct sl_model_config *c) {
     c->max_positions = get_int(r, "max_position_embeddings", family->max_positions, 1, INT32_MAX);
     c->norm_eps = (float)get_positive(r, r->object, family->eps_key, family->eps);
     c->tied_embeddings = get_bool(r, "tie_word_embeddings", family->tied_embeddings);
+    c->is_hollow = get_bool(r, "sluice_hollow", false);
     if (r->status != SL_OK) {
         return;
     }

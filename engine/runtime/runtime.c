@@ -8,6 +8,7 @@
 #include "engine/runtime/plugin.h"
 #include "engine/tensor/cpu/device.h"
 #include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/timed/timed.h"
 #include "engine/tensor/cuda/emulated/driver.h"
 #include "engine/tensor/cuda/table/ops.h"
 
@@ -228,8 +229,30 @@ static enum sl_status load_both(const struct sl_runtime_config *config, struct s
     return status;
 }
 
+// Rejects a model with weights on a tier that computes nothing, and one without weights on any other.
+static enum sl_status check_hollow(const struct sl_runtime_config *config, const struct sl_ops *ops,
+                                   struct sl_error *err) {
+    struct sl_model_config *model = malloc(sizeof *model);
+    enum sl_status status =
+        model ? sl_model_config_load(config->model_dir, model, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    bool timed = sl_timed_is_named(ops->name);
+    if (status == SL_OK && timed && !model->is_hollow) {
+        status =
+            sl_fail(err, SL_ERR_PRECONDITION,
+                    "%s: tier %s computes nothing, and this model has weights; make one without: `sluice bench hollow`",
+                    config->model_dir, ops->name);
+    } else if (status == SL_OK && !timed && model->is_hollow) {
+        status = sl_fail(err, SL_ERR_PRECONDITION,
+                         "%s has the shape of a model and no weights; only --tier %sNAME runs it (NAME: %s)",
+                         config->model_dir, SL_TIMED_PREFIX, sl_timed_names());
+    }
+    free(model);
+    return status;
+}
+
 static enum sl_status open_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
-    enum sl_status status = load_both(config, r, err);
+    enum sl_status status = check_hollow(config, r->ops, err);
+    status = status == SL_OK ? load_both(config, r, err) : status;
     for (int i = 0; status == SL_OK && sl_runtime_ranks(r) > 1 && i < sl_runtime_ranks(r); i++) {
         sl_log_info("runtime", "rank=%d of=%d weights=%zu", i, sl_runtime_ranks(r),
                     sl_ranks_weight_bytes(r->device, i));
@@ -246,6 +269,10 @@ static enum sl_status open_model(const struct sl_runtime_config *config, struct 
 static enum sl_status select_tier(const struct sl_runtime_config *config, const struct sl_ops **ops_out,
                                   struct sl_error *err) {
     const struct sl_ops *fastest;
+    if (sl_timed_is_named(config->tier)) { // stores, which have no model, do their work
+        enum sl_status status = sl_ops_select("auto", ops_out, err);
+        return status == SL_OK && config->model_dir ? sl_timed_ops(config->tier, *ops_out, ops_out, err) : status;
+    }
     enum sl_status status = sl_ops_select(config->tier, &fastest, err);
     *ops_out = fastest;
     if (status != SL_OK || config->model_dir == NULL || config->weights != SL_WEIGHT_STORED ||

@@ -13,21 +13,25 @@
 
 static const struct {
     const char *name;
-    const struct sl_bench *bench; // NULL: the Python package sluice_bench
+    const struct sl_bench *bench;
+    const char *module; // of the Python package sluice_bench, where there is no such bench here
     const char *summary;
 } benches[] = {
-    {"engine", &sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
-    {"cells", &sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
-    {"kernels", &sl_bench_kernels, "every operation of a device against its memory or its arithmetic"},
-    {"memory", &sl_bench_memory, "the most that a prompt takes of a device's memory, without a device"},
-    {"group", &sl_bench_group, "what it costs ranks of one model to have each other's activations"},
-    {"compress", &sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
-    {"ship", &sl_bench_ship, "capsules between two processes against ucx_perftest"},
-    {"retrieve", &sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},
-    {"decode", &sl_bench_decode, "steps of decode with layers in a kvstore against steps with the full cache"},
-    {"ttft", &sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
-    {"mixed", &sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},
-    {"cluster", NULL, "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`"},
+    {"engine", &sl_bench_engine, NULL, "prefill and decode against this machine's arithmetic and memory"},
+    {"cells", &sl_bench_cells, NULL, "single cells of prefill and decode; what lab/bench/peers compares with others"},
+    {"kernels", &sl_bench_kernels, NULL, "every operation of a device against its memory or its arithmetic"},
+    {"memory", &sl_bench_memory, NULL, "the most that a prompt takes of a device's memory, without a device"},
+    {"group", &sl_bench_group, NULL, "what it costs ranks of one model to have each other's activations"},
+    {"compress", &sl_bench_compress, NULL, "prefill under each recipe against prefill with the full cache"},
+    {"ship", &sl_bench_ship, NULL, "capsules between two processes against ucx_perftest"},
+    {"retrieve", &sl_bench_retrieve, NULL, "offloaded layers: the scan, latency over each transport, bytes a step"},
+    {"decode", &sl_bench_decode, NULL, "steps of decode with layers in a kvstore against steps with the full cache"},
+    {"ttft", &sl_bench_ttft, NULL, "time to first token: the cluster against one process doing both phases"},
+    {"mixed", &sl_bench_mixed, NULL, "short prompts beside a long one, against the same short prompts alone"},
+    {"cluster", NULL, "sluice_bench",
+     "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`"},
+    {"hollow", NULL, "sluice_bench.hollow",
+     "a model without weights, for many workers on one machine: --tier timed:NAME"},
 };
 
 static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
@@ -45,8 +49,8 @@ static void print_usage(FILE *file) {
     fprintf(file, "\n`sluice bench BENCH --help` describes the options; --json prints one JSON object a line.\n");
 }
 
-// Runs the package, installed or of this checkout, in place of this process. argv[0] is "cluster". Returns on failure.
-static int run_load_generator(int argc, char **argv) {
+// Runs the module, installed or of this checkout, in place of this process. argv[0] is the bench. Returns on failure.
+static int run_module(const char *module, int argc, char **argv) {
     char bin[PATH_MAX] = "", *paths = NULL, *slash;
     const char *others = getenv("PYTHONPATH");
     char **words = calloc((size_t)argc + 4, sizeof *words);
@@ -55,25 +59,24 @@ static int run_load_generator(int argc, char **argv) {
         if (asprintf(&paths, "%s/../share/sluice/python:%s/../../lab/sluice_eval%s%s", bin, bin,
                      others && others[0] ? ":" : "", others ? others : "") > 0 &&
             setenv("PYTHONPATH", paths, 1) == 0) {
-            memcpy(words, (char *[]){"python3", "-B", "-m", "sluice_bench"}, 4 * sizeof *words);
+            memcpy(words, (char *[]){"python3", "-B", "-m", (char *)module}, 4 * sizeof *words);
             memcpy(words + 4, argv + 1, (size_t)(argc - 1) * sizeof *words);
             execvp(words[0], words);
         }
     }
-    fprintf(stderr, "sluice bench cluster: it needs python3, which cannot be started: %s\n", strerror(errno));
+    fprintf(stderr, "sluice bench %s: it needs python3, which cannot be started: %s\n", argv[0], strerror(errno));
     free(paths);
     free(words);
     return SL_EXIT_FAILED;
 }
 
 int sl_bench_main(int argc, char **argv) {
+    const char *name = argc > 1 && strcmp(argv[1], "serve") == 0 ? "cluster" : argv[1]; // vLLM's name
     for (size_t i = 0; argc > 1 && i < sizeof benches / sizeof benches[0]; i++) {
-        if (benches[i].bench != NULL && strcmp(benches[i].name, argv[1]) == 0) {
-            return sl_bench_run(benches[i].bench, argc - 1, argv + 1, false);
+        if (strcmp(benches[i].name, name) == 0) {
+            return benches[i].bench ? sl_bench_run(benches[i].bench, argc - 1, argv + 1, false)
+                                    : run_module(benches[i].module, argc - 1, argv + 1);
         }
-    }
-    if (argc > 1 && (strcmp(argv[1], "cluster") == 0 || strcmp(argv[1], "serve") == 0)) { // vLLM's name
-        return run_load_generator(argc - 1, argv + 1);
     }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_usage(stdout);

@@ -40,7 +40,9 @@ struct sl_fabric_config {
                       // 0: 1000
     bool device_memory; // regions of device memory will be added: starts UCX with the transports for them, if it has
                         // them
-    const char *inject; // fault injection for tests: e.g. "corrupt:3" flips a byte of the 3rd piece; NULL or "": none
+    // fault injection for tests: e.g. "corrupt:3" flips a byte of the 3rd piece; "pace:25000" ships at 25 Gbit/s at most;
+    // NULL or "": none
+    const char *inject;
 };
 
 // Checks that a transport of this name exists. SL_ERR_INVALID.

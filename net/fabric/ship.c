@@ -21,14 +21,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
 #include "net/fabric/ship.h"
 
-#define WINDOW_BYTES (4u << 20) // unacknowledged bytes of one ship
-#define REQUERY_NS   (500 * SL_NS_PER_MS)
+#define WINDOW_BYTES  (4u << 20) // unacknowledged bytes of one ship
+#define REQUERY_NS    (500 * SL_NS_PER_MS)
+#define PACE_AHEAD_NS 100000 // what a card takes ahead of a paced wire
+#define PACE_IDLE_NS  (2 * SL_NS_PER_MS)
 
 extern const struct sl_verb_ops sl_ship_ops;
 
@@ -239,15 +242,43 @@ static void on_answer(void *state, struct sl_peer *peer, struct sl_message *mess
 
 // ---- by state --------------------------------------------------------------------------------------------------
 
+// Sleeps while a slower network would still take what was sent (fault injection "pace"). Returns false if it did.
+static bool may_send(const struct sl_ships *ships) {
+    int64_t left = ships->pace > 0 ? ships->wire_ns - sl_now_ns() : 0;
+    if (left <= PACE_AHEAD_NS) {
+        return true;
+    }
+    left = left < SL_NS_PER_MS ? left : SL_NS_PER_MS; // answers and other verbs get their turn
+    nanosleep(&(struct timespec){.tv_nsec = left}, NULL);
+    return false;
+}
+
+static void account(struct sl_ships *ships, uint64_t bytes) {
+    if (ships->pace > 0) {
+        int64_t now = sl_now_ns();
+        bool idle = now - ships->wire_ns > PACE_IDLE_NS; // a thread that woke up late has not made the wire wait
+        ships->wire_ns = (idle ? now : ships->wire_ns) + (int64_t)(bytes * 8000 / ships->pace);
+    }
+}
+
 static bool pump_flowing(struct sl_ship *ship) {
     bool moved = false;
+    if (!may_send(ship->ships)) {
+        return true; // its turn comes
+    }
     sl_ship_take_pieces(ship);
     // Puts through shared memory copy at once: one segment per turn, so that other ships and the clock get their turn.
     int at_most = ship->region ? 1 : INT32_MAX;
+    uint64_t sent = ship->body_bytes;
     while (at_most-- > 0 && ship->state == SHIP_FLOWING && ship->outstanding_bytes < WINDOW_BYTES &&
            sl_ship_send_segment(ship)) {
         moved = true;
+        account(ship->ships, ship->body_bytes - sent);
+        sent = ship->body_bytes;
         sl_ship_take_pieces(ship);
+        if (!may_send(ship->ships)) {
+            return true;
+        }
     }
     if (ship->state == SHIP_FLOWING && ship->finishing && !ship->stalled && !ship->fresh &&
         ship->cursor == ship->taken.n) {
@@ -392,7 +423,8 @@ const struct sl_verb_ops sl_ship_ops = {
     .faults = {{"corrupt", offsetof(struct sl_ships, corrupt)},
                {"drop_final", offsetof(struct sl_ships, drop_final)},
                {"stall", offsetof(struct sl_ships, stall)},
-               {"device_put", offsetof(struct sl_ships, device_put)}},
+               {"device_put", offsetof(struct sl_ships, device_put)},
+               {"pace", offsetof(struct sl_ships, pace)}},
     .gauges = {SL_GAUGE(struct sl_ships, n_open, ships_open)},
     .pump = pump,
     .tick = tick,

@@ -11,6 +11,8 @@ import struct
 PAGE_SLOTS = 64
 BITS = {0: 32, 1: 16, 2: 16, 3: 8, 4: 4, 5: 2, 6: 1}  # of an element, by enum sl_kv_format
 FIRST_QUANTIZED = 3
+PAIRS = {32: (1, 3), 33: (1, 4), 34: (1, 5), 35: (3, 1), 36: (3, 4), 37: (3, 5),  # formats of keys and of values
+         38: (4, 1), 39: (4, 3), 40: (4, 5), 41: (5, 1), 42: (5, 3), 43: (5, 4)}
 IDENTITY = (1, 12)  # of a header's fields: version, prefix_hash
 FILE_MAGIC, FILE_HEAD = b"SLUICECP", 48  # engine/kvcache/capsule_file.h
 STORE_SIZES_AT = 64  # of a file in a store's folder: kvstore/disk/file.h
@@ -88,22 +90,21 @@ def _align(n_bytes):
 def _page(kind, d):
     """(bytes of a page, its parts in order: (offset, rows, bytes of a row)); a part of one row is always whole."""
     fmt, n_states, has_positions = kind
-    bits, at, parts = BITS[fmt], 0, []
+    keys, values = PAIRS.get(fmt, (fmt, fmt))
+    at, parts = 0, []
 
     def part(rows, row_bytes):
         nonlocal at
         parts.append((at, rows, row_bytes))
         at = _align(at + rows * row_bytes)
 
-    if fmt < FIRST_QUANTIZED:
-        part(PAGE_SLOTS, d * bits // 8)
-        part(PAGE_SLOTS, d * bits // 8)
-    else:
-        group = d if d <= 64 else 64 if d % 64 == 0 else 32
-        part(1, d * PAGE_SLOTS * bits // 8)
-        part(1, d * 2 * 2)
-        part(1, PAGE_SLOTS * d * bits // 8)
-        part(1, PAGE_SLOTS * d // group * 2 * 2)
+    group = d if d <= 64 else 64 if d % 64 == 0 else 32
+    for half, n_scales in ((keys, d), (values, PAGE_SLOTS * d // group)):
+        if half < FIRST_QUANTIZED:
+            part(PAGE_SLOTS, d * BITS[half] // 8)
+        else:
+            part(1, PAGE_SLOTS * d * BITS[half] // 8)
+            part(1, n_scales * 2 * 2)
     if has_positions:
         part(PAGE_SLOTS, 4)
     planes = at

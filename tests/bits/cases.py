@@ -30,6 +30,7 @@ MORE = {
     "bf16": "full,format=bf16",
     "int8": "full,format=int8",
     "int4": "full,format=int4",
+    "k4v2": "full,format=k4v2",
     "int1": "full,format=f16/2-:int1",
     "steps": "h2o,budget=0.4,when=chunk+step",
     "steps at the end": "tova,budget=100,when=end+step",
@@ -49,7 +50,7 @@ MORE = {
 # Asked another question about the prompt that is in the store. Those of full precision, and those that go on from a state between
 # two chunks, must give what they give when all is read anew; a quantized cache goes on from quantized pages.
 RESUMED_EXACTLY = ("full", "f32", "bf16", "boundary", "slots", "exact")
-RESUMED_IN_PART = RESUMED_EXACTLY + ("int8", "int4", "tailorkv", "tailorkv-near")
+RESUMED_IN_PART = RESUMED_EXACTLY + ("int8", "int4", "k4v2", "tailorkv", "tailorkv-near")
 # The recipes of `make test`: one of every kind.
 QUICK = ("full", "streamingllm", "h2o", "snapkv", "d2o", "locret", "tailorkv", "tailorkv-near", "int4", "steps", "adaptive", "packed",
          "thin")

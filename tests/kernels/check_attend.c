@@ -172,11 +172,12 @@ static const struct attend_case {
     // more vectors than a block takes: by their number, and by the length of a head
     {SL_KV_F16, SL_KV_F16, 8, 1, 64, 150, false, {211}, {0}, 0, true, 0},
     {SL_KV_BF16, SL_KV_BF16, 8, 1, 256, 70, false, {300}, {0}, 0, true, 0},
-#define X(name, ...)                                                                                                   \
-    {SL_KV_F16, SL_KV_##name, 8, 2, 64, 3, false, {200, 130}, {2, 1}, 0, true, 0},                                     \
-        {SL_KV_BF16, SL_KV_##name, 4, 2, 96, 3, true, {140, 200}, {2, 3}, 0, true, 0},
-    SL_KV_CODE_FORMATS(X) // in groups of 64 and of 32
-#undef X
+#define OF(format) /* in groups of 64 and of 32 */                                                                     \
+    {SL_KV_F16, format, 8, 2, 64, 3, false, {200, 130}, {2, 1}, 0, true, 0},                                           \
+        {SL_KV_BF16, format, 4, 2, 96, 3, true, {140, 200}, {2, 3}, 0, true, 0},
+#define X(name, ...)          OF(SL_KV_##name)
+#define PAIR(word, wire, ...) OF((enum sl_kv_format)wire)
+    SL_KV_CODE_FORMATS(X) SL_KV_PAIRS(PAIR)
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 

@@ -214,6 +214,9 @@ static void test_packed_pages(void **state) {
 #define X(name, word, ...) {#word, SL_KV_##name},
         SL_KV_CODE_FORMATS(X)
 #undef X
+#define X(word, wire, ...) {#word, (enum sl_kv_format)wire},
+            SL_KV_PAIRS(X)
+#undef X
     };
     (void)state;
     for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {

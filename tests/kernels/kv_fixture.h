@@ -122,6 +122,9 @@ static const enum sl_kv_format code_formats[] = {
 #define X(name, ...) SL_KV_##name,
     SL_KV_CODE_FORMATS(X)
 #undef X
+#define X(word, wire, ...) (enum sl_kv_format) wire,
+        SL_KV_PAIRS(X)
+#undef X
 };
 #define N_CODE_FORMATS (sizeof code_formats / sizeof code_formats[0])
 

@@ -14,9 +14,11 @@ static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out
     for (int i = 0; i < SL_KV_N_FORMATS; i++) {
         sl_text_buffer_put(&all, "%s, ", sl_kv_format_name((enum sl_kv_format)i));
     }
-    return sl_fail(err, SL_ERR_INVALID,
-                   "recipe: format=%.40s is unknown; formats: %sor per layer: f16/0-1:int4/2-:int2, f16/dense:int2",
-                   text, names);
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "recipe: format=%.40s is unknown; formats: %sa pair such as k4v2 (bits of keys and of values: 16, 8, 4 "
+        "or 2), or per layer: f16/0-1:int4/2-:int2, f16/dense:int2",
+        text, names);
 }
 
 // Parses one "FROM-TO:FORMAT" or "dense:FORMAT"; cuts the text up in place.
@@ -75,14 +77,14 @@ static void put_format(const struct sl_field *field, const struct sl_recipe *rec
 
 static bool format_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
     (void)field;
-    bool sane = sl_kv_format_is_known(recipe->format) && recipe->n_ranges >= 0 &&
+    bool sane = sl_kv_format_is_of_page(recipe->format) && recipe->n_ranges >= 0 &&
                 recipe->n_ranges <= SL_MAX_FORMAT_RANGES &&
-                (recipe->dense_auto ? sl_kv_format_is_known(recipe->dense_format)
+                (recipe->dense_auto ? sl_kv_format_is_of_page(recipe->dense_format)
                                     : recipe->dense_format == sl_recipe_default.dense_format);
     for (int i = 0; sane && i < recipe->n_ranges; i++) {
         const struct sl_format_range *range = &recipe->ranges[i];
         sane = range->from >= 0 && range->from < SL_MAX_LAYERS && range->to >= -1 && range->to < SL_MAX_LAYERS &&
-               (range->to < 0 || range->to >= range->from) && sl_kv_format_is_known(range->format);
+               (range->to < 0 || range->to >= range->from) && sl_kv_format_is_of_page(range->format);
     }
     return sane;
 }

@@ -138,11 +138,11 @@ GPU_DEVICE uint32_t encode(float x, const code_group &g) {
 // --- rows: channels [c, c + 8) of slot j of a page, c a multiple of 8 ------------------------------------------------
 
 GPU_DEVICE void read_k8(const sl_page_layout *layout, const char *page, uint32_t j, int c, float (&out)[8]) {
-    if (!is_codes(layout->format)) {
-        read_floats8(layout->format, page + layout->k, (size_t)j * (size_t)layout->head_dim + (size_t)c, out);
+    if (!is_codes(layout->k_format)) {
+        read_floats8(layout->k_format, page + layout->k, (size_t)j * (size_t)layout->head_dim + (size_t)c, out);
         return;
     }
-    int bits = bits_of(layout->format);
+    int bits = bits_of(layout->k_format);
     uint32_t at = j * (uint32_t)bits, mask = (1u << bits) - 1; // codes are stored channel by channel
     const uint32_t *pairs = (const uint32_t *)(page + layout->k_scale) + c;
     GPU_UNROLL
@@ -154,11 +154,11 @@ GPU_DEVICE void read_k8(const sl_page_layout *layout, const char *page, uint32_t
 
 GPU_DEVICE void read_v8(const sl_page_layout *layout, const char *page, uint32_t j, int c, float (&out)[8]) {
     int d = layout->head_dim, group = v_group(d);
-    if (!is_codes(layout->format)) {
-        read_floats8(layout->format, page + layout->v, (size_t)j * (size_t)d + (size_t)c, out);
+    if (!is_codes(layout->v_format)) {
+        read_floats8(layout->v_format, page + layout->v, (size_t)j * (size_t)d + (size_t)c, out);
         return;
     }
-    int bits = bits_of(layout->format); // also the bytes of eight codes
+    int bits = bits_of(layout->v_format); // also the bytes of eight codes
     const uint8_t *codes = (const uint8_t *)page + layout->v + ((size_t)j * (size_t)d + (size_t)c) / 8 * (size_t)bits;
     uint32_t pair = ((const uint32_t *)(page + layout->v_scale))[j * (uint32_t)(d / group) + (uint32_t)(c / group)];
     GPU_UNROLL

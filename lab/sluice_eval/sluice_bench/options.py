@@ -149,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def describe(made: argparse.ArgumentParser) -> str:
+def describe(made: argparse.ArgumentParser, name: str = PROGRAM, summary: str = SUMMARY, epilog: str = EPILOG) -> str:
     """Returns the JSON description that `sluice` prints of its commands (base/options/describe.h). "config": no file or variable sets options."""
     found = []
     for action in made._actions:
@@ -161,7 +161,7 @@ def describe(made: argparse.ArgumentParser) -> str:
         found.append({"name": action.option_strings[0][2:], "letter": letter, "default": default if text else "",
                       "help": text or (action.help or "").replace("%%", "%"), "list": isinstance(action.default, list) or action.dest == "url",
                       **({} if is_flag else {"metavar": action.metavar})})
-    return json.dumps({"name": PROGRAM, "usage": "[options]", "summary": SUMMARY, "epilog": EPILOG, "options": found, "config": False})
+    return json.dumps({"name": name, "usage": "[options]", "summary": summary, "epilog": epilog, "options": found, "config": False})
 
 
 def workload(arguments: argparse.Namespace) -> Workload:

@@ -168,6 +168,18 @@ static void test_pieces_arrive_in_a_device(void **state) {
     stop(&a);
 }
 
+// A paced ship takes at least the time of its bytes: a network can be imitated that is slower than this machine's memory.
+static void test_a_paced_ship_takes_its_time(void **state) {
+    struct arriving a;
+    (void)state;
+    start(&a, "shm", "pace:200"); // 25 bytes a us
+    int64_t begin_ns = sl_now_ns();
+    expect(&a, SL_OK);
+    assert_true(sl_now_ns() - begin_ns >= (int64_t)(BYTES - 65536) * 1000 / 25);
+    assert_memory_equal(landed(&a), a.source, BYTES);
+    stop(&a);
+}
+
 // Also where both ends are a device's.
 static void test_pieces_go_from_device_to_device(void **state) {
     struct arriving a;
@@ -431,6 +443,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pieces_arrive_in_a_device),
         cmocka_unit_test(test_pieces_go_from_device_to_device),
+        cmocka_unit_test(test_a_paced_ship_takes_its_time),
         cmocka_unit_test(test_messages_land_in_the_hosts_memory),
         cmocka_unit_test(test_arrivals_are_verified_in_batches),
         cmocka_unit_test(test_memory_stays_while_it_is_verified),

@@ -52,6 +52,19 @@ static inline void fixture_destroy(struct fixture *f) {
     free(f->memory);
 }
 
+// Returns any format of pages with codes.
+static inline enum sl_kv_format random_packed_format(uint64_t *seed) {
+    static const enum sl_kv_format formats[] = {
+#define X(name, ...) SL_KV_##name,
+        SL_KV_CODE_FORMATS(X)
+#undef X
+#define X(word, wire, ...) (enum sl_kv_format) wire,
+            SL_KV_PAIRS(X)
+#undef X
+    };
+    return formats[random_int(seed, 0, (int)(sizeof formats / sizeof formats[0]) - 1)];
+}
+
 // One layer's layouts: f32, f16 or bf16 working; packed is the same or any quantized format.
 static inline void random_layouts(uint64_t *seed, int head_dim, struct sl_page_layout *work,
                                   struct sl_page_layout *packed) {
@@ -61,9 +74,9 @@ static inline void random_layouts(uint64_t *seed, int head_dim, struct sl_page_l
         sl_page_layout_init(work, (enum sl_kv_format)random_int(seed, 0, 2), head_dim, n_states, positions), SL_OK);
     *packed = *work;
     if (random_int(seed, 0, 1)) {
-        assert_int_equal(sl_page_layout_init(packed, (enum sl_kv_format)random_int(seed, SL_KV_INT8, SL_KV_INT1),
-                                             head_dim, random_int(seed, 0, n_states), positions),
-                         SL_OK);
+        assert_int_equal(
+            sl_page_layout_init(packed, random_packed_format(seed), head_dim, random_int(seed, 0, n_states), positions),
+            SL_OK);
     }
 }
 

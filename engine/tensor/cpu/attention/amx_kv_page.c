@@ -30,17 +30,17 @@ void sl_amx_end(void) {
 bool sl_amx_covers(const struct sl_attend *args) {
     for (int h = 0; h < args->heads.n; h++) {
         const struct sl_kv *kv = &args->heads.kv[h];
-        if ((kv->n_packed > 0 && sl_kv_format_bits(kv->packed->format) > 16) ||
-            sl_kv_format_bits(kv->work->format) > 16) {
+        if ((kv->n_packed > 0 && sl_kv_format_bits(kv->packed->k_format) > 16) ||
+            sl_kv_format_bits(kv->work->k_format) > 16) {
             return false;
         }
     }
     return args->head_dim % SL_TILE_STEP == 0;
 }
 
-// Returns true for pages of codes that become bf16 directly: groups are multiples of 32 codes.
-static bool of_codes(const struct sl_page_layout *layout) {
-    return sl_bf16_decodes(layout->format) && sl_v_group(layout->head_dim) % 32 == 0;
+// Returns true for halves of codes that become bf16 directly: groups are multiples of 32 codes.
+static bool of_codes(const struct sl_page_layout *layout, enum sl_kv_format half) {
+    return sl_bf16_decodes(half) && sl_v_group(layout->head_dim) % 32 == 0;
 }
 
 // --- keys ------------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ rows_of_packed_keys(const struct sl_page_layout *layout, const char *page, enum 
 
 bool sl_amx_keys_have_second(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
                              uint32_t page) {
-    return angles == NULL && sl_bf16_rounds(sl_kv_page_layout(&args->heads.kv[head], page)->format);
+    return angles == NULL && sl_bf16_rounds(sl_kv_page_layout(&args->heads.kv[head], page)->k_format);
 }
 
 const uint16_t *sl_amx_load_keys(const struct sl_kv *kv, const struct sl_slot_angles *angles, uint32_t page,
@@ -103,13 +103,13 @@ const uint16_t *sl_amx_load_keys(const struct sl_kv *kv, const struct sl_slot_an
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *k = (const uint16_t *)((const char *)kv->pages[page] + layout->k);
     size_t d = (size_t)layout->head_dim;
-    if (angles == NULL && sl_bf16_is(layout->format)) {
+    if (angles == NULL && sl_bf16_is(layout->k_format)) {
         for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += 32) {
             sl_avx512_fetch(next + layout->k + 2 * e, 1);
         }
         return k;
     }
-    if (angles == NULL && sl_bf16_rounds(layout->format)) {
+    if (angles == NULL && sl_bf16_rounds(layout->k_format)) {
         for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += 32) {
             sl_avx512_fetch(next + layout->k + 2 * e, 1);
             __m512i first, second;
@@ -123,8 +123,8 @@ const uint16_t *sl_amx_load_keys(const struct sl_kv *kv, const struct sl_slot_an
         }
         return out;
     }
-    if (angles == NULL && of_codes(layout)) {
-        SL_KV_WITH_FORMAT(layout->format, rows_of_packed_keys(layout, kv->pages[page], FORMAT, out));
+    if (angles == NULL && of_codes(layout, layout->k_format)) {
+        SL_KV_WITH_FORMAT(layout->k_format, rows_of_packed_keys(layout, kv->pages[page], FORMAT, out));
         return out;
     }
     sl_avx512_fill_keys(layout, kv->pages[page], next, s->tile);
@@ -185,17 +185,17 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *v = (const uint16_t *)((const char *)kv->pages[page] + layout->v);
     size_t d = (size_t)layout->head_dim, n_slots = (size_t)n;
-    if (sl_bf16_rounds(layout->format)) {
+    if (sl_bf16_rounds(layout->v_format)) {
         next += layout->v;
         n == SL_PAGE_SLOTS ? values_from_16_bits(v, next, d, SL_PAGE_SLOTS, false, out)
                            : values_from_16_bits(v, next, d, n_slots, false, out);
         return;
     }
-    if (of_codes(layout)) {
-        SL_KV_WITH_FORMAT(layout->format, rows_of_packed_values(layout, kv->pages[page], n_slots, FORMAT, s->rows));
+    if (of_codes(layout, layout->v_format)) {
+        SL_KV_WITH_FORMAT(layout->v_format, rows_of_packed_values(layout, kv->pages[page], n_slots, FORMAT, s->rows));
         v = s->rows;
         next = (const char *)v; // nothing to fetch
-    } else if (!sl_bf16_is(layout->format)) {
+    } else if (!sl_bf16_is(layout->v_format)) {
         sl_avx512_fill_values(layout, kv->pages[page], next, n, s->tile);
         for (size_t j = 0; j < n_slots; j++) {
             for (size_t i = 0; i < d; i += 32) {

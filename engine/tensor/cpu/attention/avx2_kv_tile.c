@@ -115,12 +115,12 @@ static inline __attribute__((always_inline)) void fill_values(const struct sl_pa
 }
 
 void sl_avx2_fill_keys(const struct sl_page_layout *layout, const void *page, float *tile) {
-    SL_KV_WITH_FORMAT(layout->format, fill_keys(layout, page, FORMAT, tile));
+    SL_KV_WITH_FORMAT(layout->k_format, fill_keys(layout, page, FORMAT, tile));
 }
 
 void sl_avx2_fill_values(const struct sl_page_layout *layout, const void *page, int n, float *tile) {
     size_t d = (size_t)layout->head_dim, n_slots = (size_t)n;
-    SL_KV_WITH_FORMAT(layout->format, fill_values(layout, page, n_slots, FORMAT, tile));
+    SL_KV_WITH_FORMAT(layout->v_format, fill_values(layout, page, n_slots, FORMAT, tile));
     for (size_t j = 0; d % SL_STRIP != 0 && j < n_slots; j++) { // half a strip remains
         _mm256_store_ps(tile + (d / SL_STRIP * SL_PAGE_SLOTS + j) * SL_STRIP + 8, _mm256_setzero_ps());
     }

@@ -105,10 +105,10 @@ static inline __attribute__((always_inline)) void fill_values(const struct sl_pa
 }
 
 void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, const char *next, float *tile) {
-    SL_KV_WITH_FORMAT(layout->format, fill_keys(layout, page, next, FORMAT, tile));
+    SL_KV_WITH_FORMAT(layout->k_format, fill_keys(layout, page, next, FORMAT, tile));
 }
 
 void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, const char *next, int n,
                            float *tile) {
-    SL_KV_WITH_FORMAT(layout->format, fill_values(layout, page, next, (size_t)n, FORMAT, tile));
+    SL_KV_WITH_FORMAT(layout->v_format, fill_values(layout, page, next, (size_t)n, FORMAT, tile));
 }

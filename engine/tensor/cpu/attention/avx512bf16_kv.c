@@ -23,8 +23,8 @@ static bool covers(const struct sl_attend *args) {
     bool rounds = args->head_dim % QUERY_STEP == 0;
     for (int h = 0; h < args->heads.n && rounds; h++) {
         const struct sl_kv *kv = &args->heads.kv[h];
-        rounds = sl_kv_format_bits(kv->work->format) <= 16 &&
-                 (kv->n_packed == 0 || sl_kv_format_bits(kv->packed->format) <= 16);
+        rounds = sl_kv_format_bits(kv->work->k_format) <= 16 &&
+                 (kv->n_packed == 0 || sl_kv_format_bits(kv->packed->k_format) <= 16);
     }
     return rounds;
 }

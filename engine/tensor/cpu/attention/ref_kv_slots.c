@@ -21,16 +21,16 @@ static void read_floats(enum sl_kv_format format, const char *part, size_t first
 // Read rows [first, end) as f32 [end - first][d].
 static void read_k(const struct sl_page_layout *layout, const void *page, int first, int end, float *out) {
     const char *at = page;
-    size_t d = (size_t)layout->head_dim, row_bytes = sl_row_bytes(SL_PAGE_SLOTS, sl_kv_format_bits(layout->format));
-    if (!sl_kv_format_is_quantized(layout->format)) {
-        read_floats(layout->format, at + layout->k, (size_t)first * d, (size_t)end * d, out);
+    size_t d = (size_t)layout->head_dim, row_bytes = sl_row_bytes(SL_PAGE_SLOTS, sl_kv_format_bits(layout->k_format));
+    if (!sl_kv_format_is_quantized(layout->k_format)) {
+        read_floats(layout->k_format, at + layout->k, (size_t)first * d, (size_t)end * d, out);
         return;
     }
     for (size_t i = 0; i < d; i++) { // a row of codes and a pair for each channel
         const uint8_t *row = (const uint8_t *)at + layout->k + i * row_bytes;
         const uint16_t *pair = (const uint16_t *)(at + layout->k_scale) + 2 * i;
         for (int j = first; j < end; j++) {
-            out[(size_t)(j - first) * d + i] = sl_ref_decode(row, j, layout->format, pair);
+            out[(size_t)(j - first) * d + i] = sl_ref_decode(row, j, layout->k_format, pair);
         }
     }
 }
@@ -38,16 +38,16 @@ static void read_k(const struct sl_page_layout *layout, const void *page, int fi
 static void read_v(const struct sl_page_layout *layout, const void *page, int first, int end, float *out) {
     const char *at = page;
     int d = layout->head_dim, channels = sl_v_group(d);
-    if (!sl_kv_format_is_quantized(layout->format)) {
-        read_floats(layout->format, at + layout->v, (size_t)first * (size_t)d, (size_t)end * (size_t)d, out);
+    if (!sl_kv_format_is_quantized(layout->v_format)) {
+        read_floats(layout->v_format, at + layout->v, (size_t)first * (size_t)d, (size_t)end * (size_t)d, out);
         return;
     }
     const uint16_t *pairs = (const uint16_t *)(at + layout->v_scale);
     for (int j = first; j < end; j++) { // a row of codes for each token, a pair for each token and group of channels
         const uint8_t *row =
-            (const uint8_t *)at + layout->v + (size_t)j * sl_row_bytes(d, sl_kv_format_bits(layout->format));
+            (const uint8_t *)at + layout->v + (size_t)j * sl_row_bytes(d, sl_kv_format_bits(layout->v_format));
         for (int i = 0; i < d; i++) {
-            *out++ = sl_ref_decode(row, i, layout->format, pairs + 2 * (j * (d / channels) + i / channels));
+            *out++ = sl_ref_decode(row, i, layout->v_format, pairs + 2 * (j * (d / channels) + i / channels));
         }
     }
 }
@@ -111,16 +111,11 @@ void sl_ref_copy_slots_data(const struct sl_page_layout *work, const void *page,
            (size_t)packed->n_states * SL_PAGE_SLOTS * sizeof(float));
 }
 
-void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
-                          void *packed_page) {
-    float x[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
-    enum sl_kv_format format = packed->format;
-    int d = work->head_dim, bits = sl_kv_format_bits(format), channels = sl_v_group(d);
-    char *out = packed_page;
-    memset(out, 0, packed->bytes); // codes are OR-ed in; the padding between parts is sent too
-
-    sl_ref_read_k(work, page, SL_PAGE_SLOTS, x);
-    for (int i = 0; i < d; i++) { // K: per channel over the page's slots
+// K: a group is a channel over the page's slots.
+static void quantize_keys(const struct sl_page_layout *packed, const float *x, char *out) {
+    enum sl_kv_format format = packed->k_format;
+    int d = packed->head_dim, bits = sl_kv_format_bits(format);
+    for (int i = 0; i < d; i++) {
         struct sl_ref_group g =
             sl_ref_group_of(x + i, SL_PAGE_SLOTS, d, format, (uint16_t *)(out + packed->k_scale) + 2 * (size_t)i);
         uint8_t *row = (uint8_t *)out + packed->k + (size_t)i * sl_row_bytes(SL_PAGE_SLOTS, bits);
@@ -128,9 +123,14 @@ void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, c
             sl_ref_put_code(row, j, format, sl_ref_encode(x[j * d + i], g, format));
         }
     }
-    sl_ref_read_v(work, page, SL_PAGE_SLOTS, x);
+}
+
+// V: a group is a run of channels of a token.
+static void quantize_values(const struct sl_page_layout *packed, const float *x, char *out) {
+    enum sl_kv_format format = packed->v_format;
+    int d = packed->head_dim, bits = sl_kv_format_bits(format), channels = sl_v_group(d);
     uint16_t *pair = (uint16_t *)(out + packed->v_scale);
-    for (int j = 0; j < SL_PAGE_SLOTS; j++) { // V: per token over groups of channels
+    for (int j = 0; j < SL_PAGE_SLOTS; j++) {
         uint8_t *row = (uint8_t *)out + packed->v + (size_t)j * sl_row_bytes(d, bits);
         for (int first = 0; first < d; first += channels, pair += 2) {
             struct sl_ref_group g = sl_ref_group_of(x + j * d + first, channels, 1, format, pair);
@@ -138,6 +138,37 @@ void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, c
                 sl_ref_put_code(row, i, format, sl_ref_encode(x[j * d + i], g, format));
             }
         }
+    }
+}
+
+// Copies a half of floats; rounds it if the formats differ.
+static void copy_half(const struct sl_page_layout *work, const char *from, enum sl_kv_format format, char *to) {
+    size_t n = (size_t)SL_PAGE_SLOTS * (size_t)work->head_dim;
+    if (format == work->format) { // bit by bit, including NaNs
+        memcpy(to, from, n * (size_t)sl_kv_format_bits(format) / 8);
+        return;
+    }
+    for (size_t e = 0; e < n; e++) {
+        sl_ref_write_float(format, to, e, sl_ref_read_float(work->format, from, e));
+    }
+}
+
+void sl_ref_quantize_page(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                          void *packed_page) {
+    float x[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
+    char *out = packed_page;
+    memset(out, 0, packed->bytes); // codes are OR-ed in; the padding between parts is sent too
+    if (sl_kv_format_is_quantized(packed->k_format)) {
+        sl_ref_read_k(work, page, SL_PAGE_SLOTS, x);
+        quantize_keys(packed, x, out);
+    } else {
+        copy_half(work, (const char *)page + work->k, packed->k_format, out + packed->k);
+    }
+    if (sl_kv_format_is_quantized(packed->v_format)) {
+        sl_ref_read_v(work, page, SL_PAGE_SLOTS, x);
+        quantize_values(packed, x, out);
+    } else {
+        copy_half(work, (const char *)page + work->v, packed->v_format, out + packed->v);
     }
     sl_ref_copy_slots_data(work, page, packed, packed_page);
 }

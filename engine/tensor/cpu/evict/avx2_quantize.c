@@ -121,15 +121,22 @@ quantize_group(const char *v, size_t e, size_t n, enum sl_kv_format format, int 
 
 // --- a page ----------------------------------------------------------------------------------------------------------
 
-static inline __attribute__((always_inline)) bool quantize_rows(const struct sl_page_layout *work, const char *page,
+// Quantize a half; return false if it holds a NaN.
+static inline __attribute__((always_inline)) bool quantize_keys(const struct sl_page_layout *work, const char *page,
                                                                 const struct sl_page_layout *packed, int bits,
                                                                 char *out) {
-    size_t d = (size_t)work->head_dim, channels = (size_t)sl_v_group(work->head_dim);
-    for (size_t i = 0; i < d; i += 8) {
+    for (size_t i = 0; i < (size_t)work->head_dim; i += 8) {
         if (!quantize_channels(work, page + work->k, packed, i, bits, out)) {
             return false;
         }
     }
+    return true;
+}
+
+static inline __attribute__((always_inline)) bool quantize_values(const struct sl_page_layout *work, const char *page,
+                                                                  const struct sl_page_layout *packed, int bits,
+                                                                  char *out) {
+    size_t d = (size_t)work->head_dim, channels = (size_t)sl_v_group(work->head_dim);
     uint16_t *pair = (uint16_t *)(out + packed->v_scale);
     for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += channels, pair += 2) {
         char *codes = out + packed->v + e * (size_t)bits / 8;
@@ -140,25 +147,40 @@ static inline __attribute__((always_inline)) bool quantize_rows(const struct sl_
     return true;
 }
 
+// Quantizes a half by `quantize`, inlined for the number of bits, or copies its floats. Returns false if the half is the
+// reference's: it holds a NaN, or has another format.
+#define WITH_BITS(half_format, quantize, part)                                                                         \
+    switch (sl_avx2_integer_bits(half_format)) {                                                                       \
+    case 8:                                                                                                            \
+        return quantize(work, page, packed, 8, out);                                                                   \
+    case 4:                                                                                                            \
+        return quantize(work, page, packed, 4, out);                                                                   \
+    case 2:                                                                                                            \
+        return quantize(work, page, packed, 2, out);                                                                   \
+    case 1:                                                                                                            \
+        return quantize(work, page, packed, 1, out);                                                                   \
+    }                                                                                                                  \
+    return (half_format) == work->format && copy_half(work, page + work->part, out + packed->part);
+
+static bool copy_half(const struct sl_page_layout *work, const char *from, char *to) {
+    memcpy(to, from, SL_PAGE_SLOTS * sl_row_bytes(work->head_dim, sl_kv_format_bits(work->format)));
+    return true;
+}
+
+static bool pack_keys(const struct sl_page_layout *work, const char *page, const struct sl_page_layout *packed,
+                      char *out) {
+    WITH_BITS(packed->k_format, quantize_keys, k)
+}
+
+static bool pack_values(const struct sl_page_layout *work, const char *page, const struct sl_page_layout *packed,
+                        char *out) {
+    WITH_BITS(packed->v_format, quantize_values, v)
+}
+
 static void quantize_page(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
                           void *packed_page) {
-    bool done = false;
     memset(packed_page, 0, packed->bytes); // the padding between parts is sent too
-    switch (sl_avx2_integer_bits(packed->format)) {
-    case 8:
-        done = quantize_rows(work, page, packed, 8, packed_page);
-        break;
-    case 4:
-        done = quantize_rows(work, page, packed, 4, packed_page);
-        break;
-    case 2:
-        done = quantize_rows(work, page, packed, 2, packed_page);
-        break;
-    case 1:
-        done = quantize_rows(work, page, packed, 1, packed_page);
-        break;
-    }
-    if (done) {
+    if (pack_keys(work, page, packed, packed_page) && pack_values(work, page, packed, packed_page)) {
         sl_ref_copy_slots_data(work, page, packed, packed_page);
     } else {
         sl_ref_quantize_page(work, page, packed, packed_page);

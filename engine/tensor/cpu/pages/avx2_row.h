@@ -20,13 +20,13 @@ static inline void sl_avx2_read_k_row(const struct sl_kv *kv, uint32_t slot, flo
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, slot / SL_PAGE_SLOTS);
     const char *at = kv->pages[slot / SL_PAGE_SLOTS];
     size_t d = (size_t)layout->head_dim, j = slot % SL_PAGE_SLOTS;
-    if (!sl_kv_format_is_quantized(layout->format)) {
-        SL_KV_WITH_FLOATS(layout->format, sl_avx2_read_floats(at + layout->k, j * d, d, FORMAT, out));
+    if (!sl_kv_format_is_quantized(layout->k_format)) {
+        SL_KV_WITH_FLOATS(layout->k_format, sl_avx2_read_floats(at + layout->k, j * d, d, FORMAT, out));
         return;
     }
-    size_t row_bytes = sl_row_bytes(SL_PAGE_SLOTS, sl_kv_format_bits(layout->format));
+    size_t row_bytes = sl_row_bytes(SL_PAGE_SLOTS, sl_kv_format_bits(layout->k_format));
     for (size_t i = 0; i < d; i++) { // by channel: every element has its own row and pair
-        out[i] = sl_avx2_decode((const uint8_t *)at + layout->k + i * row_bytes, j, layout->format,
+        out[i] = sl_avx2_decode((const uint8_t *)at + layout->k + i * row_bytes, j, layout->k_format,
                                 (const uint16_t *)(at + layout->k_scale) + 2 * i);
     }
 }
@@ -35,16 +35,16 @@ static inline void sl_avx2_read_v_row(const struct sl_kv *kv, uint32_t slot, flo
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, slot / SL_PAGE_SLOTS);
     const char *at = kv->pages[slot / SL_PAGE_SLOTS];
     size_t d = (size_t)layout->head_dim, j = slot % SL_PAGE_SLOTS;
-    if (!sl_kv_format_is_quantized(layout->format)) {
-        SL_KV_WITH_FLOATS(layout->format, sl_avx2_read_floats(at + layout->v, j * d, d, FORMAT, out));
+    if (!sl_kv_format_is_quantized(layout->v_format)) {
+        SL_KV_WITH_FLOATS(layout->v_format, sl_avx2_read_floats(at + layout->v, j * d, d, FORMAT, out));
         return;
     }
     size_t channels = (size_t)sl_v_group(layout->head_dim);
-    size_t row_bytes = sl_row_bytes(layout->head_dim, sl_kv_format_bits(layout->format));
+    size_t row_bytes = sl_row_bytes(layout->head_dim, sl_kv_format_bits(layout->v_format));
     const uint8_t *row = (const uint8_t *)at + layout->v + j * row_bytes;
     const uint16_t *pairs = (const uint16_t *)(at + layout->v_scale) + 2 * (j * (d / channels));
     for (size_t i = 0; i < d; i++) {
-        out[i] = sl_avx2_decode(row, i, layout->format, pairs + 2 * (i / channels));
+        out[i] = sl_avx2_decode(row, i, layout->v_format, pairs + 2 * (i / channels));
     }
 }
 

@@ -68,12 +68,13 @@ struct sl_ref_group {
     float scale, zero;
 };
 
-// Finds the least and the largest of n > 0 numbers, `stride` apart, as fminf() and fmaxf() do one after the other.
+// Finds the least and the largest of n > 0 numbers, `stride` apart. Ignores NaNs; of equal ones (+0, -0) takes the later.
 static inline void sl_ref_range_of(const float *x, int n, int stride, float *min_out, float *max_out) {
     float min = x[0], max = x[0];
     for (int e = 1; e < n; e++) {
-        min = fminf(min, x[(size_t)e * (size_t)stride]);
-        max = fmaxf(max, x[(size_t)e * (size_t)stride]);
+        float next = x[(size_t)e * (size_t)stride]; // not fminf(): compilers swap its operands, and +0 equals -0
+        min = next <= min || isnan(min) ? next : min;
+        max = next >= max || isnan(max) ? next : max;
     }
     *min_out = min;
     *max_out = max;

@@ -61,7 +61,7 @@ static void load_keys(const struct call *call, const struct sl_kv *kv, const uin
     size_t d = (size_t)kv->work->head_dim;
     const struct sl_slot_angles *angles = call->attend.angles;
     if (angles != NULL || !copy_rows(kv, kv->work->k, slots, n, s)) {
-        s->layout.format = SL_KV_F32;
+        s->layout.k_format = s->layout.v_format = SL_KV_F32;
         for (int j = 0; j < n; j++) {
             float *row = s->rows + (size_t)j * d;
             sl_avx2_read_k_row(kv, slots[j], row);
@@ -76,7 +76,7 @@ static void load_keys(const struct call *call, const struct sl_kv *kv, const uin
 
 static void load_values(const struct sl_kv *kv, const uint32_t *slots, int n, struct scratch *s) {
     if (!copy_rows(kv, kv->work->v, slots, n, s)) {
-        s->layout.format = SL_KV_F32;
+        s->layout.k_format = s->layout.v_format = SL_KV_F32;
         for (int j = 0; j < n; j++) {
             sl_avx2_read_v_row(kv, slots[j], s->rows + (size_t)j * (size_t)kv->work->head_dim);
         }

@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) void encode_tile(const float *tile,
 static void copy_page(const struct sl_page_layout *page, const char *at, const struct sl_key_index_layout *layout,
                       const float *scale, char *to) {
     size_t d = (size_t)page->head_dim, stride = layout->channel_bytes;
-    if (page->format == layout->format && sl_kv_format_bits(page->format) == 16) {
+    if (page->k_format == layout->format && sl_kv_format_bits(page->k_format) == 16) {
         transpose_page((const uint16_t *)(at + page->k), d, to, stride);
         return;
     }
@@ -168,11 +168,11 @@ static void find_absmax(const struct sl_kv *kv, uint32_t n_slots, float *absmax)
         n = n_slots - page * SL_PAGE_SLOTS < SL_PAGE_SLOTS ? n_slots - page * SL_PAGE_SLOTS : SL_PAGE_SLOTS;
         const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
         const char *k = (const char *)kv->pages[page] + layout->k;
-        if (sl_kv_format_is_quantized(layout->format)) {
+        if (sl_kv_format_is_quantized(layout->k_format)) {
             sl_avx2_fill_keys(layout, kv->pages[page], tile);
             absmax_tile(tile, d, n, absmax);
         } else {
-            SL_KV_WITH_FLOATS(layout->format, absmax_rows(k, d, n, FORMAT, absmax));
+            SL_KV_WITH_FLOATS(layout->k_format, absmax_rows(k, d, n, FORMAT, absmax));
         }
     }
 }

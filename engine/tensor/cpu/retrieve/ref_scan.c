@@ -77,7 +77,7 @@ static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl
         sl_ref_read_k_row(kv, j, row);
         for (size_t c = 0; c < d; c++) {
             char *channel = index + layout->codes + c * layout->channel_bytes;
-            if (layout->format == page->format && !sl_kv_format_is_quantized(page->format)) {
+            if (layout->format == page->k_format && !sl_kv_format_is_quantized(page->k_format)) {
                 memcpy(channel + j * element, k + c * element, element); // bit by bit, including NaNs
             } else {
                 put_code(layout, channel, j, row[c], scale[c]);

@@ -12,8 +12,29 @@
 
 constexpr uint32_t THREADS = 256;
 
+// Writes a half of floats: the same bits if the formats are equal.
+GPU_DEVICE void copy_half(const sl_page_layout *work, const char *from, sl_kv_format format, char *to) {
+    size_t n = (size_t)SL_PAGE_SLOTS * (size_t)work->head_dim;
+    if (format == work->format) {
+        uint32_t n_words = (uint32_t)(n * (size_t)gpu::bits_of(format) / 32);
+        for (uint32_t i = threadIdx.x; i < n_words; i += THREADS) {
+            ((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+        }
+        return;
+    }
+    for (size_t e = threadIdx.x * 8; e < n; e += THREADS * 8) {
+        float x[8];
+        gpu::read_floats8(work->format, from, e, x);
+        gpu::write_floats8(format, to, e, x);
+    }
+}
+
 GPU_DEVICE void quantize_k(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
-    int d = work->head_dim, bits = gpu::bits_of(packed->format);
+    int d = work->head_dim, bits = gpu::bits_of(packed->k_format);
+    if (!gpu::is_codes(packed->k_format)) {
+        copy_half(work, page + work->k, packed->k_format, out + packed->k);
+        return;
+    }
     for (int c = (int)threadIdx.x; c < d; c += (int)THREADS) {
         float min = gpu::read_float(work->format, page + work->k, (size_t)c), max = min;
         for (int j = 1; j < SL_PAGE_SLOTS; j++) {
@@ -54,8 +75,12 @@ GPU_DEVICE void put_codes8(char *at, int bits, const uint32_t (&codes)[8]) {
 }
 
 GPU_DEVICE void quantize_v(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
-    int d = work->head_dim, bits = gpu::bits_of(packed->format), channels = gpu::v_group(d), n_groups = d / channels;
+    int d = work->head_dim, bits = gpu::bits_of(packed->v_format), channels = gpu::v_group(d), n_groups = d / channels;
     int lane = (int)threadIdx.x % 8;
+    if (!gpu::is_codes(packed->v_format)) {
+        copy_half(work, page + work->v, packed->v_format, out + packed->v);
+        return;
+    }
     for (int i = (int)threadIdx.x / 8; i < SL_PAGE_SLOTS * n_groups; i += (int)THREADS / 8) { // whole warps
         int j = i / n_groups, c = i % n_groups * channels + lane * 8;
         bool mine = lane * 8 < channels; // a group may be narrower than eight lanes
@@ -89,8 +114,8 @@ GPU_DEVICE void quantize_v(const sl_page_layout *work, const char *page, const s
 
 // Copies positions and state as they are, and zeros between the parts, which are sent too.
 GPU_DEVICE void copy_rest(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
-    uint32_t *words = (uint32_t *)out, begin = packed->k_scale / 4 + (uint32_t)packed->head_dim;
-    for (uint32_t i = begin + threadIdx.x; i < packed->v / 4; i += THREADS) {
+    uint32_t *words = (uint32_t *)out, n_pairs = gpu::is_codes(packed->k_format) ? (uint32_t)packed->head_dim : 0;
+    for (uint32_t i = packed->k_scale / 4 + n_pairs + threadIdx.x; i < packed->v / 4; i += THREADS) {
         words[i] = 0;
     }
     for (uint32_t i = threadIdx.x; packed->has_positions && i < SL_PAGE_SLOTS; i += THREADS) {

@@ -101,6 +101,10 @@ static void test_plan_later_format_ranges_override(void **state) {
     assert_int_equal(plan.packed[1].format, SL_KV_INT2);
     assert_int_equal(plan.packed[2].format, SL_KV_INT4);
     assert_int_equal(plan.packed[3].format, SL_KV_F16);
+    struct sl_plan mixed = plan_for("format=f16/0-1:k4v2", 64);
+    assert_int_equal(mixed.packed[0].k_format, SL_KV_INT4);
+    assert_int_equal(mixed.packed[0].v_format, SL_KV_INT2);
+    assert_int_equal(mixed.work[0].format, SL_KV_F16);
     // One round of packing: a packed page per head beside the page that it replaces.
     assert_int_equal(plan.prefill_peak_bytes, 4 * 2 * units(plan.work[0].bytes) + 2 * units(plan.packed[0].bytes));
 }

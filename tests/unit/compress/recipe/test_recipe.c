@@ -6,7 +6,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 // clang-format on
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -344,16 +343,21 @@ static bool one_in(int n) {
     return rand() % n == 0;
 }
 
+static enum sl_kv_format random_format(void) { // of both halves, or a pair: 12 from 32 on
+    int format = rand() % (SL_KV_N_FORMATS + 12);
+    return (enum sl_kv_format)(format < SL_KV_N_FORMATS ? format : format - SL_KV_N_FORMATS + 32);
+}
+
 static void random_formats(struct sl_recipe *r) {
-    r->format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+    r->format = random_format();
     r->n_ranges = one_in(4) ? rand() % (SL_MAX_FORMAT_RANGES + 1) : 0;
     for (int i = 0; i < r->n_ranges; i++) {
         r->ranges[i].from = rand() % SL_MAX_LAYERS;
         r->ranges[i].to = rand() % 2 ? -1 : r->ranges[i].from + rand() % (SL_MAX_LAYERS - r->ranges[i].from);
-        r->ranges[i].format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+        r->ranges[i].format = random_format();
     }
     r->dense_auto = one_in(5);
-    r->dense_format = r->dense_auto ? (enum sl_kv_format)(rand() % SL_KV_N_FORMATS) : (enum sl_kv_format)0;
+    r->dense_format = r->dense_auto ? random_format() : (enum sl_kv_format)0;
 }
 
 // Any values; sl_recipe_check() chooses.

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see timed.h.
+#include "engine/tensor/timed/timed.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "engine/tensor/weights.h"
+
+#define OF_PEAK      0.6     // of the dense bf16 peak that products reach
+#define OF_BANDWIDTH 0.8     // of the memory's bandwidth
+#define AHEAD_NS     200000  // the host queues so much work before it waits
+#define IDLE_NS      1000000 // after such a gap the accelerator had nothing to do
+#define TOKEN        'A'     // of every answer: an id of a printable token in every tokenizer of ours
+
+// Dense bf16 operations and bytes a nanosecond, by the vendors' data sheets.
+static const struct accelerator {
+    const char *name;
+    double peak, bandwidth;
+} accelerators[] = {
+    {"a100", 312e3, 2039},
+    {"h100", 989e3, 3350},
+    {"h200", 989e3, 4800},
+    {"l40s", 362e3, 864},
+};
+#define N_ACCELERATORS (sizeof accelerators / sizeof accelerators[0])
+
+static struct accelerator chosen; // after efficiency
+static double slower = 1;
+static int64_t vocabulary; // rows of the embedding: a product of so many columns makes logits
+
+// When the work that this thread has queued is done.
+static _Thread_local int64_t done_ns;
+
+static void spend(double operations, double bytes) {
+    double ns = fmax(operations / chosen.peak, bytes / chosen.bandwidth) * slower;
+    int64_t now = sl_now_ns();
+    done_ns = (now - done_ns > IDLE_NS ? now : done_ns) + (int64_t)ns;
+    if (done_ns - now > AHEAD_NS) {
+        int64_t left = done_ns - now;
+        nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL); // a signal may end it early
+    }
+}
+
+// --- products --------------------------------------------------------------------------------------------------------
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    (void)stream, (void)matrix, (void)err;
+    return SL_OK; // the file's pages are never touched
+}
+
+static void unpack(struct sl_matrix *matrix) {
+    (void)matrix;
+}
+
+static size_t no_scratch(const struct sl_matrix *w, int64_t m) {
+    (void)w, (void)m;
+    return 0;
+}
+
+static double weight_bytes(const struct sl_matrix *w) {
+    double n = (double)w->n * (double)w->k, scales = n / SL_WEIGHT_GROUP * 2;
+    switch (w->format) {
+    case SL_WEIGHT_INT8:
+        return n + scales;
+    case SL_WEIGHT_INT4:
+        return n / 2 + scales;
+    default:
+        return (double)w->n * (double)sl_dtype_row_bytes(w->dtype, w->k);
+    }
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    (void)stream;
+    double columns = args->n_columns > 0 ? (double)args->n_columns / (double)w->n : 1;
+    spend(2 * columns * (double)args->m * (double)w->n * (double)w->k, columns * weight_bytes(w));
+    for (int64_t r = 0; w->n == vocabulary && r < args->m; r++) {
+        float *logits = args->y + r * args->y_stride;
+        memset(logits, 0, (size_t)w->n * sizeof *logits);
+        logits[TOKEN] = 100; // also at a temperature
+    }
+}
+
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    (void)stream, (void)ids, (void)m, (void)out;
+    vocabulary = table->n;
+}
+
+// --- without a cost of their own: far below that of products --------------------------------------------------------
+
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+                 int64_t out_stride) {
+    (void)stream, (void)norm, (void)x, (void)out, (void)out_stride;
+}
+
+static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines) {
+    (void)stream, (void)rope, (void)positions, (void)m, (void)cosines, (void)sines;
+}
+
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   struct sl_row_vectors x_inout) {
+    (void)stream, (void)rope, (void)cosines, (void)sines, (void)x_inout;
+}
+
+static void append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    (void)stream, (void)calls, (void)n_calls;
+}
+
+static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
+                     struct sl_counts n, const void *const *rows) {
+    (void)stream, (void)heads, (void)slots, (void)n, (void)rows;
+}
+
+static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                    struct sl_counts kept, struct sl_nearest nearest_out) {
+    (void)stream, (void)heads, (void)keep, (void)kept, (void)nearest_out;
+}
+
+static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
+                  struct sl_nearest nearest, struct sl_merge_threshold threshold) {
+    (void)stream, (void)heads, (void)kept, (void)nearest;
+    *threshold.n_merged = 0;
+}
+
+// --- pages -----------------------------------------------------------------------------------------------------------
+
+static double page_bytes(const struct sl_kv *kv) {
+    double n = (double)sl_pages_for(kv->n_slots), packed = (double)kv->n_packed;
+    return packed * kv->packed->bytes + (n - packed) * kv->work->bytes;
+}
+
+// Attends, or measures attention as fold() does, `products` times over keys and values.
+static void spend_attention(const struct sl_attend *a, int m, double products) {
+    double bytes = 0, pairs = 0; // pairs of a row and a slot that it sees
+    for (int h = 0; h < a->heads.n; h++) {
+        const struct sl_kv *kv = &a->heads.kv[h];
+        double seen = a->window > 0 ? fmin((double)a->window, kv->n_slots) : kv->n_slots;
+        bytes += kv->n_slots > 0 ? page_bytes(kv) * seen / kv->n_slots : 0;
+        pairs += m * fmax(seen - m / 2.0, m / 2.0);
+    }
+    double group = (double)a->n_heads / a->heads.n;
+    spend(2 * products * group * a->head_dim * pairs, products / 2 * bytes);
+}
+
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    (void)stream;
+    for (int i = 0; i < n_calls; i++) {
+        spend_attention(&calls[i], calls[i].m, 2);
+    }
+}
+
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
+    (void)stream, (void)before_inout;
+    spend_attention(args, args->m, 2);
+}
+
+static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
+                         struct sl_counts n) {
+    (void)stream, (void)slots, (void)n;
+    spend_attention(args, args->m, 2);
+}
+
+static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    (void)stream, (void)what;
+    spend_attention(args, args->m - first_row, 1);
+}
+
+static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out) {
+    (void)stream;
+    spend_attention(args, args->m - first_row, 1);
+    int group = args->n_heads / args->heads.n;
+    for (int h = 0; h < args->n_heads; h++) {
+        memset(sums_out.at + (size_t)h * sums_out.stride, 0, args->heads.kv[h / group].n_slots * sizeof *sums_out.at);
+    }
+}
+
+static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
+    (void)stream, (void)to;
+    const struct sl_kv *kv = heads->kv;
+    spend(0, (double)heads->n * n_pages * ((double)kv->work->bytes + kv->packed->bytes));
+}
+
+static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                   struct sl_counts kept) {
+    (void)stream, (void)keep, (void)kept;
+    double bytes = 0;
+    for (int h = 0; h < heads->n; h++) {
+        bytes += page_bytes(&heads->kv[h]);
+    }
+    spend(0, bytes);
+}
+
+static void value_change(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
+                         struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
+    (void)stream, (void)group, (void)weights, (void)mean_center;
+    double bytes = 0;
+    for (int h = 0; h < heads->n; h++) {
+        bytes += page_bytes(&heads->kv[h]) / 2;
+        memset(out.at + (size_t)h * out.stride, 0, heads->kv[h].n_slots * sizeof *out.at);
+    }
+    spend(0, bytes);
+}
+
+// --- the table -------------------------------------------------------------------------------------------------------
+
+static void fill(struct sl_ops *ops) {
+    ops->pack = ops->pack_rows = pack;
+    ops->unpack = unpack;
+    ops->draw = NULL;
+    ops->prepare = NULL;
+    ops->matmul_scratch = no_scratch;
+    ops->arranges = NULL;
+    ops->arrange = NULL;
+    ops->matmul = matmul;
+    ops->embed = embed;
+    ops->norm = norm;
+    ops->angles = angles;
+    ops->rotate = rotate;
+    ops->append = append;
+    ops->attend = attend;
+    ops->attend_before = attend_before;
+    ops->attend_slots = attend_slots;
+    ops->attend_fold = NULL;
+    ops->fold = fold;
+    ops->window_sums = window_sums;
+    ops->quantize = quantize;
+    ops->gather = gather;
+    ops->value_change = value_change;
+    ops->nearest = nearest;
+    ops->merge = merge;
+    ops->put_rows = put_rows;
+}
+
+bool sl_timed_is_named(const char *tier) {
+    return tier != NULL && strncmp(tier, SL_TIMED_PREFIX, strlen(SL_TIMED_PREFIX)) == 0;
+}
+
+const char *sl_timed_names(void) {
+    return "a100, h100, h200, l40s";
+}
+
+enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const struct sl_ops **ops_out,
+                            struct sl_error *err) {
+    static struct sl_ops table;
+    static char table_name[32];
+    const char *name = tier + strlen(SL_TIMED_PREFIX), *slash = strchr(name, '/');
+    size_t length = slash ? (size_t)(slash - name) : strlen(name);
+    char *end = NULL;
+    double factor = slash ? strtod(slash + 1, &end) : 1;
+    if (slash && (end == slash + 1 || *end != '\0' || !(factor >= 1 && factor <= 1000))) {
+        return sl_fail(err, SL_ERR_INVALID, "--tier %.40s: after the slash comes how much slower, from 1 to 1000",
+                       tier);
+    }
+    for (size_t i = 0; i < N_ACCELERATORS; i++) {
+        if (strlen(accelerators[i].name) == length && memcmp(accelerators[i].name, name, length) == 0) {
+            chosen = (struct accelerator){accelerators[i].name, accelerators[i].peak * OF_PEAK,
+                                          accelerators[i].bandwidth * OF_BANDWIDTH};
+            slower = factor;
+            table = *base;
+            snprintf(table_name, sizeof table_name, "%s", tier);
+            table.name = table_name;
+            fill(&table);
+            *ops_out = &table;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_INVALID, "--tier %.40s: no times of that accelerator are known; there are: %s", tier,
+                   sl_timed_names());
+}

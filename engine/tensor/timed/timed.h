@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a tier that computes nothing and takes the time that a named accelerator would take: so many workers, with
+ *          the real network, stores and coordinator, run on one machine.
+ *
+ *     --tier timed:h100        an H100's time
+ *     --tier timed:h100/10     ten times as long, for a machine that is too slow for so many workers
+ *
+ * Design: each operation costs max(bytes / bandwidth, operations / peak), with the vendor's bandwidth and dense bf16 peak
+ *         times a stated efficiency (the table in timed.c). Costs add up to a time at which the accelerator would be done;
+ *         the calling thread sleeps until then. The host's own work overlaps with it, as it does with a real device.
+ *         Activations and new slots stay unwritten. Every answer is the same token. Pages that are shipped have their
+ *         real size. Evicting recipes keep as many slots as they should, chosen by scores that mean nothing.
+ *         Only hollow models (`sluice bench hollow`) run on it, and no other tier runs those: so nobody takes its answers
+ *         for a model's.
+ */
+#pragma once
+
+#include "engine/tensor/ops.h"
+
+#define SL_TIMED_PREFIX "timed:"
+
+// Returns true for the names of such tiers.
+bool sl_timed_is_named(const char *tier);
+
+// Makes the table of a tier, "timed:NAME" or "timed:NAME/SLOWER", from the table `base`, which keeps what has no cost
+// of its own. There is one in a process: the last call decides. SL_ERR_INVALID: no such accelerator, or no factor from 1
+// to 1000.
+enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const struct sl_ops **ops_out,
+                            struct sl_error *err);
+
+// Returns the names of the accelerators, "a100, h100, ...".
+const char *sl_timed_names(void);
