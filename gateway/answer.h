@@ -20,14 +20,15 @@
 #include "client/libsluice/sluice.h"
 #include "gateway/intake.h"
 
-#define SL_DOCUMENT_PATH_BYTES 72 // longer than any name of a document
+#define SL_HTTP_CLIENT_LEFT    499 // counted, not sent: the client has disconnected
+#define SL_DOCUMENT_PATH_BYTES 72  // longer than any name of a document
 
 struct sl_http_answer;
 
 struct sl_http_answer_config {
     struct sl_client *client;
-    const char *route;     // "POST /v1/completions": a literal
-    const char *method;    // of a call about documents (gateway/documents.h): a literal; NULL: an answer is wanted
+    const char *route;  // "POST /v1/completions": a literal
+    const char *method; // of a call about documents (gateway/documents.h): a literal; NULL: an answer is wanted
     char document[SL_DOCUMENT_PATH_BYTES];
     struct sl_trace trace; // trace that the request belongs to
     int64_t deadline_ms;   // for requests that set none
@@ -52,7 +53,8 @@ struct sl_http_answer_head {
     int64_t retry_after_s;
     struct sl_rate_limits limits;
     bool is_stream;
-    const char *text; // the whole text, not terminated; owned by the answer. NULL: there was no memory for it
+    const char *ignored; // accepted fields that are not used; owned by the answer, "": none
+    const char *text;    // the whole text, not terminated; owned by the answer. NULL: there was no memory for it
     size_t n_text;
 };
 struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer);

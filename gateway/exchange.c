@@ -266,7 +266,7 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, const
     status = sl_http_answer_begin(&config, &intake, connection, &exchange->answer, &err);
     if (status != SL_OK) {
         on_answer_end(gateway);
-        sl_refuse_status(&refusal, status, err.text);
+        sl_refuse_error(&refusal, &err);
         struct sl_http_reply reply = reply_to(exchange, connection);
         return sl_http_reply_refusal(&reply, &refusal);
     }
@@ -282,6 +282,12 @@ static enum MHD_Result post_chat(const struct sl_http_request *request) {
 static enum MHD_Result post_completion(const struct sl_http_request *request) {
     static const struct work completion = {"POST /v1/completions", NULL, false};
     return begin_answer(request, &completion, "");
+}
+
+static enum MHD_Result refuse_responses(const struct sl_http_request *request) {
+    struct sl_refusal refusal;
+    sl_refuse(&refusal, 400, "/v1/responses is not supported: send messages to /v1/chat/completions");
+    return sl_http_reply_refusal(request->reply, &refusal);
 }
 
 static enum MHD_Result call_documents(const struct sl_http_request *request) {
@@ -310,6 +316,7 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
     struct sl_http_reply reply = reply_to(exchange, connection);
     reply.limits = head.limits;
     reply.retry_after_s = head.retry_after_s;
+    reply.ignored = head.ignored;
     if (head.is_stream) {
         struct MHD_Response *response =
             MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, take, exchange->answer, NULL);
@@ -333,6 +340,7 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
 const struct sl_route sl_gateway_routes[] = {
     {"/v1/chat/completions", "POST", SL_ROUTE_KEYED, post_chat},
     {"/v1/completions", "POST", SL_ROUTE_KEYED, post_completion},
+    {"/v1/responses", "POST", SL_ROUTE_KEYED, refuse_responses},
     {"/v1/documents", "GET, POST", SL_ROUTE_KEYED, call_documents},
     {"/v1/documents/", "GET, DELETE", SL_ROUTE_KEYED, call_document},
     {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED, get_models},
