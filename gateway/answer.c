@@ -229,31 +229,17 @@ static enum sl_status read_request(struct sl_http_answer *answer, struct sl_erro
     return SL_OK;
 }
 
-static enum sl_status generate_one(struct sl_http_answer *answer, struct sl_error *err) {
-    Sluice__V1__GenerateRequest *message = &answer->request->message;
-    struct sl_watch watch = {
-        .deadline_ns = sl_deadline_in_ms(message->deadline_ms + LATE_MS),
-        .on_event = on_event,
-        .stopped = stopped,
-        .arg = answer,
-    };
-    answer->job_id[0] = '\0';
-    enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
-    // Then no job was made. Returned before the client gets the refusal: it may ask again at once
-    if (answer->job_id[0] == '\0') {
-        sl_intake_reconcile(&answer->intake, answer->n_read_tokens);
-    }
-    if (status != SL_OK) {
-        refuse_error(answer, err);
-    }
-    return status;
-}
-
 // Answers the prompts one after another: a request is one of its key's concurrent answers.
 static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *err) {
     Sluice__V1__GenerateRequest *message = &answer->request->message;
     const int64_t wanted_ms = message->deadline_ms > 0 ? message->deadline_ms : answer->config.deadline_ms;
     const int64_t deadline_ns = sl_deadline_in_ms(wanted_ms);
+    struct sl_watch watch = {
+        .deadline_ns = sl_deadline_in_ms(wanted_ms + LATE_MS),
+        .on_event = on_event,
+        .stopped = stopped,
+        .arg = answer,
+    };
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < answer->request->n_prompts && status == SL_OK && !answer->failed; i++) {
         const int64_t left_ms = sl_deadline_left_ms(deadline_ns);
@@ -261,7 +247,15 @@ static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *e
         if (i > 0) {
             sl_openai_request_select(answer->request, i);
         }
-        status = generate_one(answer, err);
+        answer->job_id[0] = '\0';
+        status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
+        // Then no job was made. Returned before the client gets the refusal: it may ask again at once
+        if (answer->job_id[0] == '\0') {
+            sl_intake_reconcile(&answer->intake, answer->n_read_tokens);
+        }
+        if (status != SL_OK) {
+            refuse_error(answer, err);
+        }
     }
     return status;
 }

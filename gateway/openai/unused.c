@@ -67,7 +67,7 @@ struct unused {
 };
 
 static const struct unused top[] = {
-    // How other services run, bill, store or find a request.
+    // Other services run, bill, store or find a request by these.
     {"user", is_anything},
     {"metadata", is_anything},
     {"safety_identifier", is_anything},

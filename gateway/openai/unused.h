@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Where a field stands in a request.
+// Places of fields in a request.
 enum sl_openai_place { SL_OPENAI_TOP, SL_OPENAI_MESSAGE, SL_OPENAI_PART, SL_OPENAI_STREAM_OPTIONS, SL_OPENAI_N_PLACES };
 
 // Returns true if the field asks for nothing. *is_known_out: it is in the tables, so that its value is the reason.
