@@ -12,7 +12,7 @@
 #include "client/cli/cluster.h"
 #include "client/cli/doctor/findings.h"
 
-// What a cluster on this machine would take.
+// Needs of a cluster on this machine.
 struct sl_doctor_need {
     const char *model;   // path, or NULL
     const char *disk;    // folder of a store, or NULL

@@ -120,7 +120,7 @@ static void see_processes(struct segments *segments) {
         if (process < 0) {
             continue;
         }
-        // Other users' processes cannot use our segments, which only we may open. Root sees everybody's.
+        // Other users' processes cannot use our segments, which only we may open. Root sees all of them.
         if (fstat(process, &st) == 0 && (st.st_uid == geteuid() || geteuid() == 0)) {
             see_maps(segments, process, strcmp(entry->d_name, "1") == 0 && !is_sluice(process));
             see_files(segments, process);
