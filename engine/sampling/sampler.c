@@ -205,12 +205,15 @@ static struct candidate penalized(const struct sl_sampler *sampler, const struct
     return (struct candidate){.logit = logit, .id = id};
 }
 
-// Gathers the finite logits, after the penalties, in the order of their ids. Returns how many.
-static int32_t gather(struct sl_sampler *sampler, const struct sl_sampling *sampling, const float *logits) {
+// Gathers the finite logits, after the penalties, in the order of their ids. Returns how many. any_marked: some id has a penalty;
+// otherwise the marks of the whole vocabulary need not be read.
+static int32_t gather(struct sl_sampler *sampler, const struct sl_sampling *sampling, const float *logits,
+                      bool any_marked) {
     int32_t n = 0;
     for (int32_t id = 0; id < sampler->n_vocab; id++) {
         if (isfinite(logits[id])) {
-            sampler->candidates[n++] = penalized(sampler, sampling, id, logits[id]);
+            sampler->candidates[n++] = any_marked ? penalized(sampler, sampling, id, logits[id])
+                                                  : (struct candidate){.logit = logits[id], .id = id};
         }
     }
     return n;
@@ -385,7 +388,7 @@ enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampl
     if (!mark_history(sampler, sampling, history, n_history, step, &n_marked)) {
         return SL_ERR_RANGE;
     }
-    int32_t n = gather(sampler, sampling, logits);
+    int32_t n = gather(sampler, sampling, logits, n_marked > 0);
     struct sl_token token = {.id = sampling->temperature == 0 ? best_of(sampler->candidates, n)->id
                                                               : sample(sampler->candidates, n, sampling, step)};
     token.logprob = (float)(logits[token.id] - lse);
