@@ -282,6 +282,13 @@ class Doctor(unittest.TestCase):
             self.assertEqual((code, lines[-1]["check"], lines[-1]["health"]), (1, "certificate", "failed"), lines)
 
 
+class Recipes(unittest.TestCase):
+    def test_a_budget_is_shown(self):
+        """Also that of the preset itself, which the canonical text leaves out."""
+        self.assertIn("budget=0.2", run("recipes", "h2o,budget=0.2").stdout)
+        self.assertIn("budget=0.3", run("recipes", "h2o,budget=0.3").stdout)
+
+
 class NarrowTerminal(unittest.TestCase):
     """The output fits the terminal."""
 
