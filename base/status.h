@@ -57,10 +57,11 @@ enum sl_status {
  */
 #define SL_REASON_MAP(X)                                                                                               \
     X(NONE, "", LOCAL)                                                                                                 \
-    X(OLD_TERM, "old-term", SENT)              /* the worker has seen a newer coordinator: base/term.h */              \
-    X(STORE, "store", SENT)                    /* the stores that the culprit names have failed or refused */          \
-    X(UNCONNECTED, "unconnected", LOCAL)       /* no server listens at the address, or it speaks no gRPC */            \
-    X(UNKNOWN_METHOD, "unknown-method", LOCAL) /* the server is another one, or of another version */
+    X(OLD_TERM, "old-term", SENT)               /* the worker has seen a newer coordinator: base/term.h */             \
+    X(STORE, "store", SENT)                     /* the stores that the culprit names have failed or refused */         \
+    X(UNCONNECTED, "unconnected", LOCAL)        /* no server listens at the address, or it speaks no gRPC */           \
+    X(UNKNOWN_METHOD, "unknown-method", LOCAL)  /* the server is another one, or of another version */                 \
+    X(PROMPT_TOO_LONG, "prompt-too-long", SENT) /* for the model: a shorter one, or a shorter answer, is accepted */
 
 enum sl_reason {
 #define X(name, text, scope) SL_REASON_##name,

@@ -453,6 +453,7 @@ static enum sl_status handle_model(void *service, struct sl_rpc_call *call, cons
     Sluice__V1__Sampling sampling = sl_job_model_sampling(&coordinator->model);
     reply.sampling = &sampling;
     reply.takes_chats = coordinator->chat_template != NULL;
+    reply.time_ms = sl_wall_ms();
     reply.ready = sl_registry_is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__PREFILL) &&
                   sl_registry_is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__DECODE);
     char leader[SL_LEADER_BYTES];

@@ -61,7 +61,8 @@ static const struct sl_option options[] = {
      "for requests that name none; without it full,format=int8, or full if the model's heads cannot be quantized",
      SL_FIELD(options, coordinator.default_recipe)},
     {"generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",
-     "auto: the model's own generation settings are the defaults of temperature, top_k, top_p and repetition_penalty; "
+     "auto: the model's own generation settings are the defaults of temperature, top_k, top_p, min_p and "
+     "repetition_penalty; "
      "none: they are ignored",
      SL_FIELD(options, coordinator.generation_config)},
     {"max-jobs", 0, SL_OPTION_INT, "64", "N", "jobs admitted at once", SL_FIELD(options, coordinator.max_jobs), 1,

@@ -28,7 +28,9 @@ struct sl_http_answer {
     struct sl_intake intake;           // used by the thread only, as are the fields up to the mutex
     struct sl_openai_request *request; // NULL: not read yet
     struct sl_openai_answer words;
-    char job_id[SL_JOB_ID_BYTES];
+    char job_id[SL_JOB_ID_BYTES], first_job_id[SL_JOB_ID_BYTES];
+    int64_t n_read_tokens; // of the prompts that were answered
+    bool failed;
     int64_t appended_ns; // time when something was last appended
     int64_t until_ns;    // of an import
 
@@ -37,12 +39,13 @@ struct sl_http_answer {
     struct MHD_Connection *connection;
     int fd; // socket of the connection; -1: it is closed
     int n_refs;
-    bool suspended, decided, is_stream, ended, stopped;
+    bool suspended, decided, is_stream, ended, stopped, left; // left: the client has disconnected
     bool is_cut;        // the file ends early
     int64_t file_bytes; // of the file that is sent; 0: none
     char *body;         // of an import; malloc'd, BODY_BYTES
     size_t n_body;
     bool body_ended;
+    char ignored[sizeof((struct sl_openai_request *)0)->ignored];
     struct sl_refusal refusal;         // http_status 0: no refusal
     struct sl_rate_limits rate_limits; // rate limits, sent with the head
     char *text;                        // malloc'd
@@ -127,6 +130,7 @@ static void begin_stream(struct sl_http_answer *answer) {
 // ---- the thread -----------------------------------------------------------------------------------------------------
 
 static void refuse(struct sl_http_answer *answer, const struct sl_refusal *refusal) {
+    answer->failed = true;
     char *json = sl_refusal_json(refusal), *event = NULL;
     if (answer->is_stream) { // too late for an HTTP status
         if (json && asprintf(&event, "data: %s\n\n", json) < 0) {
@@ -142,18 +146,24 @@ static void refuse(struct sl_http_answer *answer, const struct sl_refusal *refus
     free(json);
 }
 
-static void refuse_status(struct sl_http_answer *answer, enum sl_status status, const char *text) {
+static void refuse_error(struct sl_http_answer *answer, const struct sl_error *err) {
     struct sl_refusal refusal;
-    sl_refuse_status(&refusal, status, text);
+    sl_refuse_error(&refusal, err);
     refuse(answer, &refusal);
 }
 
 static void finish(struct sl_http_answer *answer, const Sluice__V1__Finished *finished) {
     if (finished->statistics && finished->statistics->n_prompt_tokens > 0) {
-        sl_intake_reconcile(&answer->intake, finished->statistics->n_prompt_tokens);
+        answer->n_read_tokens += finished->statistics->n_prompt_tokens;
+    }
+    const bool is_last = finished->status_code != 0 || answer->words.index + 1 >= answer->request->n_prompts;
+    if (is_last && answer->n_read_tokens > 0) {
+        sl_intake_reconcile(&answer->intake, answer->n_read_tokens);
     }
     if (finished->status_code != 0) {
-        refuse_status(answer, sl_rpc_status_of_code(finished->status_code), finished->status_text);
+        struct sl_error err;
+        sl_fail(&err, sl_rpc_status_of_code(finished->status_code), "%s", finished->status_text);
+        refuse_error(answer, &err);
     } else if (answer->request->stream) {
         begin_stream(answer);
         append(answer, sl_openai_end(&answer->words, finished));
@@ -165,6 +175,10 @@ static void finish(struct sl_http_answer *answer, const Sluice__V1__Finished *fi
 static void on_event(void *arg, const Sluice__V1__Event *event) {
     struct sl_http_answer *answer = arg;
     answer->words.job_id = answer->job_id;
+    if (answer->first_job_id[0] == '\0') {
+        strcpy(answer->first_job_id, answer->job_id);
+        answer->words.first_job_id = answer->first_job_id;
+    }
     if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
         finish(answer, event->finished);
     } else if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN && answer->request->stream) {
@@ -185,7 +199,8 @@ static bool is_gone(int fd) {
 static bool stopped(void *arg) {
     struct sl_http_answer *answer = arg;
     pthread_mutex_lock(&answer->mutex);
-    bool over = answer->stopped || answer->fd < 0 || is_gone(answer->fd);
+    answer->left |= answer->fd < 0 || is_gone(answer->fd);
+    bool over = answer->stopped || answer->left;
     pthread_mutex_unlock(&answer->mutex);
     if (!over && answer->request && answer->request->stream &&
         sl_now_ns() - answer->appended_ns > answer->config.ping_ms * SL_NS_PER_MS) {
@@ -222,27 +237,39 @@ static enum sl_status read_request(struct sl_http_answer *answer, struct sl_erro
         return sl_fail(err, status, "%.300s", refusal.text);
     }
     answer->words.request = answer->request;
+    pthread_mutex_lock(&answer->mutex);
+    strcpy(answer->ignored, answer->request->ignored);
+    pthread_mutex_unlock(&answer->mutex);
     return SL_OK;
 }
 
+// Answers the prompts one after another: a request is one of its key's concurrent answers.
 static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *err) {
     Sluice__V1__GenerateRequest *message = &answer->request->message;
-    if (message->deadline_ms == 0) {
-        message->deadline_ms = answer->config.deadline_ms;
-    }
+    const int64_t wanted_ms = message->deadline_ms > 0 ? message->deadline_ms : answer->config.deadline_ms;
+    const int64_t deadline_ns = sl_deadline_in_ms(wanted_ms);
     struct sl_watch watch = {
-        .deadline_ns = sl_deadline_in_ms(message->deadline_ms + LATE_MS),
+        .deadline_ns = sl_deadline_in_ms(wanted_ms + LATE_MS),
         .on_event = on_event,
         .stopped = stopped,
         .arg = answer,
     };
-    enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
-    // Then no job was made. Returned before the client gets the refusal: it may ask again at once
-    if (answer->job_id[0] == '\0') {
-        sl_intake_reconcile(&answer->intake, 0);
-    }
-    if (status != SL_OK) {
-        refuse_status(answer, status, err->text);
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < answer->request->n_prompts && status == SL_OK && !answer->failed; i++) {
+        const int64_t left_ms = sl_deadline_left_ms(deadline_ns);
+        message->deadline_ms = i == 0 ? wanted_ms : left_ms > 0 ? left_ms : 1;
+        if (i > 0) {
+            sl_openai_request_select(answer->request, i);
+        }
+        answer->job_id[0] = '\0';
+        status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
+        // Then no job was made. Returned before the client gets the refusal: it may ask again at once
+        if (answer->job_id[0] == '\0') {
+            sl_intake_reconcile(&answer->intake, answer->n_read_tokens);
+        }
+        if (status != SL_OK) {
+            refuse_error(answer, err);
+        }
     }
     return status;
 }
@@ -418,7 +445,10 @@ bool sl_http_answer_end_body(struct sl_http_answer *answer) {
 struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer) {
     pthread_mutex_lock(&answer->mutex);
     struct sl_http_answer_head head = {
-        .http_status = answer->refusal.http_status ? answer->refusal.http_status : 200,
+        .http_status = answer->left                  ? SL_HTTP_CLIENT_LEFT
+                       : answer->refusal.http_status ? answer->refusal.http_status
+                                                     : 200,
+        .ignored = answer->ignored,
         .retry_after_s = answer->refusal.retry_after_s,
         .limits = answer->rate_limits,
         .is_stream = answer->is_stream,

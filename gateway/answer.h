@@ -21,7 +21,8 @@
 #include "gateway/documents.h"
 #include "gateway/intake.h"
 
-#define SL_DOCUMENT_PATH_BYTES 72 // longer than any name of a document
+#define SL_HTTP_CLIENT_LEFT    499 // counted, not sent: the client has disconnected
+#define SL_DOCUMENT_PATH_BYTES 72  // longer than any name of a document
 
 struct sl_http_answer;
 
@@ -65,7 +66,8 @@ struct sl_http_answer_head {
     bool is_stream;
     int64_t file_bytes;   // of a stream that is a file; 0: it is events
     const char *document; // the file's name, owned by the answer
-    const char *text;     // the whole text, not terminated; owned by the answer. NULL: there was no memory for it
+    const char *ignored; // accepted fields that are not used; owned by the answer, "": none
+    const char *text;    // the whole text, not terminated; owned by the answer. NULL: there was no memory for it
     size_t n_text;
 };
 struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer);

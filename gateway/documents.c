@@ -52,7 +52,7 @@ static enum sl_status refuse(enum sl_status status, const struct sl_error *err, 
     if (status == SL_ERR_PRECONDITION) {
         sl_refuse(refusal, 409, "%s", err->text);
     } else {
-        sl_refuse_status(refusal, status, err->text);
+        sl_refuse_error(refusal, err);
     }
     return status;
 }

@@ -244,7 +244,7 @@ static enum sl_status start_answer(const struct sl_http_request *request, const 
     status = sl_http_answer_begin(&config, &intake, connection, &exchange->answer, &err);
     if (status != SL_OK) {
         on_answer_end(gateway);
-        sl_refuse_status(refusal, status, err.text);
+        sl_refuse_error(refusal, &err);
         return status;
     }
     add_to_list(exchange);
@@ -289,6 +289,12 @@ static enum MHD_Result post_completion(const struct sl_http_request *request) {
 
 static bool is_method(const struct sl_http_request *request, const char *method) {
     return strcmp(request->method, method) == 0;
+}
+
+static enum MHD_Result refuse_responses(const struct sl_http_request *request) {
+    struct sl_refusal refusal;
+    sl_refuse(&refusal, 400, "/v1/responses is not supported: send messages to /v1/chat/completions");
+    return sl_http_reply_refusal(request->reply, &refusal);
 }
 
 static enum MHD_Result call_documents(const struct sl_http_request *request) {
@@ -369,6 +375,7 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
     struct sl_http_reply reply = reply_to(exchange, connection);
     reply.limits = head.limits;
     reply.retry_after_s = head.retry_after_s;
+    reply.ignored = head.ignored;
     if (head.is_stream) {
         return send_stream(&reply, &head, exchange->answer);
     }

@@ -20,7 +20,8 @@
 #include "gateway/tenants.h"
 #include "net/admin/admin.h"
 
-enum { SL_N_OUTCOMES = 6 }; // status codes, counted by their first digit
+// Status codes are counted by their first digit. The client of an answer left before its head was sent: 499, as others call it.
+enum { SL_OUTCOME_LEFT = 0, SL_N_OUTCOMES = 6 };
 
 // State that the requests of a gateway share.
 struct sl_gateway {

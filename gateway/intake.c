@@ -90,19 +90,16 @@ static enum sl_status check_model(const struct sl_served_model *model, const str
 
 // ---- rate limits ----------------------------------------------------------------------------------------------------
 
-static int64_t guess_tokens(const Sluice__V1__GenerateRequest *message) {
-    size_t n_bytes = 0;
-    if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS) {
-        return (int64_t)message->tokens->n_ids;
+static int64_t guess_tokens(const struct sl_openai_request *request) {
+    size_t n_bytes = 0, n_tokens = 0;
+    for (size_t i = 0; i < request->chat.n_messages; i++) {
+        n_bytes += strlen(request->chat.messages[i]->content);
     }
-    if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
-        n_bytes = strlen(message->text);
-    } else {
-        for (size_t i = 0; i < message->chat->n_messages; i++) {
-            n_bytes += strlen(message->chat->messages[i]->content);
-        }
+    for (size_t i = 0; i < request->n_prompts; i++) {
+        n_bytes += request->prompts[i].text ? strlen(request->prompts[i].text) : 0;
+        n_tokens += request->prompts[i].tokens.n_ids;
     }
-    return (int64_t)(n_bytes + BYTES_A_TOKEN - 1) / BYTES_A_TOKEN;
+    return (int64_t)(n_tokens + (n_bytes + BYTES_A_TOKEN - 1) / BYTES_A_TOKEN);
 }
 
 enum sl_status sl_intake_charge(struct sl_intake *intake, int64_t n_tokens, struct sl_refusal *refusal) {
@@ -139,7 +136,7 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
         status = check_model(&intake->model, request, refusal);
     }
     if (status == SL_OK) {
-        status = sl_intake_charge(intake, guess_tokens(&request->message), refusal);
+        status = sl_intake_charge(intake, guess_tokens(request), refusal);
     }
     if (status != SL_OK) {
         sl_openai_request_destroy(&request);

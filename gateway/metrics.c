@@ -19,12 +19,14 @@ static void write_metrics(void *arg, FILE *page) {
     pthread_mutex_lock(&gateway->mutex);
     int n_answers = gateway->n_answers;
     pthread_mutex_unlock(&gateway->mutex);
-    sl_metrics_declare(page, SL_COUNTER, requests, "Requests that were answered, by the class of their status.");
+    sl_metrics_declare(page, SL_COUNTER, requests,
+                       "Requests, by the class of their status; 499: the client left before the answer.");
     for (int i = 2; i < SL_N_OUTCOMES; i++) {
         char code[8];
         snprintf(code, sizeof code, "%dxx", i);
         sl_metrics_sample(page, requests, (double)atomic_load(&gateway->n_requests[i]), "code", code, NULL);
     }
+    sl_metrics_sample(page, requests, (double)atomic_load(&gateway->n_requests[SL_OUTCOME_LEFT]), "code", "499", NULL);
     static const char limited[] = "sluice_gateway_limited_total";
     static const char *const limits[SL_N_LIMITS] = {"requests", "tokens", "answers"};
     sl_metrics_declare(page, SL_COUNTER, limited, "Requests that were refused for a limit of their key or tenant.");

@@ -45,7 +45,8 @@ enum MHD_Result sl_http_reply_send(const struct sl_http_reply *reply, int http_s
     if (!response) {
         return MHD_NO;
     }
-    atomic_fetch_add(&reply->gateway->n_requests[http_status / 100 % SL_N_OUTCOMES], 1);
+    const int outcome = http_status == SL_HTTP_CLIENT_LEFT ? SL_OUTCOME_LEFT : http_status / 100 % SL_N_OUTCOMES;
+    atomic_fetch_add(&reply->gateway->n_requests[outcome], 1);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     if (http_status == MHD_HTTP_TOO_MANY_REQUESTS || http_status == MHD_HTTP_SERVICE_UNAVAILABLE) {
         char seconds[32];
@@ -55,6 +56,9 @@ enum MHD_Result sl_http_reply_send(const struct sl_http_reply *reply, int http_s
         MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     } else if (http_status == MHD_HTTP_METHOD_NOT_ALLOWED && reply->allow) {
         MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, reply->allow);
+    }
+    if (reply->ignored && reply->ignored[0]) {
+        MHD_add_response_header(response, "x-sluice-ignored", reply->ignored);
     }
     if (reply->closes ||
         sl_head_is_chunked(reply->connection)) { // two readers may disagree on where chunks end: nothing follows them

@@ -19,6 +19,7 @@ struct sl_http_reply { // a reply to one request
     struct sl_rate_limits limits; // limits of the caller; zeros: no headers
     int64_t retry_after_s;        // with 429 and 503; 0: 1
     const char *allow;            // with 405
+    const char *ignored;          // accepted fields that are not used; NULL or "": none
     bool closes;                  // the connection ends with the reply
 };
 

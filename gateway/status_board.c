@@ -115,7 +115,7 @@ static char *look_up(struct sl_board *board, struct sl_client *client, bool show
         text = sl_status_json(&input);
         sl_refuse(refusal, 500, "no memory for the cluster's state");
     } else {
-        sl_refuse_status(refusal, status, err.text);
+        sl_refuse_error(refusal, &err);
     }
     free_replies(&replies);
     return text;

@@ -11,6 +11,8 @@ OUT/types/TYPE.gguf      a model of one layer whose matrices are random blocks o
                          from the format's description and use nothing of ours.
 OUT/types/mixed.gguf     q, k, v of types that have codes, gate and up of types that have none
 OUT/types/tied.gguf      Q4_K without a head of its own; untied.gguf has the embedding a second time, as the head
+OUT/whole/NAME           a model of each family with a tokenizer and settings, as a folder and as NAME.gguf; as SmolLM2's do,
+                         config.json and the tokenizer name different ends
 OUT/tokenizers/NAME      a tokenizer.json of tests/golden/tokenizer/families without flags that GGUF cannot say, and NAME.gguf
 """
 import argparse
@@ -366,6 +368,35 @@ def tokenizer(out, name, pre):
     write_gguf(out / f"{name}.gguf", metadata | tokenizer_metadata(root, pre), {})
 
 
+def small_tokenizer():
+    """Returns a tokenizer.json of 64 tokens, cut out of GPT-2's."""
+    root = json.loads((GOLDEN / "tokenizer" / "families" / "gpt2.json").read_text())
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    merges = ["t h", "h e", "th e", "\u0120 t", "\u0120 the", "i n"]
+    tokens = [*letters, *letters.upper(), "\u0120", ".", ",", *(merge.replace(" ", "") for merge in merges)]
+    root["model"] |= dict(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
+    root["added_tokens"] = [dict(id=len(tokens) + i, content=content, special=True, normalized=False)
+                            for i, content in enumerate(("<|endoftext|>", "<|im_start|>", "<|im_end|>"))]
+    return root
+
+
+def whole(out, name):
+    """A family's tiny model with everything that decides an answer, in both forms."""
+    source, folder, root = GOLDEN / "families" / name, out / name, small_tokenizer()
+    text_end, _, turn_end = (token["id"] for token in root["added_tokens"])
+    chat = "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['content'] }}<|im_end|>{% endfor %}"
+    config = json.loads((source / "config.json").read_text()) | dict(bos_token_id=text_end, eos_token_id=text_end)
+    settings = dict(do_sample=True, temperature=0.7, top_k=20, top_p=0.9, min_p=0.05, repetition_penalty=1.1, eos_token_id=text_end)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    for file, content in (("config", config), ("generation_config", settings), ("tokenizer", root),
+                          ("tokenizer_config", dict(eos_token="<|im_end|>", chat_template=chat))):
+        (folder / f"{file}.json").write_text(json.dumps(content))
+    sampling = {"temp": "temperature", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty"}
+    convert(folder, out / f"{name}.gguf", tokenizer_metadata(root, "gpt-2") | {"tokenizer.chat_template": chat, "general.sampling.top_k": 20}
+            | {"tokenizer.ggml.eos_token_id": turn_end} | {f"general.sampling.{key}": settings[name] for key, name in sampling.items()})
+
+
 def demo(path):
     """models/demo as a file."""
     folder = ROOT / "models" / "demo"
@@ -377,10 +408,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, required=True)
     out = parser.parse_args().out
-    for folder in ("families", "types", "tokenizers"):
+    for folder in ("families", "types", "tokenizers", "whole"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     for name in ("llama", "mistral", "qwen2", "qwen3", "phi3", "phi3_longrope", "falcon"):
         convert(GOLDEN / "families" / name, out / "families" / f"{name}.gguf")
+        whole(out / "whole", name)
     for kind in IDS:
         random_model(out / "types", kind, lambda full, kind=kind: kind, lambda full, kind=kind: kind in ROUNDED)
     mixed = {"q_proj": "Q4_0", "k_proj": "Q5_0", "v_proj": "Q3_K", "gate_proj": "Q4_K", "up_proj": "Q6_K", "embed_tokens": "Q6_K"}

@@ -42,7 +42,7 @@ static const char *const of_commands[] = {
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
     "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 
     "temperature", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
-    "trace", "ttft", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
+    "clean", "frequency-penalty", "min-p", "pem", "presence-penalty", "workers", "trace", "ttft", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
 };
 
 // To add a command or a program: add its name here too (the same test).
@@ -56,7 +56,7 @@ static const char *const programs[] = {
     "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
     "sluice bench memory", "sluice bench mixed",  "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
-    "sluice train-heads",
+    "sluice train-heads", "sluice doctor",
 };
 // clang-format on
 

@@ -371,12 +371,23 @@ static void print_sampling(const Sluice__V1__Sampling *s, FILE *file) {
         if (s->top_p < 1) {
             fprintf(file, ", top_p %g", (double)s->top_p);
         }
+        if (s->min_p > 0) {
+            fprintf(file, ", min_p %g", (double)s->min_p);
+        }
         fprintf(file, ", seed %llu", (unsigned long long)s->seed);
         separator = ", ";
     }
-    if (s->repetition_penalty != 1) {
-        fprintf(file, "%srepetition_penalty %g", separator, (double)s->repetition_penalty);
-        separator = ", ";
+    const struct {
+        const char *name;
+        float value, neutral;
+    } penalties[] = {{"repetition_penalty", s->repetition_penalty, 1},
+                     {"frequency_penalty", s->frequency_penalty, 0},
+                     {"presence_penalty", s->presence_penalty, 0}};
+    for (size_t i = 0; i < sizeof penalties / sizeof *penalties; i++) {
+        if (penalties[i].value != penalties[i].neutral) {
+            fprintf(file, "%s%s %g", separator, penalties[i].name, (double)penalties[i].value);
+            separator = ", ";
+        }
     }
     fputs(separator[0] == ',' ? "\n" : "", file);
 }

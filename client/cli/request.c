@@ -196,6 +196,12 @@ static enum sl_status set_sampling(struct sl_request *request, const struct sl_r
         sampling->repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
         sampling->repetition_penalty = (float)config->repetition_penalty;
     }
+    if (all || config->has_min_p) {
+        sampling->min_p_present_case = SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P;
+        sampling->min_p = (float)config->min_p;
+    }
+    sampling->frequency_penalty = (float)config->frequency_penalty;
+    sampling->presence_penalty = (float)config->presence_penalty;
     if (config->has_seed) {
         sampling->seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
         sampling->seed = (uint64_t)config->seed;

@@ -16,25 +16,33 @@ struct sl_request_config {
     const char *recipe, *prompt, *prompt_file, *system, *stop, *label, *generation_config, *document;
     struct sl_option_list questions; // the first is part of the prompt, each other one is a later turn
     int64_t max_new, top_k, seed, deadline_ms;
-    double ship_at_most, temperature, top_p, repetition_penalty;
+    double ship_at_most, temperature, top_p, repetition_penalty, min_p, frequency_penalty, presence_penalty;
     bool chat, raw, ignore_eos, estimate_errors, no_reuse;
     // If true, the option overrides the model's own value
-    bool has_temperature, has_top_k, has_top_p, has_repetition_penalty;
+    bool has_temperature, has_top_k, has_top_p, has_repetition_penalty, has_min_p;
     bool has_seed, has_max_new;
 };
 
 // Table rows for sampling, for the same member; also used by `sluice chat`.
 #define SL_SAMPLING_OPTIONS(type)                                                                                      \
     SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T",                                                         \
-                  "0 takes the likeliest token. Without: the model's own, as with the next three, else",               \
+                  "0 takes the likeliest token. Without: the model's own, as with the next four, else",                \
                   SL_FIELD(type, request.temperature), 0, 100, SL_GIVEN(type, request.has_temperature)),               \
         SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
                       SL_FIELD(type, request.top_k), 0, 1 << 24, SL_GIVEN(type, request.has_top_k)),                   \
         SL_OPTION_ROW("top-p", 0, SL_OPTION_FLOAT, "1", "P", "sample among the likeliest that make up P",              \
                       SL_FIELD(type, request.top_p), 1e-6, 1, SL_GIVEN(type, request.has_top_p)),                      \
+        SL_OPTION_ROW("min-p", 0, SL_OPTION_FLOAT, "0", "P",                                                           \
+                      "sample among tokens with at least P of the likeliest token's probability",                      \
+                      SL_FIELD(type, request.min_p), 0, 1, SL_GIVEN(type, request.has_min_p)),                         \
         SL_OPTION_ROW("repetition-penalty", 0, SL_OPTION_FLOAT, "1", "R", "above 1 discourages repetition",            \
                       SL_FIELD(type, request.repetition_penalty), 1e-3, 100,                                           \
                       SL_GIVEN(type, request.has_repetition_penalty)),                                                 \
+        SL_OPTION_ROW("frequency-penalty", 0, SL_OPTION_FLOAT, "0", "F",                                               \
+                      "lower a token's logit by F for each time it is in the answer",                                  \
+                      SL_FIELD(type, request.frequency_penalty), -2, 2),                                               \
+        SL_OPTION_ROW("presence-penalty", 0, SL_OPTION_FLOAT, "0", "F", "lower it by F once if it is in the answer",   \
+                      SL_FIELD(type, request.presence_penalty), -2, 2),                                                \
         SL_OPTION_ROW("generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",                                       \
                       "auto: what is left out of these is as the model's own generation settings say; none: it is "    \
                       "not",                                                                                           \

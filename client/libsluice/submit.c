@@ -12,7 +12,7 @@
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
-enum { PART_BYTES = 1 << 20 }; // part of a prompt in one message
+enum { PART_BYTES = 1 << 20, MESSAGE_BYTES = 4 << 20 }; // of a part of a prompt; limit of one message
 // For one coordinator: a lost reply costs at most a second. For several: retry until another one leads.
 enum { ATTEMPTS = 5, FIRST_PAUSE_MS = 50, LONGEST_PAUSE_MS = 200, ELECTION_MS = 15000 };
 
@@ -91,11 +91,27 @@ static enum sl_status submit_in_parts(struct sl_rpc_channel *channel, const Slui
     return status;
 }
 
+// Rejects a chat that does not fit one message: the connection's own refusal looks like a server without room.
+static enum sl_status check_chat(const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
+    const size_t n = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT
+                         ? protobuf_c_message_get_packed_size(&request->base)
+                         : 0;
+    if (n <= MESSAGE_BYTES) {
+        return SL_OK;
+    }
+    sl_fail(err, SL_ERR_INVALID, "chat: the messages have %zu bytes, at most %d", n, MESSAGE_BYTES);
+    sl_error_blame(err, SL_REASON_PROMPT_TOO_LONG, "");
+    return SL_ERR_INVALID;
+}
+
 static enum sl_status submit_once(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
                                   int64_t deadline_ns, struct sl_submitted *submitted_out, struct sl_error *err) {
     ProtobufCMessage *message;
     struct sl_submitted submitted = {0};
-    enum sl_status status = sl_client_find_leader(client, deadline_ns, &submitted.coordinator, err);
+    enum sl_status status = check_chat(request, err);
+    if (status == SL_OK) {
+        status = sl_client_find_leader(client, deadline_ns, &submitted.coordinator, err);
+    }
     if (status != SL_OK) {
         return status;
     }

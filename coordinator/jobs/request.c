@@ -42,11 +42,13 @@ static enum sl_status check_tokens(const struct sl_request_rules *rules, const S
 static enum sl_status check_bytes(const struct sl_request_rules *rules, const char *text, size_t n_bytes,
                                   struct sl_error *err) {
     const size_t n_least = sl_tokenizer_least_tokens(rules->tokenizer, text, n_bytes);
-    return n_least <= (size_t)rules->model->max_positions
-               ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID,
-                         "%zu bytes are at least %zu tokens, and the model has %" PRId64 " positions", n_bytes, n_least,
-                         rules->model->max_positions);
+    if (n_least <= (size_t)rules->model->max_positions) {
+        return SL_OK;
+    }
+    sl_fail(err, SL_ERR_INVALID, "%zu bytes are at least %zu tokens, and the model has %" PRId64 " positions", n_bytes,
+            n_least, rules->model->max_positions);
+    sl_error_blame(err, SL_REASON_PROMPT_TOO_LONG, "");
+    return SL_ERR_INVALID;
 }
 
 static enum sl_status check_text(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
@@ -143,10 +145,13 @@ static enum sl_status check_length(const struct sl_request_rules *rules, const S
         return sl_fail(err, SL_ERR_INVALID, "max_new_tokens: is %d, must be at least 1", spec->max_new_tokens);
     }
     if (spec->n_tokens + spec->max_new_tokens > rules->model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "max_new_tokens: %" PRId64 " prompt tokens and %d new ones exceed the model's %" PRId64
-                       " positions",
-                       spec->n_tokens, spec->max_new_tokens, rules->model->max_positions);
+        // The prompt is the field that a client shortens: OpenAI's clients look for it
+        sl_fail(err, SL_ERR_INVALID,
+                "%s: %" PRId64 " prompt tokens and %d new ones exceed the model's %" PRId64 " positions",
+                prompt_field(request, setting->is_chat), spec->n_tokens, spec->max_new_tokens,
+                rules->model->max_positions);
+        sl_error_blame(err, SL_REASON_PROMPT_TOO_LONG, "");
+        return SL_ERR_INVALID;
     }
     return SL_OK;
 }
@@ -300,43 +305,48 @@ static enum sl_status plan(const struct sl_request_rules *rules, struct sl_job_s
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,
                                 struct sl_error *err) {
-    struct sl_job_spec spec = {.submitted_ns = sl_now_ns(),
-                               .ignore_eos = request->ignore_eos,
-                               .estimate_errors = request->estimate_errors,
-                               .no_reuse = request->no_reuse,
-                               .salt = setting->salt};
-    enum sl_status status = check_label(request->label, &spec, err);
+    struct sl_job_spec *spec = calloc(1, sizeof *spec); // too large for the stack
+    if (spec == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
+    }
+    spec->submitted_ns = sl_now_ns();
+    spec->ignore_eos = request->ignore_eos;
+    spec->estimate_errors = request->estimate_errors;
+    spec->no_reuse = request->no_reuse;
+    spec->salt = setting->salt;
+    enum sl_status status = check_label(request->label, spec, err);
     if (status == SL_OK) {
-        status = check_key(request->idempotency_key, &spec, err);
+        status = check_key(request->idempotency_key, spec, err);
     }
     if (status == SL_OK) {
-        status = check_deadline(rules, request, setting->call_deadline_ns, &spec, err);
+        status = check_deadline(rules, request, setting->call_deadline_ns, spec, err);
     }
     if (status == SL_OK) {
-        status = check_sampling(rules, request, setting, &spec, err);
+        status = check_sampling(rules, request, setting, spec, err);
     }
     if (status == SL_OK) {
-        status = check_stops(request, &spec, err);
+        status = check_stops(request, spec, err);
     }
     if (status == SL_OK) {
-        status = check_prompt(rules, request, &spec, err);
+        status = check_prompt(rules, request, spec, err);
     }
     if (status == SL_OK) {
-        status = check_recipe(rules, request, &spec.parsed_recipe, err);
+        status = check_recipe(rules, request, &spec->parsed_recipe, err);
     }
     if (status == SL_OK) {
-        status = check_length(rules, request, setting, &spec, err);
+        status = check_length(rules, request, setting, spec, err);
     }
     if (status == SL_OK && request->resumption != NULL) {
-        status = check_resumption(rules, request->resumption, &spec, err);
+        status = check_resumption(rules, request->resumption, spec, err);
     }
     if (status == SL_OK) {
-        status = plan(rules, &spec, err);
+        status = plan(rules, spec, err);
     }
-    if (status != SL_OK) {
-        sl_job_spec_cleanup(&spec);
-        return status;
+    if (status == SL_OK) {
+        *spec_out = *spec;
+    } else {
+        sl_job_spec_cleanup(spec);
     }
-    *spec_out = spec;
-    return SL_OK;
+    free(spec);
+    return status;
 }

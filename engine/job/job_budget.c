@@ -51,9 +51,11 @@ static enum sl_status make_plan(const struct sl_job_budget *asked, struct sl_pla
 enum sl_status sl_job_budget(const struct sl_job_budget *asked, int64_t *n_new_out, struct sl_error *err) {
     int64_t room = asked->model->max_positions - asked->n_tokens;
     if (room < 1) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "%" PRId64 " prompt tokens leave no room for an answer in the model's %" PRId64 " positions",
-                       asked->n_tokens, asked->model->max_positions);
+        sl_fail(err, SL_ERR_INVALID,
+                "%" PRId64 " prompt tokens leave no room for an answer in the model's %" PRId64 " positions",
+                asked->n_tokens, asked->model->max_positions);
+        sl_error_blame(err, SL_REASON_PROMPT_TOO_LONG, "");
+        return SL_ERR_INVALID;
     }
     int64_t usual = room < SL_DEFAULT_NEW_TOKENS ? room : SL_DEFAULT_NEW_TOKENS;
     bool shares = asked->is_chat && asked->known == 0 && asked->arena_bytes > 0;

@@ -7,7 +7,8 @@
 
 #include "base/clock.h"
 
-static enum sl_status check(const Sluice__V1__Chat *chat, struct sl_error *err) {
+static enum sl_status check(const struct sl_chat_template *chat_template, const Sluice__V1__Chat *chat,
+                            struct sl_error *err) {
     size_t n_bytes = 0;
     if (chat == NULL || chat->n_messages == 0 || chat->n_messages > SL_MAX_CHAT_MESSAGES) {
         return sl_fail(err, SL_ERR_INVALID, "%zu messages, must be 1 to %d", chat ? chat->n_messages : 0,
@@ -18,6 +19,10 @@ static enum sl_status check(const Sluice__V1__Chat *chat, struct sl_error *err) 
         if (n_role < 1 || n_role > SL_MAX_ROLE_BYTES) {
             return sl_fail(err, SL_ERR_INVALID, "message %zu: the role has %zu bytes, must be 1 to %d", i, n_role,
                            SL_MAX_ROLE_BYTES);
+        }
+        if (!sl_chat_template_knows_role(chat_template, chat->messages[i]->role)) {
+            return sl_fail(err, SL_ERR_INVALID, "message %zu: the model's template has no role \"%s\"", i,
+                           chat->messages[i]->role);
         }
         n_bytes += strlen(chat->messages[i]->content);
     }
@@ -65,7 +70,7 @@ static enum sl_status render(const struct sl_chat_template *chat_template, const
 enum sl_status sl_job_chat(const struct sl_chat_template *chat_template, const struct sl_tokenizer *tokenizer,
                            const Sluice__V1__Chat *chat, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
     char *text = NULL;
-    enum sl_status status = check(chat, err);
+    enum sl_status status = check(chat_template, chat, err);
     if (status == SL_OK) {
         status = render(chat_template, chat, chat->n_messages, 0, NULL, &text, err);
     }
@@ -105,7 +110,7 @@ enum sl_status sl_job_chat_turn(const struct sl_chat_template *chat_template, co
                                 const Sluice__V1__Chat *chat, size_t n_before, int32_t **ids_out, size_t *n_ids_out,
                                 struct sl_error *err) {
     char *before = NULL, *whole = NULL;
-    enum sl_status status = check(chat, err);
+    enum sl_status status = check(chat_template, chat, err);
     if (status == SL_OK && (n_before < 1 || n_before + 1 >= chat->n_messages)) {
         status = sl_fail(err, SL_ERR_INVALID, "%zu messages, and no new one behind the answer to the first %zu",
                          chat->n_messages, n_before);

@@ -32,6 +32,7 @@ enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash
 #define SEED        SLUICE__V1__SAMPLING__SEED_PRESENT_SEED
 #define SEED_BITS   53 // bits of a random seed: many JSON readers round 64-bit numbers
 #define PENALTY     SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY
+#define MIN_P       SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P
 
 bool sl_job_names_seed(const Sluice__V1__Sampling *message) {
     return message != NULL && message->seed_present_case == SEED;
@@ -61,6 +62,9 @@ struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const st
         .top_k = own->top_k,
         .top_p = own->top_p > 0 ? own->top_p : 1,
         .repetition_penalty = own->repetition_penalty > 0 ? own->repetition_penalty : 1,
+        .min_p = own->min_p,
+        .frequency_penalty = message->frequency_penalty,
+        .presence_penalty = message->presence_penalty,
         .seed = sl_job_names_seed(message) ? message->seed : 0,
         .n_logprobs = message->logprobs,
     };
@@ -76,6 +80,9 @@ struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const st
     if (message->repetition_penalty_present_case == PENALTY) {
         sampling.repetition_penalty = message->repetition_penalty;
     }
+    if (message->min_p_present_case == MIN_P) {
+        sampling.min_p = message->min_p;
+    }
     return sampling;
 }
 
@@ -89,6 +96,10 @@ Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling)
     message.top_p = sampling->top_p;
     message.repetition_penalty_present_case = PENALTY;
     message.repetition_penalty = sampling->repetition_penalty;
+    message.min_p_present_case = MIN_P;
+    message.min_p = sampling->min_p;
+    message.frequency_penalty = sampling->frequency_penalty;
+    message.presence_penalty = sampling->presence_penalty;
     message.seed_present_case = SEED;
     message.seed = sampling->seed;
     message.logprobs = sampling->n_logprobs;
@@ -106,5 +117,7 @@ Sluice__V1__Sampling sl_job_model_sampling(const struct sl_model_config *model) 
     message.top_p = own->top_p;
     message.repetition_penalty_present_case = own->repetition_penalty > 0 ? PENALTY : 0;
     message.repetition_penalty = own->repetition_penalty;
+    message.min_p_present_case = own->min_p > 0 ? MIN_P : 0;
+    message.min_p = own->min_p;
     return message;
 }

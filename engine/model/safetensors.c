@@ -211,7 +211,12 @@ static enum sl_status add_tensor(struct sl_safetensors *st, struct sl_tensor ten
 }
 
 static enum sl_status read_header(struct sl_safetensors *st, const struct mapping *map, struct sl_error *err) {
+    static const char pointer[] = "version https://git-lfs";
     uint64_t header_bytes;
+    if (map->bytes >= sizeof pointer - 1 && memcmp(map->base, pointer, sizeof pointer - 1) == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: is a Git LFS pointer: fetch the file itself with `git lfs pull`",
+                       map->name);
+    }
     memcpy(&header_bytes, map->base, sizeof header_bytes);
     header_bytes = le64toh(header_bytes);
     if (header_bytes > MAX_HEADER_BYTES || header_bytes > map->bytes - 8) {

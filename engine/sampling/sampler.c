@@ -4,12 +4,14 @@
  *
  *      raw       lse = log sum_i exp(l_i),  logprob_i = l_i - lse
  *      penalty   l_i := l_i / r if l_i > 0 else l_i * r,  for every id i of the history, once
+ *                l_i := l_i - frequency * n_i - presence,  for every id i that occurs n_i > 0 times in the output
  *      weights   w_i = exp((l_i - max l) / T)
  *      top-k     the k largest l_i remain
  *      top-p     of these, the fewest largest whose weights reach p of the sum remain
+ *      min-p     of these, those with w_i >= min_p remain: the largest weight is 1
  *      draw      the first candidate at which the running sum of weights exceeds u times their sum, u in [0, 1)
  *
- * Choosing from the best logits of a row: a penalty above 1 only lowers logits. A candidate that is still not below
+ * Choosing from the best logits of a row: penalties that are above 1, or positive, only lower logits. A candidate that is still not below
  * the last of the best after the penalty is therefore ahead of every token that is not among them. These leading
  * candidates are the leading ones of the whole row, in its order. Greedy needs one of them, top-k needs k. Top-p
  * needs the sum of all weights; for the tokens beside the best, only the sum before the penalty is known. The nucleus
@@ -38,6 +40,7 @@ struct sl_sampler {
     int32_t n_vocab;
     uint32_t generation;          // generation of the marks; never 0
     uint32_t *marks;              // [n_vocab] an entry equal to generation: the id is in the history
+    uint32_t *n_written;          // [n_vocab] of a marked id: how often it is in the output
     struct candidate *candidates; // [n_vocab]
 };
 
@@ -58,6 +61,17 @@ enum sl_status sl_sampling_check(const struct sl_sampling *sampling, struct sl_e
         return sl_fail(err, SL_ERR_INVALID, "repetition_penalty is %g; it must be finite and above 0",
                        (double)sampling->repetition_penalty);
     }
+    if (!(fabsf(sampling->frequency_penalty) <= 2)) {
+        return sl_fail(err, SL_ERR_INVALID, "frequency_penalty is %g; it must be -2 .. 2",
+                       (double)sampling->frequency_penalty);
+    }
+    if (!(fabsf(sampling->presence_penalty) <= 2)) {
+        return sl_fail(err, SL_ERR_INVALID, "presence_penalty is %g; it must be -2 .. 2",
+                       (double)sampling->presence_penalty);
+    }
+    if (!(sampling->min_p >= 0 && sampling->min_p <= 1)) {
+        return sl_fail(err, SL_ERR_INVALID, "min_p is %g; it must be 0 .. 1", (double)sampling->min_p);
+    }
     if (sampling->n_logprobs < 0 || sampling->n_logprobs > SL_MAX_LOGPROBS) {
         return sl_fail(err, SL_ERR_INVALID, "n_logprobs is %d; it must be 0 .. %d", sampling->n_logprobs,
                        SL_MAX_LOGPROBS);
@@ -75,8 +89,9 @@ enum sl_status sl_sampler_create(int32_t n_vocab, struct sl_sampler **sampler_ou
     }
     sampler->n_vocab = n_vocab;
     sampler->marks = calloc((size_t)n_vocab, sizeof(*sampler->marks));
+    sampler->n_written = malloc((size_t)n_vocab * sizeof(*sampler->n_written));
     sampler->candidates = malloc((size_t)n_vocab * sizeof(*sampler->candidates));
-    if (!sampler->marks || !sampler->candidates) {
+    if (!sampler->marks || !sampler->n_written || !sampler->candidates) {
         sl_sampler_destroy(&sampler);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a sampler of %d tokens", n_vocab);
     }
@@ -87,6 +102,7 @@ enum sl_status sl_sampler_create(int32_t n_vocab, struct sl_sampler **sampler_ou
 void sl_sampler_destroy(struct sl_sampler **sampler) {
     if (*sampler) {
         free((*sampler)->marks);
+        free((*sampler)->n_written);
         free((*sampler)->candidates);
         free(*sampler);
     }
@@ -143,37 +159,61 @@ static void pop_to_end(struct candidate *heap, int32_t n, before_fn before) {
 }
 
 // --- the steps -------------------------------------------------------------------------------------------------------
-// Marks the ids of the history, and counts the different ones. Returns false if one is outside the vocabulary.
-static bool mark_history(struct sl_sampler *sampler, const int32_t *history, int64_t n_history, int64_t *n_marked_out) {
+// Returns true if no token counts for its occurrence in the output.
+static bool is_blind_to_output(const struct sl_sampling *sampling) {
+    return sampling->frequency_penalty == 0 && sampling->presence_penalty == 0;
+}
+
+// Returns how many of the last ids of the history the penalties use.
+static int64_t n_penalized(const struct sl_sampling *sampling, int64_t n_history, int64_t step) {
+    if (sampling->repetition_penalty != 1) {
+        return n_history;
+    }
+    return is_blind_to_output(sampling) ? 0 : step < n_history ? step : n_history;
+}
+
+// Marks the ids that the penalties use, and counts the different ones. Returns false if one is outside the vocabulary.
+static bool mark_history(struct sl_sampler *sampler, const struct sl_sampling *sampling, const int32_t *history,
+                         int64_t n_history, int64_t step, int64_t *n_marked_out) {
     int64_t n_marked = 0;
     if (++sampler->generation == 0) { // after 2^32 calls old marks would look new
         memset(sampler->marks, 0, (size_t)sampler->n_vocab * sizeof(*sampler->marks));
         sampler->generation = 1;
     }
-    for (int64_t i = 0; i < n_history; i++) {
+    for (int64_t i = n_history - n_penalized(sampling, n_history, step); i < n_history; i++) {
         if (history[i] < 0 || history[i] >= sampler->n_vocab) {
             return false;
         }
-        n_marked += sampler->marks[history[i]] != sampler->generation;
+        const bool is_new = sampler->marks[history[i]] != sampler->generation;
+        n_marked += is_new;
         sampler->marks[history[i]] = sampler->generation;
+        sampler->n_written[history[i]] = (is_new ? 0 : sampler->n_written[history[i]]) + (i >= n_history - step);
     }
     *n_marked_out = n_marked;
     return true;
 }
 
-// Returns the logit of an id, after the penalty.
-static struct candidate penalized(const struct sl_sampler *sampler, int32_t id, double logit, double penalty) {
-    bool seen = penalty != 1 && sampler->marks[id] == sampler->generation;
-    double lowered = logit > 0 ? logit / penalty : logit * penalty;
-    return (struct candidate){.logit = seen ? lowered : logit, .id = id};
+// Returns the logit of an id, after the penalties.
+static struct candidate penalized(const struct sl_sampler *sampler, const struct sl_sampling *sampling, int32_t id,
+                                  double logit) {
+    if (sampler->marks[id] == sampler->generation) {
+        const double r = sampling->repetition_penalty;
+        const uint32_t n = sampler->n_written[id];
+        logit = r == 1 ? logit : logit > 0 ? logit / r : logit * r;
+        logit -= n > 0 ? (double)sampling->frequency_penalty * n + (double)sampling->presence_penalty : 0;
+    }
+    return (struct candidate){.logit = logit, .id = id};
 }
 
-// Gathers the finite logits, after the penalty, in the order of their ids. Returns how many.
-static int32_t gather(struct sl_sampler *sampler, const float *logits, double penalty) {
+// Gathers the finite logits, after the penalties, in the order of their ids. Returns how many. any_marked: some id has a penalty;
+// otherwise the marks of the whole vocabulary need not be read.
+static int32_t gather(struct sl_sampler *sampler, const struct sl_sampling *sampling, const float *logits,
+                      bool any_marked) {
     int32_t n = 0;
     for (int32_t id = 0; id < sampler->n_vocab; id++) {
         if (isfinite(logits[id])) {
-            sampler->candidates[n++] = penalized(sampler, id, logits[id], penalty);
+            sampler->candidates[n++] = any_marked ? penalized(sampler, sampling, id, logits[id])
+                                                  : (struct candidate){.logit = logits[id], .id = id};
         }
     }
     return n;
@@ -253,9 +293,11 @@ static int32_t nucleus_of_unsorted(struct candidate *candidates, int32_t n, doub
     return n_kept;
 }
 
-static int32_t draw(const struct candidate *candidates, int32_t n, double u) {
+static int32_t draw(struct candidate *candidates, int32_t n, const struct sl_sampling *sampling, int64_t step) {
+    const double u = uniform(sampling->seed, step);
     double sum = 0, running = 0;
     for (int32_t i = 0; i < n; i++) {
+        candidates[i].weight = candidates[i].weight < (double)sampling->min_p ? 0 : candidates[i].weight;
         sum += candidates[i].weight;
     }
     int32_t last = -1;
@@ -286,7 +328,7 @@ static int32_t sample(struct candidate *candidates, int32_t n, const struct sl_s
         n = nucleus_of_unsorted(candidates, n, top_p, sum, &n_heap);
         candidates += n_heap - n;
     }
-    return draw(candidates, n, uniform(sampling->seed, step));
+    return draw(candidates, n, sampling, step);
 }
 
 // --- log probabilities -----------------------------------------------------------------------------------------------
@@ -343,10 +385,10 @@ enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampl
         return SL_ERR_INTERNAL;
     }
     int64_t n_marked = 0;
-    if (sampling->repetition_penalty != 1 && !mark_history(sampler, history, n_history, &n_marked)) {
+    if (!mark_history(sampler, sampling, history, n_history, step, &n_marked)) {
         return SL_ERR_RANGE;
     }
-    int32_t n = gather(sampler, logits, sampling->repetition_penalty);
+    int32_t n = gather(sampler, sampling, logits, n_marked > 0);
     struct sl_token token = {.id = sampling->temperature == 0 ? best_of(sampler->candidates, n)->id
                                                               : sample(sampler->candidates, n, sampling, step)};
     token.logprob = (float)(logits[token.id] - lse);
@@ -358,12 +400,13 @@ enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampl
 // --- from the best of a row ------------------------------------------------------------------------------------------
 bool sl_sampler_asks(const struct sl_sampling *sampling, int64_t n_history, struct sl_pick *pick_out) {
     bool greedy = sampling->temperature == 0, by_k = !greedy && sampling->top_k > 0;
-    if (sampling->repetition_penalty < 1 || (by_k && sampling->top_k > SL_MAX_CANDIDATES) ||
-        (!greedy && !by_k && sampling->top_p >= 1)) {
+    const bool raises =
+        sampling->repetition_penalty < 1 || sampling->frequency_penalty < 0 || sampling->presence_penalty < 0;
+    if (raises || (by_k && sampling->top_k > SL_MAX_CANDIDATES) || (!greedy && !by_k && sampling->top_p >= 1)) {
         return false;
     }
     int64_t most = greedy ? 1 : by_k ? sampling->top_k : SL_MAX_CANDIDATES;
-    most += sampling->repetition_penalty != 1 ? n_history : 0; // the penalty may move as many below others
+    most += n_penalized(sampling, n_history, n_history); // the penalties may move as many below others
     most = most < sampling->n_logprobs ? sampling->n_logprobs : most;
     *pick_out = (struct sl_pick){.most = (int32_t)(most < SL_MAX_CANDIDATES ? most : SL_MAX_CANDIDATES),
                                  .temperature = greedy || by_k ? 0 : sampling->temperature};
@@ -380,7 +423,8 @@ struct known {
     int64_t n_penalized;          // upper bound over the other tokens
 };
 
-static struct known know(struct sl_sampler *sampler, const struct sl_picked *picked, double penalty, int64_t n_marked) {
+static struct known know(struct sl_sampler *sampler, const struct sl_sampling *sampling, const struct sl_picked *picked,
+                         int64_t n_marked) {
     struct known known = {.candidates = sampler->candidates,
                           .n = picked->n,
                           .complete = picked->n == picked->n_finite,
@@ -389,10 +433,10 @@ static struct known know(struct sl_sampler *sampler, const struct sl_picked *pic
                           .n_penalized = n_marked};
     for (int32_t i = 0; i < picked->n; i++) {
         int32_t id = picked->best[i].id;
-        known.candidates[i] = penalized(sampler, id, picked->best[i].logit, penalty);
-        known.n_penalized -= penalty != 1 && sampler->marks[id] == sampler->generation;
+        known.candidates[i] = penalized(sampler, sampling, id, picked->best[i].logit);
+        known.n_penalized -= sampler->marks[id] == sampler->generation;
     }
-    if (penalty != 1) {
+    if (n_marked > 0) {
         heapify(known.candidates, known.n, worse);
         sort_heap(known.candidates, known.n);
     }
@@ -445,7 +489,7 @@ static int32_t sample_known(const struct known *known, int32_t n_finite, const s
             candidates[n - 1 - i] = moved;
         }
     }
-    return n > 0 ? draw(candidates, n, uniform(sampling->seed, step)) : -1;
+    return n > 0 ? draw(candidates, n, sampling, step) : -1;
 }
 
 enum sl_status sl_sampler_next_of(struct sl_sampler *sampler, const struct sl_sampling *sampling,
@@ -460,10 +504,10 @@ enum sl_status sl_sampler_next_of(struct sl_sampler *sampler, const struct sl_sa
     if (picked->n_finite == 0) {
         return SL_ERR_INTERNAL;
     }
-    if (sampling->repetition_penalty != 1 && !mark_history(sampler, history, n_history, &n_marked)) {
+    if (!mark_history(sampler, sampling, history, n_history, step, &n_marked)) {
         return SL_ERR_RANGE;
     }
-    struct known known = know(sampler, picked, sampling->repetition_penalty, n_marked);
+    struct known known = know(sampler, sampling, picked, n_marked);
     struct sl_token token = {.id = -1};
     if (sampling->temperature > 0) {
         token.id = sample_known(&known, picked->n_finite, sampling, step);

@@ -3,7 +3,7 @@
  * Purpose: chooses the next token from logits.
  *
  * Design: the random number of step i is a function of (seed, i) alone, so a job that is resumed on another worker
- *         draws the same tokens. Order: repetition penalty, temperature, top-k, top-p, draw. Temperature 0 is greedy
+ *         draws the same tokens. Order: penalties, temperature, top-k, top-p, min-p, draw. Temperature 0 is greedy
  *         (ties: lowest id). If a row of logits is in another device's memory, its best logits are copied first
  *         (ops->pick). Mostly they determine the token, which is then the token of the whole row, with the same log
  *         probability except for the last bits of the sum. Otherwise the whole row is copied.
@@ -21,6 +21,9 @@ struct sl_sampling {
     int top_k;                // >= 1, or 0 for off
     float top_p;              // (0, 1]
     float repetition_penalty; // > 0; 1 is off (CTRL: positive logits divided, negative multiplied)
+    // OpenAI's: for a token of the output, subtracted once for each time it occurs, and once if it occurs. 0 is off.
+    float frequency_penalty, presence_penalty; // -2 .. 2
+    float min_p; // 0 .. 1: tokens below this share of the most likely token's probability are not drawn; 0 is off
     uint64_t seed;
     int n_logprobs; // 0 .. SL_MAX_LOGPROBS alternatives to report with each token
 };
@@ -45,14 +48,14 @@ enum sl_status sl_sampler_create(int32_t n_vocab, struct sl_sampler **sampler_ou
 void sl_sampler_destroy(struct sl_sampler **sampler);
 
 /*
- * Chooses token number `step` of a job. `history` are the ids that the repetition penalty uses (prompt and output).
- * logits[n_vocab] are read only. Non-finite logits are treated as minus infinity; if none is finite: SL_ERR_INTERNAL.
+ * Chooses token number `step` of a job. `history` are the ids that the penalties use: prompt and output, whose `step` tokens are the
+ * last. logits[n_vocab] are read only. Non-finite logits are treated as minus infinity; if none is finite: SL_ERR_INTERNAL.
  */
 enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampling *sampling, const float *logits,
                                const int32_t *history, int64_t n_history, int64_t step, struct sl_token *token_out);
 
 // Writes which candidates of a row sl_sampler_next_of() needs. Returns false if only the whole row will do: because
-// nothing cuts it, or a penalty below 1 raises logits, or more than SL_MAX_CANDIDATES would be needed.
+// nothing cuts it, or a penalty raises logits, or more than SL_MAX_CANDIDATES would be needed.
 bool sl_sampler_asks(const struct sl_sampling *sampling, int64_t n_history, struct sl_pick *pick_out);
 
 // Does what sl_sampler_next() does, from the best logits of the row in `picked`. SL_AGAIN: they do not determine the

@@ -68,6 +68,7 @@ bool sl_head_is_chunked(struct MHD_Connection *connection) {
 enum sl_status sl_head_check(int64_t max_body_bytes, struct MHD_Connection *connection, const struct sl_http_line *line,
                              const char *version, struct sl_refusal *refusal) {
     const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const char *encoding = header(connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
     struct framing framing = {0};
     MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
     // The daemon ends the path at a zero byte; the version after it then stands farther away than one space.
@@ -82,6 +83,8 @@ enum sl_status sl_head_check(int64_t max_body_bytes, struct MHD_Connection *conn
         sl_refuse(refusal, 400, "expected one Content-Length, or Transfer-Encoding: chunked");
     } else if (length && strtoll(length, NULL, 10) > max_body_bytes) {
         sl_refuse(refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)", max_body_bytes);
+    } else if (encoding && strcasecmp(encoding, "identity") != 0) {
+        sl_refuse(refusal, 415, "Content-Encoding: %.40s is not supported: send the body as it is", encoding);
     } else {
         return SL_OK;
     }
@@ -226,7 +229,7 @@ void sl_head_add_cors(const struct sl_head_rules *rules, struct MHD_Connection *
     MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_EXPOSE_HEADERS,
                             "retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
                             "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
-                            "x-ratelimit-reset-tokens");
+                            "x-ratelimit-reset-tokens, x-sluice-ignored");
     const char *asked = header(connection, MHD_HTTP_HEADER_ACCESS_CONTROL_REQUEST_HEADERS);
     if (header(connection, MHD_HTTP_HEADER_ACCESS_CONTROL_REQUEST_METHOD)) { // the browser asks ahead of a request
         MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST, DELETE");

@@ -106,18 +106,34 @@ static const char *finish_reason(const Sluice__V1__Finished *finished) {
     return finished->reason == SLUICE__V1__FINISHED__REASON__LENGTH ? "length" : "stop";
 }
 
-static json_t *usage_of(const Sluice__V1__Statistics *s) {
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)s->n_prompt_tokens, "completion_tokens",
-                     (json_int_t)s->n_output_tokens, "total_tokens",
-                     (json_int_t)(s->n_prompt_tokens + s->n_output_tokens), "prompt_tokens_details", "cached_tokens",
-                     (json_int_t)s->n_reused_tokens);
+// Adds the job of one prompt to the usage of the request.
+static void count(struct sl_openai_answer *answer, const Sluice__V1__Statistics *s) {
+    answer->n_prompt_tokens += s->n_prompt_tokens;
+    answer->n_output_tokens += s->n_output_tokens;
+    answer->n_reused_tokens += s->n_reused_tokens;
+}
+
+static json_t *usage_of(const struct sl_openai_answer *answer) {
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)answer->n_prompt_tokens,
+                     "completion_tokens", (json_int_t)answer->n_output_tokens, "total_tokens",
+                     (json_int_t)(answer->n_prompt_tokens + answer->n_output_tokens), "prompt_tokens_details",
+                     "cached_tokens", (json_int_t)answer->n_reused_tokens);
+}
+
+// Goes on to the next prompt.
+static void advance(struct sl_openai_answer *answer) {
+    json_decref(answer->tokens);
+    answer->tokens = NULL;
+    answer->n_text = 0;
+    answer->index++;
 }
 
 // Returns the sampling settings. NULL: the coordinator does not report them.
 static json_t *drawn(const Sluice__V1__Sampling *s) {
-    return s ? json_pack("{s:f, s:i, s:f, s:f, s:I}", "temperature", (double)s->temperature, "top_k", (int)s->top_k,
-                         "top_p", (double)s->top_p, "repetition_penalty", (double)s->repetition_penalty, "seed",
-                         (json_int_t)s->seed)
+    return s ? json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:I}", "temperature", (double)s->temperature, "top_k",
+                         (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "repetition_penalty",
+                         (double)s->repetition_penalty, "frequency_penalty", (double)s->frequency_penalty,
+                         "presence_penalty", (double)s->presence_penalty, "seed", (json_int_t)s->seed)
              : NULL;
 }
 
@@ -139,7 +155,8 @@ static json_t *measured(const struct sl_openai_answer *answer, const Sluice__V1_
 
 static json_t *object_with(const struct sl_openai_answer *answer, const char *kind, json_t *choices) {
     char id[128];
-    snprintf(id, sizeof id, "%s-%s", answer->request->is_chat ? "chatcmpl" : "cmpl", answer->job_id);
+    snprintf(id, sizeof id, "%s-%s", answer->request->is_chat ? "chatcmpl" : "cmpl",
+             answer->first_job_id ? answer->first_job_id : answer->job_id);
     return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", kind, "created", (json_int_t)answer->created,
                      "model", answer->model, "choices", choices);
 }
@@ -172,11 +189,11 @@ static json_t *chunk_with(const struct sl_openai_answer *answer, const char *rol
         if (text) {
             json_object_set_new(delta, "content", json_string(text));
         }
-        choice = json_pack("{s:i, s:o, s:o, s:s?}", "index", 0, "delta", delta, "logprobs", logprobs, "finish_reason",
-                           reason);
-    } else {
-        choice = json_pack("{s:i, s:s, s:o, s:s?}", "index", 0, "text", text ? text : "", "logprobs", logprobs,
+        choice = json_pack("{s:i, s:o, s:o, s:s?}", "index", (int)answer->index, "delta", delta, "logprobs", logprobs,
                            "finish_reason", reason);
+    } else {
+        choice = json_pack("{s:i, s:s, s:o, s:s?}", "index", (int)answer->index, "text", text ? text : "", "logprobs",
+                           logprobs, "finish_reason", reason);
     }
     json_t *made = chunk(answer, json_pack("[o]", choice));
     if (answer->request->include_usage) {
@@ -199,19 +216,28 @@ char *sl_openai_token(struct sl_openai_answer *answer, const Sluice__V1__Token *
     return event;
 }
 
+// Returns true if the request has prompts after the current one.
+static bool has_more(const struct sl_openai_answer *answer) {
+    return answer->index + 1 < answer->request->n_prompts;
+}
+
 char *sl_openai_end(struct sl_openai_answer *answer, const Sluice__V1__Finished *finished) {
     json_t *last = chunk_with(answer, NULL, NULL, json_null(), finish_reason(finished)), *usage = NULL;
-    if (answer->request->include_usage) {
+    const bool is_over = !has_more(answer);
+    count(answer, finished->statistics);
+    if (is_over && answer->request->include_usage) {
         usage = chunk(answer, json_array());
-        json_object_set_new(usage, "usage", usage_of(finished->statistics));
+        json_object_set_new(usage, "usage", usage_of(answer));
     }
-    json_object_set_new(usage ? usage : last, "sluice", measured(answer, finished->statistics));
+    json_object_set_new(usage && answer->request->n_prompts == 1 ? usage : last, "sluice",
+                        measured(answer, finished->statistics));
     char *first = event_of(last), *second = usage ? event_of(usage) : strdup(""), *end = NULL;
-    if (!first || !second || asprintf(&end, "%s%sdata: [DONE]\n\n", first, second) < 0) {
+    if (!first || !second || asprintf(&end, "%s%s%s", first, second, is_over ? "data: [DONE]\n\n" : "") < 0) {
         end = NULL;
     }
     free(first);
     free(second);
+    advance(answer);
     return end;
 }
 
@@ -229,17 +255,31 @@ enum sl_status sl_openai_keep(struct sl_openai_answer *answer, const Sluice__V1_
 
 char *sl_openai_whole(struct sl_openai_answer *answer, const Sluice__V1__Finished *finished) {
     json_t *logprobs = logprobs_of(answer, answer->tokens), *choice;
-    if (answer->request->is_chat) {
+    const bool is_chat = answer->request->is_chat, is_over = !has_more(answer);
+    if (is_chat) {
         choice = json_pack("{s:i, s:{s:s, s:s, s:n}, s:o, s:s}", "index", 0, "message", "role", "assistant", "content",
                            finished->text, "refusal", "logprobs", logprobs, "finish_reason", finish_reason(finished));
     } else {
-        choice = json_pack("{s:i, s:s, s:o, s:s}", "index", 0, "text", finished->text, "logprobs", logprobs,
-                           "finish_reason", finish_reason(finished));
+        choice = json_pack("{s:i, s:s, s:o, s:s}", "index", (int)answer->index, "text", finished->text, "logprobs",
+                           logprobs, "finish_reason", finish_reason(finished));
     }
-    json_t *object =
-        object_with(answer, answer->request->is_chat ? "chat.completion" : "text_completion", json_pack("[o]", choice));
-    json_object_set_new(object, "usage", usage_of(finished->statistics));
-    json_object_set_new(object, "sluice", measured(answer, finished->statistics));
+    json_t *sluice = measured(answer, finished->statistics);
+    count(answer, finished->statistics);
+    answer->choices = answer->choices ? answer->choices : json_array();
+    if (answer->request->n_prompts > 1) {
+        json_object_set_new(choice, "sluice", sluice);
+    }
+    const bool is_kept = json_array_append_new(answer->choices, choice) == 0;
+    advance(answer);
+    if (!is_kept || !is_over) {
+        return is_kept ? strdup("") : NULL;
+    }
+    json_t *object = object_with(answer, is_chat ? "chat.completion" : "text_completion", answer->choices);
+    answer->choices = NULL;
+    json_object_set_new(object, "usage", usage_of(answer));
+    if (answer->request->n_prompts == 1) {
+        json_object_set_new(object, "sluice", sluice);
+    }
     char *json = object ? json_dumps(object, FORM) : NULL;
     json_decref(object);
     return json;
@@ -247,5 +287,6 @@ char *sl_openai_whole(struct sl_openai_answer *answer, const Sluice__V1__Finishe
 
 void sl_openai_answer_cleanup(struct sl_openai_answer *answer) {
     json_decref(answer->tokens);
-    answer->tokens = NULL;
+    json_decref(answer->choices);
+    answer->tokens = answer->choices = NULL;
 }

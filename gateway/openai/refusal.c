@@ -27,7 +27,8 @@ static void tell(struct sl_refusal *refusal, int http_status, const char *param,
     refusal->http_status = http_status;
     refusal->type = type_of(http_status);
     refusal->retry_after_s = 0;
-    refusal->allow = refusal->code = NULL;
+    refusal->allow = NULL;
+    refusal->code = http_status == 401 ? "invalid_api_key" : NULL;
     snprintf(refusal->param, sizeof refusal->param, "%s", param);
     vsnprintf(refusal->text, sizeof refusal->text, format, args);
 }
@@ -113,7 +114,9 @@ static const struct {
     {"max_new_tokens", "max_tokens"},
 };
 
-void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const char *text) {
+void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err) {
+    const enum sl_status status = err->status;
+    const char *text = err->text;
     // The coordinator has these fields in a message, OpenAI at the top level
     static const char sampling[] = "sampling: ";
     if (strncmp(text, sampling, sizeof sampling - 1) == 0) {
@@ -133,6 +136,9 @@ void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const c
             snprintf(refusal->text, sizeof refusal->text, "%s%s", renamed[i].openais, text + n);
             break;
         }
+    }
+    if (err->reason == SL_REASON_PROMPT_TOO_LONG && refusal->http_status == 400) {
+        refusal->code = "context_length_exceeded"; // clients shorten their prompt and ask again
     }
 }
 

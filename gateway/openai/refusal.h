@@ -34,10 +34,10 @@ void sl_refuse_unknown(struct sl_refusal *refusal, const char *field, const char
     __attribute__((format(printf, 3, 4)));
 
 /*
- * Refuses with the status of a failed call to the coordinator, or of a failed job. A coordinator's refusal begins with
- * the name of a field, which becomes the param.
+ * Refuses with the status and the reason of a failed call to the coordinator, or of a failed job. A coordinator's refusal
+ * begins with the name of a field, which becomes the param.
  */
-void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const char *text);
+void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err);
 
 // Returns {"error": {...}} on one line; malloc'd, NULL: no memory.
 char *sl_refusal_json(const struct sl_refusal *refusal);

@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "engine/compress/recipe/recipe.h"
+#include "gateway/openai/messages.h"
+#include "gateway/openai/unused.h"
 
-enum { MAX_MESSAGES = 4096, MAX_TOP_LOGPROBS = 20 };
+enum { MAX_TOP_LOGPROBS = 20 };
 
 struct taking {
     struct sl_openai_request *request;
@@ -22,20 +24,27 @@ static enum sl_status wrong_type(const struct taking *taking, const char *expect
     return sl_refuse_field(taking->refusal, taking->name, "%s: expected %s", taking->name, expected);
 }
 
-static enum sl_status unsupported(const struct taking *taking) {
-    return sl_refuse_field(taking->refusal, taking->name, "%s is not supported", taking->name);
-}
-
 static enum sl_status no_memory(struct sl_refusal *refusal) {
     sl_refuse(refusal, 503, "no memory for the request");
     return SL_ERR_EXHAUSTED;
 }
 
+// Reads an integer. In a body with an integer of more than 64 bits, the parser gave them all as reals.
+static bool integer_of(const struct sl_openai_request *request, const json_t *value, int64_t *out) {
+    const double real = json_real_value(value);
+    const bool is_whole =
+        request->has_long_integers && json_is_real(value) && fabs(real) <= 0x1p53 && floor(real) == real;
+    *out = is_whole ? (int64_t)real : (int64_t)json_integer_value(value);
+    return is_whole || json_is_integer(value);
+}
+
 static enum sl_status take_integer(const struct taking *taking, int64_t min, int64_t max, int64_t *out) {
-    if (!json_is_integer(taking->value)) {
-        return wrong_type(taking, "an integer");
+    if (!integer_of(taking->request, taking->value, out)) {
+        return taking->request->has_long_integers && json_is_real(taking->value)
+                   ? sl_refuse_field(taking->refusal, taking->name, "%s: is %.17g, must be an integer, %lld to %lld",
+                                     taking->name, json_real_value(taking->value), (long long)min, (long long)max)
+                   : wrong_type(taking, "an integer");
     }
-    *out = json_integer_value(taking->value);
     return *out >= min && *out <= max
                ? SL_OK
                : sl_refuse_field(taking->refusal, taking->name, "%s: is %lld, must be %lld to %lld", taking->name,
@@ -48,6 +57,10 @@ static enum sl_status take_real(const struct taking *taking, float *out) {
     }
     *out = (float)json_number_value(taking->value);
     return SL_OK;
+}
+
+static void note_ignored(struct sl_openai_request *request, enum sl_openai_place place, const char *name) {
+    sl_openai_note_ignored(place, name, request->ignored, sizeof request->ignored);
 }
 
 static enum sl_status take_boolean(const struct taking *taking, bool *out) {
@@ -65,130 +78,75 @@ static enum sl_status take_model(const struct taking *taking) {
     return taking->request->model ? SL_OK : wrong_type(taking, "a string");
 }
 
-// Joins the pieces of text of one message. *joined_out is malloc'd.
-static enum sl_status join_parts(const struct taking *taking, size_t i, const json_t *parts, char **joined_out) {
-    size_t n_bytes = 0, k;
-    const json_t *part;
-    json_array_foreach(parts, k, part) {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const char *text = json_string_value(json_object_get(part, "text"));
-        if (!type || strcmp(type, "text") != 0) {
-            return sl_refuse_field(taking->refusal, taking->name,
-                                   "messages[%zu].content[%zu]: type \"%.40s\" is not supported", i, k,
-                                   type ? type : "");
-        }
-        if (!text) {
-            return sl_refuse_field(taking->refusal, taking->name, "messages[%zu].content[%zu]: has no text", i, k);
-        }
-        n_bytes += strlen(text);
-    }
-    char *joined = malloc(n_bytes + 1), *end = joined;
-    if (!joined) {
-        return no_memory(taking->refusal);
-    }
-    *end = '\0';
-    json_array_foreach(parts, k, part) {
-        end = stpcpy(end, json_string_value(json_object_get(part, "text")));
-    }
-    *joined_out = joined;
-    return SL_OK;
-}
-
-static enum sl_status take_message(const struct taking *taking, size_t i, const json_t *json) {
-    struct sl_openai_request *request = taking->request;
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)json, key, value) {
-        if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 && !json_is_null(value)) {
-            return sl_refuse_field(taking->refusal, taking->name, "messages[%zu].%.40s is not supported", i, key);
-        }
-    }
-    const char *role = json_string_value(json_object_get(json, "role"));
-    const json_t *content = json_object_get(json, "content");
-    if (!role) {
-        return sl_refuse_field(taking->refusal, taking->name, "messages[%zu].role: expected a string", i);
-    }
-    enum sl_status status = SL_OK;
-    if (json_is_array(content)) {
-        status = join_parts(taking, i, content, &request->joined[i]);
-    } else if (!json_is_string(content)) {
-        status = sl_refuse_field(taking->refusal, taking->name,
-                                 "messages[%zu].content: expected a string or a list of texts", i);
-    }
-    Sluice__V1__ChatMessage *message = &request->messages[i];
-    sluice__v1__chat_message__init(message);
-    message->role = (char *)(strcmp(role, "developer") == 0 ? "system" : role); // OpenAI's newer name for it
-    message->content = request->joined[i] ? request->joined[i] : (char *)json_string_value(content);
-    request->message_list[i] = message;
-    return status;
-}
-
 static enum sl_status take_messages(const struct taking *taking) {
-    struct sl_openai_request *request = taking->request;
-    size_t n = json_array_size(taking->value), i;
-    if (n == 0 || n > MAX_MESSAGES) {
-        return sl_refuse_field(taking->refusal, taking->name, "messages: expected a list of 1 to %d", MAX_MESSAGES);
-    }
-    request->messages = calloc(n, sizeof *request->messages);
-    request->message_list = calloc(n, sizeof *request->message_list);
-    request->joined = calloc(n, sizeof *request->joined);
-    if (!request->messages || !request->message_list || !request->joined) {
-        return no_memory(taking->refusal);
-    }
-    sluice__v1__chat__init(&request->chat);
-    request->chat.messages = request->message_list;
-    request->chat.n_messages = n;
-    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
-    request->message.chat = &request->chat;
-    const json_t *message;
-    enum sl_status status = SL_OK;
-    json_array_foreach(taking->value, i, message) {
-        status = status == SL_OK ? take_message(taking, i, message) : status;
-    }
-    return status;
+    return sl_openai_take_messages(taking->request, taking->value, taking->refusal);
 }
 
-static enum sl_status take_ids(const struct taking *taking, const json_t *ids) {
-    struct sl_openai_request *request = taking->request;
-    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
-    request->message.tokens = &request->tokens;
-    if (request->tokens.ids) { // read from the text, and the list is empty
+// Takes token ids. ids_out->ids is malloc'd, also on failure.
+static enum sl_status take_ids(const struct taking *taking, const json_t *ids, Sluice__V1__TokenIds *ids_out) {
+    if (ids_out->ids) { // read from the text, and the list is empty
         return SL_OK;
     }
     size_t n = json_array_size(ids), i;
-    request->tokens.ids = malloc((n + 1) * sizeof *request->tokens.ids);
-    if (!request->tokens.ids) {
+    ids_out->ids = malloc((n + 1) * sizeof *ids_out->ids);
+    if (!ids_out->ids) {
         return no_memory(taking->refusal);
     }
     const json_t *id;
     json_array_foreach(ids, i, id) {
-        json_int_t number = json_integer_value(id);
-        if (!json_is_integer(id) || number < 0 || number > INT32_MAX) {
+        int64_t number = -1;
+        if (!integer_of(taking->request, id, &number) || number < 0 || number > INT32_MAX) {
             return sl_refuse_field(taking->refusal, taking->name, "prompt[%zu]: expected a token's id", i);
         }
-        request->tokens.ids[i] = (int32_t)number;
+        ids_out->ids[i] = (int32_t)number;
     }
-    request->tokens.n_ids = n;
+    ids_out->n_ids = n;
     return SL_OK;
+}
+
+static enum sl_status take_one_prompt(const struct taking *taking, const json_t *prompt,
+                                      struct sl_openai_prompt *prompt_out) {
+    prompt_out->text = (char *)json_string_value(prompt);
+    if (prompt_out->text) {
+        return SL_OK;
+    }
+    return json_is_array(prompt) ? take_ids(taking, prompt, &prompt_out->tokens)
+                                 : wrong_type(taking, "a text or token ids, or a list of one kind of these");
 }
 
 // Takes a text, token ids, or a list of one of these.
 static enum sl_status take_prompt(const struct taking *taking) {
-    const json_t *prompt = taking->value;
-    const json_t *first = json_array_get(prompt, 0);
-    if (json_is_string(first) || json_is_array(first)) {
-        if (json_array_size(prompt) > 1) {
-            return sl_refuse_field(taking->refusal, taking->name,
-                                   "prompt: several prompts in one request are not supported");
+    struct sl_openai_request *request = taking->request;
+    const json_t *prompt = taking->value, *first = json_array_get(prompt, 0), *one;
+    const bool is_list = json_is_string(first) || json_is_array(first);
+    const size_t n = is_list ? json_array_size(prompt) : 1;
+    if (n > SL_OPENAI_MAX_PROMPTS) {
+        return sl_refuse_field(taking->refusal, taking->name, "prompt: %zu prompts, at most %d", n,
+                               SL_OPENAI_MAX_PROMPTS);
+    }
+    if (n > 1) {
+        struct sl_openai_prompt *prompts = calloc(n, sizeof *prompts);
+        if (!prompts) {
+            return no_memory(taking->refusal);
         }
-        prompt = first;
+        prompts[0] = request->prompts[0];
+        request->prompts = prompts;
     }
-    if (json_is_string(prompt)) {
-        taking->request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
-        taking->request->message.text = (char *)json_string_value(prompt);
-        return SL_OK;
+    request->n_prompts = n;
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < n && status == SL_OK; i++) {
+        one = is_list ? json_array_get(prompt, i) : prompt;
+        if (i > 0) {
+            sluice__v1__token_ids__init(&request->prompts[i].tokens);
+        }
+        status = is_list && json_typeof(one) != json_typeof(first)
+                     ? wrong_type(taking, "a text or token ids, or a list of one kind of these")
+                     : take_one_prompt(taking, one, &request->prompts[i]);
     }
-    return json_is_array(prompt) ? take_ids(taking, prompt) : wrong_type(taking, "a text or a list of token ids");
+    if (status == SL_OK) {
+        sl_openai_request_select(request, 0);
+    }
+    return status;
 }
 
 static enum sl_status take_stop(const struct taking *taking) {
@@ -240,6 +198,19 @@ static enum sl_status take_repetition_penalty(const struct taking *taking) {
     return take_real(taking, &taking->request->sampling.repetition_penalty);
 }
 
+static enum sl_status take_min_p(const struct taking *taking) {
+    taking->request->sampling.min_p_present_case = SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P;
+    return take_real(taking, &taking->request->sampling.min_p);
+}
+
+static enum sl_status take_frequency_penalty(const struct taking *taking) {
+    return take_real(taking, &taking->request->sampling.frequency_penalty);
+}
+
+static enum sl_status take_presence_penalty(const struct taking *taking) {
+    return take_real(taking, &taking->request->sampling.presence_penalty);
+}
+
 static enum sl_status take_top_k(const struct taking *taking) {
     int64_t k = 0;
     enum sl_status status = take_integer(taking, -1, INT32_MAX, &k);
@@ -288,10 +259,15 @@ static enum sl_status take_stream_options(const struct taking *taking) {
     }
     json_object_foreach((json_t *)taking->value, key, value) {
         struct taking option = {taking->request, "stream_options.include_usage", value, taking->refusal};
+        bool is_known;
         if (strcmp(key, "include_usage") != 0) {
-            return sl_refuse_field(taking->refusal, taking->name, "stream_options.%.40s is not supported", key);
+            if (!sl_openai_asks_nothing(SL_OPENAI_STREAM_OPTIONS, key, value, &is_known)) {
+                return sl_refuse_field(taking->refusal, taking->name, "stream_options.%.40s is not supported", key);
+            }
+            note_ignored(taking->request, SL_OPENAI_STREAM_OPTIONS, key);
+            continue;
         }
-        enum sl_status status = take_boolean(&option, &taking->request->include_usage);
+        enum sl_status status = json_is_null(value) ? SL_OK : take_boolean(&option, &taking->request->include_usage);
         if (status != SL_OK) {
             return status;
         }
@@ -363,39 +339,6 @@ static enum sl_status take_deadline_ms(const struct taking *taking) {
     return take_integer(taking, 1, INT32_MAX, &taking->request->message.deadline_ms);
 }
 
-// ---- fields that Sluice does not support: only their neutral values are accepted ------------------------------------
-
-static enum sl_status take_nothing(const struct taking *taking) {
-    bool is_empty = json_is_false(taking->value) ||
-                    (json_is_array(taking->value) && json_array_size(taking->value) == 0) ||
-                    (json_is_object(taking->value) && json_object_size(taking->value) == 0);
-    return is_empty ? SL_OK : unsupported(taking);
-}
-
-static enum sl_status take_zero(const struct taking *taking) {
-    return json_is_number(taking->value) && json_number_value(taking->value) == 0 ? SL_OK : unsupported(taking);
-}
-
-static enum sl_status take_one(const struct taking *taking) {
-    return json_is_integer(taking->value) && json_integer_value(taking->value) == 1 ? SL_OK : unsupported(taking);
-}
-
-static enum sl_status take_plain_text(const struct taking *taking) {
-    const char *type = json_string_value(json_object_get(taking->value, "type"));
-    return type && strcmp(type, "text") == 0 ? SL_OK : unsupported(taking);
-}
-
-static enum sl_status take_none(const struct taking *taking) {
-    const char *word = json_string_value(taking->value);
-    return word && strcmp(word, "none") == 0 ? SL_OK : unsupported(taking);
-}
-
-// Accepts a field that describes only the request, or how servers store it.
-static enum sl_status take_remark(const struct taking *taking) {
-    (void)taking;
-    return SL_OK;
-}
-
 // ---- the table ------------------------------------------------------------------------------------------------------
 
 enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
@@ -414,6 +357,8 @@ static const struct field {
     {"max_completion_tokens", CHAT, take_max_tokens},
     {"temperature", BOTH, take_temperature},
     {"top_p", BOTH, take_top_p},
+    {"frequency_penalty", BOTH, take_frequency_penalty},
+    {"presence_penalty", BOTH, take_presence_penalty},
     {"seed", BOTH, take_seed},
     {"logprobs", BOTH, take_logprobs},
     {"top_logprobs", CHAT, take_top_logprobs},
@@ -425,32 +370,14 @@ static const struct field {
     {"document", BOTH, take_document},
     {"documents", BOTH, take_documents},
     {"top_k", BOTH, take_top_k},
+    {"min_p", BOTH, take_min_p},
     {"repetition_penalty", BOTH, take_repetition_penalty},
     {"ignore_eos", BOTH, take_ignore_eos},
     {"reuse", BOTH, take_reuse},
     {"deadline_ms", BOTH, take_deadline_ms},
-    // Not supported.
-    {"n", BOTH, take_one},
-    {"best_of", COMPLETION, take_one},
-    {"echo", COMPLETION, take_nothing},
-    {"suffix", COMPLETION, take_nothing},
-    {"tools", CHAT, take_nothing},
-    {"functions", CHAT, take_nothing},
-    {"tool_choice", CHAT, take_none},
-    {"function_call", CHAT, take_none},
-    {"response_format", CHAT, take_plain_text},
-    {"logit_bias", BOTH, take_nothing},
-    {"presence_penalty", BOTH, take_zero},
-    {"frequency_penalty", BOTH, take_zero},
-    {"store", CHAT, take_nothing},
-    {"user", BOTH, take_remark},
-    {"metadata", CHAT, take_remark},
-    {"safety_identifier", CHAT, take_remark},
-    {"prompt_cache_key", CHAT, take_remark},
-    {"parallel_tool_calls", CHAT, take_remark}, // about tools, which Sluice does not have
 };
 
-static bool is_known(const char *name, int where) {
+static bool is_used(const char *name, int where) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if ((fields[i].where & where) && strcmp(fields[i].name, name) == 0) {
             return true;
@@ -464,10 +391,16 @@ static enum sl_status take_fields(struct sl_openai_request *request, struct sl_r
     const char *name;
     json_t *value;
     json_object_foreach(request->json, name, value) {
-        if (!json_is_null(value) && !is_known(name, where)) {
-            return sl_refuse_field(refusal, strlen(name) < sizeof refusal->param ? name : "", "unknown field \"%.60s\"",
-                                   name);
+        bool is_known;
+        if (is_used(name, where)) {
+            continue;
         }
+        if (!sl_openai_asks_nothing(SL_OPENAI_TOP, name, value, &is_known)) {
+            return is_known ? sl_refuse_field(refusal, name, "%s is not supported", name)
+                            : sl_refuse_field(refusal, strlen(name) < sizeof refusal->param ? name : "",
+                                              "unknown field \"%.60s\"", name);
+        }
+        note_ignored(request, SL_OPENAI_TOP, name);
     }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         struct taking taking = {request, fields[i].name, json_object_get(request->json, fields[i].name), refusal};
@@ -544,8 +477,13 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_mem
                             struct sl_openai_request *request, struct sl_refusal *refusal) {
     json_error_t error;
     struct sl_json_ids ids = {0};
-    request->json =
-        sl_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, memory, request->is_chat ? NULL : &ids, &error, refusal);
+    struct sl_json_ids *ids_out = request->is_chat ? NULL : &ids;
+    request->json = sl_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, memory, ids_out, &error, refusal);
+    if (!request->json && refusal->http_status == 0 && json_error_code(&error) == json_error_numeric_overflow) {
+        request->has_long_integers = true; // a field that Sluice does not use may have them
+        request->json = sl_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, memory, ids_out,
+                                      &error, refusal);
+    }
     if (!request->json) {
         return refusal->http_status != 0 ? SL_ERR_EXHAUSTED : refuse_syntax(body, n_bytes, memory, &error, refusal);
     }
@@ -554,9 +492,9 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_mem
     }
     sluice__v1__generate_request__init(&request->message);
     sluice__v1__sampling__init(&request->sampling);
-    sluice__v1__token_ids__init(&request->tokens);
-    request->tokens.ids = ids.ids;
-    request->tokens.n_ids = ids.n;
+    sluice__v1__token_ids__init(&request->one.tokens);
+    request->one.tokens.ids = ids.ids;
+    request->one.tokens.n_ids = ids.n;
     if (ids.n_good < ids.n) {
         return sl_refuse_field(refusal, "prompt", "prompt[%zu]: expected a token's id", ids.n_good);
     }
@@ -566,6 +504,17 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_mem
     return status == SL_OK ? check_together(request, refusal) : status;
 }
 
+void sl_openai_request_select(struct sl_openai_request *request, size_t i) {
+    struct sl_openai_prompt *prompt = &request->prompts[i];
+    if (prompt->text) {
+        request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+        request->message.text = prompt->text;
+    } else {
+        request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+        request->message.tokens = &prompt->tokens;
+    }
+}
+
 enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes, struct sl_json_memory *memory,
                                        struct sl_openai_request **request_out, struct sl_refusal *refusal) {
     struct sl_openai_request *request = calloc(1, sizeof *request);
@@ -573,6 +522,8 @@ enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_
         return no_memory(refusal);
     }
     request->is_chat = is_chat;
+    request->prompts = &request->one;
+    request->n_prompts = 1;
     enum sl_status status = parse(body, n_bytes, memory, request, refusal);
     if (status != SL_OK) {
         sl_openai_request_destroy(&request);
@@ -593,7 +544,12 @@ void sl_openai_request_destroy(struct sl_openai_request **request_ptr) {
     free(request->joined);
     free(request->message_list);
     free(request->messages);
-    free(request->tokens.ids);
+    for (size_t i = 0; i < request->n_prompts; i++) {
+        free(request->prompts[i].tokens.ids);
+    }
+    if (request->prompts != &request->one) {
+        free(request->prompts);
+    }
     json_decref(request->json);
     free(request);
     *request_ptr = NULL;

@@ -41,6 +41,7 @@ enum {
 struct sl_rpc_channel {
     grpc_channel *channel;
     bool in_clear;
+    atomic_bool has_answered;    // the server has replied: it takes our connections
     atomic_llong tried_again_ns; // time when gRPC was last told to reset its backoff
 };
 
@@ -200,17 +201,22 @@ static void add_reason(const struct outcome *outcome, struct sl_error *err) {
 static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_error *err) {
     const enum sl_status status = sl_rpc_status_of_code((int)outcome->code);
     if (status == SL_OK) {
+        atomic_store(&outcome->channel->has_answered, true);
         return SL_OK;
     }
-    static const char closed[] = "Socket closed";
+    static const char closed[] = "Socket closed", reset[] = "Connection reset by peer";
+    const bool is_closed = status == SL_ERR_PEER_LOST && outcome_has(outcome, closed, sizeof closed - 1);
+    const bool is_reset = status == SL_ERR_PEER_LOST && outcome_has(outcome, reset, sizeof reset - 1);
+    const bool has_answered = atomic_load(&outcome->channel->has_answered);
     const size_t length = GRPC_SLICE_LENGTH(outcome->details);
     if (length == 0) {
         return sl_fail(err, status, "%s", sl_rpc_code_name((int)outcome->code));
     }
-    const char *hint =
-        outcome->channel->in_clear && status == SL_ERR_PEER_LOST && outcome_has(outcome, closed, sizeof closed - 1)
-            ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
-            : "";
+    // A server that has answered before does not close a connection for want of a certificate.
+    const char *hint = has_answered && (is_closed || is_reset) ? ": its process has ended, or was killed"
+                       : is_closed && outcome->channel->in_clear
+                           ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
+                           : "";
     const size_t limit = sizeof err->text - 1 - strlen(hint);
     return sl_fail(err, status, "%.*s%s", (int)(length < limit ? length : limit),
                    (const char *)GRPC_SLICE_START_PTR(outcome->details), hint);
@@ -519,6 +525,7 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
         sl_rpc_stream_cancel(stream);
         return status;
     }
+    atomic_store(&stream->outcome.channel->has_answered, true);
     *message_out = message;
     return SL_OK;
 }

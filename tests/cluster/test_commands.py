@@ -3,12 +3,16 @@
 """A cluster in the background, for a user who types `sluice up --detach`, `status`, `run` and `down`; and what the commands show
 of jobs that failed."""
 import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 
 from harness import BIN, MODEL, SLOW, document, eventually, run_tests
@@ -187,6 +191,31 @@ def test_up_leaves_alone_what_is_not_its_own():
         assert place.clusters() == {} and not os.path.exists(notes)  # now it was
 
 
+def check_comparison(place, words):
+    """One prompt under two recipes, on a terminal of 80 columns."""
+    compared = ["compare", *words, "--prompt", document(3000), "--question", "What is it?", "-n", "60", "--ignore-eos", "--temperature", "1"]
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen([SLUICE, *compared, "full", "h2o,budget=0.2"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=place.env)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # as a terminal ends
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    assert process.wait(60 * SLOW) == 0, (shown, process.stderr.read())
+    lines = shown.decode().replace("\r\n", "\n").splitlines()
+    assert len(lines) == 15 and max(map(len, lines)) <= 80, lines
+    assert re.search(r"full +h2o", lines[0]) and re.search(r"^answer +\S.*\.\.\. .*\.\.\.$", lines[1]), lines
+    jobs = [json.loads(line) for line in place.run("jobs", *words, "--json").stdout.splitlines()]
+    seeds = {job["recipe"]: job["statistics"]["sampling"]["seed"] for job in jobs if job["state"] == "DONE"}
+    assert set(seeds) == {"full", "h2o"} and len(set(seeds.values())) == 1, seeds  # the same random seed
+    refused = place.run(*compared, "nonsense")
+    assert refused.returncode == 2 and "nonsense" in refused.stderr, refused
+    refused = place.run(*compared, "--recipe", "full", "h2o")
+    assert refused.returncode == 2 and "are the arguments" in refused.stderr, refused
+
+
 def test_what_is_unknown_of_a_job_is_no_number():
     with here() as place:
         address, _ = place.up("jobs", "--no-gateway", "--kvstore", "0")
@@ -198,6 +227,7 @@ def test_what_is_unknown_of_a_job_is_no_number():
             assert job.returncode == 0, job
             job = job.stdout.strip()
         assert place.run("watch", job, *words).returncode == 5
+        check_comparison(place, words)
         table = place.run("compare", job, *words).stdout
         assert "0.0x" not in table and " 0 ms" not in table, table
         assert re.search(r"smaller than f16 by +-$", table, re.M) and re.search(r"time to first token +-$", table, re.M), table

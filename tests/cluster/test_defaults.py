@@ -121,7 +121,7 @@ def test_a_budget_that_nobody_named_is_what_fits():
             assert finished.reason == inference.Finished.LENGTH
         # A value that the client did name, or a prompt that fills the context, is refused in OpenAI's words.
         status, reply = gateway.post("/v1/completions", words | {"prompt": ids[:590], "max_tokens": 11})
-        assert status == 400 and reply["error"]["param"] == "max_tokens" and reply["error"]["message"].startswith("max_tokens: "), reply
+        assert status == 400 and (reply["error"]["param"], reply["error"]["code"]) == ("prompt", "context_length_exceeded"), reply
         status, reply = gateway.post("/v1/completions", words | {"prompt": ids})
         assert status == 400 and reply["error"]["param"] == "prompt" and "leave no room" in reply["error"]["message"], reply
         # A chat goes on to its answer's end, or to that of the context.

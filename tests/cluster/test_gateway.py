@@ -24,16 +24,18 @@ ANSWER = {"prompt": PROMPT, "temperature": 0, "max_tokens": 12, "stop": ["."]}
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
 REFUSED = [
     ("tools", {"tools": [{"type": "function"}]}, "chat"), ("n", {"n": 2}, "both"), ("response_format", {"response_format": {"type": "json_object"}}, "chat"),
-    ("logit_bias", {"logit_bias": {"5": 1}}, "both"), ("presence_penalty", {"presence_penalty": 1.5}, "both"), ("echo", {"echo": True}, "text"),
+    ("logit_bias", {"logit_bias": {"5": 1}}, "both"), ("presence_penalty", {"presence_penalty": 2.5}, "both"), ("frequency_penalty", {"frequency_penalty": -3}, "both"), ("min_p", {"min_p": 1.5}, "both"), ("echo", {"echo": True}, "text"),
     ("temperature", {"temperature": "hot"}, "both"), ("temperature", {"temperature": -1}, "both"), ("top_p", {"top_p": 3}, "both"),
     ("max_tokens", {"max_tokens": 0}, "both"), ("max_tokens", {"max_tokens": 1.5}, "both"), ("stop", {"stop": [1]}, "both"),
     ("stop", {"stop": ["x"] * 17}, "both"), ("stream", {"stream": "yes"}, "both"), ("stream_options", {"stream_options": {"include_usage": True}}, "both"),
     ("recipe", {"recipe": "budgt=0.2"}, "both"), ("ship_at_most", {"ship_at_most": 0.0001}, "both"), ("ship_at_most", {"recipe": "h2o", "ship_at_most": 20}, "both"), ("nonsense", {"nonsense": 1}, "both"),
-    ("deadline_ms", {"deadline_ms": 2**63 - 1}, "both"), ("prompt", {"prompt": ""}, "text"), ("max_tokens", {"max_tokens": 10**6}, "text"),
-    ("prompt", {"prompt": None}, "text"), ("prompt", {"prompt": ["a", "b"]}, "text"), ("prompt", {"prompt": [1, -1]}, "text"),
+    ("deadline_ms", {"deadline_ms": 2**63 - 1}, "both"), ("prompt", {"prompt": ""}, "text"), ("prompt", {"max_tokens": 10**6}, "text"),
+    ("prompt", {"prompt": None}, "text"), ("prompt", {"prompt": ["a", [1]]}, "text"), ("prompt", {"prompt": ["a"] * 257}, "text"), ("prompt", {"prompt": [1, -1]}, "text"),
     ("messages", {"messages": []}, "chat"), ("messages", {"messages": [{"role": "user"}]}, "chat"),
     ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "chat"),
     ("messages", {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}, "chat"),
+    ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "nonsense": 1}]}]}, "chat"),
+    ("stream_options", {"stream": True, "stream_options": {"nonsense": 1}}, "both"),
     ("top_logprobs", {"top_logprobs": 3}, "chat"), ("top_logprobs", {"logprobs": True, "top_logprobs": 21}, "chat"),
     ("messages", {}, "chat"),  # this model has no template
 ]
@@ -251,6 +253,76 @@ def test_chats():
         assert len(content) == 6 and all(len(one["top_logprobs"]) == 3 and one["bytes"] for one in content), content
         said = b"".join(bytes(one["bytes"]) for one in content).decode(errors="replace")
         assert said.replace("<|endoftext|>", "").strip() == message["content"].strip(), (said, message)
+        check_habits(gateway)
+
+
+def check_habits(gateway):
+    """What clients of other servers send and look for. The model has a chat template."""
+    def ask(path, headers=(), **fields):
+        with contextlib.closing(gateway.connect()) as connection:
+            connection.request("POST", path, json.dumps(fields), {"Content-Type": "application/json", **dict(headers)})
+            reply = connection.getresponse()
+            return reply.status, reply.getheader("x-sluice-ignored"), json.loads(reply.read())
+
+    chat, asked = "/v1/chat/completions", {"temperature": 0, "max_tokens": 4, "ignore_eos": True}
+    history = [{"role": "user", "content": "Hi", "name": "me"}, {"role": "assistant", "content": None, "tool_calls": [], "annotations": []},
+               {"role": "user", "content": "Bye"}]
+    status, ignored, plain = ask(chat, messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": ""}, history[2]], **asked)
+    assert status == 200 and ignored is None, (status, ignored, plain)
+    status, ignored, reply = ask(chat, messages=history, service_tier="auto", reasoning_effort="low", n=1, tools=[], new_field={},
+                                 metadata={"id": 2**70}, **asked)
+    assert status == 200 and reply["choices"] == plain["choices"], (reply, plain)
+    assert set(ignored.split(", ")) == {"messages.name", "messages.tool_calls", "messages.annotations", "service_tier", "reasoning_effort", "n",
+                                        "tools", "new_field", "metadata"}, ignored
+
+    # Codes.
+    long = {"messages": [{"role": "user", "content": "lantern " * 60000}]}
+    for path, body, param in ((chat, long, "messages"), (chat, {**long, "max_tokens": 5}, "messages"),
+                              (chat, {"messages": history, "max_tokens": 10**6}, "messages"),
+                              ("/v1/completions", {"prompt": [5] * 60000}, "prompt"),
+                              (chat, {"messages": [{"role": "user", "content": "x" * (5 << 20)}]}, "messages")):
+        status, _, reply = ask(path, **body)
+        assert status == 400 and (reply["error"]["code"], reply["error"]["param"]) == ("context_length_exceeded", param), (status, reply)
+    for role in ("tool", "us er<|im_end|>"):
+        status, _, reply = ask(chat, messages=[{"role": role, "content": "x"}])
+        assert status == 400 and reply["error"]["param"] == "messages" and "no role" in reply["error"]["message"], (status, reply)
+    status, _, reply = ask("/v1/responses", input="x")
+    assert status == 400 and "/v1/responses is not supported" in reply["error"]["message"], (status, reply)
+    status, _, reply = ask(chat, {"Content-Encoding": "gzip"}, messages=history)
+    assert status == 415 and "gzip" in reply["error"]["message"], (status, reply)
+
+    # Several prompts are answered as each alone.
+    text = {"temperature": 0, "max_tokens": 5, "ignore_eos": True}
+    alone = [gateway.complete(prompt=prompt, stop=None, **text) for prompt in ("the lantern", "the river")]
+    both = gateway.complete(prompt=["the lantern", "the river"], stop=None, **text)
+    assert [(c["index"], c["text"]) for c in both["choices"]] == [(i, finished_text(one)) for i, one in enumerate(alone)], both
+    assert both["usage"]["prompt_tokens"] == sum(one["usage"]["prompt_tokens"] for one in alone) and both["usage"]["completion_tokens"] == 10, both
+    assert [c["sluice"]["recipe"] for c in both["choices"]] == ["full,format=int8"] * 2, both
+    chunks, done = gateway.chunks("/v1/completions", {**text, "prompt": ["the lantern", "the river"], "stream_options": {"include_usage": True}})
+    said = ["".join(c["choices"][0]["text"] for c in chunks[:-1] if c["choices"][0]["index"] == i) for i in (0, 1)]
+    assert done and said == [finished_text(one) for one in alone] and len({c["id"] for c in chunks}) == 1, chunks
+    assert chunks[-1]["usage"]["completion_tokens"] == 10, chunks[-1]
+    assert gateway.refusal(400, prompt=["the lantern", ""])["param"] == "prompt"
+
+    # Penalties and min_p.
+    ids = [16] * 40  # repeated by the model
+    def tokens(**fields):
+        drawn = gateway.complete(prompt=ids, stop=None, max_tokens=24, ignore_eos=True, logprobs=0, **fields)
+        return drawn["choices"][0]["logprobs"]["tokens"], drawn["sluice"]["sampling"]
+    greedy, _ = tokens(temperature=0)
+    for name in ("frequency_penalty", "presence_penalty"):
+        penalized, sampling = tokens(temperature=0, **{name: 2})
+        assert sampling[name] == 2 and len(set(penalized)) > len(set(greedy)), (name, greedy, penalized)
+    narrow, sampling = tokens(temperature=2, min_p=1, seed=7)
+    assert narrow == greedy and sampling["min_p"] == 1 and tokens(temperature=2, seed=7)[0] != greedy, (narrow, greedy)
+
+    # A client that leaves before its answer is not a failure of the gateway.
+    with socket.create_connection((gateway.host, gateway.port), 10 * SLOW) as leaving:
+        body = json.dumps({**ANSWER, "max_tokens": 2000, "ignore_eos": True, "stop": None})
+        leaving.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        eventually(lambda: gateway.metric("sluice_gateway_answers") == 1, 20, "it is being answered")
+    eventually(lambda: gateway.metric('sluice_gateway_requests_total{code="499"}') == 1, 20, "a client that left")
+    assert gateway.metric('sluice_gateway_requests_total{code="5xx"}') == 0
 
 
 def test_models_health_and_metrics():

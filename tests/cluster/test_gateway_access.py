@@ -157,7 +157,7 @@ def test_keys_are_tenants():
 
             for key in (None, "", "sk-acm", "sk-acmee"):
                 status, reply = ask(key)
-                assert status == 401 and reply["error"]["type"] == "authentication_error", (key, reply)
+                assert status == 401 and reply["error"]["type"] == "authentication_error" and reply["error"]["code"] == "invalid_api_key", (key, reply)
             assert gateway.get("/v1/models")[0] == 401 and gateway.get("/health")[0] == 200 and gateway.get("/metrics")[0] == 200
             for path in ("/", "/h", "/healthz", "/metrics/", "/models", "/status.json", "/v1/models/demo"):  # unknown paths are not open
                 assert gateway.get(path)[0] == 401, path

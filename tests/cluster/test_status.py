@@ -10,12 +10,13 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 import time
 
 from browser import PROGRAM, Browser
-from harness import Cluster, certificates, endless, eventually, request, run_tests, stub
+from harness import ROOT, Cluster, certificates, endless, eventually, request, run_tests, stub
 from test_gateway import Gateway, key_line
 
 EVIL = "<img src=x onerror=alert(1)>&amp;\"'</td></script>"
@@ -235,6 +236,19 @@ def fits(browser):
     return browser.ask("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_shares_of_short_prompts():
+    """The functions of the page that write shares, by Node.js."""
+    if not shutil.which("node"):
+        print("  without node")
+        return
+    with open(os.path.join(ROOT, "gateway/status.html"), encoding="utf-8") as file:
+        page = file.read()
+    functions = "\n".join(re.search(rf"^const {name} = .*;$", page, re.M).group(0) for name in ("percent", "of_full", "times_smaller"))
+    asked = "[of_full(207, 100), times_smaller(207, 100), of_full(100, 100), of_full(20, 100), times_smaller(20, 100)]"
+    told = subprocess.run(["node", "-e", f"{functions}\nconsole.log(JSON.stringify({asked}))"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert json.loads(told) == ["whole pages", "\u2013", "100%", "20%", "5.0\u00d7"], told
+
+
 @needs_browser
 def test_a_browser_shows_a_real_cluster():
     with Cluster() as cluster, Gateway(cluster) as gateway, Browser() as browser:
@@ -286,6 +300,10 @@ def test_a_browser_shows_whatever_it_is_told_as_text():
         assert browser.ask("document.querySelector('#more').textContent").startswith("650 more ")
         browser.look(400, 900)
         assert fits(browser)
+        # Whole pages are larger than the few tokens in them: the page shows no share.
+        answers["now"] = told_of([job_of(1, "done", capsule_bytes=2070)], [], done=1, capsule_bytes=2070, full_bytes=1000)
+        browser.wait("document.querySelector('#percent').textContent === '(whole pages)'")
+        assert browser.text().count("whole pages") == 2 and "207%" not in browser.text(), browser.text()
         answers["now"] = told_of([])
         browser.wait("!document.querySelector('#no-jobs').hidden && document.querySelectorAll('#jobs tbody tr').length === 0")
         assert not browser.complaints, browser.complaints

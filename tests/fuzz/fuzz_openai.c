@@ -46,12 +46,17 @@ static void answer(const struct sl_openai_request *request, ProtobufCBinaryData 
     finished.statistics = &statistics;
     if (request->stream) {
         check_lines(sl_openai_begin(&words));
-        check_lines(sl_openai_token(&words, &token));
-        check_lines(sl_openai_end(&words, &finished));
-    } else {
-        require(sl_openai_keep(&words, &token) == SL_OK);
-        check_lines(sl_openai_whole(&words, &finished));
     }
+    for (size_t i = 0; i < request->n_prompts; i++) {
+        if (request->stream) {
+            check_lines(sl_openai_token(&words, &token));
+            check_lines(sl_openai_end(&words, &finished));
+        } else {
+            require(sl_openai_keep(&words, &token) == SL_OK);
+            check_lines(sl_openai_whole(&words, &finished));
+        }
+    }
+    require(words.index == request->n_prompts);
     sl_openai_answer_cleanup(&words);
 }
 
@@ -65,10 +70,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sl_refusal refusal = {0};
     enum sl_status status = sl_openai_request_parse(data[0] & 1, (const char *)data + 1, n, NULL, &request, &refusal);
     if (status == SL_OK) {
-        size_t packed = sluice__v1__generate_request__get_packed_size(&request->message);
-        uint8_t *bytes = malloc(packed + 1);
-        require(bytes && sluice__v1__generate_request__pack(&request->message, bytes) == packed);
-        free(bytes);
+        for (size_t i = 0; i < request->n_prompts; i++) {
+            if (i > 0) {
+                sl_openai_request_select(request, i);
+            }
+            size_t packed = sluice__v1__generate_request__get_packed_size(&request->message);
+            uint8_t *bytes = malloc(packed + 1);
+            require(bytes && sluice__v1__generate_request__pack(&request->message, bytes) == packed);
+            free(bytes);
+        }
         answer(request, zero ? (ProtobufCBinaryData){size - n - 2, (uint8_t *)zero + 1} : (ProtobufCBinaryData){0});
         sl_openai_request_destroy(&request);
     } else {

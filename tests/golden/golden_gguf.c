@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/model/model_internal.h"
@@ -142,15 +143,17 @@ static void check_logits(const char *file, const char *folder, int rope_set, flo
     assert_true(worst <= tolerance * largest && largest > 0.0f);
 }
 
+static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "phi3", "phi3_longrope", "falcon"};
+#define N_FAMILIES (sizeof families / sizeof families[0])
+
 // The folders' own are held to Transformers' (golden_models.c).
 static void test_logits_of_families_are_those_of_their_folders(void **state) {
-    static const char *const names[] = {"llama", "mistral", "qwen2", "qwen3", "phi3", "phi3_longrope", "falcon"};
     (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < N_FAMILIES; i++) {
         char file[256], folder[256];
-        snprintf(folder, sizeof folder, "tests/golden/families/%s", names[i]);
+        snprintf(folder, sizeof folder, "tests/golden/families/%s", families[i]);
         for (int set = 0; set < SL_MAX_ROPE_SETS; set++) {
-            check_logits(path_of(file, "families", names[i], ".gguf"), folder, set, 1e-6f);
+            check_logits(path_of(file, "families", families[i], ".gguf"), folder, set, 1e-6f);
         }
     }
 }
@@ -265,6 +268,90 @@ static void test_tokenizers_are_those_of_their_folders(void **state) {
     }
 }
 
+// --- whole models ------------------------------------------------------------------------------------------------------
+
+static bool is_end(const struct sl_model_config *config, int32_t id) {
+    for (int i = 0; i < config->ends.n; i++) {
+        if (config->ends.ids[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Compares what decides an answer beside the logits.
+static void check_settings(const char *file, const char *folder) {
+    struct sl_model_config is, should;
+    struct sl_error err = {0};
+    if (sl_model_config_load(file, &is, &err) != SL_OK || sl_model_config_load(folder, &should, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(is.n_vocab, should.n_vocab);
+    assert_int_equal(is.max_positions, should.max_positions);
+    assert_int_equal(is.bos_id, should.bos_id);
+    assert_int_equal(is.ends.n, 2); // of the text, by config.json, and of the turn, by the tokenizer
+    for (int32_t id = 0; id < is.n_vocab; id++) {
+        assert_int_equal(is_end(&is, id), is_end(&should, id));
+    }
+    assert_true(is.sampling.has_temperature && is.sampling.temperature == should.sampling.temperature);
+    assert_true(is.sampling.top_k == 20 && should.sampling.top_k == 20);
+    assert_true(is.sampling.top_p == should.sampling.top_p && is.sampling.min_p == should.sampling.min_p);
+    assert_true(is.sampling.repetition_penalty == should.sampling.repetition_penalty);
+    assert_string_equal(is.sampling.left_out, should.sampling.left_out);
+}
+
+// Writes the ids of a chat, as a job has them.
+static size_t ids_of(const char *model, int32_t **ids_out) {
+    static const struct sl_chat_message messages[] = {{"user", "the In, thing"}, {"assistant", "<|im_end|>then."}};
+    const struct sl_chat chat = {.messages = messages, .n_messages = 2};
+    struct sl_tokenizer *tokenizer = NULL;
+    struct sl_chat_template *chat_template = NULL;
+    struct sl_error err = {0};
+    char *text = NULL;
+    size_t n = 0;
+    if (sl_tokenizer_load(model, &tokenizer, &err) != SL_OK ||
+        sl_chat_template_load(model, &chat_template, &err) != SL_OK ||
+        sl_chat_template_render(chat_template, &chat, &text, &err) != SL_OK ||
+        sl_tokenizer_encode(tokenizer, text, strlen(text), true, ids_out, &n, &err) != SL_OK) {
+        fail_msg("%s: %s", model, err.text);
+    }
+    free(text);
+    sl_chat_template_destroy(&chat_template);
+    sl_tokenizer_destroy(&tokenizer);
+    return n;
+}
+
+// A folder and a file of one model give the same ids to a chat, the same ends to an answer, and the same tokens: all logits agree, and
+// the largest of each position is at the same id.
+static void test_folder_and_file_of_every_family_agree(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        static float is[N_TOKENS * MAX_VOCAB], should[N_TOKENS * MAX_VOCAB];
+        char file[256], folder[256];
+        int32_t *is_ids = NULL, *should_ids = NULL;
+        path_of(file, "whole", families[i], ".gguf");
+        path_of(folder, "whole", families[i], "");
+        check_settings(file, folder);
+        assert_true(tokenizer_of(file) == tokenizer_of(folder));
+        const size_t n = ids_of(file, &is_ids);
+        assert_true(n > 10 && n == ids_of(folder, &should_ids));
+        assert_memory_equal(is_ids, should_ids, n * sizeof *is_ids);
+        free(is_ids);
+        free(should_ids);
+        check_logits(file, folder, 0, 1e-6f);
+        read_prompt(file, 0, is);
+        read_prompt(folder, 0, should);
+        for (int row = 0; row < N_TOKENS; row++) {
+            int best_is = 0, best_should = 0;
+            for (int id = 1; id < MAX_VOCAB; id++) {
+                best_is = is[row * MAX_VOCAB + id] > is[row * MAX_VOCAB + best_is] ? id : best_is;
+                best_should = should[row * MAX_VOCAB + id] > should[row * MAX_VOCAB + best_should] ? id : best_should;
+            }
+            assert_int_equal(best_is, best_should);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type_gives_the_numbers_of_its_formula),
@@ -274,6 +361,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_tied_heads_are_rounded_once),
         cmocka_unit_test(test_fingerprint_sees_file_and_format),
         cmocka_unit_test(test_tokenizers_are_those_of_their_folders),
+        cmocka_unit_test(test_folder_and_file_of_every_family_agree),
     };
     made = argc == 2 ? argv[1] : "build/tests/gguf";
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,24 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice compare`: shows finished jobs side by side: the savings of a recipe, and its effect on the answer.
+// Purpose: `sluice compare`: shows finished jobs, or one prompt under several recipes, side by side: the savings of a recipe, and
+// its effect on the answer.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/cli/commands/commands.h"
 #include "client/cli/message_json.h"
+#include "client/cli/request.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
+#include "net/rpc/rpc.h"
 
-#define MAX_JOBS   8
-#define MAX_ANSWER 48 // characters of an answer that the table shows
-#define MAX_TITLE  28 // characters of a recipe
+#define MAX_JOBS          8
+#define MAX_ANSWER        48   // characters of an answer that the table shows
+#define MIN_ANSWER        12   // the same on a narrow terminal
+#define MAX_TITLE         28   // characters of a recipe
+#define DEADLINE_SLACK_MS 5000 // the coordinator tells that a deadline has passed
+#define TITLES_WIDTH      20   // of the first column
 
-static const struct sl_option options[] = {SL_TOOL_OPTIONS};
+struct compare_config {
+    struct sl_tool_config tool;
+    struct sl_request_config request;
+};
+
+static const struct sl_option options[] = {SL_REQUEST_OPTIONS(compare_config), SL_TOOL_OPTIONS};
 
 static const struct sl_program program = {
     .name = "sluice compare",
-    .usage = "[options] JOB JOB ...",
-    .summary = "Show finished jobs side by side: answer, bytes shipped, memory held, times. At most 8 of them.",
+    .usage = "[options] JOB JOB ... | --prompt TEXT RECIPE RECIPE ...",
+    .summary = "Show finished jobs side by side: answer, bytes shipped, memory held, times. With a prompt, answer it "
+               "under each "
+               "of the recipes first, with the same seed. At most 8 of them.",
     .epilog = SL_EXIT_CODES_HELP,
     .n_arguments_min = 1,
     .n_arguments_max = MAX_JOBS,
@@ -29,6 +43,7 @@ static const struct sl_program program = {
 struct subject {
     Sluice__V1__Job *job;
     char *answer;
+    int n_shown; // characters of the answer that its cell has
 };
 
 static void keep_answer(void *arg, const Sluice__V1__Event *event) {
@@ -86,9 +101,22 @@ struct row {
     void (*add)(struct sl_table *table, const struct subject *subject);
 };
 
+// Returns the length of at most n characters of UTF-8.
+static int bytes_of(const char *text, int n) {
+    int bytes = 0;
+    for (; text[bytes]; bytes++) {
+        n -= ((unsigned char)text[bytes] & 0xc0) != 0x80;
+        if (n < 0) {
+            break;
+        }
+    }
+    return bytes;
+}
+
 static void add_answer(struct sl_table *table, const struct subject *subject) {
     const char *text = subject->answer + strspn(subject->answer, " \n");
-    sl_table_add(table, "%.*s%s", MAX_ANSWER, text, strlen(text) > MAX_ANSWER ? "..." : "");
+    const int bytes = bytes_of(text, subject->n_shown);
+    sl_table_add(table, "%.*s%s", bytes, text, text[bytes] ? "..." : "");
 }
 static void add_reused(struct sl_table *table, const struct subject *subject) {
     if (has_capsule(subject)) {
@@ -104,7 +132,8 @@ static void add_shipped(struct sl_table *table, const struct subject *subject) {
 static void add_ratio(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;
     if (has_capsule(subject)) {
-        sl_table_add(table, "%.1fx", (double)s->full_bytes / (double)s->capsule_bytes);
+        sl_table_add(table, s->capsule_bytes > s->full_bytes ? "whole pages" : "%.1fx",
+                     (double)s->full_bytes / (double)s->capsule_bytes);
     } else {
         sl_table_add(table, "-");
     }
@@ -179,12 +208,21 @@ static const struct row rows[] = {
     {"transport", add_transport},
 };
 
-static void print(const struct subject *subjects, size_t n_subjects) {
+// Returns how many characters of a recipe or an answer fit a column; 0 is no terminal.
+static int column_room(int width, size_t n_columns) {
+    const int room = width > 0 ? (width - TITLES_WIDTH) / (int)n_columns - 2 - (int)strlen("...") : MAX_ANSWER;
+    return room > MAX_ANSWER ? MAX_ANSWER : room < MIN_ANSWER ? MIN_ANSWER : room;
+}
+
+static void print(struct subject *subjects, size_t n_subjects) {
+    const int room = column_room(sl_terminal_width(STDOUT_FILENO), n_subjects);
     struct sl_column columns[MAX_JOBS + 1] = {{"", false}};
     char numbers[MAX_JOBS][8];
     for (size_t j = 0; j < n_subjects; j++) {
         const char *recipe = subjects[j].job->recipe;
-        if (strlen(recipe) > MAX_TITLE) { // too long for a title: printed above the table instead
+        subjects[j].n_shown = room;
+        if (strlen(recipe) >
+            (size_t)(room < MAX_TITLE ? room : MAX_TITLE)) { // too long for a title: printed above the table instead
             snprintf(numbers[j], sizeof numbers[j], "(%zu)", j + 1);
             printf("%s %s\n", numbers[j], recipe);
             recipe = numbers[j];
@@ -202,15 +240,90 @@ static void print(const struct subject *subjects, size_t n_subjects) {
     sl_table_finish(&table, stdout);
 }
 
-static enum sl_status compare(struct sl_client *client, void *arg, char **ids, struct sl_error *err) {
-    const struct sl_tool_config *config = arg;
+// ---- one prompt under several recipes -------------------------------------------------------------------------------
+
+struct answering {
+    struct sl_signals *signals;
+    uint64_t seed;
+    bool has_seed;
+    struct sl_error failure; // status SL_OK: the job did not fail
+};
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    struct answering *answering = arg;
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_STATE && event->state->accepted &&
+        event->state->accepted->sampling) {
+        answering->seed = event->state->accepted->sampling->seed;
+        answering->has_seed = true;
+    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED && event->finished->status_code != 0) {
+        sl_fail(&answering->failure, sl_rpc_status_of_code(event->finished->status_code), "%s",
+                event->finished->status_text);
+    }
+}
+
+static bool stopped(void *arg) {
+    const struct answering *answering = arg;
+    return sl_signals_received(answering->signals) > 0;
+}
+
+// Answers the prompt under one recipe. With sampling, later recipes get the seed of the first.
+static enum sl_status answer_under(struct sl_client *client, const struct compare_config *config, const char *recipe,
+                                   struct sl_request *request, struct answering *answering,
+                                   char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err) {
+    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms + DEADLINE_SLACK_MS),
+                             .on_event = on_event,
+                             .stopped = stopped,
+                             .arg = answering};
+    request->message.recipe = (char *)recipe;
+    if (answering->has_seed) {
+        request->sampling.seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
+        request->sampling.seed = answering->seed;
+    }
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "answering under %s\n", recipe);
+    }
+    enum sl_status status = sl_client_generate(client, &request->message, &watch, job_id_out, err);
+    if (status == SL_OK && answering->failure.status != SL_OK) {
+        status = answering->failure.status;
+        *err = answering->failure;
+    }
+    return status;
+}
+
+// Makes a job for each recipe, and replaces the recipes by the ids of the jobs.
+static enum sl_status answer_all(struct sl_client *client, const struct compare_config *config,
+                                 struct sl_signals *signals, const char **recipes, size_t n,
+                                 char (*job_ids)[SL_JOB_ID_BYTES], struct sl_error *err) {
+    struct answering answering = {.signals = signals};
+    struct sl_request request;
+    enum sl_status status = sl_request_init(&request, &config->request, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_request_check_one_turn(&request, err);
+    if (status == SL_OK) {
+        status = sl_request_ask(&request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), err);
+    }
+    for (size_t i = 0; i < n && status == SL_OK; i++) {
+        status = answer_under(client, config, recipes[i], &request, &answering, job_ids[i], err);
+        recipes[i] = job_ids[i];
+    }
+    sl_request_cleanup(&request);
+    return status;
+}
+
+static bool has_prompt(const struct sl_request_config *request) {
+    return request->prompt || request->prompt_file || request->document || request->questions.n > 0;
+}
+
+static enum sl_status compare(struct sl_client *client, const struct compare_config *config, const char *const *ids,
+                              size_t n_ids, struct sl_error *err) {
     struct subject subjects[MAX_JOBS] = {0};
     enum sl_status status = SL_OK;
-    size_t n_ids = 0;
-    for (; ids[n_ids] && status == SL_OK; n_ids++) {
-        status = fetch(client, ids[n_ids], config->timeout_ms, &subjects[n_ids], err);
+    for (size_t j = 0; j < n_ids && status == SL_OK; j++) {
+        status = fetch(client, ids[j], config->tool.timeout_ms, &subjects[j], err);
     }
-    if (status == SL_OK && config->json) {
+    if (status == SL_OK && config->tool.json) {
         for (size_t j = 0; j < n_ids; j++) {
             sl_message_print_json(&subjects[j].job->base, stdout);
         }
@@ -227,6 +340,36 @@ static enum sl_status compare(struct sl_client *client, void *arg, char **ids, s
 }
 
 int sl_command_compare(int argc, char **argv) {
-    struct sl_tool_config config = {0};
-    return sl_tool_ask(&program, argc, argv, &config, compare);
+    struct compare_config config = {0};
+    char job_ids[MAX_JOBS][SL_JOB_ID_BYTES] = {""};
+    const char *ids[MAX_JOBS];
+    struct sl_signals signals;
+    struct sl_client *client;
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
+        return code;
+    }
+    if (config.request.recipe || config.request.ship_at_most != 0) {
+        sl_fail(&err, SL_ERR_INVALID, "--recipe, --ship-at-most: the recipes are the arguments");
+        return sl_tool_complain("compare", &err);
+    }
+    const size_t n_ids = (size_t)(argc - first);
+    memcpy(ids, argv + first, n_ids * sizeof *ids);
+    if (sl_signals_init(&signals, &err) != SL_OK) {
+        return sl_tool_complain("compare", &err);
+    }
+    if (sl_tool_connect("compare", config.tool.coordinator, &config.tool.tls, &client, &code)) {
+        enum sl_status status = SL_OK;
+        if (has_prompt(&config.request)) {
+            status = answer_all(client, &config, &signals, ids, n_ids, job_ids, &err);
+        }
+        if (status == SL_OK) {
+            status = compare(client, &config, ids, n_ids, &err);
+        }
+        sl_tool_disconnect(&client);
+        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config.tool.coordinator, "compare", &err);
+    }
+    sl_signals_cleanup(&signals);
+    return code;
 }

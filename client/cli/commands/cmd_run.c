@@ -196,7 +196,8 @@ static enum sl_status check_jsonl(const struct run_config *config, struct sl_err
     }
     if (r->recipe || r->prompt || r->prompt_file || r->system || r->stop || r->questions.n > 0 || r->ship_at_most > 0 ||
         r->document || r->chat || r->raw || r->ignore_eos || r->estimate_errors || r->no_reuse || r->has_temperature ||
-        r->has_top_k || r->has_top_p || r->has_repetition_penalty || r->has_seed || r->has_max_new) {
+        r->has_top_k || r->has_top_p || r->has_repetition_penalty || r->has_min_p || r->frequency_penalty != 0 ||
+        r->presence_penalty != 0 || r->has_seed || r->has_max_new) {
         return sl_fail(err, SL_ERR_INVALID,
                        "--jsonl: each line has its own prompt, recipe and sampling; leave out "
                        "these options");

@@ -17,6 +17,7 @@
 #include "client/cli/clusters_here.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/listing.h"
+#include "client/cli/doctor/checks.h"
 #include "client/cli/message_json.h"
 #include "client/cli/tool.h"
 
@@ -59,7 +60,7 @@ static const struct sl_option options[] = {
      "with them",
      SL_FIELD(up_config, cluster.coordinator_state)},
     {"generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",
-     "auto: temperature, top_k, top_p and repetition_penalty that a request leaves out are as the model's own "
+     "auto: temperature, top_k, top_p, min_p and repetition_penalty that a request leaves out are as the model's own "
      "generation settings say; none: they are not",
      SL_FIELD(up_config, cluster.generation_config)},
     {"state-file", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
@@ -319,6 +320,9 @@ static int run(struct up *up) {
     }
     enum sl_status status = sl_signals_init(&up->signals, &err);
     bool to_file = up->here.log && !up->config.verbose;
+    if (status == SL_OK) {
+        status = sl_doctor_before_up(&up->config.cluster, &err);
+    }
     if (status == SL_OK) {
         status =
             sl_cluster_start(&up->config.cluster, &up->signals, to_file ? up->here.log : stderr, &up->cluster, &err);

@@ -48,7 +48,7 @@ static json_t *tokenize(const struct sl_jsonl_model *m, const json_t *line, stru
     }
     enum sl_status status = sl_tokenizer_encode(m->tokenizer, prompt, strlen(prompt), true, &ids, &n, &err);
     if (status != SL_OK) {
-        sl_refuse_status(refusal, status, err.text);
+        sl_refuse_error(refusal, &err);
         return NULL;
     }
     json_t *tokens = json_array();
@@ -104,7 +104,7 @@ static json_t *describe_recipe(const struct sl_jsonl_model *m, const json_t *lin
     }
     if (status != SL_OK) {
         json_decref(reply);
-        sl_refuse_status(refusal, status, err.text);
+        sl_refuse_error(refusal, &err);
         return NULL;
     }
     return reply;

@@ -86,7 +86,7 @@ static enum sl_status on_prefilled(void *arg, const struct sl_session *session, 
 static enum sl_status encode(struct run *run, const struct sl_openai_request *request, int32_t **ids_out,
                              int64_t *n_ids_out, struct sl_error *err) {
     const Sluice__V1__GenerateRequest *message = &request->message;
-    size_t n = message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS ? request->tokens.n_ids : 0;
+    size_t n = message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS ? request->one.tokens.n_ids : 0;
     enum sl_status status = SL_OK;
     if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
         status = sl_tokenizer_encode(run->tokenizer, message->text, strlen(message->text), true, ids_out, &n, err);
@@ -97,12 +97,12 @@ static enum sl_status encode(struct run *run, const struct sl_openai_request *re
         status =
             status == SL_OK ? sl_job_chat(run->chat_template, run->tokenizer, message->chat, ids_out, &n, err) : status;
     } else {
-        status = sl_job_check_ids(&run->model, "prompt", &request->tokens, err);
+        status = sl_job_check_ids(&run->model, "prompt", &request->one.tokens, err);
         *ids_out = status == SL_OK ? malloc((n + 1) * sizeof **ids_out) : NULL;
         if (status == SL_OK && !*ids_out) {
             status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu tokens", n);
         } else if (status == SL_OK) {
-            memcpy(*ids_out, request->tokens.ids, n * sizeof **ids_out);
+            memcpy(*ids_out, request->one.tokens.ids, n * sizeof **ids_out);
         }
     }
     *n_ids_out = (int64_t)n;
@@ -235,6 +235,8 @@ static bool check_request(const struct sl_openai_request *request, struct sl_ref
         sl_refuse_field(refusal, "stream", "stream: a line has one answer; leave it out");
     } else if (request->wants_logprobs) {
         sl_refuse_field(refusal, "logprobs", "logprobs: only a cluster reports them");
+    } else if (request->n_prompts > 1) {
+        sl_refuse_field(refusal, "prompt", "prompt: a line has one answer; give each prompt a line");
     } else if (request->message.document[0] != '\0') {
         sl_refuse_field(refusal, "document", "document: only a cluster keeps them; put the text into the prompt");
     } else {
@@ -261,7 +263,8 @@ static enum sl_status answer_request(struct run *run, bool is_chat, const struct
         if (asked == SL_ERR_CANCELLED) {
             status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal at line %zu", line->number);
         } else if (asked != SL_OK) {
-            sl_refuse_status(&refusal, asked, why.text[0] ? why.text : sl_status_text(asked));
+            why.status = asked;
+            sl_refuse_error(&refusal, &why);
             *json_out = sl_refusal_json(&refusal);
         }
     }

@@ -21,7 +21,6 @@ static const struct {
     const char *name;
     double neutral; // value without effect; so is an empty list or text
 } undone[] = {
-    {"min_p", 0},
     {"typical_p", 1},
     {"epsilon_cutoff", 0},
     {"eta_cutoff", 0},
@@ -116,6 +115,7 @@ enum sl_status sl_model_sampling_read(const json_t *root, const char *file, stru
     status = status == SL_OK
                  ? get(root, file, "repetition_penalty", MIN_PENALTY, MAX_PENALTY, &s.repetition_penalty, err)
                  : status;
+    status = status == SL_OK ? get(root, file, "min_p", 0, 1, &s.min_p, err) : status;
     if (status != SL_OK) {
         return status;
     }
@@ -151,6 +151,9 @@ char *sl_model_sampling_text(const struct sl_model_sampling *sampling, char *buf
     }
     if (sampling->repetition_penalty > 0) {
         add(buf, buf_bytes, &used, "repetition_penalty", (double)sampling->repetition_penalty);
+    }
+    if (sampling->min_p > 0) {
+        add(buf, buf_bytes, &used, "min_p", (double)sampling->min_p);
     }
     return buf;
 }

@@ -23,6 +23,7 @@ struct sl_model_sampling {
     int top_k;
     float top_p;
     float repetition_penalty;
+    float min_p;
     char left_out[128]; // names of its parameters that our sampler does not support; "": none
 };
 

@@ -50,12 +50,23 @@ static const struct {
     {"rope.freq_base", "rope_theta"},
 };
 
-// Returns a value as JSON. Lists are passed on empty, as no supported key is a list; NULL: a number that is not
-// finite, or no memory.
+// Returns true if a list has one number for all layers. Some converters write every per-layer key as a list.
+static bool is_uniform(const struct sl_gguf_value *value) {
+    if (!value->is_array || value->kind == SL_GGUF_STRING || value->n == 0) {
+        return false;
+    }
+    uint64_t i = 1;
+    while (i < value->n && sl_gguf_element(value, i) == sl_gguf_element(value, 0)) {
+        i++;
+    }
+    return i == value->n;
+}
+
+// Returns a value as JSON, that of a uniform list as one number. NULL: a number that is not finite, or no memory.
 static json_t *json_of(const struct sl_gguf_value *value) {
     int64_t integer;
     const unsigned char *at = value->data;
-    if (value->is_array) {
+    if (value->is_array && !is_uniform(value)) {
         return json_array();
     }
     if (value->kind == SL_GGUF_STRING) {
@@ -83,6 +94,11 @@ static void copy_to(struct making *m, json_t *object, const char *name, const ch
 
 static int64_t integer_of(const struct making *m, const char *key, int64_t fallback) {
     char full[MAX_KEY];
+    const struct sl_gguf_value *value = value_of(m, key);
+    int64_t integer;
+    if (value != NULL && is_uniform(value)) {
+        return sl_gguf_as_integer(value, 0, &integer) ? integer : fallback;
+    }
     snprintf(full, sizeof full, "%s.%s", m->architecture, key);
     return sl_gguf_integer(m->gguf, full, fallback);
 }
@@ -143,6 +159,14 @@ static enum sl_status refuse_unless(const struct making *m, const char *key, dou
 static enum sl_status check_known(const struct making *m, struct sl_error *err) {
     static const char *const integers[] = {"attention.key_length", "attention.value_length", "rope.dimension_count"};
     enum sl_status status = SL_OK;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && status == SL_OK; i++) {
+        const struct sl_gguf_value *field = value_of(m, fields[i].key);
+        if (field != NULL && field->is_array && !is_uniform(field)) {
+            status =
+                sl_fail(err, SL_ERR_UNSUPPORTED, "%s.%s is a list of different values: one for all layers is supported",
+                        m->architecture, fields[i].key);
+        }
+    }
     for (size_t i = 0; i < sizeof refused / sizeof refused[0] && status == SL_OK; i++) {
         status = refuse_unless(m, refused[i].key, refused[i].neutral[0], refused[i].neutral[1], refused[i].asked, err);
     }

@@ -105,6 +105,10 @@ static enum sl_status make_vocab(struct making *m) {
                            (unsigned long long)i);
         }
     }
+    const struct sl_gguf_value *merges = sl_gguf_value(m->gguf, "tokenizer.ggml.merges");
+    if (!m->is_llama && (merges == NULL || !merges->is_array || merges->kind != SL_GGUF_STRING)) {
+        return sl_fail(m->err, SL_ERR_INVALID, "tokenizer.ggml.merges is missing or no list of texts");
+    }
     return SL_OK;
 }
 
@@ -240,10 +244,7 @@ static json_t *merges_of_scores(struct making *m) {
 
 static json_t *merges_of_file(struct making *m) {
     const struct sl_gguf_value *list = sl_gguf_value(m->gguf, "tokenizer.ggml.merges");
-    json_t *merges = json_array();
-    if (list == NULL || !list->is_array || list->kind != SL_GGUF_STRING) {
-        return merges; // may be empty: then tokens of single bytes remain
-    }
+    json_t *merges = json_array(); // may be empty: then tokens of single bytes remain
     const unsigned char *at = list->data;
     for (uint64_t i = 0; i < list->n; i++) {
         m->ok = json_array_append_new(merges, sl_gguf_json_text(sl_gguf_next_text(&at))) == 0 && m->ok;

@@ -250,6 +250,23 @@ static struct sl_chat_dict *variables_of(struct sl_chat_work *work, const struct
     return work->status == SL_OK ? variables : NULL;
 }
 
+bool sl_chat_template_knows_role(const struct sl_chat_template *chat_template, const char *role) {
+    static const char *const usual[] = {"system", "user", "assistant"};
+    const size_t n = strlen(role);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        if (strcmp(role, usual[i]) == 0) {
+            return true;
+        }
+    }
+    for (const char *at = chat_template->source; n > 0 && (at = strstr(at, role)) != NULL; at++) {
+        const char before = at > chat_template->source ? at[-1] : '\0';
+        if ((before == '\'' || before == '"') && at[n] == before) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum sl_status check_messages(const struct sl_chat *chat, struct sl_error *err) {
     if (chat->n_messages > SL_MAX_CHAT_MESSAGES) {
         return sl_fail(err, SL_ERR_INVALID, "%zu messages, at most %d", chat->n_messages, SL_MAX_CHAT_MESSAGES);

@@ -100,7 +100,15 @@ static void test_request_can_do_without_the_models_sampling(void **state) {
     assert_int_equal(request.sampling.top_p_present_case, SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P);
     assert_int_equal(request.sampling.repetition_penalty_present_case,
                      SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY);
-    assert_true(request.sampling.temperature == 0 && request.sampling.top_p == 1);
+    assert_int_equal(request.sampling.min_p_present_case, SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P);
+    assert_true(request.sampling.temperature == 0 && request.sampling.top_p == 1 && request.sampling.min_p == 0);
+    sl_request_cleanup(&request);
+    config.generation_config = "auto";
+    config.frequency_penalty = 0.5;
+    config.presence_penalty = -1;
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_int_equal(request.sampling.min_p_present_case, 0); // the model's
+    assert_true(request.sampling.frequency_penalty == 0.5f && request.sampling.presence_penalty == -1);
     sl_request_cleanup(&request);
     config.generation_config = "maybe";
     assert_int_equal(sl_request_init(&request, &config, &err), SL_ERR_INVALID);

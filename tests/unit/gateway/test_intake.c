@@ -283,8 +283,8 @@ static void assert_ids(const char *body, size_t n, int32_t last) {
     struct sl_intake intake = intake_of(body, false);
     assert_int_equal(sl_intake_read(&intake, goes_on, NULL, &request, &refusal), SL_OK);
     assert_int_equal(request->message.prompt_case, SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS);
-    assert_int_equal(request->tokens.n_ids, n);
-    assert_true(n == 0 || request->tokens.ids[n - 1] == last);
+    assert_int_equal(request->one.tokens.n_ids, n);
+    assert_true(n == 0 || request->one.tokens.ids[n - 1] == last);
     sl_openai_request_destroy(&request);
     sl_intake_cleanup(&intake);
 }
@@ -311,7 +311,7 @@ static void test_ids_are_read_from_the_text(void **state) {
                                         "{\"prompt\":[-1]}",
                                         "{\"prompt\":[1,2.5]}",
                                         "{\"prompt\":[1],\"prompt\":[2]}",
-                                        "{\"prompt\":[[1],[2]]}",
+                                        "{\"prompt\":[[1],[\"2\"]]}",
                                         "{\"prompt\":[[1],2]}",
                                         "{\"prompt\":[1",
                                         "{\"prompt\":[1]",

@@ -18,6 +18,7 @@ static struct sl_openai_request *request;
 
 static void ask(bool is_chat, const char *body) {
     struct sl_refusal refusal = {0};
+    sl_openai_request_destroy(&request);
     enum sl_status status = sl_openai_request_parse(is_chat, body, strlen(body), NULL, &request, &refusal);
     if (status != SL_OK) {
         fail_msg("%s: %s", body, refusal.text);
@@ -78,6 +79,100 @@ static void test_a_completion_is_a_request(void **state) {
     assert_false(request->message.no_reuse);
 }
 
+static void test_what_asks_for_nothing_is_ignored_and_named(void **state) {
+    (void)state;
+    ask(true,
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [], \"annotations\": [{}], "
+        "\"reasoning_content\": \"\", \"name\": \"a\"}, {\"role\": \"user\", \"name\": \"b\", \"content\": [{\"type\": "
+        "\"text\", \"text\": \"x\", \"cache_control\": {\"a\": 1}}]}], \"service_tier\": \"auto\", \"n\": 1, "
+        "\"tools\": [],"
+        " \"reasoning_effort\": \"low\", \"new\\r\\nfield\": {}, \"stream\": true, "
+        "\"stream_options\": {\"include_obfuscation\": true, \"include_usage\": null}}");
+    assert_string_equal(request->message.chat->messages[0]->content, "");
+    static const char *const named[] = {"messages.tool_calls",
+                                        "messages.annotations",
+                                        "messages.reasoning_content",
+                                        "messages.name",
+                                        "messages.content.cache_control",
+                                        "service_tier",
+                                        "n",
+                                        "reasoning_effort",
+                                        "tools",
+                                        "new??field",
+                                        "stream_options.include_obfuscation"};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        assert_non_null(strstr(request->ignored, named[i]));
+        n += strlen(named[i]) + 2;
+    }
+    assert_int_equal(strlen(request->ignored), n - 2); // each once, and nothing else
+    char body[4096] = "{\"prompt\": \"x\"";
+    for (int i = 0; i < 60; i++) {
+        snprintf(body + strlen(body), sizeof body - strlen(body), ", \"unknown_%d\": []", i);
+    }
+    strcat(body, "}");
+    ask(false, body);
+    assert_string_equal(request->ignored + strlen(request->ignored) - 5, ", ...");
+    ask(false, "{\"prompt\": \"x\", \"temperature\": null}");
+    assert_string_equal(request->ignored, "");
+}
+
+static void test_what_asks_for_something_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *field, *text;
+    } rows[] = {
+        {"\"n\": 2", "n is not supported"},
+        {"\"tools\": [{}]", "tools is not supported"},
+        {"\"tool_choice\": \"required\"", "tool_choice is not supported"},
+        {"\"response_format\": {\"type\": \"json_schema\"}", "response_format is not supported"},
+        {"\"store\": true", "store is not supported"},
+        {"\"min_tokens\": 3", "min_tokens is not supported"},
+        {"\"nonsense\": false", "unknown field \"nonsense\""},
+        {"\"modalities\": [\"text\", \"audio\"]", "modalities is not supported"},
+        {"\"stream_options\": {\"continuous_usage_stats\": true}",
+         "stream_options.continuous_usage_stats is not supported"},
+        {"\"seed\": 9223372036854775808",
+         "seed: is 9.2233720368547758e+18, must be an integer, -9223372036854775808 to 9223372036854775807"},
+        {"\"seed\": 1.5", "seed: expected an integer"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[256];
+        struct sl_refusal refusal = {0};
+        struct sl_openai_request *none = NULL;
+        snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], %s}", rows[i].field);
+        assert_int_equal(sl_openai_request_parse(true, body, strlen(body), NULL, &none, &refusal), SL_ERR_INVALID);
+        assert_string_equal(refusal.text, rows[i].text);
+    }
+    // A long integer in a field that is not used harms no other.
+    ask(false, "{\"prompt\": [5, 6], \"max_tokens\": 7, \"seed\": -3, \"metadata\": {\"id\": 123456789012345678901}}");
+    assert_int_equal(request->message.max_new_tokens, 7);
+    assert_true(request->message.sampling->seed == (uint64_t)-3);
+    assert_int_equal(request->message.tokens->ids[1], 6);
+}
+
+static void test_several_prompts(void **state) {
+    (void)state;
+    ask(false, "{\"prompt\": [\"one\", \"two\", \"\"]}");
+    assert_int_equal(request->n_prompts, 3);
+    assert_string_equal(request->message.text, "one");
+    sl_openai_request_select(request, 1);
+    assert_string_equal(request->message.text, "two");
+    ask(false, "{\"prompt\": [[5, 6], [7]]}");
+    assert_int_equal(request->message.tokens->n_ids, 2);
+    sl_openai_request_select(request, 1);
+    assert_int_equal(request->message.tokens->n_ids, 1);
+    assert_int_equal(request->message.tokens->ids[0], 7);
+    static const char *const bad[] = {"{\"prompt\": [\"a\", [5]]}", "{\"prompt\": [[5], \"a\"]}",
+                                      "{\"prompt\": [[5], [-1]]}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct sl_refusal refusal = {0};
+        struct sl_openai_request *none = NULL;
+        assert_int_equal(sl_openai_request_parse(false, bad[i], strlen(bad[i]), NULL, &none, &refusal), SL_ERR_INVALID);
+        assert_string_equal(refusal.param, "prompt");
+    }
+}
+
 static void test_prompts_of_other_shapes(void **state) {
     (void)state;
     static const char *const texts[] = {"{\"prompt\": \"one\"}", "{\"prompt\": [\"one\"]}"};
@@ -85,11 +180,9 @@ static void test_prompts_of_other_shapes(void **state) {
     for (int i = 0; i < 2; i++) {
         ask(false, texts[i]);
         assert_string_equal(request->message.text, "one");
-        sl_openai_request_destroy(&request);
         ask(false, ids[i]);
         assert_int_equal(request->message.tokens->n_ids, 2);
         assert_int_equal(request->message.tokens->ids[1], 6);
-        sl_openai_request_destroy(&request);
     }
 }
 
@@ -235,6 +328,55 @@ static void test_one_object(void **state) {
     free(none);
 }
 
+static void test_choices_of_several_prompts(void **state) {
+    (void)state;
+    struct sl_openai_answer answer = {.model = "m", .job_id = "job-2", .first_job_id = "job-1", .created = 7};
+    ask(false, "{\"prompt\": [\"x\", \"y\"]}");
+    answer.request = request;
+    Sluice__V1__Finished first = finished_by(SLUICE__V1__FINISHED__REASON__LENGTH, "A"), second = first;
+    second.text = "B";
+    assert_said(sl_openai_whole(&answer, &first), "");
+    char *whole = sl_openai_whole(&answer, &second);
+    assert_non_null(whole);
+    assert_non_null(strstr(whole, "\"id\":\"cmpl-job-1\""));
+    assert_non_null(strstr(whole, "{\"index\":0,\"text\":\"A\""));
+    assert_non_null(strstr(whole, "{\"index\":1,\"text\":\"B\""));
+    assert_non_null(strstr(whole, "\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":4,\"total_tokens\":14,"
+                                  "\"prompt_tokens_details\":{\"cached_tokens\":8}}}"));
+    free(whole);
+    sl_openai_answer_cleanup(&answer);
+
+    ask(false, "{\"prompt\": [\"x\", \"y\"], \"stream\": true, \"stream_options\": {\"include_usage\": true}}");
+    answer = (struct sl_openai_answer){.request = request, .model = "m", .job_id = "job-1", .created = 7};
+    assert_said(sl_openai_end(&answer, &first),
+                "data: " TEXT "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\"}],"
+                "\"usage\":null}\n\n");
+    Sluice__V1__Token token = token_of("B", "", NULL, 0);
+    assert_said(sl_openai_token(&answer, &token),
+                "data: " TEXT "{\"index\":1,\"text\":\"B\",\"logprobs\":null,\"finish_reason\":null}],"
+                "\"usage\":null}\n\n");
+    char *end = sl_openai_end(&answer, &second);
+    assert_non_null(strstr(end, "\"choices\":[],\"usage\":{\"prompt_tokens\":10,"));
+    assert_string_equal(end + strlen(end) - 16, "\n\ndata: [DONE]\n\n");
+    free(end);
+    sl_openai_answer_cleanup(&answer);
+}
+
+static void test_codes_that_clients_look_for(void **state) {
+    (void)state;
+    struct sl_refusal refusal;
+    struct sl_error err;
+    sl_fail(&err, SL_ERR_INVALID, "chat: 9000 prompt tokens leave no room");
+    sl_error_blame(&err, SL_REASON_PROMPT_TOO_LONG, "");
+    sl_refuse_error(&refusal, &err);
+    assert_string_equal(refusal.code, "context_length_exceeded");
+    assert_string_equal(refusal.param, "messages");
+    sl_refuse(&refusal, 401, "no such key");
+    assert_string_equal(refusal.code, "invalid_api_key");
+    sl_refuse_unknown(&refusal, "model", "no such model");
+    assert_string_equal(refusal.code, "model_not_found");
+}
+
 static void test_what_failures_are_called(void **state) {
     (void)state;
     static const struct {
@@ -259,7 +401,9 @@ static void test_what_failures_are_called(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sl_refusal refusal;
-        sl_refuse_status(&refusal, rows[i].status, rows[i].text);
+        struct sl_error err = {.status = rows[i].status};
+        snprintf(err.text, sizeof err.text, "%s", rows[i].text);
+        sl_refuse_error(&refusal, &err);
         assert_int_equal(refusal.http_status, rows[i].http_status);
         assert_string_equal(refusal.param, rows[i].param);
         char *json = sl_refusal_json(&refusal);
@@ -277,6 +421,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_zero_characters_are_refused_by_field),
         cmocka_unit_test_teardown(test_a_completion_is_a_request, forget),
+        cmocka_unit_test_teardown(test_what_asks_for_nothing_is_ignored_and_named, forget),
+        cmocka_unit_test_teardown(test_what_asks_for_something_is_refused, forget),
+        cmocka_unit_test_teardown(test_several_prompts, forget),
+        cmocka_unit_test_teardown(test_choices_of_several_prompts, forget),
+        cmocka_unit_test(test_codes_that_clients_look_for),
         cmocka_unit_test_teardown(test_prompts_of_other_shapes, forget),
         cmocka_unit_test_teardown(test_a_chat_is_a_request, forget),
         cmocka_unit_test_teardown(test_the_transcript_of_a_chat, forget),

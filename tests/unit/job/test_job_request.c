@@ -17,12 +17,17 @@ static void test_sampling_survives_its_message(void **state) {
                                     .top_k = 7,
                                     .top_p = 0.25f,
                                     .repetition_penalty = 1.5f,
+                                    .min_p = 0.125f,
+                                    .frequency_penalty = -0.5f,
+                                    .presence_penalty = 1.75f,
                                     .seed = UINT64_C(1) << 63,
                                     .n_logprobs = 3};
     const Sluice__V1__Sampling message = sl_job_sampling_message(&all);
     const struct sl_sampling read = sl_job_sampling(&message, NULL);
     assert_true(read.temperature == all.temperature && read.top_p == all.top_p);
     assert_true(read.repetition_penalty == all.repetition_penalty && read.seed == all.seed);
+    assert_true(read.min_p == all.min_p && read.frequency_penalty == all.frequency_penalty);
+    assert_true(read.presence_penalty == all.presence_penalty);
     assert_int_equal(read.top_k, all.top_k);
     assert_int_equal(read.n_logprobs, all.n_logprobs);
 }
@@ -60,20 +65,24 @@ static void test_absent_sampling_is_greedy(void **state) {
 // A field at a time: what the request says, else what the model says, else what we do.
 static void test_absent_sampling_is_the_models(void **state) {
     (void)state;
-    const struct sl_model_config model = {
-        .sampling = {
-            .has_temperature = true, .temperature = 0.75f, .top_k = 20, .top_p = 0.5f, .repetition_penalty = 1.25f}};
+    const struct sl_model_config model = {.sampling = {.has_temperature = true,
+                                                       .temperature = 0.75f,
+                                                       .top_k = 20,
+                                                       .top_p = 0.5f,
+                                                       .repetition_penalty = 1.25f,
+                                                       .min_p = 0.25f}};
     struct sl_sampling read = sl_job_sampling(NULL, &model);
     assert_true(read.temperature == 0.75f && read.top_k == 20 && read.top_p == 0.5f);
-    assert_true(read.repetition_penalty == 1.25f);
+    assert_true(read.repetition_penalty == 1.25f && read.min_p == 0.25f);
     const Sluice__V1__Sampling told = sl_job_model_sampling(&model);
     read = sl_job_sampling(&told, NULL);
     assert_true(read.temperature == 0.75f && read.top_k == 20 && read.top_p == 0.5f);
-    assert_true(read.repetition_penalty == 1.25f);
+    assert_true(read.repetition_penalty == 1.25f && read.min_p == 0.25f);
     const struct sl_sampling zeros = {.top_p = 1, .repetition_penalty = 1};
     const Sluice__V1__Sampling said = sl_job_sampling_message(&zeros); // an explicit zero is not absent
     read = sl_job_sampling(&said, &model);
     assert_true(read.temperature == 0 && read.top_k == 0 && read.top_p == 1 && read.repetition_penalty == 1);
+    assert_true(read.min_p == 0);
 
     Sluice__V1__Sampling usual = SLUICE__V1__SAMPLING__INIT;
     const struct sl_model_config silent = {.n_vocab = 10}, greedy = {.sampling = {.has_temperature = true}};

@@ -57,6 +57,9 @@ static struct sl_sampling sampling_of(uint64_t *seed) {
         .top_k = (int)ONE_OF(seed, 0, 0, 0, 1, 2, 40, 900, 1024, 1025, 5000),
         .top_p = (float)ONE_OF(seed, 1e-6, 0.1, 0.25, 0.5, 0.9, 0.95, 0.99, 0.99999, 1),
         .repetition_penalty = (float)ONE_OF(seed, 1, 1, 1.0001, 1.1, 1.3, 2, 10, 0.5),
+        .frequency_penalty = ONE_OF(seed, 0, 0, 0.3f, 1.5f, -0.5f),
+        .presence_penalty = ONE_OF(seed, 0, 0, 0.7f),
+        .min_p = ONE_OF(seed, 0, 0, 0.02f, 0.5f, 1),
         .seed = next_random(seed),
         .n_logprobs = (int)ONE_OF(seed, 0, 1, 5, 20),
     };
@@ -208,6 +211,13 @@ static void test_candidates_are_not_asked_where_they_cannot(void **state) {
     assert_int_equal(asked.most, 105);
     assert_true(sl_sampler_asks(&other, INT64_MAX / 2, &asked));
     assert_int_equal(asked.most, SL_MAX_CANDIDATES);
+    other.repetition_penalty = 1;
+    other.presence_penalty = 0.5f;
+    assert_true(sl_sampler_asks(&other, 100, &asked));
+    assert_int_equal(asked.most, 105);
+    other.frequency_penalty = -0.1f;
+    assert_false(sl_sampler_asks(&other, 100, &asked));
+    other.frequency_penalty = 0;
     other.repetition_penalty = 0.99f;
     assert_false(sl_sampler_asks(&other, 100, &asked));
     other = plain;

@@ -113,13 +113,13 @@ static void test_config_takes_the_models_sampling(void **state) {
     (void)state;
     struct sl_model_sampling s = sampling_of(
         "{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, \"top_p\": 0.95, \"repetition_penalty\": 1.05, "
-        "\"max_new_tokens\": 2048, \"min_p\": 0.0, \"num_beams\": 1, \"bad_words_ids\": []}");
+        "\"max_new_tokens\": 2048, \"min_p\": 0.25, \"num_beams\": 1, \"bad_words_ids\": []}");
     assert_true(s.has_temperature && s.temperature == 0.6f && s.top_k == 20 && s.top_p == 0.95f);
-    assert_true(s.repetition_penalty == 1.05f);
+    assert_true(s.repetition_penalty == 1.05f && s.min_p == 0.25f);
     assert_string_equal(s.left_out, ""); // what is named, and asks for nothing
     char text[128], cut[16];
     assert_string_equal(sl_model_sampling_text(&s, text, sizeof text),
-                        "temperature 0.6, top_k 20, top_p 0.95, repetition_penalty 1.05");
+                        "temperature 0.6, top_k 20, top_p 0.95, repetition_penalty 1.05, min_p 0.25");
     assert_string_equal(sl_model_sampling_text(&s, cut, sizeof cut), "temperature 0.6");
 
     s = sampling_of("{\"temperature\": 0.7, \"top_k\": -1}"); // it need not say that it draws
@@ -135,9 +135,9 @@ static void test_config_takes_the_models_sampling(void **state) {
 
 static void test_config_names_sampling_that_is_not_done(void **state) {
     (void)state;
-    struct sl_model_sampling s = sampling_of(
-        "{\"min_p\": 0.05, \"typical_p\": 1.0, \"suppress_tokens\": [3], \"num_beams\": 4, \"sequence\": \"top_k\"}");
-    assert_string_equal(s.left_out, "min_p, suppress_tokens, num_beams, sequence");
+    struct sl_model_sampling s = sampling_of("{\"presence_penalty\": 0.5, \"typical_p\": 1.0, \"suppress_tokens\": "
+                                             "[3], \"num_beams\": 4, \"sequence\": \"top_k\"}");
+    assert_string_equal(s.left_out, "presence_penalty, suppress_tokens, num_beams, sequence");
 }
 
 static void test_config_refuses_sampling_out_of_bounds(void **state) {
@@ -154,6 +154,7 @@ static void test_config_refuses_sampling_out_of_bounds(void **state) {
         {"{\"top_p\": true}", "top_p"},
         {"{\"repetition_penalty\": 0}", "repetition"},
         {"{\"repetition_penalty\": 1e3}", "repetition"},
+        {"{\"min_p\": 1.5}", "min_p"},
         {"{\"do_sample\": 1}", "do_sample"},
     };
     (void)state;

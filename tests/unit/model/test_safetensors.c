@@ -121,6 +121,18 @@ static void test_safetensors_refuses_impossible_header_lengths(void **state) {
     }
 }
 
+static void test_safetensors_names_a_git_lfs_pointer(void **state) {
+    (void)state;
+    struct temp_folder folder = temp_folder_create();
+    struct sl_safetensors *tensors = NULL;
+    struct sl_error err = {0};
+    temp_folder_write_text(&folder, FILE_NAME,
+                           "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n");
+    assert_int_equal(sl_safetensors_open(folder.path, &tensors, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "Git LFS pointer"));
+    temp_folder_destroy(&folder);
+}
+
 static void test_safetensors_survives_every_truncation(void **state) {
     const char *header = "{" A ", " B "}";
     struct temp_folder folder = temp_folder_create();
@@ -231,6 +243,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_finds_only_types_that_we_compute_with),
         cmocka_unit_test(test_safetensors_refuses_malformed_headers),
         cmocka_unit_test(test_safetensors_refuses_impossible_header_lengths),
+        cmocka_unit_test(test_safetensors_names_a_git_lfs_pointer),
         cmocka_unit_test(test_safetensors_survives_every_truncation),
         cmocka_unit_test(test_safetensors_shards),
         cmocka_unit_test(test_safetensors_without_tensors),

@@ -76,6 +76,14 @@ static void test_sampling_bounds(void **state) {
     CHECK(top_p, -0.5f, SL_ERR_INVALID);
     CHECK(top_p, 1.0001f, SL_ERR_INVALID);
     CHECK(top_p, NAN, SL_ERR_INVALID);
+    CHECK(min_p, 1, SL_OK);
+    CHECK(min_p, -0.1f, SL_ERR_INVALID);
+    CHECK(min_p, 1.1f, SL_ERR_INVALID);
+    CHECK(min_p, NAN, SL_ERR_INVALID);
+    CHECK(frequency_penalty, -2, SL_OK);
+    CHECK(frequency_penalty, 2.1f, SL_ERR_INVALID);
+    CHECK(presence_penalty, 2, SL_OK);
+    CHECK(presence_penalty, NAN, SL_ERR_INVALID);
     CHECK(repetition_penalty, 1.3f, SL_OK);
     CHECK(repetition_penalty, 0, SL_ERR_INVALID);
     CHECK(repetition_penalty, -1, SL_ERR_INVALID);
@@ -306,6 +314,62 @@ static void test_sampler_penalizes_each_id_once(void **state) {
     sl_sampler_destroy(&sampler);
 }
 
+// Frequency and presence count in the output alone, the last `step` tokens of the history.
+static void test_sampler_penalizes_what_the_output_has(void **state) {
+    (void)state;
+    const float logits[4] = {3, 2.5f, 2, 0};
+    const int32_t history[] = {0, 0, 0, 0, 1, 0}; // the prompt has id 0 three times;
+    static const struct {
+        float frequency, presence;
+        int64_t step;
+        int32_t id;
+    } rows[] = {
+        {0, 0, 3, 0},       {2, 0, 0, 0}, // nothing is written
+        {0, 0.6f, 1, 1},                  // id 0 falls to 2.4
+        {0, 0.6f, 2, 0},                  // and id 1 to 1.9
+        {0, 0.4f, 3, 0},                  // once, although id 0 is there twice
+        {0.4f, 0, 3, 0},                  // 2.2 and 2.1
+        {0.6f, 0, 3, 2},                  // 1.8 and 1.9
+        {0.2f, 0.8f, 3, 2},               // 1.8 and 1.5
+        {-1, 0, 3, 0},      {0, -2, 6, 0},
+    };
+    struct sl_sampler *sampler = sampler_of(4);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_sampling sampling = greedy;
+        struct sl_token token;
+        sampling.frequency_penalty = rows[i].frequency;
+        sampling.presence_penalty = rows[i].presence;
+        assert_int_equal(sl_sampler_next(sampler, &sampling, logits, history, 6, rows[i].step, &token), SL_OK);
+        if (token.id != rows[i].id) {
+            fail_msg("row %zu: token %d", i, token.id);
+        }
+    }
+    sl_sampler_destroy(&sampler);
+}
+
+static void test_sampler_min_p_drops_unlikely_tokens(void **state) {
+    (void)state;
+    const float logits[4] = {0, logf(0.5f), logf(0.24f), logf(0.1f)};
+    static const struct {
+        float min_p, temperature;
+        int n_kinds;
+    } rows[] = {{0, 1, 4}, {0.09f, 1, 4}, {0.2f, 1, 3}, {0.3f, 1, 2}, {0.6f, 1, 1}, {1, 1, 1}, {0.3f, 3, 4}};
+    struct sl_sampler *sampler = sampler_of(4);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_sampling sampling = plain;
+        bool seen[4] = {false};
+        sampling.min_p = rows[i].min_p;
+        sampling.temperature = rows[i].temperature;
+        for (int64_t step = 0; step < 400; step++) {
+            seen[next(sampler, &sampling, logits, step).id] = true;
+        }
+        for (int id = 0; id < 4; id++) {
+            assert_int_equal(seen[id], id < rows[i].n_kinds);
+        }
+    }
+    sl_sampler_destroy(&sampler);
+}
+
 static void test_sampler_logprob_ignores_penalty_and_temperature(void **state) {
     (void)state;
     struct sl_sampler *sampler = sampler_of(4);
@@ -412,6 +476,8 @@ int main(void) {
         cmocka_unit_test(test_sampler_draws_evenly),
         cmocka_unit_test(test_sampler_top_p_keeps_the_smallest_nucleus),
         cmocka_unit_test(test_sampler_penalizes_each_id_once),
+        cmocka_unit_test(test_sampler_penalizes_what_the_output_has),
+        cmocka_unit_test(test_sampler_min_p_drops_unlikely_tokens),
         cmocka_unit_test(test_sampler_logprob_ignores_penalty_and_temperature),
         cmocka_unit_test(test_sampler_takes_non_finite_logits_as_impossible),
         cmocka_unit_test(test_sampler_alternatives_are_sorted_and_complete),

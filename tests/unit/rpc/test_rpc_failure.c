@@ -205,6 +205,8 @@ static int64_t lose_peer(struct peer *peer, int with_signal) {
     assert_int_equal(status, SL_ERR_PEER_LOST);
     const int64_t took_ms = (running_ns() - start_ns) / SL_NS_PER_MS;
     print_message("signal %d noticed after %lld ms: %s\n", with_signal, (long long)took_ms, err.text);
+    assert_true(with_signal != SIGKILL || strstr(err.text, ": its process has ended, or was killed"));
+    assert_null(strstr(err.text, "--tls-ca")); // it has taken the connection
     sl_rpc_stream_close(&stream);
     sl_rpc_channel_destroy(&channel);
     kill(peer->pid, SIGKILL);

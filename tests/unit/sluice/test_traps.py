@@ -8,6 +8,7 @@ import fcntl
 import os
 import pty
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -230,6 +231,62 @@ class Options(unittest.TestCase):
             os.close(leader)
             options = text.decode().split("Options:")[1].split("In the environment")[0]
             self.assertLessEqual(max(map(len, options.splitlines())), width, options)
+
+
+class Doctor(unittest.TestCase):
+    """`sluice doctor`: a check that fails on purpose, and what `up` does about it. tests/unit/cli/test_doctor.c has the rest."""
+    ASKED = ["doctor", "-c", NOWHERE, "--port", "0", "--http-port", "0", "--arena", "1M", "--workers", "1"]
+
+    def found(self, *words, **kinds):
+        done = run(*self.ASKED, "--json", *words, **kinds)
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_every_line_says_what_it_means(self):
+        code, lines = self.found()
+        self.assertEqual((code, [line for line in lines if line["health"] == "failed"]), (0, []), lines)
+        self.assertLessEqual({"versions", "processor", "open files", "locked memory", "memory", "huge pages", "segments", "shared memory", "disk", "clock",
+                              "coordinator"}, {line["check"] for line in lines})
+        self.assertTrue(all(line["text"] and (line["remedy"] or line["health"] == "ok") for line in lines), lines)
+        text = run(*self.ASKED).stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in text], [line["health"] for line in lines])
+
+    def test_few_descriptors_stop_it_and_a_cluster(self):
+        def few():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        code, lines = self.found(preexec_fn=few)
+        self.assertEqual((code, [line["check"] for line in lines if line["health"] == "failed"]), (1, ["open files"]), lines)
+        with tempfile.TemporaryDirectory() as folder:
+            done = run("up", "--model", MODEL, "--port", "0", "--http-port", "0", env={"XDG_RUNTIME_DIR": folder}, preexec_fn=few)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("open files: hard limit 64", done.stderr)
+        self.assertIn("Remedy: ulimit", done.stderr)
+
+    def test_ports_and_peers(self):
+        with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
+            code, lines = self.found("--http-port", str(server.server_port), "--etcd", f"http://127.0.0.1:{server.server_port},{NOWHERE}")
+        failed = [line for line in lines if line["health"] == "failed"]
+        self.assertEqual((code, [line["check"] for line in failed]), (1, ["port", "etcd"]), lines)
+        self.assertIn("Address already in use", failed[0]["text"])
+        self.assertIn(NOWHERE, failed[1]["text"])
+        self.assertEqual([line["health"] for line in lines if line["check"] == "etcd"], ["ok", "failed"])
+
+    def test_a_certificate_that_ends_soon(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", "-subj", "/CN=x", "-keyout", f"{folder}/x.key",
+                            "-out", f"{folder}/x.pem"], check=True, capture_output=True)
+            code, lines = self.found("--pem", folder)
+            ending = [line for line in lines if line["check"] == "certificate"]
+            self.assertEqual((code, [line["health"] for line in ending]), (0, ["warning"]), lines)
+            self.assertRegex(ending[0]["text"], r"x\.pem ends in [23] days")
+            code, lines = self.found("--pem", f"{folder}/none")
+            self.assertEqual((code, lines[-1]["check"], lines[-1]["health"]), (1, "certificate", "failed"), lines)
+
+
+class Recipes(unittest.TestCase):
+    def test_a_budget_is_shown(self):
+        """Also that of the preset itself, which the canonical text leaves out."""
+        self.assertIn("budget=0.2", run("recipes", "h2o,budget=0.2").stdout)
+        self.assertIn("budget=0.3", run("recipes", "h2o,budget=0.3").stdout)
 
 
 class NarrowTerminal(unittest.TestCase):

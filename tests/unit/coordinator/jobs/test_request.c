@@ -243,9 +243,13 @@ static void test_request_bad_lengths(void **state) {
     request.max_new_tokens = -3;
     refused(&request, "max_new_tokens:");
     request.max_new_tokens = (int32_t)model.max_positions;
-    refused(&request, "max_new_tokens:");
+    refused(&request, "text:");
     request.max_new_tokens = INT32_MAX;
-    refused(&request, "max_new_tokens:");
+    refused(&request, "text:");
+    struct sl_job_spec spec;
+    struct sl_error err = {0};
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_ERR_INVALID);
+    assert_int_equal(err.reason, SL_REASON_PROMPT_TOO_LONG);
 }
 
 static char *asked_document = ""; // of budget()

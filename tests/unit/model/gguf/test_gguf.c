@@ -17,17 +17,16 @@
 #include "tests/unit/scarce.h"
 #include "tests/unit/temp_folder.h"
 
-#define LLAMA                                                                                                          \
-    "s general.architecture llama\nu llama.block_count 1\nu llama.embedding_length 32\nu llama.feed_forward_length "   \
-    "64\n"                                                                                                             \
-    "u llama.attention.head_count 2\nu llama.attention.head_count_kv 1\nu llama.context_length 128\n"                  \
-    "f llama.attention.layer_norm_rms_epsilon 1e-5\n"
+#define LLAMA_OF(type, kv)                                                                                             \
+    "s general.architecture llama\nu llama.block_count 1\nu llama.embedding_length 32\nu llama.context_length 128\n"   \
+    "u llama.feed_forward_length 64\nf llama.attention.layer_norm_rms_epsilon 1e-5\nu llama.attention.head_count "     \
+    "2\n" type " llama.attention.head_count_kv " kv "\n"
+#define LLAMA             LLAMA_OF("u", "1")
 #define EMBEDDING         "t token_embd.weight 8 32 8\n"
 #define FREQS(tensor)     "t rope_freqs.weight " tensor "\n" EMBEDDING
 #define SETS(short, long) "t rope_factors_short.weight " short "\nt rope_factors_long.weight " long "\n" EMBEDDING
 
 static struct gguf_file file;
-
 static void write_file(const struct temp_folder *folder, const char *name, const char *text) {
     gguf_file_make(&file, text, strlen(text));
     temp_folder_write(folder, name, file.bytes, file.n);
@@ -187,6 +186,8 @@ static void test_metadata_become_a_configuration(void **state) {
         const char *named;
     } cases[] = {
         {LLAMA EMBEDDING, SL_OK, ""},
+        {LLAMA_OF("i", "1,1,1") EMBEDDING, SL_OK, ""},
+        {LLAMA_OF("i", "1,2") EMBEDDING, SL_ERR_UNSUPPORTED, "llama.attention.head_count_kv is a list of different"},
         {"s general.architecture bert\n", SL_ERR_UNSUPPORTED, "bert; only llama, qwen2, qwen3, phi3, falcon"},
         {"u a 1\n", SL_ERR_UNSUPPORTED, "general.architecture"},
         {LLAMA "u llama.expert_count 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "mixtures"},
@@ -460,6 +461,7 @@ static void test_tokenizers_are_refused_by_name(void **state) {
         {GPT2 "s tokenizer.ggml.pre gpt-2\nS tokenizer.ggml.tokens a|\xff\n", SL_ERR_INVALID, "UTF-8"},
         {GPT2 "s tokenizer.ggml.pre gpt-2\nS tokenizer.ggml.tokens a|b\ni tokenizer.ggml.token_type 1\n",
          SL_ERR_INVALID, "token_type"},
+        {GPT2 "s tokenizer.ggml.pre gpt-2\n" TOKENS, SL_ERR_INVALID, "tokenizer.ggml.merges is missing"},
         {GPT2 "s tokenizer.ggml.pre gpt-2\n" TOKENS "S tokenizer.ggml.merges a c\n", SL_ERR_INVALID,
          "vocabulary lacks"},
         {"s tokenizer.ggml.model llama\n" TOKENS, SL_ERR_INVALID, "scores"},

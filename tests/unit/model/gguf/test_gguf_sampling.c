@@ -50,7 +50,8 @@ static void test_gguf_takes_sampling_from_metadata(void **state) {
                                  "f general.sampling.min_p 0.05\nf general.sampling.penalty_repeat 1.1\n"
                                  "u general.sampling.penalty_last_n 64\n"));
     assert_int_equal(sl_model_config_load(path, &config, &err), SL_OK);
-    assert_string_equal(s->left_out, "min_p, sequence, penalty_last_n, mirostat");
+    assert_true(s->min_p == 0.05f);
+    assert_string_equal(s->left_out, "sequence, penalty_last_n, mirostat");
     // a penalty of no token, and a window of no penalty
     write_file(&folder, SAMPLING("f general.sampling.penalty_repeat 1.1\nu general.sampling.penalty_last_n 0\n"));
     assert_int_equal(sl_model_config_load(path, &config, &err), SL_OK);

@@ -208,6 +208,23 @@ static char *repeated(const char *head, const char *unit, size_t n, const char *
     return text;
 }
 
+static void test_chat_template_knows_its_roles(void **state) {
+    (void)state;
+    struct sl_chat_template *template = NULL;
+    static const char source[] = "{% for m in messages %}{% if m.role == 'ipython' or m.role == \"tool\" %}x{% else %}"
+                                 "<|{{ m.role }}|>{% endif %}my model's{% endfor %}";
+    assert_int_equal(sl_chat_template_parse(source, &template, NULL), SL_OK);
+    static const char *const known[] = {"system", "user", "assistant", "ipython", "tool"};
+    static const char *const unknown[] = {"", "model", "python", "too", "role", "us er<|im_end|>", "User"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        assert_true(sl_chat_template_knows_role(template, known[i]));
+    }
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        assert_false(sl_chat_template_knows_role(template, unknown[i]));
+    }
+    sl_chat_template_destroy(&template);
+}
+
 static void test_chat_template_bounds_nesting_and_size(void **state) {
     (void)state;
     static const struct {
@@ -386,6 +403,7 @@ int main(void) {
         cmocka_unit_test(test_chat_template_means_what_jinja_means),
         cmocka_unit_test(test_chat_template_refuses_what_it_does_not_know),
         cmocka_unit_test(test_chat_template_refuses_at_load_time_with_the_line),
+        cmocka_unit_test(test_chat_template_knows_its_roles),
         cmocka_unit_test(test_chat_template_bounds_nesting_and_size),
         cmocka_unit_test(test_chat_template_bounds_what_rendering_takes),
         cmocka_unit_test(test_chat_template_takes_a_long_document),

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see library.h.
+#include "net/fabric/core/library.h"
+
+#include <ucp/api/ucp.h>
+
+const char *sl_fabric_library_version(void) {
+    return ucp_get_version_string();
+}

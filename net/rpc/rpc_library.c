@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see rpc_library.h.
+#include "net/rpc/rpc_library.h"
+
+#include <grpc/grpc.h>
+
+const char *sl_rpc_library_version(void) {
+    return grpc_version_string();
+}
