@@ -445,6 +445,7 @@ static enum MHD_Result pass_on(struct sl_exchange *exchange, struct MHD_Connecti
 const struct sl_route sl_gateway_routes[] = {
     {"/v1/chat/completions", "POST", SL_ROUTE_KEYED, post_chat, NULL},
     {"/v1/completions", "POST", SL_ROUTE_KEYED, post_completion, NULL},
+    {"/v1/responses", "POST", SL_ROUTE_KEYED, refuse_responses, NULL},
     {"/v1/documents", "GET, POST", SL_ROUTE_KEYED, call_documents, NULL},
     {"/v1/documents/import", "GET, HEAD, POST, DELETE", SL_ROUTE_KEYED, call_document_import, begin_import},
     {"/v1/documents/", "GET, HEAD, DELETE", SL_ROUTE_KEYED, call_document, NULL},
