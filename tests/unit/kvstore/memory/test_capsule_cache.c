@@ -62,8 +62,11 @@ static enum sl_status put_as(struct fixture *fixture, const int32_t *tokens, int
     for (int64_t i = 0; i < n_hashes; i++) {
         hashes[i] = hashes[(i + 1) * fixture->stride_blocks - 1];
     }
-    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, fixture->stride_blocks * SL_PREFIX_BLOCK,
-                                   is_checkpoint};
+    struct sl_capsule_keys keys = {.id = id,
+                                   .hashes = hashes,
+                                   .n_hashes = (size_t)n_hashes,
+                                   .stride = fixture->stride_blocks * SL_PREFIX_BLOCK,
+                                   .is_checkpoint = is_checkpoint};
     enum sl_status status = sl_capsule_cache_put(fixture->capsule_cache, &keys, &capsule, NULL);
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, fixture->arena);
