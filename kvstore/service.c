@@ -203,6 +203,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     reply.n_tokens = covered;
     reply.capsule_tokens = stored->n_tokens;
     reply.capsule_bytes = (int64_t)stored->capsule.body_bytes;
+    reply.checkpoint = stored->keys.is_checkpoint;
     reply.lease_id = id;
     reply.lease_ms = kvstore->node.config.lease_ms;
     if (request->want_prefixes) {

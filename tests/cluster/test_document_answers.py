@@ -146,8 +146,13 @@ def test_decode_continues_no_checkpoint():
             assert not next(stream).HasField("document"), "the text was read too soon"
             checkpoints = [int(n) for n in re.findall(r"tokens=(\d+) checkpoint=stored", cluster.processes["prefill-0"].errors())]
         stream.cancel()
+        fetches = lambda: [w.load.progress for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0]
+        time.sleep(1)  # for the store's next report
+        fetched = fetches()
         finished, events = cluster.answer(asked)
         assert tokens(events) == tokens(whole_events) and finished.statistics.n_reused_tokens > made.n_tokens, finished
+        time.sleep(1)
+        assert fetches() == fetched + 1, "the checkpoint was fetched by prefill alone"
         assert "is still being read" in begun(events)[1] and "prefill-0" in begun(events)[2], begun(events)
         assert prefixes(cluster, "decode-0") == {"store": 1, "failed": 1}
 
