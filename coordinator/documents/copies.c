@@ -272,7 +272,7 @@ static void *copies_main(void *arg) {
             copy_one(copies, document);
             sl_document_unref(&document);
         }
-        document = sl_documents_excess(copies->documents);
+        document = sl_documents_excess(copies->documents, sl_now_ns());
         if (document != NULL) {
             drop_one(copies, document);
             sl_document_unref(&document);
