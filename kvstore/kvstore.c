@@ -68,6 +68,9 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_declare(page, SL_GAUGE, "sluice_store_bytes", "What is stored: capsules and segments.");
     sl_metrics_sample(page, "sluice_store_bytes", (double)(capsules.bytes + segments.bytes), "tier", "memory", NULL);
     sl_metrics_sample(page, "sluice_store_bytes", (double)disk.bytes, "tier", "disk", NULL);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_store_checkpoint_bytes",
+                       "Of these, parts of prompts that are still being read, or whose reading ended early.");
+    sl_metrics_sample(page, "sluice_store_checkpoint_bytes", (double)capsules.checkpoint_bytes, NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_evicted_total", "Capsules that were evicted from memory.");
     sl_metrics_sample(page, "sluice_store_evicted_total", (double)capsules.n_evicted, NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_lookups_total",

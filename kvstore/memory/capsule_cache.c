@@ -486,6 +486,7 @@ void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct s
         size_t bytes = stored->capsule.body_bytes;
         protected_bytes += is_protected ? bytes : 0;
         unpinned_bytes += is_protected && stored->n_pins == 0 ? bytes : 0;
+        stats_out->checkpoint_bytes += stored->keys.is_checkpoint ? bytes : 0;
         stats_out->evictable_bytes += !is_protected && stored->n_pins == 0 ? bytes : 0;
     }
     if (protected_bytes > capsule_cache->max_protected_bytes) {

@@ -131,6 +131,7 @@ size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void *
 struct sl_capsule_cache_stats {
     int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;
     size_t bytes, evictable_bytes; // of all; of those that are neither pinned nor protected
+    size_t checkpoint_bytes;       // of checkpoints
     size_t beside_bytes;           // of headers and keys of all, outside the arena
 };
 void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out);

@@ -131,11 +131,13 @@ static void test_capsule_cache_a_longer_capsule_replaces_a_checkpoint(void **sta
     struct sl_capsule_cache_stats stats;
     sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
     assert_int_equal(stats.n_capsules, 3);
+    assert_true(stats.checkpoint_bytes > 0 && stats.checkpoint_bytes < stats.bytes);
     sl_capsule_cache_unpin(fixture->capsule_cache, pinned);
     assert_int_equal(put(fixture, tokens, false, &whole), SL_OK);
     assert_false(sl_capsule_cache_has(fixture->capsule_cache, &second));
     sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
     assert_int_equal(stats.n_capsules, 2);
+    assert_int_equal(stats.checkpoint_bytes, 0);
     struct sl_stored *stored = pin_prefix(fixture, tokens, last, &covered);
     assert_int_equal(stored->n_tokens, N_TOKENS);
     sl_capsule_cache_unpin(fixture->capsule_cache, stored);
