@@ -35,7 +35,7 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, token_us), 1e-3, 1e6},
     {"keep", 0, SL_OPTION_DURATION, "60s", "TIME", "--keep of the store", SL_FIELD(options, keep_ms), 0, 86400000},
     {"ttl", 0, SL_OPTION_DURATION, "10m", "TIME", "--ttl of the store", SL_FIELD(options, ttl_ms), 0, 31536000000},
-    {"tenants", 0, SL_OPTION_INT, "1", "N", "tenants of unequal size that the conversations are divided among",
+    {"tenant-count", 0, SL_OPTION_INT, "1", "N", "tenants of unequal size that the conversations are divided among",
      SL_FIELD(options, tenants), 1, SL_REPLAY_MAX_TENANTS},
     {"requests", 0, SL_OPTION_INT, "2000", "N", "requests without --trace", SL_FIELD(options, requests), 1, 1000000},
     {"seed", 0, SL_OPTION_INT, "1", "N", "seed of these", SL_FIELD(options, seed), 0, INT32_MAX},

@@ -4,12 +4,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-#include "lab/bench/replay/store_replay.h"
+#include "lab/bench/replay/replay_report.h"
 
 #define GIB ((int64_t)1 << 30)
 
@@ -120,12 +122,53 @@ static void test_store_replay_stops_and_frees(void **state) {
     sl_workload_cleanup(&workload);
 }
 
+// Loads a report's workload from this text; returns the error's text, which is valid until the next call.
+static const char *complaint(const char *text) {
+    static struct sl_error err;
+    char path[] = "/tmp/sluice-replay-XXXXXX";
+    FILE *file = fdopen(mkstemp(path), "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    struct sl_replay_report *report = calloc(1, sizeof *report);
+    report->config = make_config(NULL, "lru", GIB);
+    err = (struct sl_error){0};
+    enum sl_status status = sl_replay_load(report, &(struct sl_replay_source){.trace = path}, &err);
+    assert_int_equal(status == SL_OK, err.text[0] == '\0');
+    sl_workload_cleanup(&report->workload);
+    free(report);
+    remove(path);
+    return err.text;
+}
+
+#define ROW(ms, length, ids)                                                                                           \
+    "{\"timestamp\": " ms ", \"input_length\": " length ", \"output_length\": 1, \"hash_ids\": " ids "}\n"
+
+static void test_store_replay_says_which_row_is_wrong(void **state) {
+    (void)state;
+    assert_string_equal(complaint(ROW("5", "5", "[1]") ROW("5", "513", "[1, 2]")), "");
+    assert_non_null(strstr(complaint(ROW("5", "5", "[1]") ROW("3", "5", "[1]")), ":2: timestamp 3 is before"));
+    assert_non_null(strstr(complaint(ROW("5", "-5", "[1]")), ":1: input_length -5"));
+    assert_non_null(strstr(complaint(ROW("5", "5", "[1]") "\n" ROW("5", "5", "[\"x\"]")), ":3: hash_ids[0] is not an"));
+    assert_non_null(strstr(complaint(ROW("5", "5", "[]")), ":1: 0 hash_ids"));
+    assert_non_null(strstr(complaint(""), "has no requests"));
+    assert_non_null(
+        strstr(complaint("{\"timestamp\": 5, \"input_length\": 5, \"output_length\": 1}"), "no request has hash_ids"));
+    struct sl_replay_report *report = calloc(1, sizeof *report);
+    struct sl_error err = {0};
+    assert_int_equal(sl_replay_load(report, &(struct sl_replay_source){.trace = "/nowhere/trace"}, &err),
+                     SL_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "github.com/kvcache-ai/Mooncake"));
+    free(report);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_store_replay_counts_hits),
         cmocka_unit_test(test_store_replay_every_policy_stays_in_its_bounds),
         cmocka_unit_test(test_store_replay_the_default_beats_lru),
         cmocka_unit_test(test_store_replay_stops_and_frees),
+        cmocka_unit_test(test_store_replay_says_which_row_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
