@@ -15,12 +15,12 @@
 
 #define GIB ((int64_t)1 << 30)
 
-// The geometry of the tests: 64 heads of 64, 16 KiB a token in f16.
+// The geometry of the tests: 16 heads of 64, 4 KiB a token in f16.
 static struct sl_replay_config make_config(const struct sl_workload *workload, const char *policy, int64_t bytes) {
     return (struct sl_replay_config){.workload = workload,
                                      .policy = sl_eviction_find(policy),
                                      .store_bytes = bytes,
-                                     .geometry = {16, 4, 64},
+                                     .geometry = {4, 4, 64},
                                      .format = SL_KV_F16,
                                      .ms_per_token = 0.1,
                                      .chunk_tokens = 512,
@@ -54,8 +54,8 @@ static void test_store_replay_counts_hits(void **state) {
     assert_int_equal(result.n_evicted, 0);
     size_t bytes;
     assert_int_equal(sl_replay_capsule_bytes(&config, 1900, &bytes, NULL), SL_OK);
-    assert_int_equal(bytes, 1920 * 16384); // whole pages of 64
-    assert_true(result.stored_bytes == (1536.0 + 1920 + 2048) * 16384);
+    assert_int_equal(bytes, 1920 * 4096); // whole pages of 64
+    assert_true(result.stored_bytes == (1536.0 + 1920 + 2048) * 4096);
     assert_true(result.saved_ms > 409 && result.saved_ms < 430); // 4096 tokens at 0.1 ms, and a little more
 }
 
@@ -63,13 +63,13 @@ static void test_store_replay_every_policy_stays_in_its_bounds(void **state) {
     (void)state;
     struct sl_workload workload;
     assert_int_equal(sl_workload_draw_conversations(400, 3, &workload, NULL), SL_OK);
-    struct sl_replay_config config = make_config(&workload, "lru", 256 * GIB);
+    struct sl_replay_config config = make_config(&workload, "lru", 32 * GIB);
     config.n_tenants = 3;
     struct sl_replay_result all = replay(&config);
     assert_int_equal(all.n_evicted, 0);
     const struct sl_eviction_policy *policy;
     for (size_t i = 0; (policy = sl_eviction_at(i)) != NULL; i++) {
-        config = make_config(&workload, policy->name, 4 * GIB);
+        config = make_config(&workload, policy->name, GIB);
         config.n_tenants = 3;
         config.ttl_ms = 30000;
         struct sl_replay_result result = replay(&config), again = replay(&config);
@@ -77,7 +77,7 @@ static void test_store_replay_every_policy_stays_in_its_bounds(void **state) {
         assert_int_equal(result.n_requests, 400);
         assert_true(result.n_evicted > 50);
         assert_int_equal(result.n_refused, 0);
-        assert_true(result.most_bytes <= 4 * GIB / 100 * 90);
+        assert_true(result.most_bytes <= GIB / 100 * 90);
         assert_true(result.hit_tokens > 0 && result.hit_tokens <= all.hit_tokens);
         int64_t tokens = 0, hits = 0;
         for (int k = 0; k < 3; k++) {
@@ -95,8 +95,8 @@ static void test_store_replay_the_default_beats_lru(void **state) {
     (void)state;
     struct sl_workload workload;
     assert_int_equal(sl_workload_draw_conversations(600, 5, &workload, NULL), SL_OK);
-    struct sl_replay_config lru = make_config(&workload, "lru", 6 * GIB),
-                            best = make_config(&workload, SL_EVICTION_DEFAULT, 6 * GIB);
+    struct sl_replay_config lru = make_config(&workload, "lru", 3 * GIB / 2),
+                            best = make_config(&workload, SL_EVICTION_DEFAULT, 3 * GIB / 2);
     assert_true(replay(&best).saved_ms > replay(&lru).saved_ms);
     sl_workload_cleanup(&workload);
 }
@@ -118,7 +118,8 @@ static void test_store_replay_stops_and_frees(void **state) {
     assert_int_equal(sl_replay_run(&config, &result, &err), SL_ERR_CANCELLED);
     config.store_bytes = 3000 * GIB;
     config.check = NULL;
-    assert_int_equal(sl_replay_run(&config, &result, &err), SL_ERR_INVALID);
+    enum sl_status status = sl_replay_run(&config, &result, &err);
+    assert_true(status == SL_ERR_INVALID || status == SL_ERR_EXHAUSTED); // the second where address space is short
     sl_workload_cleanup(&workload);
 }
 

@@ -141,7 +141,7 @@ static void test_eviction_share_takes_from_the_tenant_that_has_most(void **state
     for (int i = 1; i <= 5; i++) {                                                                  // 5 MiB of 8 / 2
         assert_int_equal(put(fixture, (struct made){.name = i, .n_tokens = 4096, .tenant = 1}), SL_OK);
     }
-    expect_order(fixture, (int[]){1, 9, 2, 3, 4, 5, 0}); // the least recently used where nobody exceeds the share
+    expect_order(fixture, (int[]){1, 9, 2, 3, 4, 5, 0}); // the least recently used where no tenant exceeds the share
 }
 
 static void test_eviction_cost_spares_what_takes_long_to_read_again(void **state) {
