@@ -6,6 +6,8 @@
  *         more is refused, and the file has a digest of the tokens that its capsule holds. At most one piece of the capsule
  *         is in memory.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,9 +18,11 @@
 #include "proto/sluice/v1/documents.pb-c.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define STEP_MS      100     // between checks of the client
-#define EXPORT_MS    3600000 // of a call without a deadline
-#define MAX_PIECE_MS 30000   // from one piece of the store to the next
+#define STEP_MS        100     // between checks of the client
+#define EXPORT_MS      3600000 // of a call without a deadline
+#define MAX_PIECE_MS   30000   // from one piece of the store to the next
+#define FIRST_PIECE_MS 5000    // until the first one, and the time of reading the capsule from a slow disk:
+#define DISK_BYTES_MS  50000
 
 struct exporting {
     struct sl_coordinator *coordinator;
@@ -28,7 +32,8 @@ struct exporting {
     struct sl_exported_head head;
     struct sl_exported_writer writer;
     struct sl_rpc_stream *store; // NULL: not opened
-    int64_t body_left;           // bytes that the store still has to send
+    char store_name[64];
+    int64_t body_left; // bytes that the store still has to send
 };
 
 static enum sl_status send_bytes(void *arg, const void *bytes, size_t n, struct sl_error *err) {
@@ -92,11 +97,12 @@ static enum sl_status open_store(struct exporting *exporting, struct sl_worker *
                               deadline_ns < most_ns ? deadline_ns : most_ns, exporting->call, &exporting->store, err);
 }
 
-// Waits for the next piece of the store; the caller frees it.
-static enum sl_status next_piece(struct exporting *exporting, Sluice__V1__CapsulePiece **piece_out,
+// Waits for the next piece of the store, at most until the caller's deadline; the caller frees it.
+static enum sl_status next_piece(struct exporting *exporting, int64_t wait_ms, Sluice__V1__CapsulePiece **piece_out,
                                  struct sl_error *err) {
     ProtobufCMessage *message = NULL;
-    int64_t give_up_ns = sl_deadline_in_ms(MAX_PIECE_MS);
+    int64_t give_up_ns = sl_deadline_in_ms(wait_ms), deadline_ns = sl_rpc_call_deadline_ns(exporting->call);
+    give_up_ns = deadline_ns < give_up_ns ? deadline_ns : give_up_ns;
     enum sl_status status = SL_AGAIN;
     *err = (struct sl_error){0};
     while (status == SL_AGAIN && sl_now_ns() < give_up_ns && !sl_rpc_call_cancelled(exporting->call)) {
@@ -107,43 +113,57 @@ static enum sl_status next_piece(struct exporting *exporting, Sluice__V1__Capsul
         return SL_OK;
     }
     if (status == SL_AGAIN) {
-        return sl_rpc_call_cancelled(exporting->call) ? sl_fail(err, SL_ERR_CANCELLED, "the client is gone")
-                                                      : sl_fail(err, SL_ERR_PEER_LOST, "the store sends nothing");
+        return sl_rpc_call_cancelled(exporting->call)
+                   ? sl_fail(err, SL_ERR_CANCELLED, "the client is gone")
+                   : sl_fail(err, SL_ERR_PEER_LOST, "it sent nothing for %.1f s", (double)wait_ms / 1e3);
     }
     bool is_over = status == SL_ERR_NOT_FOUND && err->status == SL_OK;
-    return is_over ? sl_fail(err, SL_ERR_PEER_CORRUPT, "the store ended the capsule early") : status;
+    return is_over ? sl_fail(err, SL_ERR_PEER_CORRUPT, "it ended the capsule early") : status;
 }
 
 // Opens the capsule at one store, and receives its first piece. SL_ERR_PEER_LOST: it does not have the capsule any more.
 static enum sl_status begin_at(struct exporting *exporting, struct sl_worker *store,
                                Sluice__V1__CapsulePiece **piece_out, struct sl_error *err) {
+    int64_t wait_ms = FIRST_PIECE_MS + exporting->document->capsule_bytes / DISK_BYTES_MS;
+    snprintf(exporting->store_name, sizeof exporting->store_name, "%s", sl_worker_name(store));
     enum sl_status status = open_store(exporting, store, err);
-    status = status == SL_OK ? next_piece(exporting, piece_out, err) : status;
+    status = status == SL_OK ? next_piece(exporting, wait_ms, piece_out, err) : status;
     if (status != SL_OK) {
         sl_rpc_stream_close(&exporting->store);
     }
-    return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_LOST, "store %s does not have the capsule of %s now",
-                                                sl_worker_name(store), exporting->document->name)
-                                      : status;
+    return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_LOST, "it does not have the capsule now") : status;
 }
 
-// Tries the stores that have the capsule until one sends the first piece.
+// Tries the stores that have the capsule until one sends the first piece. Otherwise the error says what each one did. It
+// has no reason: that of a store's connection would tell the client that the coordinator is not there.
 static enum sl_status find_capsule(struct exporting *exporting, Sluice__V1__CapsulePiece **piece_out,
                                    struct sl_error *err) {
     struct sl_coordinator *coordinator = exporting->coordinator;
     char names[SL_MAX_HOLDERS][64];
     int n_stores = sl_documents_stores(coordinator->documents, exporting->document, names);
-    enum sl_status status = sl_fail(err, SL_ERR_PEER_LOST, "no store has the capsule of %s now; see `sluice doc show`",
-                                    exporting->document->name);
-    for (int i = 0; i < n_stores && status != SL_OK && !sl_rpc_call_cancelled(exporting->call); i++) {
+    enum sl_status status = SL_ERR_PEER_LOST;
+    char tried[208] = "none has reported it lately: see `sluice doc show`";
+    for (int i = 0, n = 0; i < n_stores && status != SL_OK && !sl_rpc_call_cancelled(exporting->call); i++) {
+        (void)sl_fail(err, SL_ERR_PEER_LOST, "it is lost");
         struct sl_worker *store =
             sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, names[i], NULL);
         if (store != NULL) {
             status = begin_at(exporting, store, piece_out, err);
             sl_worker_unref(&store);
         }
+        n += n < (int)sizeof tried
+                 ? snprintf(tried + n, sizeof tried - (size_t)n, "%s%s: %.60s", i > 0 ? "; " : "", names[i], err->text)
+                 : 0;
     }
-    return status;
+    if (status == SL_OK) {
+        return SL_OK;
+    }
+    return sl_rpc_call_cancelled(exporting->call)
+               ? sl_fail(err, SL_ERR_CANCELLED, "the client is gone")
+               : sl_fail(err, SL_ERR_PEER_LOST,
+                         "no store sent the capsule of %s (%s); try again when one of them is back, or delete the "
+                         "document and add it again",
+                         exporting->document->name, tried);
 }
 
 // Sends the capsule's header, without the key that it has in this cluster. Call it after the head.
@@ -187,9 +207,12 @@ static enum sl_status send_body(struct exporting *exporting, struct sl_error *er
     enum sl_status status = SL_OK;
     while (exporting->body_left > 0 && status == SL_OK) {
         Sluice__V1__CapsulePiece *piece;
-        status = next_piece(exporting, &piece, err);
+        status = next_piece(exporting, MAX_PIECE_MS, &piece, err);
         if (status != SL_OK) {
-            return status;
+            char why[160];
+            snprintf(why, sizeof why, "%s", err->text);
+            return sl_fail(err, status, "store %s: %s; %" PRId64 " bytes of the capsule of %s were left: try again",
+                           exporting->store_name, why, exporting->body_left, exporting->document->name);
         }
         if (piece->body.len < 1 || piece->body.len > (uint64_t)exporting->body_left) {
             status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the store sends a body of another size than its header says");

@@ -66,10 +66,22 @@ static bool wait_for_memory(const struct beginning *b, int64_t until_ns) {
     return true;
 }
 
-/*
- * Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does. Rejects a checkpoint of a
- * quantized recipe: this worker would quantize all of its pages into new ones, which nothing has promised.
- */
+// Rejects a checkpoint of a quantized recipe: this worker would quantize all of its pages into new ones, which nothing has
+// promised.
+static enum sl_status reject_checkpoint(struct sl_error *err) {
+    return sl_fail(err, SL_ERR_PRECONDITION, "its prompt is still being read, and its pages are not quantized yet");
+}
+
+static bool is_quantized(const struct sl_plan *plan) {
+    bool any = false;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        any |= sl_kv_format_is_quantized(plan->packed[l].format);
+    }
+    return any;
+}
+
+// Fetches the matched capsule. Drops idle sessions if memory is short, as a reservation does. An older store does not say
+// that a capsule is a checkpoint: its pages do.
 static enum sl_status receive(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
     struct sl_decode *decode = b->decode;
     int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
@@ -81,8 +93,7 @@ static enum sl_status receive(struct beginning *b, struct sl_session **session_o
               wait_for_memory(b, until_ns)));
     if (status == SL_OK && !sl_session_is_packed(*session_out)) {
         sl_session_destroy(session_out);
-        status =
-            sl_fail(err, SL_ERR_PRECONDITION, "its prompt is still being read, and its pages are not quantized yet");
+        status = reject_checkpoint(err);
     }
     if (status == SL_OK) {
         b->answer->prefix.fetched_bytes = (int64_t)b->match.capsule_bytes;
@@ -163,6 +174,9 @@ static enum sl_status use_match(struct beginning *b, struct sl_session **session
         *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
         status = sl_fail(err, SL_ERR_PRECONDITION, "the store has only %lld tokens of the prompt, in a capsule of %lld",
                          (long long)b->match.n_tokens, (long long)b->match.capsule_tokens);
+    }
+    if (status == SL_OK && b->match.is_checkpoint && is_quantized(b->plan)) {
+        status = reject_checkpoint(err);
     }
     status = status == SL_OK ? promise_rest(b, b->match.n_tokens, why_out, err) : status;
     if (status != SL_OK) {

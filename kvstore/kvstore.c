@@ -2,7 +2,9 @@
 // Starts and stops the kvstore. See kvstore.h.
 #include "kvstore/kvstore.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/metrics.h"
@@ -66,6 +68,9 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_declare(page, SL_GAUGE, "sluice_store_bytes", "What is stored: capsules and segments.");
     sl_metrics_sample(page, "sluice_store_bytes", (double)(capsules.bytes + segments.bytes), "tier", "memory", NULL);
     sl_metrics_sample(page, "sluice_store_bytes", (double)disk.bytes, "tier", "disk", NULL);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_store_checkpoint_bytes",
+                       "Of these, parts of prompts that are still being read, or whose reading ended early.");
+    sl_metrics_sample(page, "sluice_store_checkpoint_bytes", (double)capsules.checkpoint_bytes, NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_evicted_total", "Capsules that were evicted from memory.");
     sl_metrics_sample(page, "sluice_store_evicted_total", (double)capsules.n_evicted, NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_lookups_total",
@@ -208,11 +213,30 @@ static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_
     return status == SL_OK ? sl_arrivals_create(&kvstore->room, kvstore->disk, &kvstore->arrivals, err) : status;
 }
 
+static enum sl_status find_policy(const struct sl_kvstore_config *config, struct sl_eviction_config *eviction_out,
+                                  struct sl_error *err) {
+    *eviction_out = (struct sl_eviction_config){.policy = sl_eviction_find(config->evict), .ttl_ms = config->ttl_ms};
+    char names[128] = "";
+    const struct sl_eviction_policy *policy;
+    for (size_t i = 0; (policy = sl_eviction_at(i)) != NULL; i++) {
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", i > 0 ? ", " : "", policy->name);
+    }
+    return eviction_out->policy
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--evict %s: unknown policy; there are %s", config->evict, names);
+}
+
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
+    struct sl_eviction_config eviction;
+    enum sl_status status = find_policy(config, &eviction, err);
+    if (status != SL_OK) {
+        return status;
+    }
     struct sl_node_config node = config->node;
     node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
-    enum sl_status status = sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
+    status = sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
     if (status != SL_OK) {
         return status;
     }
@@ -222,6 +246,7 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     }
     if (status == SL_OK) {
         sl_capsule_cache_protect(kvstore.capsule_cache, kvstore.protected);
+        sl_capsule_cache_evict_by(kvstore.capsule_cache, &eviction);
         status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);

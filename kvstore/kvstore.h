@@ -23,6 +23,8 @@ struct sl_kvstore_config {
     int64_t disk_bytes;
     int64_t keep_ms;      // released KV stays so long unless there is no other room
     double max_scan_load; // above it no remote KV is opened
+    const char *evict;    // name of a policy (kvstore/memory/eviction.h)
+    int64_t ttl_ms;       // for policy ttl
 };
 
 // Runs the whole worker: opens, serves until SIGTERM, closes.

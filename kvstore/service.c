@@ -11,6 +11,7 @@
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define MAX_LOOKUP_KEYS   8192
+#define MAX_READ_MS       1e12  // decades
 #define SHIP_MS           30000 // and what the bytes take on a slow network:
 #define SHIP_BYTES_PER_MS 50000
 
@@ -30,12 +31,21 @@ enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__
         request->prefixes.len % sizeof id.prefix_hash != 0) {
         return sl_fail(err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
     }
+    if (!(request->read_ms >= 0 && request->read_ms <= MAX_READ_MS) || request->read_tokens < 0) {
+        return sl_fail(err, SL_ERR_INVALID, "read_ms or read_tokens out of bounds");
+    }
     size_t n_prefixes = request->prefixes.len / sizeof id.prefix_hash;
     if (sl_arrivals_knows(kvstore->arrivals, &id)) { // checked before anything is evicted for it
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
-    *keys_out = (struct sl_capsule_keys){id, (struct sl_hash128 *)request->prefixes.data, n_prefixes,
-                                         request->prefix_tokens, request->checkpoint};
+    *keys_out = (struct sl_capsule_keys){.id = id,
+                                         .hashes = (struct sl_hash128 *)request->prefixes.data,
+                                         .n_hashes = n_prefixes,
+                                         .stride = request->prefix_tokens,
+                                         .is_checkpoint = request->checkpoint,
+                                         .tenant = request->tenant,
+                                         .read_ms = request->read_ms,
+                                         .read_tokens = request->read_tokens};
     return SL_OK;
 }
 
@@ -193,12 +203,16 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     reply.n_tokens = covered;
     reply.capsule_tokens = stored->n_tokens;
     reply.capsule_bytes = (int64_t)stored->capsule.body_bytes;
+    reply.checkpoint = stored->keys.is_checkpoint;
     reply.lease_id = id;
     reply.lease_ms = kvstore->node.config.lease_ms;
     if (request->want_prefixes) {
         reply.prefix_tokens = stored->keys.stride;
         reply.prefixes.data = (uint8_t *)stored->keys.hashes;
         reply.prefixes.len = stored->keys.n_hashes * sizeof *stored->keys.hashes;
+        reply.tenant = stored->keys.tenant;
+        reply.read_ms = stored->keys.read_ms;
+        reply.read_tokens = stored->keys.read_tokens;
     }
     struct sl_hash128 *hash = &stored->keys.id.prefix_hash;
     reply.capsule_hash = (ProtobufCBinaryData){sizeof *hash, hash->bytes};

@@ -12,13 +12,12 @@
 #include "prefill/copy.h"
 #include "proto/kept.h"
 
-#define MAX_QUEUED       32
-#define BLOCK_SHARE      4   // copies into blocks are outside the arena: together at most this share of its size
-#define HOLD_MS          500 // time that a copy may keep its memory after a job asks for it
-#define READ_SHARE       4 // in addition to HOLD_MS, a job waits for its own state for this share of its reading time,
-#define WAIT_MS          5000  // and no longer than this
-#define CHECKPOINT_SHARE 2     // a checkpoint takes at most this share of the store
-#define AVOID_MS         10000 // time for which no copy goes to a store that was lost
+#define MAX_QUEUED  32
+#define BLOCK_SHARE 4     // copies into blocks are outside the arena: together at most this share of its size
+#define HOLD_MS     500   // time that a copy may keep its memory after a job asks for it
+#define READ_SHARE  4     // in addition to HOLD_MS, a job waits for its own state for this share of its reading time,
+#define WAIT_MS     5000  // and no longer than this
+#define AVOID_MS    10000 // time for which no copy goes to a store that was lost
 
 enum state { WAITING, RESERVING, SENDING };
 
@@ -34,11 +33,14 @@ struct entry {
     int64_t pressed_ns; // deadline for giving up its memory; 0: no job asks for it
 };
 
+enum checkpoint_result { CHECKPOINT_STORED, CHECKPOINT_TOO_LARGE, CHECKPOINT_FAILED, N_CHECKPOINT_RESULTS };
+
 struct sl_archive {
     struct sl_prefill *prefill;
     pthread_t thread;
     _Atomic int64_t n_not_kept[SL_N_NOT_KEPT];
     atomic_flag told[SL_N_NOT_KEPT];
+    _Atomic int64_t n_checkpoints[N_CHECKPOINT_RESULTS];
     pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
     struct entry *first, **end, *current; // the waiting copies; the copy that the thread is sending
@@ -80,6 +82,15 @@ static void count(struct sl_archive *archive, enum sl_not_kept why, int64_t n_to
     }
 }
 
+static void write_checkpoint_metrics(struct sl_archive *archive, FILE *page) {
+    static const char name[] = "sluice_checkpoints_total";
+    static const char *const results[N_CHECKPOINT_RESULTS] = {"stored", "too_large", "failed"};
+    sl_metrics_declare(page, SL_COUNTER, name, "Parts of long prompts that were to be stored while they are read.");
+    for (int i = 0; i < N_CHECKPOINT_RESULTS; i++) {
+        sl_metrics_sample(page, name, (double)atomic_load(&archive->n_checkpoints[i]), "result", results[i], NULL);
+    }
+}
+
 void sl_archive_write_metrics(struct sl_archive *archive, FILE *page) {
     static const char name[] = "sluice_capsules_not_kept_total";
     sl_metrics_declare(page, SL_COUNTER, name, "Copies for later jobs that did not reach the store.");
@@ -87,6 +98,7 @@ void sl_archive_write_metrics(struct sl_archive *archive, FILE *page) {
         sl_metrics_sample(page, name, (double)atomic_load(&archive->n_not_kept[i]), "reason",
                           sl_kept_word(reasons[i].said), NULL);
     }
+    write_checkpoint_metrics(archive, page);
 }
 
 // ---- entries -------------------------------------------------------------------------------------------------------
@@ -217,7 +229,8 @@ void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *
 static bool is_due(const struct sl_prefill_job *job, const struct sl_session *session) {
     const struct sl_recipe *recipe = &job->plan.recipe;
     int64_t n_tokens = session->n_tokens, interval_ns = job->prefill->checkpoint_ms * SL_NS_PER_MS;
-    if (interval_ns == 0 || !job->store_address[0] || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe)) {
+    if (interval_ns == 0 || job->checkpoints_end || !job->store_address[0] || sl_recipe_evicts(recipe) ||
+        sl_recipe_offloads(recipe)) {
         return false;
     }
     int64_t before = job->checkpoint_tokens > 0 ? job->checkpoint_tokens : job->n_reused;
@@ -235,9 +248,17 @@ void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job
     pthread_mutex_lock(&archive->mutex);
     bool busy = find(archive, job) != NULL;
     pthread_mutex_unlock(&archive->mutex);
-    size_t bytes = sl_capsule_body_bytes(session), most = (size_t)job->store_bytes / CHECKPOINT_SHARE;
-    if (busy || (most > 0 && bytes > most) || enter(archive, job, bytes) != SL_N_NOT_KEPT) {
-        return; // the finished capsule may fit: it is quantized
+    size_t bytes = sl_capsule_body_bytes(session);
+    double most = (double)job->store_bytes * archive->prefill->checkpoint_share;
+    if (job->store_bytes > 0 && (double)bytes > most) { // the finished capsule may fit: it is quantized
+        job->checkpoints_end = true;
+        atomic_fetch_add(&archive->n_checkpoints[CHECKPOINT_TOO_LARGE], 1);
+        sl_log_info("archive", "tokens=%lld checkpoint=too_large bytes=%zu most=%.0f (--checkpoint-share)",
+                    (long long)session->n_tokens, bytes, most);
+        return;
+    }
+    if (busy || enter(archive, job, bytes) != SL_N_NOT_KEPT) {
+        return;
     }
     job->checkpoint_tokens = session->n_tokens;
     job->checkpoint_ns = sl_now_ns();
@@ -245,6 +266,7 @@ void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job
     if (!entry || sl_copy_of_checkpoint(job, session, &entry->copy) != SL_OK) {
         free(entry);
         leave(archive, 0);
+        atomic_fetch_add(&archive->n_checkpoints[CHECKPOINT_FAILED], 1);
         return;
     }
     entry->is_checkpoint = true;
@@ -423,6 +445,7 @@ static void end(struct sl_archive *archive, struct entry *entry, enum sl_status 
     pthread_cond_broadcast(&archive->changed);
     pthread_mutex_unlock(&archive->mutex);
     if (entry->is_checkpoint) {
+        atomic_fetch_add(&archive->n_checkpoints[why == SL_N_NOT_KEPT ? CHECKPOINT_STORED : CHECKPOINT_FAILED], 1);
         sl_log_info("archive", "tokens=%lld checkpoint=%s %s", (long long)entry->copy->n_tokens,
                     why == SL_N_NOT_KEPT ? "stored" : sl_kept_word(reasons[why].said), err->text);
     } else if (why != SL_N_NOT_KEPT) {

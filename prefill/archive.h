@@ -52,7 +52,8 @@ void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *
  * Queues a checkpoint, on the engine's thread between two chunks, if one is due: what was read so far of a long prompt,
  * from which another worker continues if this one is lost. Only recipes that keep every token have checkpoints. Uses
  * job->release_tokens as sl_archive_put_boundary(), but no step waits: a checkpoint in transit is dropped. Each has half
- * as many tokens again as the one before, so all together have at most three times the prompt's bytes.
+ * as many tokens again as the one before, so all together have at most three times the prompt's bytes. One takes at most
+ * --checkpoint-share of its store; a job whose next one would take more makes no further ones.
  */
 void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job *job);
 // Returns true when no copy reads the job's pages. Called on the engine's thread; the first call starts the job's wait.

@@ -75,6 +75,18 @@ static enum sl_status list_prefixes(struct sl_copy *copy, const struct sl_prefil
 
 enum kind { FINISHED, BOUNDARY, CHECKPOINT };
 
+// Says for the store's eviction policy whose capsule this is and how long its tokens took.
+static void describe_reading(struct sl_copy *copy, const struct sl_prefill_job *job) {
+    static const char label[] = "tenant";
+    struct sl_hash128 hash = sl_salted_hash(&job->salt, label, sizeof label);
+    int64_t ended_ns = job->ended_ns > job->started_ns ? job->ended_ns : sl_now_ns();
+    copy->tenant = sl_hash128_is_zero(&job->salt) ? 0 : sl_hash128_short(&hash);
+    if (job->started_ns > 0 && copy->n_tokens > job->n_reused) {
+        copy->read_ms = (double)(ended_ns - job->started_ns) / SL_NS_PER_MS;
+        copy->read_tokens = copy->n_tokens - job->n_reused;
+    }
+}
+
 // Creates a copy. The session must already be in the state that will be sent. A checkpoint is found under the same
 // prefixes as a finished capsule. It is not quantized, so the key of the whole is another.
 static enum sl_status create(const struct sl_prefill_job *job, const struct sl_session *session, enum kind kind,
@@ -91,6 +103,7 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
     struct sl_hash128 hash = sl_prefix_hash(&job->salt, job->tokens, session->n_tokens);
     copy->id.prefix_hash = hash_at(job, kind != FINISHED, session->n_tokens, &hash);
     copy->is_checkpoint = kind == CHECKPOINT;
+    describe_reading(copy, job);
     enum sl_status status = sl_capsule_write_header(session, &copy->id, &copy->header, &copy->header_bytes, NULL);
     bool can_truncate =
         boundary ? sl_plan_can_truncate(&job->plan, session->n_tokens) : !sl_recipe_evicts(&job->plan.recipe);
@@ -218,6 +231,9 @@ static enum sl_status reserve(struct sl_rpc_channel *channel, const struct sl_co
     request.prefixes.len = copy->n_prefixes * sizeof *copy->prefixes;
     request.prefix_tokens = copy->prefix_tokens;
     request.checkpoint = copy->is_checkpoint;
+    request.tenant = copy->tenant;
+    request.read_ms = copy->read_ms;
+    request.read_tokens = copy->read_tokens;
     return sl_rpc_unary(channel, &sl_method_store_reserve, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
                         (ProtobufCMessage **)grant_out, err);
 }

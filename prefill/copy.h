@@ -19,6 +19,10 @@ struct sl_copy {
     struct sl_capsule_id id;
     int64_t n_tokens;
     bool is_checkpoint;
+    // For the store's eviction policy:
+    uint64_t tenant;
+    double read_ms; // time that reading the last read_tokens tokens took
+    int64_t read_tokens;
     uint8_t *header;
     size_t header_bytes;
     size_t body_bytes;

@@ -45,6 +45,7 @@ struct sl_prefill {
     struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
     int64_t checkpoint_ms; // 0: never
+    double checkpoint_share;
 };
 
 /*
@@ -90,6 +91,7 @@ struct sl_prefill_job {
     bool boundary_put;            // the archive was offered the state between two chunks
     int64_t checkpoint_tokens;    // of the last checkpoint; 0: none
     int64_t checkpoint_ns;        // when it was made
+    bool checkpoints_end;         // the next one would be too large
     int64_t release_tokens;       // no pass may reach this token while a copy is sent from the pages; 0: no limit
     int64_t release_ns;           // set by the archive: such a pass waits until then; 0: it does not wait yet
 

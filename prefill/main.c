@@ -10,6 +10,9 @@ static const struct sl_option options[] = {
     {"checkpoint-after", 0, SL_OPTION_DURATION, "10s", "TIME",
      "store what was read of a long prompt after this time, and after each further half; 0: never",
      SL_FIELD(sl_prefill_config, checkpoint_ms), 0, 86400000},
+    {"checkpoint-share", 0, SL_OPTION_FLOAT, "0.25", "SHARE",
+     "a prompt's checkpoint takes at most this share of its store's --arena",
+     SL_FIELD(sl_prefill_config, checkpoint_share), 0, 1},
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {

@@ -61,7 +61,9 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
 }
 
 enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err) {
-    struct sl_prefill prefill = {.max_chunk_tokens = config->chunk_tokens, .checkpoint_ms = config->checkpoint_ms};
+    struct sl_prefill prefill = {.max_chunk_tokens = config->chunk_tokens,
+                                 .checkpoint_ms = config->checkpoint_ms,
+                                 .checkpoint_share = config->checkpoint_share};
     enum sl_status status =
         sl_node_open(&prefill.node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->chunk_tokens, err);
     if (status != SL_OK) {

@@ -20,6 +20,7 @@ struct sl_prefill_config {
     struct sl_node_config node; // first member: the option table depends on it
     int64_t chunk_tokens;       // largest chunk that a recipe may ask for
     int64_t checkpoint_ms;      // time of reading after which the archive stores what was read; 0: never
+    double checkpoint_share;    // the most of a store's arena that a checkpoint takes
 };
 
 // Runs a worker: opens it, serves until SIGTERM, closes it.

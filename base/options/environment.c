@@ -16,8 +16,8 @@ static const char *const of_tool[] = {"config",      "coordinator", "device",  "
 // clang-format off
 // To add an option to a server: add its name here too (tests/unit/sluice/test_traps.py compares).
 static const char *const of_servers[] = {
-    "admin-listen", "advertise", "allowed-hosts", "allowed-origins", "arena", "body-memory", "body-timeout", "check", "checkpoint-after", "coordinator", "deadline", "device",
-    "disk", "disk-bytes", "document-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
+    "admin-listen", "advertise", "allowed-hosts", "allowed-origins", "arena", "body-memory", "body-timeout", "check", "checkpoint-after", "checkpoint-share", "coordinator", "deadline", "device",
+    "disk", "disk-bytes", "document-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "evict", "fabric-listen", "first-timeout",
     "generation-config", "gpudirect", "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
     "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-documents", "max-jobs",
@@ -25,7 +25,7 @@ static const char *const of_servers[] = {
     "otlp", "otlp-share", "parts-timeout", "pin", "ping", "prefill-timeout", "prefixes", "private-weights", "queue", "ranks", "reader-timeout", "recipe", "report-loading",
     "request-memory", "retries", "retrieve-deadline", "retrieve-lost", "salt-file", "scan-threads", "staging",
     "stall-after", "state", "state-bytes", "tenant-share", "tenants", "threads", "tier", "tls-ca", "tls-cert",
-    "tls-key", "tls-revoked", "transport", "weights", "worker-wait",
+    "tls-key", "tls-revoked", "transport", "ttl", "weights", "worker-wait",
 };
 
 // To add an option to a command that no server has: add its name here too (the same test).
@@ -33,15 +33,15 @@ static const char *const of_commands[] = {
     "all", "answer-tokens", "as-is", "available", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
     "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
     "data", "decode", "decode-arena",  "detach", "doc", "drift", "dtype",  "estimate-errors", "every",
-    "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
+    "ffn", "first-bytes", "format", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
     "hidden-size", "host", "html", "http-port", "ignore-eos", "in-time", "index-url", "interval", "json",
     "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers",  "limit", "link",  "local",
     "logits", "long-tokens", "lr",  "max-new-tokens",  "max-tokens", "memory",
     "models", "no-gateway", "no-history", "no-reuse", "no-text", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
     "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
-    "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", 
-    "temperature", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
+    "smooth", "spread", "state-file", "steps", "stop", "store-arena", "store-bytes", "synthetic", "system", "task", 
+    "temperature", "tenant-count", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "token-us", "tokens", "top-k", "top-p", "topk", "tpot",
     "clean", "frequency-penalty", "min-p", "pem", "presence-penalty", "workers", "trace", "ttft", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
 };
 
@@ -54,7 +54,7 @@ static const char *const programs[] = {
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",
     "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
-    "sluice bench memory", "sluice bench mixed",  "sluice eval fidelity",
+    "sluice bench memory", "sluice bench mixed", "sluice bench evict",  "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
     "sluice train-heads", "sluice doctor",
 };

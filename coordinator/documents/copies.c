@@ -148,6 +148,9 @@ static enum sl_status reserve(struct copy *copy, struct sl_error *err) {
     request.capsule_bytes = copy->found->capsule_bytes;
     request.prefix_tokens = copy->found->prefix_tokens;
     request.prefixes = copy->found->prefixes;
+    request.tenant = copy->found->tenant;
+    request.read_ms = copy->found->read_ms;
+    request.read_tokens = copy->found->read_tokens;
     return sl_rpc_unary(sl_worker_channel(copy->target), &sl_method_store_reserve, &request.base,
                         sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)&copy->grant, err);
 }
@@ -271,7 +274,7 @@ static void *copies_main(void *arg) {
             sl_document_unref(&document);
         }
         int64_t term = sl_documents_term(copies->documents); // before the document: if another leads, stores refuse it
-        document = sl_documents_excess(copies->documents);
+        document = sl_documents_excess(copies->documents, sl_now_ns());
         if (document != NULL) {
             drop_one(copies, document, term);
             sl_document_unref(&document);

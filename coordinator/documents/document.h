@@ -62,6 +62,7 @@ struct sl_document {
     int n_again;      // how often it was read again since a store last had it
     int64_t copy_ns;  // when to copy the capsule again after a failure
     int n_copies;     // failures since the last success
+    int64_t drop_ns;  // when to drop a copy too many again; monotonic time
     int64_t read_tokens, n_questions, saved_tokens; // read_tokens: when it was added, in read_ms; 0: not known
     double read_ms;
     struct sl_document *next; // in the registry; after the removal, of those that stores have to forget (keeper.c)

@@ -532,13 +532,15 @@ struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t n
     return one;
 }
 
-struct sl_document *sl_documents_excess(struct sl_documents *documents) {
+struct sl_document *sl_documents_excess(struct sl_documents *documents, int64_t now_ns) {
     pthread_mutex_lock(&documents->mutex);
     struct sl_document *one = documents->quota.first;
-    while (one != NULL && (one->reading || count_holders(one) <= one->replicas || shares_capsule(documents, one))) {
+    while (one != NULL && (one->reading || one->drop_ns > now_ns || count_holders(one) <= one->replicas ||
+                           shares_capsule(documents, one))) {
         one = one->next;
     }
     if (one != NULL) {
+        one->drop_ns = now_ns + SL_DOCUMENT_DROP_MS * SL_NS_PER_MS;
         (void)sl_document_ref(one);
     }
     pthread_mutex_unlock(&documents->mutex);

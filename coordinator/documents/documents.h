@@ -96,8 +96,9 @@ struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t m
 #define SL_DOCUMENT_COPY_MS INT64_C(500)
 struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t now_ns);
 // Finds a document that more stores have than should, and whose capsule no other document has; with a reference. NULL:
-// there is none.
-struct sl_document *sl_documents_excess(struct sl_documents *documents);
+// there is none. After each time, the document waits for SL_DOCUMENT_DROP_MS, so that others have their turn.
+#define SL_DOCUMENT_DROP_MS INT64_C(2000)
+struct sl_document *sl_documents_excess(struct sl_documents *documents, int64_t now_ns);
 // Returns SL_ERR_PRECONDITION if this store has no room for a document that it does not have.
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
                                        const char *store, int64_t arena_bytes, struct sl_error *err);

@@ -52,6 +52,13 @@ static void end_names(struct names *names) {
     }
 }
 
+// Adds the documents of other tenants to a list as one sum.
+static void add_others(struct names *names, int64_t n, int64_t bytes) {
+    if (n > 0) {
+        add_text(names, "%s%" PRId64 " of other tenants (%" PRId64 " bytes)", names->n > 0 ? ", " : "", n, bytes);
+    }
+}
+
 // Returns what counts against a tenant's quota: the capsule in all stores, and the text.
 static int64_t held_bytes(const struct sl_document *document, int replicas) {
     return replicas * document->capsule_bytes + (int64_t)document->text_bytes;
@@ -79,12 +86,15 @@ enum sl_status sl_document_quota_check_bytes(const struct sl_document_quota *quo
 
 enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, const struct sl_document *document,
                                        struct sl_error *err) {
-    int64_t n = 0;
+    int64_t n = 0, n_others = 0, others_bytes = 0;
     struct names names = {.n = 0};
     for (const struct sl_document *one = quota->first; one != NULL; one = one->next) {
         if (strcmp(one->tenant, document->tenant) == 0) {
             n++;
             add_name(&names, one);
+        } else {
+            n_others++;
+            others_bytes += one->capsule_bytes;
         }
     }
     end_names(&names);
@@ -93,9 +103,10 @@ enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, co
                        quota->max_documents, n > 0 ? ": delete one of " : "", names.text);
     }
     if (quota->n_documents >= SL_MAX_DOCUMENTS) {
+        add_others(&names, n_others, others_bytes);
         return sl_fail(err, SL_ERR_PRECONDITION,
-                       "all tenants together have %" PRId64 " documents, the most of a cluster%s%s", quota->n_documents,
-                       n > 0 ? ": delete one of " : "", names.text);
+                       "all tenants together have %" PRId64 " documents, the most of a cluster: %s. Delete one",
+                       quota->n_documents, names.text);
     }
     return sl_document_quota_check_bytes(quota, document, document->replicas, err);
 }
@@ -120,10 +131,7 @@ enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quo
     if (document->capsule_bytes <= most - bytes) {
         return SL_OK;
     }
-    if (n_others > 0) {
-        add_text(&names, "%s%" PRId64 " of other tenants (%" PRId64 " bytes)", names.n > 0 ? ", " : "", n_others,
-                 others_bytes);
-    }
+    add_others(&names, n_others, others_bytes);
     return sl_fail(err, SL_ERR_PRECONDITION,
                    "store %s has no room for %" PRId64 " bytes: half of its arena, %" PRId64
                    " bytes, may be documents; it holds %s. Delete one, or give the store a larger --arena",

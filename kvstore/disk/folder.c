@@ -466,8 +466,10 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
                                    struct sl_error *err) {
     const struct sl_disk_head *head = &entry->head;
     struct sl_capsule_bytes capsule = {body, head->body_bytes, malloc(head->header_bytes), head->header_bytes};
-    struct sl_capsule_keys keys = {head->key, malloc(sizeof *keys.hashes * SL_CAPSULE_CACHE_MAX_PREFIXES),
-                                   head->n_hashes, head->stride, false};
+    struct sl_capsule_keys keys = {.id = head->key,
+                                   .hashes = malloc(sizeof *keys.hashes * SL_CAPSULE_CACHE_MAX_PREFIXES),
+                                   .n_hashes = head->n_hashes,
+                                   .stride = head->stride};
     struct sl_error why = {0};
     enum sl_status status = SL_ERR_EXHAUSTED;
     if (!capsule.header || !keys.hashes) {

@@ -7,36 +7,31 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
-#include "base/hash_table.h"
+#include "kvstore/memory/capsule_index.h"
+#include "kvstore/memory/tenant_bytes.h"
 
-#define N_BUCKETS        (1u << 16)
 #define BESIDE_SHARE     16 // one of so many bytes of the arena
 #define MIN_BESIDE_BYTES ((size_t)16 << 20)
 #define MALLOC_BYTES     16 // malloc's overhead per block
-
-struct node { // of the index
-    struct sl_hash_link link;
-    struct sl_capsule_id id;
-    int64_t n_tokens;
-    struct sl_stored *stored;
-};
+#define AVERAGED         16 // measured times that the average remembers
 
 struct sl_capsule_cache {
     struct sl_arena *arena;
     int64_t keep_ms;
-    size_t max_beside_bytes, max_protected_bytes;
-    struct sl_protected *protected; // NULL: none
+    size_t capacity_bytes, max_beside_bytes, max_protected_bytes;
+    struct sl_eviction_config eviction;
     pthread_mutex_t mutex;
-    struct sl_hash_table by_id;
+    struct sl_capsule_index index;
     struct sl_stored *newest, *oldest;
+    struct sl_tenant_table tenants;
+    double ms_per_token;                 // average of the measured ones; 0: none was measured
     struct sl_capsule_cache_stats stats; // without evictable_bytes
 };
 
 enum sl_status sl_capsule_cache_create(struct sl_arena *arena, int64_t keep_ms,
                                        struct sl_capsule_cache **capsule_cache_out, struct sl_error *err) {
     struct sl_capsule_cache *capsule_cache = calloc(1, sizeof *capsule_cache);
-    if (!capsule_cache || !sl_hash_table_init(&capsule_cache->by_id, N_BUCKETS)) {
+    if (!capsule_cache || !sl_capsule_index_init(&capsule_cache->index)) {
         free(capsule_cache);
         return sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
     }
@@ -44,74 +39,33 @@ enum sl_status sl_capsule_cache_create(struct sl_arena *arena, int64_t keep_ms,
     capsule_cache->keep_ms = keep_ms;
     struct sl_arena_stats about;
     sl_arena_get_stats(arena, &about);
+    capsule_cache->capacity_bytes = about.capacity_bytes;
     capsule_cache->max_beside_bytes = about.capacity_bytes / BESIDE_SHARE;
     capsule_cache->max_protected_bytes = about.capacity_bytes / SL_PROTECTED_SHARE;
     if (capsule_cache->max_beside_bytes < MIN_BESIDE_BYTES) {
         capsule_cache->max_beside_bytes = MIN_BESIDE_BYTES;
     }
+    capsule_cache->eviction.policy = sl_eviction_find(SL_EVICTION_DEFAULT);
     pthread_mutex_init(&capsule_cache->mutex, NULL);
     *capsule_cache_out = capsule_cache;
     return SL_OK;
 }
 
 void sl_capsule_cache_protect(struct sl_capsule_cache *capsule_cache, struct sl_protected *set) {
-    capsule_cache->protected = set;
+    capsule_cache->index.protected = set;
 }
 
-// ---- index (lock held) --------------------------------------------------------------------------------------------
+void sl_capsule_cache_evict_by(struct sl_capsule_cache *capsule_cache, const struct sl_eviction_config *eviction) {
+    capsule_cache->eviction = *eviction;
+}
+
+int64_t sl_capsule_cache_now_ns(const struct sl_capsule_cache *capsule_cache) {
+    const struct sl_eviction_config *eviction = &capsule_cache->eviction;
+    return eviction->now_ns ? eviction->now_ns(eviction->arg) : sl_now_ns();
+}
 
 static bool is_same(const struct sl_capsule_id *a, const struct sl_capsule_id *b) {
     return memcmp(a, b, sizeof *a) == 0;
-}
-
-static struct node *node_of(const struct sl_hash_link *link) {
-    return SL_HASH_ENTRY(link, struct node, link);
-}
-
-static bool has_id(const struct sl_hash_link *link, const void *id) {
-    return is_same(&node_of(link)->id, id);
-}
-
-// Returns the link to the node of this id, or the link where it would be.
-static struct sl_hash_link **find(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
-    return sl_hash_table_find(&capsule_cache->by_id, sl_hash(id, sizeof *id, 0), has_id, id);
-}
-
-// Finds the capsule with this id, and not one that has it as a prefix.
-static struct sl_stored *find_whole(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
-    struct node *node = node_of(*find(capsule_cache, id));
-    return node && is_same(&node->stored->keys.id, id) ? node->stored : NULL;
-}
-
-static void index_add(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefix,
-                      struct sl_stored *stored) {
-    struct sl_hash_link **at = find(capsule_cache, &prefix->id);
-    struct node *node = node_of(*at);
-    if (!node) {
-        node = calloc(1, sizeof *node);
-        if (!node) {
-            return; // one key fewer does no harm
-        }
-        node->id = prefix->id;
-        *at = &node->link;
-    } else if (is_same(&node->stored->keys.id, &prefix->id)) {
-        return; // a whole capsule with that key: better than a part of ours
-    } else if (!is_same(&stored->keys.id, &prefix->id) &&
-               sl_protected_has(capsule_cache->protected, &node->stored->keys.id)) {
-        return; // a document, which stays longer than ours: with ours the key would go
-    }
-    node->n_tokens = prefix->n_tokens;
-    node->stored = stored;
-}
-
-static void index_remove(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id,
-                         const struct sl_stored *stored) {
-    struct sl_hash_link **at = find(capsule_cache, id);
-    struct node *node = node_of(*at);
-    if (node && node->stored == stored) { // a younger capsule may have taken it over
-        *at = node->link.next;
-        free(node);
-    }
 }
 
 // ---- order of use (lock held) -------------------------------------------------------------------------------------
@@ -122,7 +76,7 @@ static void unlink_use(struct sl_capsule_cache *capsule_cache, struct sl_stored 
 }
 
 static void link_newest(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
-    stored->used_ns = sl_now_ns();
+    stored->used_ns = sl_capsule_cache_now_ns(capsule_cache);
     stored->newer = NULL;
     stored->older = capsule_cache->newest;
     *(capsule_cache->newest ? &capsule_cache->newest->newer : &capsule_cache->oldest) = stored;
@@ -131,39 +85,26 @@ static void link_newest(struct sl_capsule_cache *capsule_cache, struct sl_stored
 
 // ---- capsules -----------------------------------------------------------------------------------------------------
 
-struct sl_prefix sl_capsule_prefix(const struct sl_capsule_keys *keys, int64_t n_tokens, size_t i) {
-    struct sl_prefix prefix = {keys->id, n_tokens};
-    if (i < keys->n_hashes) {
-        prefix.id.prefix_hash = keys->hashes[i];
-        prefix.n_tokens = (int64_t)(i + 1) * keys->stride;
-    }
-    return prefix;
-}
-
 static void stored_free(struct sl_stored *stored) {
     free(stored->keys.hashes);
+    free(stored->nodes);
     free(stored);
 }
 
-// Returns the bytes of its header and its keys: the hashes, and an index node for each.
+// Returns the bytes of its header and its keys: the hashes, and a node of the index for each.
 static size_t beside_bytes(const struct sl_stored *stored) {
     size_t n_keys = stored->keys.n_hashes + 1;
-    return sizeof *stored + stored->capsule.header_bytes +
-           n_keys * (sizeof(struct sl_hash128) + sizeof(struct node) + MALLOC_BYTES);
-}
-
-// Call with the lock held. Removes its keys from the index.
-static void unfind(struct sl_capsule_cache *capsule_cache, const struct sl_stored *stored) {
-    for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
-        struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
-        index_remove(capsule_cache, &prefix.id, stored);
-    }
+    return sizeof *stored + stored->capsule.header_bytes + 3 * MALLOC_BYTES +
+           n_keys * (sizeof(struct sl_hash128) + sizeof(struct sl_capsule_node));
 }
 
 // Call with the lock held. Takes it out of index and order; frees its memory.
 static void discard(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
     unlink_use(capsule_cache, stored);
-    unfind(capsule_cache, stored);
+    if (!stored->is_forgotten) {
+        sl_capsule_index_remove(&capsule_cache->index, stored);
+    }
+    sl_tenant_bytes_remove(&capsule_cache->tenants, stored->tenant, stored->capsule.body_bytes);
     capsule_cache->stats.n_capsules--;
     capsule_cache->stats.bytes -= stored->capsule.body_bytes;
     capsule_cache->stats.beside_bytes -= beside_bytes(stored);
@@ -180,7 +121,7 @@ void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache_inout) {
         discard(capsule_cache, capsule_cache->newest);
     }
     pthread_mutex_destroy(&capsule_cache->mutex);
-    sl_hash_table_cleanup(&capsule_cache->by_id);
+    sl_capsule_index_cleanup(&capsule_cache->index);
     free(capsule_cache);
     *capsule_cache_inout = NULL;
 }
@@ -189,7 +130,7 @@ bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct s
     pthread_mutex_lock(&capsule_cache->mutex);
     // Counts the whole capsule only, not a prefix of a longer one: decode workers need it whole, so it is worth
     // storing.
-    bool has = find_whole(capsule_cache, id) != NULL;
+    bool has = sl_capsule_index_find_whole(&capsule_cache->index, id) != NULL;
     pthread_mutex_unlock(&capsule_cache->mutex);
     return has;
 }
@@ -213,19 +154,28 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
     }
     struct sl_stored *stored = calloc(1, sizeof *stored);
     struct sl_hash128 *hashes = malloc(sizeof *hashes * (n_hashes + 1));
-    if (!stored || !hashes) {
+    struct sl_capsule_node *nodes = calloc(n_hashes + 1, sizeof *nodes);
+    if (!stored || !hashes || !nodes) {
         free(stored);
         free(hashes);
+        free(nodes);
         return NULL;
     }
     if (n_hashes > 0) {
         memcpy(hashes, keys->hashes, sizeof *hashes * n_hashes);
     }
-    stored->keys =
-        (struct sl_capsule_keys){keys->id, hashes, n_hashes, n_hashes > 0 ? keys->stride : 0, keys->is_checkpoint};
+    stored->keys = *keys;
+    stored->keys.hashes = hashes;
+    stored->keys.n_hashes = n_hashes;
+    stored->keys.stride = n_hashes > 0 ? keys->stride : 0;
+    stored->nodes = nodes;
     stored->n_tokens = info->n_tokens;
     stored->capsule = *capsule;
     return stored;
+}
+
+static bool may_go(const struct sl_stored *stored, int64_t now_ns) {
+    return stored->n_pins == 0 && stored->kept_until_ns <= now_ns;
 }
 
 // Call with the lock held. Returns the least recently used that may be evicted: of those that are not protected, or, if
@@ -234,22 +184,67 @@ static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int
     struct sl_stored *oldest_protected = NULL;
     size_t protected_bytes = 0;
     for (struct sl_stored *stored = capsule_cache->oldest; stored; stored = stored->newer) {
-        bool may_go = stored->n_pins == 0 && stored->kept_until_ns <= now_ns;
-        if (!sl_protected_has(capsule_cache->protected, &stored->keys.id)) {
-            if (may_go) {
+        if (!sl_protected_has(capsule_cache->index.protected, &stored->keys.id)) {
+            if (may_go(stored, now_ns)) {
                 return stored;
             }
             continue;
         }
         protected_bytes += stored->capsule.body_bytes;
-        oldest_protected = may_go && !oldest_protected ? stored : oldest_protected;
+        oldest_protected = !oldest_protected && may_go(stored, now_ns) ? stored : oldest_protected;
     }
     return protected_bytes > capsule_cache->max_protected_bytes ? oldest_protected : NULL;
 }
 
 // Call with the lock held.
+static struct sl_eviction_rank rank(const struct sl_capsule_cache *capsule_cache, const struct sl_stored *stored,
+                                    int64_t clock_ns) {
+    const struct sl_eviction_config *eviction = &capsule_cache->eviction;
+    bool is_all_shared = (size_t)stored->n_shared_keys == stored->keys.n_hashes + 1;
+    return eviction->policy->rank(&(struct sl_eviction_entry){
+        .n_tokens = stored->n_tokens,
+        .shared_tokens = is_all_shared ? stored->n_tokens : stored->n_shared_keys * stored->keys.stride,
+        .bytes = stored->capsule.body_bytes,
+        .used_ns = stored->used_ns,
+        .idle_ns = clock_ns - stored->used_ns,
+        .age_ns = clock_ns - stored->stored_ns,
+        .ttl_ns = eviction->ttl_ms * SL_NS_PER_MS,
+        .ms_per_token = stored->ms_per_token,
+        .tenant_bytes = stored->tenant->bytes,
+        .share_bytes = capsule_cache->capacity_bytes / (size_t)capsule_cache->tenants.n,
+    });
+}
+
+static bool is_lower(const struct sl_eviction_rank *a, const struct sl_eviction_rank *b) {
+    return a->first < b->first || (a->first == b->first && a->then < b->then);
+}
+
+// Call with the lock held. Returns the capsule that the policy evicts next, or NULL. Ranks all that may be evicted, unless
+// the policy goes by use alone.
+static struct sl_stored *find_victim(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
+    struct sl_stored *victim = find_oldest(capsule_cache, now_ns);
+    if (!victim || capsule_cache->eviction.policy->is_by_use ||
+        sl_protected_has(capsule_cache->index.protected, &victim->keys.id)) {
+        return victim;
+    }
+    int64_t clock_ns = sl_capsule_cache_now_ns(capsule_cache); // not now_ns, which may be INT64_MAX
+    struct sl_eviction_rank lowest = rank(capsule_cache, victim, clock_ns);
+    for (struct sl_stored *stored = victim->newer; stored; stored = stored->newer) {
+        if (!may_go(stored, now_ns) || sl_protected_has(capsule_cache->index.protected, &stored->keys.id)) {
+            continue;
+        }
+        struct sl_eviction_rank own = rank(capsule_cache, stored, clock_ns);
+        if (is_lower(&own, &lowest)) {
+            lowest = own;
+            victim = stored;
+        }
+    }
+    return victim;
+}
+
+// Call with the lock held.
 static bool evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
-    struct sl_stored *stored = find_oldest(capsule_cache, now_ns);
+    struct sl_stored *stored = find_victim(capsule_cache, now_ns);
     if (stored) {
         discard(capsule_cache, stored);
         capsule_cache->stats.n_evicted++;
@@ -260,7 +255,7 @@ static bool evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
 // Call with the lock held.
 static bool make_room_beside(struct sl_capsule_cache *capsule_cache, size_t bytes) {
     while (capsule_cache->stats.beside_bytes + bytes > capsule_cache->max_beside_bytes &&
-           (evict_one(capsule_cache, sl_now_ns()) || evict_one(capsule_cache, INT64_MAX))) {
+           (evict_one(capsule_cache, sl_capsule_cache_now_ns(capsule_cache)) || evict_one(capsule_cache, INT64_MAX))) {
     }
     return capsule_cache->stats.beside_bytes + bytes <= capsule_cache->max_beside_bytes;
 }
@@ -269,7 +264,7 @@ static bool make_room_beside(struct sl_capsule_cache *capsule_cache, size_t byte
 static void forget(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
     if (stored->n_pins > 0) {
         stored->is_forgotten = true;
-        unfind(capsule_cache, stored);
+        sl_capsule_index_remove(&capsule_cache->index, stored);
     } else {
         discard(capsule_cache, stored);
     }
@@ -291,12 +286,47 @@ static int64_t longest_common(const struct sl_stored *shorter, const struct sl_s
 // that `stored` has: keys of long prompts lie further apart, in a longer capsule at other places.
 static void drop_checkpoint(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefix,
                             const struct sl_stored *stored) {
-    struct node *node = node_of(*find(capsule_cache, &prefix->id));
+    const struct sl_capsule_node *node = sl_capsule_index_find(&capsule_cache->index, &prefix->id);
     struct sl_stored *there = node ? node->stored : NULL;
     if (there && there != stored && there->keys.is_checkpoint && there->n_tokens <= stored->n_tokens &&
         prefix->n_tokens >= longest_common(there, stored)) {
         forget(capsule_cache, there);
     }
+}
+
+// Call with the lock held. Returns the time of reading a token that this capsule's prefill worker measured; otherwise the
+// average of such times, or 1 ms.
+static double ms_per_token(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_keys *keys,
+                           int64_t n_tokens) {
+    double *average = &capsule_cache->ms_per_token;
+    int64_t n_read = keys->read_tokens < n_tokens ? keys->read_tokens : n_tokens;
+    if (keys->read_ms > 0 && n_read > 0) {
+        double measured = keys->read_ms / sl_eviction_read_cost(n_tokens - n_read, n_tokens);
+        *average = *average > 0 ? *average + (measured - *average) / AVERAGED : measured;
+        return measured;
+    }
+    return *average > 0 ? *average : 1;
+}
+
+// Call with the lock held.
+static enum sl_status enter(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored, struct sl_error *err) {
+    size_t body_bytes = stored->capsule.body_bytes;
+    stored->tenant = sl_tenant_bytes_add(&capsule_cache->tenants, stored->keys.tenant, body_bytes);
+    if (!stored->tenant) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
+    }
+    link_newest(capsule_cache, stored);
+    stored->stored_ns = stored->used_ns;
+    stored->ms_per_token = ms_per_token(capsule_cache, &stored->keys, stored->n_tokens);
+    capsule_cache->stats.n_capsules++;
+    capsule_cache->stats.bytes += body_bytes;
+    capsule_cache->stats.beside_bytes += beside_bytes(stored);
+    for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
+        struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
+        drop_checkpoint(capsule_cache, &prefix, stored);
+    }
+    sl_capsule_index_add(&capsule_cache->index, stored);
+    return SL_OK;
 }
 
 enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_keys *keys,
@@ -311,22 +341,14 @@ enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, cons
         return sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
     }
     pthread_mutex_lock(&capsule_cache->mutex);
-    if (find_whole(capsule_cache, &keys->id)) {
+    if (sl_capsule_index_find_whole(&capsule_cache->index, &keys->id)) {
         status = sl_fail(err, SL_ERR_EXISTS, "this capsule is in the capsule cache already");
     } else if (!make_room_beside(capsule_cache, beside_bytes(stored))) {
         status = sl_fail(err, SL_ERR_EXHAUSTED,
                          "capsule cache: headers and keys of pinned and protected capsules take all of %zu bytes",
                          capsule_cache->max_beside_bytes);
     } else {
-        link_newest(capsule_cache, stored);
-        capsule_cache->stats.n_capsules++;
-        capsule_cache->stats.bytes += capsule->body_bytes;
-        capsule_cache->stats.beside_bytes += beside_bytes(stored);
-        for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
-            struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
-            drop_checkpoint(capsule_cache, &prefix, stored);
-            index_add(capsule_cache, &prefix, stored);
-        }
+        status = enter(capsule_cache, stored, err);
     }
     pthread_mutex_unlock(&capsule_cache->mutex);
     if (status != SL_OK) {
@@ -338,7 +360,7 @@ enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, cons
 struct sl_stored *sl_capsule_cache_pin(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *prefix,
                                        int64_t *covered_out) {
     pthread_mutex_lock(&capsule_cache->mutex);
-    struct node *node = node_of(*find(capsule_cache, prefix));
+    const struct sl_capsule_node *node = sl_capsule_index_find(&capsule_cache->index, prefix);
     struct sl_stored *stored = node ? node->stored : NULL;
     if (stored) {
         unlink_use(capsule_cache, stored);
@@ -387,7 +409,7 @@ struct sl_stored *sl_capsule_cache_pin_longest(struct sl_capsule_cache *capsule_
 
 struct sl_stored *sl_capsule_cache_hold(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
     pthread_mutex_lock(&capsule_cache->mutex);
-    struct sl_stored *stored = find_whole(capsule_cache, id);
+    struct sl_stored *stored = sl_capsule_index_find_whole(&capsule_cache->index, id);
     if (stored) {
         capsule_cache->stats.n_pinned += stored->n_pins++ == 0;
     }
@@ -403,7 +425,7 @@ void sl_capsule_cache_release(struct sl_capsule_cache *capsule_cache, struct sl_
 
 bool sl_capsule_cache_forget(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
     pthread_mutex_lock(&capsule_cache->mutex);
-    struct sl_stored *stored = find_whole(capsule_cache, id);
+    struct sl_stored *stored = sl_capsule_index_find_whole(&capsule_cache->index, id);
     bool is_here = stored != NULL;
     if (is_here) {
         forget(capsule_cache, stored);
@@ -442,12 +464,12 @@ size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void *
     size_t n = 0, protected_bytes = 0;
     pthread_mutex_lock(&capsule_cache->mutex);
     for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
-        bool is_protected = sl_protected_has(capsule_cache->protected, &stored->keys.id);
+        bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
         protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
     }
     bool any = protected_bytes > capsule_cache->max_protected_bytes;
     for (const struct sl_stored *stored = capsule_cache->newest; stored && n < max; stored = stored->older) {
-        if (stored->n_pins == 0 && (any || !sl_protected_has(capsule_cache->protected, &stored->keys.id))) {
+        if (stored->n_pins == 0 && (any || !sl_protected_has(capsule_cache->index.protected, &stored->keys.id))) {
             bodies_out[n++] = stored->capsule.body;
         }
     }
@@ -460,10 +482,11 @@ void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct s
     *stats_out = capsule_cache->stats;
     size_t protected_bytes = 0, unpinned_bytes = 0; // of protected ones
     for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
-        bool is_protected = sl_protected_has(capsule_cache->protected, &stored->keys.id);
+        bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
         size_t bytes = stored->capsule.body_bytes;
         protected_bytes += is_protected ? bytes : 0;
         unpinned_bytes += is_protected && stored->n_pins == 0 ? bytes : 0;
+        stats_out->checkpoint_bytes += stored->keys.is_checkpoint ? bytes : 0;
         stats_out->evictable_bytes += !is_protected && stored->n_pins == 0 ? bytes : 0;
     }
     if (protected_bytes > capsule_cache->max_protected_bytes) {

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the capsule cache: keeps capsules in memory by LRU, found by prefix.
+ * Purpose: the capsule cache: keeps capsules in memory, found by prefix, and evicts them by a policy.
  *
  * Design: an index from (model, recipe, prefix hash) to a capsule; a capsule that can be truncated is found under many
  *         prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but
- *         a capsule that is exactly that prefix is preferred to both. Least recently used capsules are evicted first.
- *         Pinned ones stay, and those unpinned within the last keep_ms stay unless the caller passes INT64_MAX.
+ *         a capsule that is exactly that prefix is preferred to both; when it goes, the other is found. The policy
+ *         (kvstore/memory/eviction.h) says which capsule is evicted first. Pinned ones stay, and those unpinned within the last keep_ms stay unless the caller passes INT64_MAX.
  *         A checkpoint goes when a longer capsule takes over the longest prefix that both have as a key.
  *         Bounded: at most SL_CAPSULE_CACHE_MAX_PREFIXES index entries a capsule. Headers and keys, which lie outside
- *         the arena, take at most a 16th of its size (16 MiB at least): beyond that the least recently used capsules
- *         are evicted as well.
+ *         the arena, take at most a 16th of its size (16 MiB at least): beyond that capsules are
+ *         evicted as well. A policy other than LRU ranks all capsules for each eviction, under the lock.
  * Threads: any number; one lock, held briefly.
  */
 #pragma once
 
 #include "base/arena.h"
 #include "engine/kvcache/capsule.h"
+#include "kvstore/memory/eviction.h"
 #include "kvstore/memory/protected.h"
 
 #define SL_CAPSULE_CACHE_MAX_PREFIXES 1025
 
 struct sl_capsule_cache;
+struct sl_capsule_node;
+struct sl_tenant_bytes;
 
 // The keys of a capsule: its id and, if it can be truncated, also its prefixes.
 struct sl_capsule_keys {
@@ -29,6 +32,10 @@ struct sl_capsule_keys {
     size_t n_hashes;
     int64_t stride;
     bool is_checkpoint; // of a prompt that is still being read: a longer capsule replaces it
+    // For the eviction policy:
+    uint64_t tenant; // 0: not known
+    double read_ms;  // time that reading the last read_tokens tokens took; 0: not measured
+    int64_t read_tokens;
 };
 
 // One of the prefixes of a prompt.
@@ -47,7 +54,11 @@ struct sl_stored {
     // Used by the capsule cache alone:
     int n_pins;
     bool is_forgotten; // not found any more: freed with its last pin
-    int64_t used_ns, kept_until_ns;
+    int64_t stored_ns, used_ns, kept_until_ns;
+    struct sl_capsule_node *nodes; // [n_hashes + 1], of its keys
+    int64_t n_shared_keys;         // keys that other capsules have as well
+    double ms_per_token;           // as in struct sl_eviction_entry
+    struct sl_tenant_bytes *tenant;
     struct sl_stored *newer, *older; // by last use
 };
 
@@ -57,6 +68,17 @@ void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache); // no ca
 
 // Sets the capsules that are not evicted, before any is put in. Does not own the set, which must outlive the cache.
 void sl_capsule_cache_protect(struct sl_capsule_cache *capsule_cache, struct sl_protected *set);
+
+// Chooses what is evicted, and the clock. Without a call of sl_capsule_cache_evict_by(): by the default policy and the real clock.
+struct sl_eviction_config {
+    const struct sl_eviction_policy *policy;
+    int64_t ttl_ms;
+    int64_t (*now_ns)(void *arg); // the clock; NULL: sl_now_ns()
+    void *arg;
+};
+// Sets it, before any capsule is put in.
+void sl_capsule_cache_evict_by(struct sl_capsule_cache *capsule_cache, const struct sl_eviction_config *eviction);
+int64_t sl_capsule_cache_now_ns(const struct sl_capsule_cache *capsule_cache); // by its clock
 
 bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id);
 
@@ -95,11 +117,11 @@ bool sl_capsule_cache_forget(struct sl_capsule_cache *capsule_cache, const struc
 size_t sl_capsule_cache_list(struct sl_capsule_cache *capsule_cache, struct sl_capsule_id *ids_out, size_t max_ids);
 
 /*
- * Evicts the least recently used capsule that is neither pinned nor protected, passing over those that are kept beyond now_ns; INT64_MAX
- * passes over none. False: there is none.
+ * Evicts the capsule that the policy chooses of those that are neither pinned nor protected, passing over those that are
+ * kept beyond now_ns; INT64_MAX passes over none. False: there is none.
  */
 bool sl_capsule_cache_evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns);
-// Returns when the capsule that would be evicted was last used; INT64_MAX: there is none.
+// Returns when the least recently used of these capsules was last used; INT64_MAX: there is none.
 int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64_t now_ns);
 
 // Lists the bodies of at most max capsules that are neither pinned nor protected, or, if protected ones exceed their share,
@@ -109,6 +131,7 @@ size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void *
 struct sl_capsule_cache_stats {
     int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;
     size_t bytes, evictable_bytes; // of all; of those that are neither pinned nor protected
+    size_t checkpoint_bytes;       // of checkpoints
     size_t beside_bytes;           // of headers and keys of all, outside the arena
 };
 void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out);

@@ -35,7 +35,7 @@ static bool evict_one(struct sl_room *room, int64_t now_ns) {
 }
 
 bool sl_room_evict_one(struct sl_room *room) {
-    return evict_one(room, sl_now_ns()) || evict_one(room, NO_MERCY);
+    return evict_one(room, sl_capsule_cache_now_ns(room->capsule_cache)) || evict_one(room, NO_MERCY);
 }
 
 // Returns used and promised bytes, without `covered_bytes` of the promises.
@@ -101,7 +101,7 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
         return status;
     }
     if (taken + wanted_bytes > arena.capacity_bytes / 100 * HIGH_PERCENT) {
-        int64_t now_ns = sl_now_ns();
+        int64_t now_ns = sl_capsule_cache_now_ns(room->capsule_cache);
         while (taken_bytes(room, covered_bytes) + wanted_bytes > arena.capacity_bytes / 100 * LOW_PERCENT &&
                evict_one(room, now_ns)) {
         }

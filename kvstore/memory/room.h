@@ -2,7 +2,8 @@
 /*
  * Purpose: decides about the store's memory: one account for capsules, segments and all promises.
  *
- * Design: capsules and segments are both a cache, in one order: the least recently used goes first. Three grades:
+ * Design: capsules and segments are both a cache, and the kind whose least recently used
+ *         one is older loses first: of segments that one, of capsules the one that the policy chooses. Three grades:
  *           in use    pinned by a lookup, part of a remote KV under a lease, or protected as a document, up to half of the
  *                     arena: never evicted
  *           kept      a job released it within the last --keep: evicted only if the new data does not fit otherwise

@@ -28,6 +28,7 @@ static const struct {
     {"decode", &sl_bench_decode, NULL, "steps of decode with layers in a kvstore against steps with the full cache"},
     {"ttft", &sl_bench_ttft, NULL, "time to first token: the cluster against one process doing both phases"},
     {"mixed", &sl_bench_mixed, NULL, "short prompts beside a long one, against the same short prompts alone"},
+    {"evict", &sl_bench_evict, NULL, "a trace replayed against a store's memory, for each eviction policy and size"},
     {"cluster", NULL, "sluice_bench",
      "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`"},
     {"hollow", NULL, "sluice_bench.hollow",

@@ -70,9 +70,13 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
     if (json_unpack_ex(object, &json_err, 0, "{s:F, s:I, s:I, s?o}", "timestamp", &at_ms, "input_length", &n_prompt,
                        "output_length", &n_output, "hash_ids", &ids)) {
         status = sl_fail(err, SL_ERR_INVALID, "%s", json_err.text);
-    } else if (!(at_ms >= 0) || at_ms > 1e13 || n_prompt < 1 || n_prompt > MAX_TOKENS || n_output < 1 ||
-               n_output > MAX_TOKENS) {
-        status = sl_fail(err, SL_ERR_INVALID, "timestamp, input_length or output_length is out of bounds");
+    } else if (!(at_ms >= 0) || at_ms > 1e13) {
+        status = sl_fail(err, SL_ERR_INVALID, "timestamp %g: 0 to 1e13 ms are possible", at_ms);
+    } else if (n_prompt < 1 || n_prompt > MAX_TOKENS || n_output < 1 || n_output > MAX_TOKENS) {
+        status = sl_fail(err, SL_ERR_INVALID,
+                         "input_length %" JSON_INTEGER_FORMAT ", output_length %" JSON_INTEGER_FORMAT ": 1 to %" PRId64
+                         " tokens are possible",
+                         n_prompt, n_output, MAX_TOKENS);
     } else if (ids && !json_is_array(ids)) {
         status = sl_fail(err, SL_ERR_INVALID, "hash_ids is not a list");
     }
@@ -84,8 +88,8 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
     if (status == SL_OK) {
         loading->first_ms = workload->n == 0 ? at_ms : loading->first_ms;
         struct sl_workload_arrival *arrival = &workload->arrivals[workload->n];
-        *arrival =
-            (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000 / loading->rate_scale, n_prompt, n_output, 0, 0};
+        *arrival = (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000 / loading->rate_scale, n_prompt,
+                                                n_output, 0, 0};
         status = take_blocks(loading, ids, arrival, err);
         if (status == SL_OK && workload->n > 0 && arrival->at_s < arrival[-1].at_s) {
             status = sl_fail(err, SL_ERR_INVALID, "timestamp %g is before the line above", at_ms);

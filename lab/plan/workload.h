@@ -46,6 +46,13 @@ struct sl_workload_config {
 enum sl_status sl_workload_draw(const struct sl_workload_config *config, struct sl_workload *workload_out,
                                 struct sl_error *err);
 
+/*
+ * Draws requests with hash_ids, of conversations: a Poisson process of two a second. A conversation begins with one of a few
+ * shared blocks of tokens and its own ones. Each later turn, of one of the 64 conversations that began last, adds some.
+ */
+enum sl_status sl_workload_draw_conversations(int64_t n, uint64_t seed, struct sl_workload *workload_out,
+                                              struct sl_error *err);
+
 void sl_workload_cleanup(struct sl_workload *workload);
 
 /*

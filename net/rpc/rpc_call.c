@@ -80,6 +80,7 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_r
     atomic_init(&call->refs, 1);
     atomic_init(&call->cancelled, false);
     atomic_init(&call->has_message, false);
+    atomic_init(&call->is_streaming, false);
     grpc_metadata_array_init(&call->metadata);
     grpc_call_details_init(&call->details);
     pthread_mutex_init(&call->mutex, NULL);
@@ -129,7 +130,9 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
     (void)ok;
     struct sl_rpc_call *call = OWNER(tag, close_tag);
     const int64_t now_ns = sl_now_ns();
-    if (call->close_cancelled && !atomic_load(&call->has_message) && now_ns < atomic_load(&call->deadline_ns) &&
+    // A gateway's users may leave before a stream's first message. Handlers that have begun are limited by the quota.
+    const bool is_answered = atomic_load(&call->has_message) || atomic_load(&call->is_streaming);
+    if (call->close_cancelled && !is_answered && now_ns < atomic_load(&call->deadline_ns) &&
         now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
         sl_rpc_resets_count(call->call);
     }

@@ -215,6 +215,7 @@ struct sl_rpc_call {
     grpc_byte_buffer *reply;   // the reply of a unary call, which is sent with the status
     int64_t accepted_ns;
     atomic_bool has_message;     // gRPC has taken one for the client
+    atomic_bool is_streaming;    // the handler of a stream has begun
     _Atomic int64_t deadline_ns; // a handler may lower it while gRPC reports the end
     struct sl_identity caller;   // valid once the call is admitted
     struct sl_rpc_account account;

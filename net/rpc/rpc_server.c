@@ -79,6 +79,7 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
             return unpacked;
         }
     }
+    atomic_store(&call->is_streaming, method->kind != SL_RPC_UNARY);
     const enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
     if (request) {
         protobuf_c_message_free_unpacked(request, NULL);

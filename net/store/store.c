@@ -145,6 +145,7 @@ static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V
     match_out->n_tokens = reply->n_tokens;
     match_out->capsule_tokens = reply->capsule_tokens;
     match_out->capsule_bytes = (size_t)reply->capsule_bytes;
+    match_out->is_checkpoint = reply->checkpoint;
     match_out->capsule_hash = (struct sl_hash128){{0}}; // an older store does not send it
     if (reply->capsule_hash.len > 0 &&
         !sl_hash128_read(reply->capsule_hash.data, reply->capsule_hash.len, &match_out->capsule_hash)) {

@@ -48,6 +48,7 @@ struct sl_store_match {
     int64_t capsule_tokens; // tokens that the capsule holds
     size_t capsule_bytes;
     struct sl_hash128 capsule_hash; // the id in the capsule
+    bool is_checkpoint;             // of a prompt that is still being read; false from an older store
     char lease_id[64];
 };
 

@@ -146,8 +146,16 @@ def test_decode_continues_no_checkpoint():
             assert not next(stream).HasField("document"), "the text was read too soon"
             checkpoints = [int(n) for n in re.findall(r"tokens=(\d+) checkpoint=stored", cluster.processes["prefill-0"].errors())]
         stream.cancel()
+        page = lambda name: urllib.request.urlopen(f"http://{cluster.processes[name].admin}/metrics", timeout=10).read().decode()
+        assert re.search(r'\nsluice_checkpoints_total{result="stored"} [1-9]', page("prefill-0")), page("prefill-0")
+        assert re.search(r"\nsluice_store_checkpoint_bytes [1-9]", page("kvstore-0")), page("kvstore-0")
+        fetches = lambda: [w.load.progress for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0]
+        time.sleep(1)  # for the store's next report
+        fetched = fetches()
         finished, events = cluster.answer(asked)
         assert tokens(events) == tokens(whole_events) and finished.statistics.n_reused_tokens > made.n_tokens, finished
+        time.sleep(1)
+        assert fetches() == fetched + 1, "the checkpoint was fetched by prefill alone"
         assert "is still being read" in begun(events)[1] and "prefill-0" in begun(events)[2], begun(events)
         assert prefixes(cluster, "decode-0") == {"store": 1, "failed": 1}
 

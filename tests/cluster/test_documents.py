@@ -147,6 +147,22 @@ def test_replicas_outlive_the_loss_of_a_store():
                                if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY), 10, "both stores forgot it")
 
 
+def check_export_of_a_stalled_store(cluster, name):
+    """An export leaves a store that sends nothing after 5 s, and says what a stalled or lost store did."""
+    with tempfile.TemporaryDirectory() as folder:
+        cluster.processes[name].signal(signal.SIGSTOP)
+        began = time.monotonic()
+        code, _, err = sluice(cluster, "doc", "export", "gpl", os.path.join(folder, "gpl.doc"))
+        seconds = time.monotonic() - began
+        cluster.processes[name].signal(signal.SIGCONT)
+        assert code != 0 and not os.path.exists(os.path.join(folder, "gpl.doc")) and seconds < 15, (code, seconds, err)
+        assert f"({name}: " in err and "try again" in err and "no coordinator" not in err, err
+        eventually(lambda: sluice(cluster, "doc", "export", "gpl", os.path.join(folder, "gpl.doc"))[0] == 0, 20, "the store goes on")
+        cluster.kill(name)
+        code, _, err = sluice(cluster, "doc", "export", "gpl", os.path.join(folder, "gpl2.doc"))
+        assert code != 0 and f"({name}: " in err and "no coordinator" not in err, err
+
+
 def test_the_only_good_copy_is_not_dropped():
     """A store that does not answer still has its copy, but that may be lost soon: the other store's copy stays."""
     with Cluster(kvstore=2) as cluster:
@@ -159,6 +175,7 @@ def test_the_only_good_copy_is_not_dropped():
         assert kept in stores_of(cluster.channel, "gpl"), "the only good copy was dropped"
         cluster.processes[stalled].signal(signal.SIGCONT)
         eventually(lambda: cluster_pb.READY in state() and len(stores_of(cluster.channel, "gpl")) == 1, 20, "one copy is left")
+        check_export_of_a_stalled_store(cluster, stores_of(cluster.channel, "gpl")[0])
 
 
 def test_a_full_store_is_passed_over():

@@ -269,9 +269,13 @@ def test_other_recipes_and_other_text_do_not_match():
 
 
 def test_the_budget_holds_and_the_oldest_goes():
-    with Cluster(worker_args={"kvstore": ["--arena", "12M"]}) as cluster:
+    checkpoints = ["--checkpoint-after", "1ms", "--checkpoint-share", "0.01"]
+    with Cluster(worker_args={"kvstore": ["--arena", "12M"], "prefill": checkpoints}) as cluster:
         for seed in range(8):  # about 3.5 MiB each
             cluster.answer(request(5000, seed=seed))
+        page = urllib.request.urlopen(f"http://{cluster.processes['prefill-0'].admin}/metrics", timeout=10).read().decode()
+        assert '\nsluice_checkpoints_total{result="too_large"} 8\n' in page, "one of each prompt exceeds a hundredth of the store"
+        assert '\nsluice_checkpoints_total{result="stored"} 0\n' in page, page
         def settled():
             store = [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0]
             return 1 <= store.load.stored_capsules <= 4 and store.load.stored_bytes <= 12 << 20 and store.load.leases == 0

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -83,6 +84,9 @@ static Sluice__V1__Grant *announce(struct sl_capsule_id *id, size_t bytes) {
     Sluice__V1__Grant *grant;
     request.key = &key;
     request.capsule_bytes = (int64_t)bytes;
+    request.tenant = 7;
+    request.read_ms = 2.5;
+    request.read_tokens = 3;
     assert_int_equal(call(&sl_method_store_reserve, &request.base, &grant), SL_OK);
     return grant;
 }
@@ -116,6 +120,7 @@ static enum sl_status look_up(struct sl_capsule_id *id, Sluice__V1__LookupReply 
     request.recipe_fingerprint = id->recipe_fingerprint;
     request.prefixes = keys;
     request.n_prefixes = 1;
+    request.want_prefixes = true;
     key.n_tokens = N_TOKENS;
     key.hash = (ProtobufCBinaryData){sizeof id->prefix_hash, id->prefix_hash.bytes};
     return call(&sl_method_store_lookup, &request.base, reply_out);
@@ -163,6 +168,21 @@ static void wait_for(int64_t n_capsules, int64_t n_on_disk) {
     assert_int_equal(stats().capsules, n_capsules);
     assert_int_equal(stats().disk_capsules, n_on_disk);
     assert_int_equal(stats().leases, 0);
+}
+
+static void test_store_refuses_times_that_cannot_be(void **state) {
+    (void)state;
+    struct sl_capsule_id id = id_of(9);
+    Sluice__V1__StoreKey key = key_of(&id);
+    Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
+    request.key = &key;
+    request.capsule_bytes = 4096;
+    const double times[] = {-1, NAN, INFINITY, 0};
+    for (int i = 0; i < 4; i++) {
+        request.read_ms = times[i];
+        request.read_tokens = i < 3 ? 5 : -5;
+        assert_int_equal(call(&sl_method_store_reserve, &request.base, NULL), SL_ERR_INVALID);
+    }
 }
 
 static int open_all(void **state) {
@@ -215,6 +235,9 @@ static void test_store_forgets_what_is_being_fetched_and_on_disk(void **state) {
     store(&other);
     let_be(&other);
     Sluice__V1__LookupReply *found = find(&id);
+    assert_int_equal(found->tenant, 7); // for a copy to another store
+    assert_true(found->read_ms == 2.5);
+    assert_int_equal(found->read_tokens, 3);
     assert_true(forget(&id));
     assert_int_equal(look_up(&id, &again), SL_ERR_NOT_FOUND);
     assert_int_equal(stats().capsules, 2);
@@ -247,6 +270,7 @@ static void test_store_forgets_what_is_being_fetched_and_on_disk(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_store_refuses_times_that_cannot_be),
         cmocka_unit_test(test_store_forgets_what_is_on_its_way),
         cmocka_unit_test(test_store_forgets_what_is_being_fetched_and_on_disk),
     };

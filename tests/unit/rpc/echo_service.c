@@ -85,6 +85,13 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
     if (strcmp(request->job_id, "missing") == 0) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "no such job");
     }
+    if (strcmp(request->job_id, "mute") == 0) { // says nothing until the client leaves
+        atomic_fetch_add(&echo->n_mute, 1);
+        for (int i = 0; i < 1000 && !sl_rpc_call_cancelled(call); i++) {
+            sl_sleep_ms(1);
+        }
+        return SL_OK;
+    }
     Sluice__V1__StateChange state = SLUICE__V1__STATE_CHANGE__INIT;
     Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
     if (strcmp(request->job_id, "big") == 0) {

@@ -31,6 +31,7 @@ struct echo {
     atomic_int n_waiting;            // handlers in "wait"
     atomic_int n_woken;              // of them, by on_cancel
     atomic_int n_cancelled;          // streams that ended because the client was gone
+    atomic_int n_mute;               // handlers of "mute", since the start
     atomic_llong deadline_ns;        // of the last "wait"
     pthread_mutex_t mutex;
     pthread_cond_t cond;

@@ -273,6 +273,31 @@ static void test_server_keeps_a_connection_that_ends_calls_after_a_message(void 
     sl_rpc_channel_destroy(&channel);
 }
 
+// Nor do calls of those that leave before there is a message.
+static void test_server_keeps_a_connection_that_ends_streams_before_a_message(void **state) {
+    (void)state;
+    enum { CALLS = 1500 };
+    struct sl_rpc_channel *channel = new_channel();
+    struct sl_error err;
+    uint64_t before, after, refused;
+    assert_int_equal(echo_call(channel, &echo_get, "job-1", CALL_MS, &err), SL_OK);
+    sl_rpc_accept_counts(port, &before, &refused);
+    for (int i = 0; i < CALLS; i++) {
+        struct sl_rpc_stream *stream = NULL;
+        const int n_begun = atomic_load(&echo.n_mute);
+        assert_int_equal(echo_open(channel, &echo_watch, "mute", 0, CALL_MS, &stream, &err), SL_OK);
+        const int64_t end_ns = sl_deadline_in_ms(CALL_MS);
+        while (atomic_load(&echo.n_mute) == n_begun && sl_now_ns() < end_ns) {
+        }
+        assert_int_not_equal(atomic_load(&echo.n_mute), n_begun);
+        sl_rpc_stream_close(&stream);
+    }
+    assert_int_equal(echo_call(channel, &echo_get, "job-1", CALL_MS, &err), SL_OK);
+    sl_rpc_accept_counts(port, &after, &refused);
+    assert_int_equal(after, before); // it has not connected again
+    sl_rpc_channel_destroy(&channel);
+}
+
 static void test_peer_is_the_whole_host(void **state) {
     (void)state;
     uint64_t before, accepted, refused;
@@ -459,6 +484,7 @@ int main(void) {
         cmocka_unit_test(test_server_closes_connections_that_reset_calls),
         cmocka_unit_test(test_server_closes_connections_that_share_a_count),
         cmocka_unit_test(test_server_keeps_a_connection_that_ends_calls_after_a_message),
+        cmocka_unit_test(test_server_keeps_a_connection_that_ends_streams_before_a_message),
         cmocka_unit_test(test_peer_is_the_whole_host),
         cmocka_unit_test(test_selfcheck_knows_a_deaf_port),
         cmocka_unit_test(test_addresses_are_reached_from_here),

@@ -156,7 +156,7 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     assert_true(sl_documents_are_told(documents, document));
     assert_int_equal(sl_documents_check_room(documents, document, "kvstore-1", 600, &err),
                      SL_OK); // room was kept for it
-    assert_null(sl_documents_excess(documents));
+    assert_null(sl_documents_excess(documents, now_ns));
     assert_true(is_found(sl_documents_short(documents, now_ns), document)); // its call waits for it
     assert_null(sl_documents_short(documents, now_ns + SL_DOCUMENT_COPY_MS * ms - 1));
     now_ns += SL_DOCUMENT_COPY_MS * ms;
@@ -171,12 +171,26 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     assert_null(sl_documents_lost(documents, 11, now_ns)); // its text is not read again
     assert_true(is_found(sl_documents_short(documents, now_ns), document));
     sl_documents_found(documents, document, "kvstore-1", 300, false);
-    assert_null(sl_documents_excess(documents));
+    assert_null(sl_documents_excess(documents, now_ns));
     sl_documents_found(documents, document, "kvstore-2", 300, false); // a store came back
-    assert_true(is_found(sl_documents_excess(documents), document));
+    assert_true(is_found(sl_documents_excess(documents, now_ns), document));
+    // It cannot be dropped now, and waits: another document has its turn.
+    struct sl_document *second = make("acme", "second", 1);
+    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_OK);
+    sl_documents_found(documents, second, "kvstore-0", 1, false);
+    sl_documents_found(documents, second, "kvstore-1", 1, false);
+    assert_int_equal(sl_documents_finish(documents, second, &err), SL_OK);
+    second->replicas = 1;
+    assert_true(is_found(sl_documents_excess(documents, now_ns), second));
+    assert_null(sl_documents_excess(documents, now_ns));
+    now_ns += SL_DOCUMENT_DROP_MS * ms;
+    assert_true(is_found(sl_documents_excess(documents, now_ns), document));
+    assert_int_equal(sl_documents_remove(documents, second, &err), SL_OK);
+    sl_document_unref(&second);
+    now_ns += SL_DOCUMENT_DROP_MS * ms;
     same->capsule_bytes = 0;
     assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_OK);
-    assert_null(sl_documents_excess(documents)); // it may be there for this one
+    assert_null(sl_documents_excess(documents, now_ns)); // it may be there for this one
     assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
     sl_document_unref(&document);
     sl_document_unref(&same);
@@ -391,6 +405,7 @@ static void test_documents_of_all_tenants_are_limited(void **state) {
     }
     assert_int_equal(add(documents, "umbrella", "mine", 0, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "all tenants together have 4096 documents"));
+    assert_non_null(strstr(err.text, "4096 of other tenants (0 bytes)"));
     sl_documents_destroy(&documents);
     documents = open_registry(false, 0, 1 << 20);
     assert_int_equal(add(documents, "acme", "one", 0, &err), SL_ERR_PRECONDITION);

@@ -83,7 +83,8 @@ static void put(struct fixture *fixture, int seed, bool offer) {
     struct sl_capsule_bytes capsule = make_capsule(arena, &id, N_TOKENS, false);
     assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", capsule.body_bytes, &capsule.body, NULL), SL_OK);
     memset(capsule.body, seed + 1, capsule.body_bytes);
-    struct sl_capsule_keys keys = {id, prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK, false};
+    struct sl_capsule_keys keys = {
+        .id = id, .hashes = prompt.prefixes, .n_hashes = N_TOKENS / SL_PREFIX_BLOCK, .stride = SL_PREFIX_BLOCK};
     enum sl_status status = sl_capsule_cache_put(fixture->parts.capsule_cache, &keys, &capsule, NULL);
     if (status == SL_ERR_EXISTS) {
         sl_capsule_bytes_free(&capsule, arena);

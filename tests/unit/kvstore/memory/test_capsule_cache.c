@@ -62,8 +62,11 @@ static enum sl_status put_as(struct fixture *fixture, const int32_t *tokens, int
     for (int64_t i = 0; i < n_hashes; i++) {
         hashes[i] = hashes[(i + 1) * fixture->stride_blocks - 1];
     }
-    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, fixture->stride_blocks * SL_PREFIX_BLOCK,
-                                   is_checkpoint};
+    struct sl_capsule_keys keys = {.id = id,
+                                   .hashes = hashes,
+                                   .n_hashes = (size_t)n_hashes,
+                                   .stride = fixture->stride_blocks * SL_PREFIX_BLOCK,
+                                   .is_checkpoint = is_checkpoint};
     enum sl_status status = sl_capsule_cache_put(fixture->capsule_cache, &keys, &capsule, NULL);
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, fixture->arena);
@@ -128,11 +131,13 @@ static void test_capsule_cache_a_longer_capsule_replaces_a_checkpoint(void **sta
     struct sl_capsule_cache_stats stats;
     sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
     assert_int_equal(stats.n_capsules, 3);
+    assert_true(stats.checkpoint_bytes > 0 && stats.checkpoint_bytes < stats.bytes);
     sl_capsule_cache_unpin(fixture->capsule_cache, pinned);
     assert_int_equal(put(fixture, tokens, false, &whole), SL_OK);
     assert_false(sl_capsule_cache_has(fixture->capsule_cache, &second));
     sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
     assert_int_equal(stats.n_capsules, 2);
+    assert_int_equal(stats.checkpoint_bytes, 0);
     struct sl_stored *stored = pin_prefix(fixture, tokens, last, &covered);
     assert_int_equal(stored->n_tokens, N_TOKENS);
     sl_capsule_cache_unpin(fixture->capsule_cache, stored);

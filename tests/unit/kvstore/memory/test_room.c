@@ -52,7 +52,7 @@ static enum sl_status put(struct fixture *fixture, int seed, size_t n_hashes, st
     struct sl_capsule_bytes capsule = make_capsule(fixture->scratch, &id, N_TOKENS, false);
     enum sl_status status = sl_room_take_block(&parts->room, "test", capsule.body_bytes, &capsule.body, err);
     if (status == SL_OK) {
-        struct sl_capsule_keys keys = {id, hashes, n_hashes, 1, false};
+        struct sl_capsule_keys keys = {.id = id, .hashes = hashes, .n_hashes = n_hashes, .stride = 1};
         status = sl_capsule_cache_put(parts->capsule_cache, &keys, &capsule, err);
     }
     if (status != SL_OK) {

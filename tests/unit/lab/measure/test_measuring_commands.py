@@ -518,8 +518,8 @@ class Limits(unittest.TestCase):
             "ship": ["--transport", "shm", "--tokens", "0"],
         }
         offered = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.M)
-        # memory computes nothing, and takes no time; cluster's runs have a --duration
-        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "memory"]))
+        # memory and evict time nothing; cluster's runs have a --duration
+        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "evict", "memory"]))
         for name, words in benches.items():
             began = time.monotonic()
             done = run("bench", name, *words, "--time-limit", "2s", "--json")

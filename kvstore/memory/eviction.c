@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The eviction policies. See eviction.h.
+#include "kvstore/memory/eviction.h"
+
+#include <string.h>
+
+#define TWICE_AFTER 32768      // tokens after which a token takes twice the time of the first ones
+#define YOUNG_NS    1000000000 // added to the age, so that capsules used just now do not outrank all others
+
+double sl_eviction_read_cost(int64_t from, int64_t to) {
+    double a = (double)from, b = (double)to;
+    return b - a + (b * b - a * a) / (2.0 * TWICE_AFTER);
+}
+
+static struct sl_eviction_rank by_use(const struct sl_eviction_entry *entry) {
+    return (struct sl_eviction_rank){0, (double)entry->used_ns};
+}
+
+static struct sl_eviction_rank by_ttl(const struct sl_eviction_entry *entry) {
+    return (struct sl_eviction_rank){entry->age_ns >= entry->ttl_ns ? 0 : 1, (double)entry->used_ns};
+}
+
+static struct sl_eviction_rank by_share(const struct sl_eviction_entry *entry) {
+    size_t excess = entry->tenant_bytes > entry->share_bytes ? entry->tenant_bytes - entry->share_bytes : 0;
+    return (struct sl_eviction_rank){-(double)excess, (double)entry->used_ns};
+}
+
+static struct sl_eviction_rank by_cost(const struct sl_eviction_entry *entry) {
+    double ms = entry->ms_per_token * sl_eviction_read_cost(entry->shared_tokens, entry->n_tokens);
+    double per_byte = entry->bytes > 0 ? ms / (double)entry->bytes : ms;
+    return (struct sl_eviction_rank){per_byte / (double)(entry->idle_ns + YOUNG_NS), (double)entry->used_ns};
+}
+
+static const struct sl_eviction_policy policies[] = {
+    {"lru", "the capsule that was not used for the longest time goes first", by_use, true},
+    {"ttl", "capsules stored longer than --ttl ago go first, then the least recently used", by_ttl, false},
+    {"share", "tenants that have more than an equal share of the memory lose first, the largest before others",
+     by_share, false},
+    {"cost", "the capsule that frees the most bytes for the time to read its tokens again, times its age, goes first",
+     by_cost, false},
+};
+
+const struct sl_eviction_policy *sl_eviction_at(size_t i) {
+    return i < sizeof policies / sizeof *policies ? &policies[i] : NULL;
+}
+
+const struct sl_eviction_policy *sl_eviction_find(const char *name) {
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        if (strcmp(policies[i].name, name) == 0) {
+            return &policies[i];
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the eviction policies of a store: which capsule goes first when memory is needed.
+ *
+ * Design: a policy is a row of a table with a pure function that ranks one capsule from its numbers. The capsule cache
+ *         evicts the lowest rank, and of equal ranks the least recently used one. No policy sees a capsule that is
+ *         pinned, kept or protected: the cache leaves those out.
+ *
+ * To add one: a function and a row in eviction.c; `sluice bench evict` compares it with the others.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SL_EVICTION_DEFAULT "cost"
+
+// The numbers of a capsule that policies rank by.
+struct sl_eviction_entry {
+    int64_t n_tokens;
+    int64_t shared_tokens; // of these, from the first on: another capsule in memory begins with them too
+    size_t bytes;          // of its body
+    int64_t used_ns;       // when it was last used
+    int64_t idle_ns;       // time since then
+    int64_t age_ns;        // time since it was stored
+    int64_t ttl_ns;        // --ttl
+    double ms_per_token;   // time of reading the first tokens of a prompt, as its prefill worker measured it
+    size_t tenant_bytes;   // of all capsules of its tenant
+    size_t share_bytes;    // the arena divided by the number of tenants that have capsules
+};
+
+// The lowest goes first; `then` decides between equal ones.
+struct sl_eviction_rank {
+    double first, then;
+};
+
+struct sl_eviction_policy {
+    const char *name, *summary;
+    struct sl_eviction_rank (*rank)(const struct sl_eviction_entry *entry);
+    bool is_by_use; // ranks capsules in the order of their last use
+};
+
+const struct sl_eviction_policy *sl_eviction_at(size_t i);           // NULL: the table has no row i
+const struct sl_eviction_policy *sl_eviction_find(const char *name); // NULL: no policy has this name
+
+/*
+ * Estimates the time that reading tokens [from, to) of a prompt takes, in units of an early token's: attention makes
+ * later tokens more expensive, twice as expensive after 32,768 tokens.
+ */
+double sl_eviction_read_cost(int64_t from, int64_t to);

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replays of traces against a store's memory. See store_replay.h.
+#include "lab/bench/replay/store_replay.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "kvstore/memory/room.h"
+#include "net/node/ledger.h"
+#include "proto/sluice/v1/capsule.pb-c.h"
+
+#define START_NS    SL_NS_PER_S // of the virtual clock: 0 has a meaning for the store
+#define STORE_SHARE 4           // a worker fetches a capsule if its prompt uses at least this part of it
+
+// A request whose tokens are being read.
+struct reading {
+    int64_t request, ends_ns;
+    double ms;
+    int64_t n_tokens; // that are read
+};
+
+struct replay {
+    const struct sl_replay_config *config;
+    struct sl_page_layout packed, work;
+    struct sl_arena *arena;
+    struct sl_ledger *ledger;
+    struct sl_capsule_cache *capsule_cache;
+    struct sl_kv_segments *segments;
+    struct sl_room room;
+    int64_t now_ns;
+    struct reading *readings;
+    size_t n_readings, n_allocated;
+    struct sl_hash128 *hashes;  // [most blocks of a request]
+    struct sl_prefix *prefixes; // likewise, and one
+    struct sl_replay_result result;
+};
+
+static int64_t now_ns(void *arg) {
+    return ((const struct replay *)arg)->now_ns;
+}
+
+// --- capsules ----------------------------------------------------------------------------------------------------------
+
+static enum sl_status init_layouts(struct replay *r, struct sl_error *err) {
+    const struct sl_replay_config *config = r->config;
+    if (sl_page_layout_init(&r->packed, config->format, config->geometry.head_dim, 0, false) != SL_OK ||
+        sl_page_layout_init(&r->work, SL_KV_F16, config->geometry.head_dim, 0, false) != SL_OK) {
+        return sl_fail(err, SL_ERR_INVALID, "no pages have format %s and head_dim %d",
+                       sl_kv_format_name(config->format), config->geometry.head_dim);
+    }
+    return SL_OK;
+}
+
+// Returns the full pages that are packed: those in a quantized format.
+static int64_t n_packed(const struct replay *r, int64_t n_tokens) {
+    return sl_kv_format_is_quantized(r->config->format) ? n_tokens / SL_PAGE_SLOTS : 0;
+}
+
+static size_t body_bytes(const struct replay *r, int64_t n_tokens) {
+    int64_t packed = n_packed(r, n_tokens), pages = (n_tokens + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS;
+    size_t head = (size_t)packed * r->packed.bytes + (size_t)(pages - packed) * r->work.bytes;
+    return head * (size_t)r->config->geometry.n_kv_heads * (size_t)r->config->geometry.n_layers;
+}
+
+enum sl_status sl_replay_capsule_bytes(const struct sl_replay_config *config, int64_t n_tokens, size_t *bytes_out,
+                                       struct sl_error *err) {
+    struct replay r = {.config = config};
+    enum sl_status status = init_layouts(&r, err);
+    if (status == SL_OK) {
+        *bytes_out = body_bytes(&r, n_tokens);
+    }
+    return status;
+}
+
+// Writes the header of a capsule with all slots of n tokens, as a prefill worker sends it.
+static enum sl_status write_header(const struct replay *r, const struct sl_capsule_id *id, int64_t n_tokens,
+                                   struct sl_capsule_bytes *capsule, struct sl_error *err) {
+    const struct sl_kv_geometry *g = &r->config->geometry;
+    uint32_t slots[SL_MAX_HEADS], packed[SL_MAX_HEADS];
+    for (int h = 0; h < g->n_kv_heads; h++) {
+        slots[h] = (uint32_t)n_tokens;
+        packed[h] = (uint32_t)n_packed(r, n_tokens);
+    }
+    Sluice__V1__CapsuleLayer layer = SLUICE__V1__CAPSULE_LAYER__INIT, *layers[SL_MAX_LAYERS];
+    layer.work_format = r->work.format;
+    layer.packed_format = r->packed.format;
+    layer.n_n_slots = layer.n_n_packed = (size_t)g->n_kv_heads;
+    layer.n_slots = slots;
+    layer.n_packed = packed;
+    for (int l = 0; l < g->n_layers; l++) {
+        layers[l] = &layer;
+    }
+    Sluice__V1__CapsuleHeader header = SLUICE__V1__CAPSULE_HEADER__INIT;
+    struct sl_hash128 hash = id->prefix_hash;
+    header.version = SL_CAPSULE_VERSION;
+    header.model_fingerprint = id->model_fingerprint;
+    header.recipe_fingerprint = id->recipe_fingerprint;
+    header.n_kv_heads = (uint32_t)g->n_kv_heads;
+    header.head_dim = (uint32_t)g->head_dim;
+    header.n_tokens = (uint64_t)n_tokens;
+    header.body_bytes = body_bytes(r, n_tokens);
+    header.n_layers = (size_t)g->n_layers;
+    header.layers = layers;
+    header.prefix_hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
+    capsule->header_bytes = sluice__v1__capsule_header__get_packed_size(&header);
+    capsule->header = malloc(capsule->header_bytes);
+    if (!capsule->header) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    sluice__v1__capsule_header__pack(&header, capsule->header);
+    return SL_OK;
+}
+
+// --- requests ----------------------------------------------------------------------------------------------------------
+
+// Returns the tenant of a request. A draw in proportion to 1 / (k + 1), by its conversation.
+static int64_t tenant_of(const struct replay *r, const struct sl_workload_arrival *arrival) {
+    int64_t n = r->config->n_tenants;
+    int64_t block =
+        arrival->n_blocks > 0 ? r->config->workload->blocks[arrival->first_block + (arrival->n_blocks > 1)] : 0;
+    struct sl_hash128 hash = sl_salted_hash(&(struct sl_hash128){{1}}, &block, sizeof block);
+    double sum = 0, drawn;
+    for (int64_t k = 0; k < n; k++) {
+        sum += 1.0 / (double)(k + 1);
+    }
+    drawn = (double)(sl_hash128_short(&hash) >> 11) * 0x1p-53 * sum;
+    int64_t tenant = 0;
+    while (tenant + 1 < n && (drawn -= 1.0 / (double)(tenant + 1)) >= 0) {
+        tenant++;
+    }
+    return tenant;
+}
+
+// Writes the hashes of the request's prefixes, one a block, chained as those of tokens are. Another tenant has others.
+static void hash_blocks(struct replay *r, const struct sl_workload_arrival *arrival) {
+    struct sl_hash128 hash = {{(uint8_t)(tenant_of(r, arrival) + 1)}};
+    for (int64_t b = 0; b < arrival->n_blocks; b++) {
+        hash = sl_salted_hash(&hash, &r->config->workload->blocks[arrival->first_block + b], sizeof(int64_t));
+        r->hashes[b] = hash;
+    }
+}
+
+static struct sl_capsule_id id_of(struct sl_hash128 hash) {
+    return (struct sl_capsule_id){1, 1, hash};
+}
+
+// Stores the capsule of a request that was read. A request without hash_ids has nothing that another one could use.
+static enum sl_status store(struct replay *r, const struct reading *reading, struct sl_error *err) {
+    const struct sl_workload_arrival *arrival = &r->config->workload->arrivals[reading->request];
+    if (arrival->n_blocks == 0) {
+        return SL_OK;
+    }
+    hash_blocks(r, arrival);
+    struct sl_capsule_keys keys = {.id = id_of(r->hashes[arrival->n_blocks - 1]),
+                                   .hashes = r->hashes,
+                                   .n_hashes = (size_t)arrival->n_blocks - 1,
+                                   .stride = SL_TRACE_BLOCK,
+                                   .tenant = (uint64_t)tenant_of(r, arrival) + 1,
+                                   .read_ms = reading->ms,
+                                   .read_tokens = reading->n_tokens};
+    if (sl_capsule_cache_has(r->capsule_cache, &keys.id)) {
+        return SL_OK;
+    }
+    struct sl_capsule_bytes capsule = {.body_bytes = body_bytes(r, arrival->n_prompt)};
+    struct sl_error why = {0};
+    if (sl_room_take_block(&r->room, "replay", capsule.body_bytes, &capsule.body, &why) != SL_OK) {
+        r->result.n_refused++;
+        return SL_OK;
+    }
+    enum sl_status status = write_header(r, &keys.id, arrival->n_prompt, &capsule, err);
+    status = status == SL_OK ? sl_capsule_cache_put(r->capsule_cache, &keys, &capsule, err) : status;
+    if (status != SL_OK) {
+        sl_capsule_bytes_free(&capsule, r->arena);
+        return status;
+    }
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(r->arena, &arena);
+    int64_t used = (int64_t)arena.used_bytes;
+    r->result.most_bytes = used > r->result.most_bytes ? used : r->result.most_bytes;
+    r->result.stored_bytes += (double)capsule.body_bytes;
+    return SL_OK;
+}
+
+// Stores what was read by this time, in order.
+static enum sl_status finish_until(struct replay *r, int64_t until_ns, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    while (status == SL_OK && r->n_readings > 0) {
+        struct reading *first = r->readings;
+        for (size_t i = 1; i < r->n_readings; i++) {
+            first = r->readings[i].ends_ns < first->ends_ns ? &r->readings[i] : first;
+        }
+        if (first->ends_ns > until_ns) {
+            break;
+        }
+        struct reading reading = *first;
+        *first = r->readings[--r->n_readings];
+        r->now_ns = reading.ends_ns;
+        status = store(r, &reading, err);
+    }
+    return status;
+}
+
+// Returns the tokens that the store has of the request: its whole prompt, or whole blocks before its last token.
+static int64_t look_up(struct replay *r, const struct sl_workload_arrival *arrival) {
+    int64_t n_whole = (arrival->n_prompt - 1) / SL_TRACE_BLOCK;
+    n_whole = n_whole < arrival->n_blocks ? n_whole : arrival->n_blocks;
+    size_t n = 0, at;
+    if (arrival->n_blocks > 0) {
+        r->prefixes[n++] = (struct sl_prefix){id_of(r->hashes[arrival->n_blocks - 1]), arrival->n_prompt};
+    }
+    for (int64_t b = n_whole; b > 0; b--) {
+        r->prefixes[n++] = (struct sl_prefix){id_of(r->hashes[b - 1]), b * SL_TRACE_BLOCK};
+    }
+    struct sl_stored *stored = sl_capsule_cache_pin_longest(r->capsule_cache, r->prefixes, n, &at);
+    if (!stored) {
+        return 0;
+    }
+    int64_t covered = r->prefixes[at].n_tokens;
+    bool pays = covered == arrival->n_prompt ||
+                (covered >= r->config->chunk_tokens && covered >= stored->n_tokens / STORE_SHARE);
+    r->result.fetched_bytes += pays ? (double)stored->capsule.body_bytes : 0;
+    sl_capsule_cache_unpin(r->capsule_cache, stored);
+    return pays ? covered : 0;
+}
+
+static enum sl_status begin_reading(struct replay *r, const struct reading *reading, struct sl_error *err) {
+    if (r->n_readings == r->n_allocated) {
+        size_t n = r->n_allocated > 0 ? 2 * r->n_allocated : 64;
+        struct reading *grown = realloc(r->readings, n * sizeof *grown);
+        if (!grown) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        }
+        r->readings = grown;
+        r->n_allocated = n;
+    }
+    r->readings[r->n_readings++] = *reading;
+    return SL_OK;
+}
+
+static enum sl_status take_request(struct replay *r, int64_t i, struct sl_error *err) {
+    const struct sl_workload_arrival *arrival = &r->config->workload->arrivals[i];
+    int64_t at_ns = START_NS + (int64_t)(arrival->at_s * 1e9);
+    enum sl_status status = finish_until(r, at_ns, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    r->now_ns = at_ns;
+    hash_blocks(r, arrival);
+    int64_t covered = look_up(r, arrival);
+    double ms = r->config->ms_per_token * sl_eviction_read_cost(covered, arrival->n_prompt);
+    struct sl_replay_result *result = &r->result;
+    struct sl_replay_tenant *tenant = &result->tenants[tenant_of(r, arrival)];
+    result->n_requests++;
+    result->n_hits += covered > 0;
+    result->prompt_tokens += arrival->n_prompt;
+    result->hit_tokens += covered;
+    tenant->prompt_tokens += arrival->n_prompt;
+    tenant->hit_tokens += covered;
+    result->read_ms += ms;
+    result->saved_ms += r->config->ms_per_token * sl_eviction_read_cost(0, covered);
+    return begin_reading(r, &(struct reading){i, at_ns + (int64_t)(ms * 1e6), ms, arrival->n_prompt - covered}, err);
+}
+
+// --- the store ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status open_store(struct replay *r, struct sl_error *err) {
+    const struct sl_replay_config *config = r->config;
+    int64_t most_blocks = 0;
+    for (int64_t i = 0; i < config->workload->n; i++) {
+        int64_t n = config->workload->arrivals[i].n_blocks;
+        most_blocks = n > most_blocks ? n : most_blocks;
+    }
+    r->hashes = malloc(sizeof *r->hashes * (size_t)(most_blocks + 1));
+    r->prefixes = malloc(sizeof *r->prefixes * (size_t)(most_blocks + 1));
+    if (!r->hashes || !r->prefixes) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    enum sl_status status = init_layouts(r, err);
+    status = status == SL_OK ? sl_arena_create_mapped((size_t)config->store_bytes, &r->arena, err) : status;
+    status = status == SL_OK ? sl_ledger_create(r->arena, &r->ledger, err) : status;
+    status = status == SL_OK ? sl_capsule_cache_create(r->arena, config->keep_ms, &r->capsule_cache, err) : status;
+    if (status == SL_OK) {
+        sl_capsule_cache_evict_by(r->capsule_cache,
+                                  &(struct sl_eviction_config){config->policy, config->ttl_ms, now_ns, r});
+        status = sl_kv_segments_create(config->keep_ms, &r->segments, err);
+    }
+    return status;
+}
+
+static void close_store(struct replay *r) {
+    sl_kv_segments_destroy(&r->segments);
+    sl_capsule_cache_destroy(&r->capsule_cache);
+    sl_ledger_destroy(&r->ledger);
+    sl_arena_destroy(&r->arena);
+    free(r->readings);
+    free(r->hashes);
+    free(r->prefixes);
+}
+
+enum sl_status sl_replay_run(const struct sl_replay_config *config, struct sl_replay_result *result_out,
+                             struct sl_error *err) {
+    struct replay r = {.config = config, .now_ns = START_NS};
+    if (config->geometry.n_layers > SL_MAX_LAYERS || config->geometry.n_kv_heads > SL_MAX_HEADS) {
+        return sl_fail(err, SL_ERR_INVALID, "more than %d layers or %d heads", SL_MAX_LAYERS, SL_MAX_HEADS);
+    }
+    enum sl_status status = open_store(&r, err);
+    if (status == SL_OK) {
+        sl_room_init(&r.room, r.ledger, NULL, r.capsule_cache, r.segments);
+        for (int64_t i = 0; i < config->workload->n && status == SL_OK; i++) {
+            status = config->check ? config->check(config->arg, err) : SL_OK;
+            status = status == SL_OK ? take_request(&r, i, err) : status;
+        }
+        sl_room_cleanup(&r.room);
+    }
+    if (status == SL_OK) {
+        struct sl_capsule_cache_stats stats;
+        sl_capsule_cache_get_stats(r.capsule_cache, &stats);
+        r.result.n_evicted = stats.n_evicted;
+        *result_out = r.result;
+    }
+    close_store(&r);
+    return status;
+}
