@@ -30,6 +30,8 @@ static const struct {
     {"mixed", &sl_bench_mixed, NULL, "short prompts beside a long one, against the same short prompts alone"},
     {"cluster", NULL, "sluice_bench",
      "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`"},
+    {"documents", NULL, "sluice_bench.asked",
+     "many questions about one long text, kept as a document or read again: time, bytes, right answers"},
     {"hollow", NULL, "sluice_bench.hollow",
      "a model without weights, for many workers on one machine: --tier timed:NAME"},
 };
