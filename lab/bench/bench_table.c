@@ -31,6 +31,8 @@ static const struct {
     {"evict", &sl_bench_evict, NULL, "a trace replayed against a store's memory, for each eviction policy and size"},
     {"cluster", NULL, "sluice_bench",
      "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`"},
+    {"documents", NULL, "sluice_bench.asked",
+     "many questions about one long text, kept as a document or read again: time, bytes, right answers"},
     {"hollow", NULL, "sluice_bench.hollow",
      "a model without weights, for many workers on one machine: --tier timed:NAME"},
 };

@@ -155,6 +155,21 @@ def test_adding_what_is_there_costs_no_tokens():
                 assert status == 200 and again["created"] == made.created_ms // 1000, (status, again)
 
 
+def check_bench(gateway):
+    """`sluice bench documents` asks each way the same questions, reads a document once, and leaves none behind."""
+    words = [os.path.join(BIN, "sluice"), "bench", "documents", "--url", f"http://{gateway.host}:{gateway.port}", "--tokens", "1500",
+             "--questions", "4", "--again", "1", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done
+    int4, k4v2, cache, again = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["questions"] for one in (int4, k4v2, cache, again)] == [4, 4, 4, 1], done.stdout
+    assert int4["read_tokens"] < 800 < 1200 < again["read_tokens"] and cache["read_tokens"] < 2 * again["read_tokens"], done.stdout
+    assert 0.6 < k4v2["kept_bytes"] / int4["kept_bytes"] < 0.9 and again["fetched_bytes"] > 3 * int4["kept_bytes"] / 2, done.stdout
+    assert json.loads(gateway.get("/v1/documents")[1])["data"] == []
+    done = subprocess.run([*words[:5], "--ways", "full;full"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "different ways" in done.stderr, done
+
+
 def test_http_and_chats():
     with chatting_model() as model, Cluster(model=model) as cluster, Gateway(cluster) as gateway:
         status, made = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})
@@ -213,6 +228,7 @@ def test_http_and_chats():
         status, gone = delete(gateway, "/v1/documents/gpl")
         assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405
+        check_bench(gateway)
 
         # The text was read, and the store did not take it: prefill avoids a store for 10 s after it has lost it.
         ready = lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers)
