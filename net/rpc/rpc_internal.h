@@ -98,8 +98,10 @@ void sl_rpc_resets_count(grpc_call *call);
 
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 
-// Returns credentials for channels to servers of these roles; NULL: no memory. The caller frees them.
-grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles);
+// Returns credentials for channels to servers of these roles and this name ("": any); NULL: no memory. The caller frees
+// them.
+grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles,
+                                                     const char *name);
 // The caller frees them
 grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials);
 // Writes the identity of the caller. SL_ERR_DENIED: it has none of the roles.
