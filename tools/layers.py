@@ -120,7 +120,7 @@ ROWS = {
 # Prefix of a system header -> the folders that may include it. Tests may include anything.
 WRAPPED = {
     "ucp/ ucs/ uct/": "net/fabric/core",
-    "openssl/": "net/trust net/fabric/link",
+    "openssl/": "net/trust net/fabric/link net/rpc",
     "intel-ipsec-mb": "net/fabric/link",
     "grpc/": "net/rpc",
     "microhttpd": "net/admin gateway gateway/head",

@@ -39,6 +39,7 @@ enum { MAX_PORTS = 16 };
 // A process has one accept4(), and so one table.
 static struct port {
     atomic_int number; // 0: free
+    atomic_bool in_clear;
     atomic_ullong n_accepted, n_refused;
     atomic_llong complained_ns;
 } ports[MAX_PORTS];
@@ -54,10 +55,11 @@ static struct port *find(int number) {
     return NULL;
 }
 
-enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err) {
+enum sl_status sl_rpc_accept_guard(int port, bool in_clear, struct sl_error *err) {
     for (size_t i = 0; i < MAX_PORTS; i++) {
         int free_number = 0;
         if (atomic_compare_exchange_strong(&ports[i].number, &free_number, port)) {
+            atomic_store(&ports[i].in_clear, in_clear);
             return SL_OK;
         }
     }
@@ -92,6 +94,10 @@ static struct port *port_of(int listener) {
     default:
         return NULL;
     }
+}
+
+bool sl_rpc_accept_is_ours(int fd) {
+    return port_of(fd) != NULL;
 }
 
 static void complain(struct port *port, const char *why) {
@@ -205,7 +211,7 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
             errno = EAGAIN;
             return -1;
         }
-        if (fd < ceiling) {
+        if (fd < ceiling && sl_rpc_headers_watch(fd, atomic_load(&port->in_clear))) {
             int highest = atomic_load(&highest_fd);
             while (fd > highest && !atomic_compare_exchange_weak(&highest_fd, &highest, fd)) {
             }
@@ -214,7 +220,7 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
         }
         refuse(fd);
         atomic_fetch_add(&port->n_refused, 1);
-        complain(port, "refuses connections above three quarters of the limit");
+        complain(port, "refuses connections: too many, or no memory");
         if (bytes) {
             *bytes = room;
         }

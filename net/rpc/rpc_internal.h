@@ -83,8 +83,10 @@ enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct 
 
 // ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
 
-// Guards the port of a server from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED: too many servers.
-enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err);
+// Guards the port of a server, with TLS or in_clear, from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED:
+// too many servers.
+enum sl_status sl_rpc_accept_guard(int port, bool in_clear, struct sl_error *err);
+bool sl_rpc_accept_is_ours(int fd); // true: a connection of a guarded port
 void sl_rpc_accept_release(int port);
 // Counts connections of a guarded port since the process started; 0 for another port.
 void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
@@ -95,6 +97,12 @@ bool sl_rpc_accept_cut(const char *text);
 
 // Counts a call that its client cancelled as soon as it was accepted; closes connections that do so often.
 void sl_rpc_resets_count(grpc_call *call);
+
+// ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
+
+// Begins to follow the frames of a connection that was accepted; with TLS that happens where it is decrypted. False: no
+// memory.
+bool sl_rpc_headers_watch(int fd, bool in_clear);
 
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 

@@ -176,6 +176,14 @@ static void test_a_server_must_be_who_it_should_be(void **state) {
                    "spiffe://sluice/coordinator/c: expected worker of sluice");
 }
 
+static void test_endless_headers_over_tls(void **state) {
+    (void)state;
+    char command[400];
+    snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/rpc/endless_headers.py %s %s client-acme-alice",
+             sl_rpc_server_address(server), folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_no_credentials_no_other_hosts(void **state) {
     (void)state;
     struct sl_rpc_server *second = NULL;
@@ -218,6 +226,7 @@ int main(void) {
         cmocka_unit_test(test_roles_bound_what_may_be_called),
         cmocka_unit_test(test_strangers_stay_outside),
         cmocka_unit_test(test_a_server_must_be_who_it_should_be),
+        cmocka_unit_test(test_endless_headers_over_tls),
         cmocka_unit_test(test_no_credentials_no_other_hosts),
         cmocka_unit_test(test_files_that_are_not_what_they_should_be),
     };
