@@ -37,7 +37,7 @@ enum {
     CHUNKS = 4096,
 };
 
-// Where the bytes of a connection have got to.
+// The position in the frames of a connection.
 struct frames {
     pthread_mutex_t mutex;
     bool is_watched;
