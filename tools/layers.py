@@ -98,7 +98,7 @@ ROWS = {
     "coordinator": "base base/options net/trust net/document net/admin proto/* net/trace/otlp net/rpc engine/text/tokenizer engine/model coordinator/* engine/job",
     "client/libsluice": "base net/trust proto/* net/rpc",
     "gateway/openai": "base proto/* engine/compress/recipe",
-    "gateway/head": "gateway/openai",
+    "gateway/head": "gateway/openai net/admin",
     "gateway": "base base/options gateway/head gateway/openai net/trust net/admin net/trace net/trace/otlp net/rpc client/libsluice",
     "client/cli": "base base/options net/trust proto/* engine/kvcache engine/text/tokenizer engine/tensor engine/model engine/runtime net/rpc engine/compress/recipe engine/job engine/runner client/libsluice",
     "client/cli/jsonl": "base engine/kvcache engine/text/tokenizer engine/model engine/compress/plan engine/job engine/runner gateway/openai client/cli",
