@@ -48,7 +48,11 @@ enum sl_status sl_rpc_credentials_create_foreign(const struct sl_tls_files *file
                                                  struct sl_rpc_credentials **credentials_out, struct sl_error *err);
 void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials); // *credentials may be NULL
 // Returns the role of certificates of workers that register as `role`.
-unsigned sl_rpc_role_of(Sluice__V1__WorkerRole role);
+static inline unsigned sl_rpc_role_of(Sluice__V1__WorkerRole role) {
+    return role == SLUICE__V1__WORKER_ROLE__PREFILL  ? SL_ROLE_PREFILL
+           : role == SLUICE__V1__WORKER_ROLE__DECODE ? SL_ROLE_DECODE
+                                                     : SL_ROLE_KVSTORE;
+}
 // Returns this process's identity in its certificate; for NULL an identity with every role.
 const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credentials *credentials);
 

@@ -96,12 +96,6 @@ const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credential
     return credentials ? &credentials->self : &sl_identity_anybody;
 }
 
-unsigned sl_rpc_role_of(Sluice__V1__WorkerRole role) {
-    return role == SLUICE__V1__WORKER_ROLE__PREFILL  ? SL_ROLE_PREFILL
-           : role == SLUICE__V1__WORKER_ROLE__DECODE ? SL_ROLE_DECODE
-                                                     : SL_ROLE_KVSTORE;
-}
-
 // ---- servers that a client calls
 // -------------------------------------------------------------------------------------
 
