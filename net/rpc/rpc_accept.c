@@ -81,23 +81,7 @@ void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refuse
 
 // Returns the guarded port that a socket listens on, or NULL.
 static struct port *port_of(int listener) {
-    struct sockaddr_storage address = {0};
-    socklen_t bytes = sizeof address;
-    if (getsockname(listener, (struct sockaddr *)&address, &bytes) != 0) {
-        return NULL;
-    }
-    switch (address.ss_family) {
-    case AF_INET:
-        return find(ntohs(((const struct sockaddr_in *)&address)->sin_port));
-    case AF_INET6:
-        return find(ntohs(((const struct sockaddr_in6 *)&address)->sin6_port));
-    default:
-        return NULL;
-    }
-}
-
-bool sl_rpc_accept_is_ours(int fd) {
-    return port_of(fd) != NULL;
+    return find(sl_rpc_local_port(listener));
 }
 
 static void complain(struct port *port, const char *why) {
@@ -211,7 +195,7 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
             errno = EAGAIN;
             return -1;
         }
-        if (fd < ceiling && sl_rpc_headers_watch(fd, atomic_load(&port->in_clear))) {
+        if (fd < ceiling && sl_rpc_headers_watch(fd, atomic_load(&port->in_clear), atomic_load(&port->number))) {
             int highest = atomic_load(&highest_fd);
             while (fd > highest && !atomic_compare_exchange_weak(&highest_fd, &highest, fd)) {
             }

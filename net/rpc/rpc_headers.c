@@ -45,11 +45,13 @@ struct frames {
     uint8_t n_head;
     uint32_t n_skipped; // bytes to come of the preface, or of a frame's payload
     uint32_t n_block;   // bytes of a header block that has not ended
+    int port;           // of the server
 };
 
-static void begin(struct frames *frames, bool is_watched) {
+static void begin(struct frames *frames, bool is_watched, int port) {
     pthread_mutex_lock(&frames->mutex);
     frames->is_watched = is_watched;
+    frames->port = port;
     frames->n_head = 0;
     frames->n_block = 0;
     frames->n_skipped = PREFACE;
@@ -120,11 +122,11 @@ static bool add_chunk(int i) {
     return chunk;
 }
 
-bool sl_rpc_headers_watch(int fd, bool in_clear) {
+bool sl_rpc_headers_watch(int fd, bool in_clear, int port) {
     if (!find(fd) && (!in_clear || fd >= CHUNKS * CHUNK || !add_chunk(fd / CHUNK))) {
         return !in_clear;
     }
-    begin(find(fd), in_clear);
+    begin(find(fd), in_clear, port);
     return true;
 }
 
@@ -158,9 +160,10 @@ __attribute__((visibility("default"))) ssize_t recvmsg(int fd, struct msghdr *me
         n_left -= n_part;
     }
     frames->is_watched &= is_short;
+    const int port = frames->port;
     pthread_mutex_unlock(&frames->mutex);
     // A descriptor that gRPC has closed may be another connection's now.
-    if (is_short || !sl_rpc_accept_is_ours(fd)) {
+    if (is_short || sl_rpc_local_port(fd) != port) {
         return n;
     }
     complain();
@@ -195,7 +198,7 @@ static struct frames *frames_of(SSL *ssl) {
         return frames;
     }
     pthread_mutex_init(&frames->mutex, NULL);
-    begin(frames, true);
+    begin(frames, true, 0);
     if (SSL_set_ex_data(ssl, tls_index, frames) != 1) {
         free(frames);
         return NULL;
