@@ -31,8 +31,15 @@ struct source {
     void *arg;
 };
 
+struct request {
+    struct sl_http_line line;
+    size_t n_body; // bytes of the body so far
+    bool is_used, has_head;
+};
+
 struct sl_admin {
     char address[128];
+    struct request requests[MAX_CONNECTIONS]; // a connection has one at a time; the daemon's thread alone uses them
     const char *version;
     struct MHD_Daemon *daemon;
     pthread_mutex_t mutex; // guards what follows
@@ -131,25 +138,26 @@ static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned sta
     return result;
 }
 
-struct request {
-    struct sl_http_line line;
-    size_t n_body; // bytes of the body so far
-    bool has_head;
-};
-
 static void *begin(void *cls, const char *path, struct MHD_Connection *connection) {
-    (void)cls, (void)connection;
-    struct request *request = calloc(1, sizeof *request);
-    if (request) {
-        request->line = sl_http_line_read(path);
+    (void)connection;
+    struct sl_admin *admin = cls;
+    for (int i = 0; i < MAX_CONNECTIONS; i++) {
+        struct request *request = &admin->requests[i];
+        if (!request->is_used) {
+            *request = (struct request){.line = sl_http_line_read(path), .is_used = true};
+            return request;
+        }
     }
-    return request;
+    return NULL;
 }
 
-static void end(void *cls, struct MHD_Connection *connection, void **request, enum MHD_RequestTerminationCode how) {
+static void end(void *cls, struct MHD_Connection *connection, void **seen, enum MHD_RequestTerminationCode how) {
     (void)cls, (void)connection, (void)how;
-    free(*request);
-    *request = NULL;
+    struct request *request = *seen;
+    if (request) {
+        request->is_used = false;
+    }
+    *seen = NULL;
 }
 
 // Refuses a head that is malformed, or announces chunks: who asks here has no body to send.
@@ -174,7 +182,7 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
     struct request *request = *seen;
     bool is_get = strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
     if (!request) {
-        return MHD_NO; // no memory
+        return MHD_NO;
     }
     if (!request->has_head) {
         request->has_head = true;
@@ -238,7 +246,7 @@ enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_
     if (status == SL_OK) {
         admin->daemon = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, admin, MHD_OPTION_EXTERNAL_LOGGER,
-            log_line, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK, begin, NULL,
+            log_line, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK, begin, admin,
             MHD_OPTION_NOTIFY_COMPLETED, end, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
             MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)MAX_OF_ONE_HOST, MHD_OPTION_CONNECTION_TIMEOUT,
             (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_END);
