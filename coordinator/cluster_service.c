@@ -14,10 +14,21 @@
 // A worker may speak for itself only, an operator for any worker. Without certificates, every caller may speak for any.
 static enum sl_status check_speaker(const struct sl_rpc_call *call, const char *name, struct sl_error *err) {
     const struct sl_identity *caller = sl_rpc_call_identity(call);
-    if (caller->role != SL_ROLE_WORKER || strcmp(caller->name, name) == 0) {
+    if (!sl_identity_is_worker(caller) || strcmp(caller->name, name) == 0) {
         return SL_OK;
     }
     return sl_fail(err, SL_ERR_DENIED, "name: \"%.100s\" is not that of the certificate, \"%s\"", name, caller->name);
+}
+
+// A worker registers with the role in its certificate. The certificate of an upgrade may have none.
+static enum sl_status check_role(const struct sl_rpc_call *call, Sluice__V1__WorkerRole role, struct sl_error *err) {
+    const struct sl_identity *caller = sl_rpc_call_identity(call);
+    const enum sl_status status =
+        sl_identity_check(caller, caller->cluster, sl_roles_accepted(sl_rpc_role_of(role), true), err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "worker.role");
+    }
+    return status;
 }
 
 static enum sl_status handle_register(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -28,6 +39,9 @@ static enum sl_status handle_register(void *service, struct sl_rpc_call *call, c
         return sl_fail(err, SL_ERR_INVALID, "worker: is missing");
     }
     enum sl_status status = check_speaker(call, info->name, err);
+    if (status == SL_OK) {
+        status = check_role(call, info->role, err);
+    }
     if (status == SL_OK) {
         status = sl_registry_register(coordinator->registry, info, sl_now_ns(), err);
     }

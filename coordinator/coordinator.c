@@ -195,6 +195,9 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
         status = sl_tenants_create((int)config->tenant_share, &coordinator->tenants, err);
     }
     if (status == SL_OK) {
+        status = sl_tokenizing_create(0, &coordinator->tokenizing, err);
+    }
+    if (status == SL_OK) {
         status = sl_affinity_create((size_t)config->max_prefixes, &coordinator->affinity, err);
     }
     if (status == SL_OK) {
@@ -433,6 +436,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_jobs_destroy(&coordinator->jobs);
     sl_conversations_destroy(&coordinator->conversations);
     sl_admission_destroy(&coordinator->admission);
+    sl_tokenizing_destroy(&coordinator->tokenizing);
     sl_tenants_destroy(&coordinator->tenants);
     sl_affinity_destroy(&coordinator->affinity);
     sl_registry_destroy(&coordinator->registry);

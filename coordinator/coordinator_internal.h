@@ -15,6 +15,7 @@
 #include "coordinator/jobs/conversations.h"
 #include "coordinator/jobs/jobs.h"
 #include "coordinator/jobs/request.h"
+#include "coordinator/jobs/tokenizing.h"
 #include "coordinator/state/state.h"
 #include "coordinator/workers/admit.h"
 #include "coordinator/workers/affinity.h"
@@ -43,6 +44,7 @@ struct sl_coordinator {
     struct sl_affinity *affinity;
     struct sl_admission *admission;
     struct sl_tenants *tenants;
+    struct sl_tokenizing *tokenizing;
     struct sl_jobs *jobs;
     struct sl_conversations *conversations;
     struct sl_documents *documents;
@@ -80,6 +82,11 @@ struct sl_coordinator {
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                                      bool attached, struct sl_job **job_out, struct sl_error *err);
+
+// submit.c: waits for a turn to tokenize a tenant's request of this deadline (deadline_ms 0: the default), or of its call.
+enum sl_status sl_coordinator_begin_tokenizing(struct sl_coordinator *coordinator, const char *tenant,
+                                               int64_t deadline_ms, int64_t call_deadline_ns,
+                                               struct sl_tokenizing_turn *turn_out, struct sl_error *err);
 
 // submit.c: starts a job that an earlier process accepted.
 enum sl_status sl_coordinator_resume(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err);

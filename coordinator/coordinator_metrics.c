@@ -114,6 +114,14 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_sample(page, "sluice_claimed_bytes", (double)stats.claimed_bytes, NULL);
     sl_metrics_declare(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.");
     sl_metrics_sample(page, "sluice_watchers", atomic_load(&coordinator->n_watchers), NULL);
+    struct sl_tokenizing_stats tokenizing;
+    sl_tokenizing_get_stats(coordinator->tokenizing, &tokenizing);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_tokenizing_waits_total",
+                       "Times that a request waited for a processor to tokenize it.");
+    sl_metrics_sample(page, "sluice_tokenizing_waits_total", (double)tokenizing.n_waits, NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_tokenizing_expired_total",
+                       "Requests whose deadline passed before they were tokenized.");
+    sl_metrics_sample(page, "sluice_tokenizing_expired_total", (double)tokenizing.n_expired, NULL);
     sl_job_figures_write(&coordinator->figures, page);
     struct sl_worker_report *reports = NULL;
     size_t n_reports = 0;

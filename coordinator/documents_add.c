@@ -191,7 +191,13 @@ static enum sl_status plan(struct adding *adding, struct sl_error *err) {
     const char *recipe = adding->asked->recipe[0] != '\0' ? adding->asked->recipe : SL_DOCUMENT_RECIPE;
     sl_document_reading_init(&adding->reading, adding->asked->name, adding->asked->text, recipe, chat);
     adding->reading.request.deadline_ms = adding->asked->deadline_ms;
-    status = sl_request_check(&coordinator->rules, &adding->reading.request, &setting, spec, err);
+    struct sl_tokenizing_turn turn;
+    status = sl_coordinator_begin_tokenizing(coordinator, caller->tenant, adding->asked->deadline_ms,
+                                             setting.call_deadline_ns, &turn, err);
+    if (status == SL_OK) {
+        status = sl_request_check(&coordinator->rules, &adding->reading.request, &setting, spec, err);
+        sl_tokenizing_end(&turn);
+    }
     if (status == SL_OK) {
         status = make_document(adding, spec, err);
         sl_job_spec_cleanup(spec);

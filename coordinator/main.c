@@ -24,6 +24,7 @@ static const struct sl_option options[] = {
     {"listen", 'l', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "where clients and workers connect",
      SL_FIELD(options, coordinator.listen)},
     SL_TLS_OPTIONS(options, coordinator.tls, "coordinator"),
+    SL_UNSTATED_ROLES_OPTION(options, coordinator.tls),
     SL_INSECURE_OPTION(options, coordinator.insecure),
     {"etcd", 0, SL_OPTION_STRING, "", "HOST:PORT,...",
      "the servers of an etcd in which several coordinators elect their leader; without it, this coordinator is alone",

@@ -167,6 +167,14 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
     return SL_OK;
 }
 
+enum sl_status sl_coordinator_begin_tokenizing(struct sl_coordinator *coordinator, const char *tenant,
+                                               int64_t deadline_ms, int64_t call_deadline_ns,
+                                               struct sl_tokenizing_turn *turn_out, struct sl_error *err) {
+    const int64_t own_ns = sl_deadline_in_ms(deadline_ms > 0 ? deadline_ms : coordinator->config.deadline_ms);
+    return sl_tokenizing_begin(coordinator->tokenizing, coordinator->tenants, tenant,
+                               call_deadline_ns < own_ns ? call_deadline_ns : own_ns, turn_out, err);
+}
+
 // Makes a job's specification from the request. A turn that continues a conversation gets its prompt as tokens.
 static enum sl_status specify_whole(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
@@ -271,7 +279,13 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
     if (spec == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
     }
-    enum sl_status status = specify(coordinator, caller, request, call_deadline_ns, spec, err);
+    struct sl_tokenizing_turn turn;
+    enum sl_status status = sl_coordinator_begin_tokenizing(coordinator, caller->tenant, request->deadline_ms,
+                                                            call_deadline_ns, &turn, err);
+    if (status == SL_OK) {
+        status = specify(coordinator, caller, request, call_deadline_ns, spec, err);
+        sl_tokenizing_end(&turn);
+    }
     if (status == SL_OK) {
         strcpy(spec->tenant, caller->tenant);
         spec->request_hash = request_hash;

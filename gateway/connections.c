@@ -3,12 +3,12 @@
 #include "gateway/connections.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "gateway/head/chunks.h"
 
 enum { POLL_MS = 250, CROWDED_MS = 1000 };
 
@@ -17,7 +17,8 @@ struct place {
     struct place *previous, *next;
     int fd; // open as long as this entry is listed: the daemon closes it after it has notified us
     bool waits, has_asked, is_shut;
-    int64_t since_ns; // start of its waiting time
+    int64_t since_ns;         // start of its waiting time
+    struct sl_chunks *chunks; // NULL: no memory
 };
 
 struct sl_http_connections {
@@ -116,6 +117,7 @@ static struct place *add(struct sl_http_connections *all, struct MHD_Connection 
         return NULL;
     }
     *place = (struct place){.all = all, .fd = info->connect_fd, .waits = true, .since_ns = sl_now_ns()};
+    place->chunks = sl_chunks_watch(place->fd, !all->config.is_https);
     pthread_mutex_lock(&all->mutex);
     place->next = all->list;
     if (place->next) {
@@ -138,6 +140,7 @@ static void take_out(struct place *place) {
     }
     all->n--;
     pthread_mutex_unlock(&all->mutex);
+    sl_chunks_forget(&place->chunks);
     free(place);
 }
 
@@ -154,6 +157,11 @@ void sl_http_connections_see(void *connections, struct MHD_Connection *connectio
 void *sl_http_connections_context(struct MHD_Connection *connection) {
     struct place *place = place_of(connection);
     return place ? place->all->config.context : NULL;
+}
+
+bool sl_connection_is_malformed(struct MHD_Connection *connection) {
+    const struct place *place = place_of(connection);
+    return place && sl_chunks_are_malformed(place->chunks);
 }
 
 static void tell(struct MHD_Connection *connection, bool waits) {

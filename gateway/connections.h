@@ -13,6 +13,7 @@
 #pragma once
 
 #include <microhttpd.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -23,7 +24,8 @@ struct sl_http_connections_config {
     int64_t max;      // connections that the daemon accepts
     int64_t first_ms; // limit for the head of the first request
     int64_t idle_ms;  // limit for the pieces after it
-    void *context;    // returned by sl_http_connections_context()
+    bool is_https;
+    void *context; // returned by sl_http_connections_context()
 };
 
 enum sl_status sl_http_connections_open(const struct sl_http_connections_config *config,
@@ -37,6 +39,8 @@ void sl_http_connections_see(void *connections, struct MHD_Connection *connectio
 
 void *sl_http_connections_context(struct MHD_Connection *connection); // NULL: the connection is not tracked
 
+// Returns true if a chunk of the body had a malformed line.
+bool sl_connection_is_malformed(struct MHD_Connection *connection);
 void sl_connection_waits(struct MHD_Connection *connection); // the connection waits from now on
 // A whole request has arrived: the connection does not wait
 void sl_connection_asked(struct MHD_Connection *connection);

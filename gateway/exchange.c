@@ -551,6 +551,9 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         sl_connection_waits(connection);
         return begin(exchange, connection, url, method, version);
     }
+    if (exchange->refusal.http_status == 0 && sl_connection_is_malformed(connection)) {
+        sl_refuse(&exchange->refusal, 400, "a chunk of the body is malformed");
+    }
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
         sl_connection_waits(connection);

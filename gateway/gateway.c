@@ -158,8 +158,11 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         status = sl_served_create(gateway->client, &gateway->served, err);
     }
     if (status == SL_OK) {
-        const struct sl_http_connections_config connections = {config->max_connections, config->first_ms,
-                                                               config->idle_ms, gateway->certificate};
+        const struct sl_http_connections_config connections = {.max = config->max_connections,
+                                                               .first_ms = config->first_ms,
+                                                               .idle_ms = config->idle_ms,
+                                                               .is_https = is_https(config),
+                                                               .context = gateway->certificate};
         status = sl_http_connections_open(&connections, &gateway->connections, err);
     }
     if (status == SL_OK) {

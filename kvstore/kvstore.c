@@ -159,19 +159,19 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         return status;
     }
     static const struct sl_rpc_handler handlers[] = {
-        {&sl_method_store_reserve, sl_store_handle_reserve, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
-        {&sl_method_store_renew, sl_store_handle_renew, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
-        {&sl_method_store_release, sl_store_handle_release, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
-        {&sl_method_store_lookup, sl_store_handle_lookup, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
-        {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
+        {&sl_method_store_reserve, sl_store_handle_reserve, SL_ROLE_COMPUTE | SL_ROLE_COORDINATOR},
+        {&sl_method_store_renew, sl_store_handle_renew, SL_ROLE_COMPUTE | SL_ROLE_COORDINATOR},
+        {&sl_method_store_release, sl_store_handle_release, SL_ROLE_COMPUTE | SL_ROLE_COORDINATOR},
+        {&sl_method_store_lookup, sl_store_handle_lookup, SL_ROLE_COMPUTE | SL_ROLE_COORDINATOR},
+        {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_COMPUTE | SL_ROLE_COORDINATOR},
         {&sl_method_store_forget, sl_store_handle_forget, SL_ROLE_COORDINATOR},
         {&sl_method_store_protect, sl_store_handle_protect, SL_ROLE_COORDINATOR},
         {&sl_method_store_read, sl_store_handle_read, SL_ROLE_COORDINATOR},
         {&sl_method_store_write, sl_store_handle_write, SL_ROLE_COORDINATOR},
         {&sl_method_store_stats, sl_store_handle_stats, SL_ROLE_COORDINATOR | SL_ROLE_OPERATOR},
-        {&sl_method_store_open_annex, sl_store_handle_open_annex, SL_ROLE_WORKER},
-        {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch, SL_ROLE_WORKER},
-        {&sl_method_store_await_annex, sl_store_handle_await_annex, SL_ROLE_WORKER},
+        {&sl_method_store_open_annex, sl_store_handle_open_annex, SL_ROLE_COMPUTE},
+        {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch, SL_ROLE_COMPUTE},
+        {&sl_method_store_await_annex, sl_store_handle_await_annex, SL_ROLE_COMPUTE},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_store, handlers, kvstore);
     struct sl_node_service service = {&rpc, report_load, write_metrics, kvstore};

@@ -17,7 +17,7 @@ static inline const struct sl_tls_files *test_files_of(const char *dir, const ch
     snprintf(at->ca, sizeof at->ca, "%s/ca.pem", dir);
     snprintf(at->certificate, sizeof at->certificate, "%s/%s.pem", dir, who);
     snprintf(at->key, sizeof at->key, "%s/%s.key", dir, who);
-    at->files = (struct sl_tls_files){at->ca, at->certificate, at->key, NULL};
+    at->files = (struct sl_tls_files){at->ca, at->certificate, at->key, .revoked = NULL};
     return &at->files;
 }
 

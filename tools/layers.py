@@ -100,7 +100,7 @@ ROWS = {
     "client/libsluice": "base net/trust proto/* net/rpc",
     "gateway/openai": "base proto/* engine/compress/recipe",
     "gateway/access": "base net/trust",
-    "gateway/head": "gateway/openai",
+    "gateway/head": "gateway/openai net/admin",
     "gateway": "base base/options gateway/access gateway/head gateway/openai net/trust net/document net/admin net/trace net/trace/otlp net/rpc client/libsluice",
     "client/cli": "base base/options net/trust proto/* engine/kvcache engine/text/tokenizer engine/tensor engine/model engine/runtime net/rpc engine/compress/recipe engine/job engine/runner client/libsluice",
     "client/cli/jsonl": "base engine/kvcache engine/text/tokenizer engine/model engine/compress/plan engine/job engine/runner gateway/openai client/cli",
@@ -124,7 +124,7 @@ ROWS = {
 # Prefix of a system header -> the folders that may include it. Tests may include anything.
 WRAPPED = {
     "ucp/ ucs/ uct/": "net/fabric/core",
-    "openssl/": "net/trust net/fabric/link",
+    "openssl/": "net/trust net/fabric/link net/rpc",
     "intel-ipsec-mb": "net/fabric/link",
     "grpc/": "net/rpc",
     "microhttpd": "net/admin gateway gateway/head",

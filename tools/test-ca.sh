@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # An authority and certificates for a cluster that one tries out: tools/test-ca.sh DIR ROLE/NAME...
 #
-#     tools/test-ca.sh certs worker/prefill-0 worker/decode-0
+#     tools/test-ca.sh certs worker/prefill/prefill-0 worker/decode/decode-0
 #
 # makes DIR/ca.pem once, and DIR/ROLE-NAME.pem and .key for each name; CLUSTER (sluice) names the cluster, DAYS (30) their life, HOSTS
 # (localhost) hosts, for clients of other libraries.
-# A name with a minus in front (-worker/decode-0) is taken back: its certificate is in the list DIR/revoked.pem from then on (--tls-revoked), which
+# A name with a minus in front (-worker/decode/decode-0) is taken back: its certificate is in the list DIR/revoked.pem from then on (--tls-revoked), which
 # DIR has from the first such name; "-" alone writes the list anew, with what is in it.
 # The authority's key lies beside them, unprotected: it is good for tests, and for nothing else.
 set -eu
@@ -61,7 +61,7 @@ for who in "$@"; do
         continue
         ;;
     */*) ;;
-    *) echo "$0: \"$who\": expected ROLE/NAME, as worker/decode-0" >&2; exit 2 ;;
+    *) echo "$0: \"$who\": expected ROLE/NAME, as worker/decode/decode-0" >&2; exit 2 ;;
     esac
     name=$(echo "$who" | tr / -)
     file=$dir/$name

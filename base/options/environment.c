@@ -25,7 +25,7 @@ static const char *const of_servers[] = {
     "otlp", "otlp-share", "parts-timeout", "pin", "ping", "prefill-timeout", "prefixes", "private-weights", "queue", "ranks", "reader-timeout", "recipe", "report-loading",
     "request-memory", "retries", "retrieve-deadline", "retrieve-lost", "salt-file", "scan-threads", "staging",
     "stall-after", "state", "state-bytes", "tenant-share", "tenants", "threads", "tier", "tls-ca", "tls-cert",
-    "tls-key", "tls-revoked", "transport", "ttl", "weights", "worker-wait",
+    "tls-key", "tls-revoked", "tls-unstated-roles", "transport", "ttl", "weights", "worker-wait",
 };
 
 // To add an option to a command that no server has: add its name here too (the same test).

@@ -166,7 +166,9 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
     for (size_t a = 0; a < config->n_worker_arguments; a++) {
         add_word(words, config->worker_arguments[a]);
     }
-    return add_tls(words, of, "worker", name, err);
+    char of_role[32];
+    snprintf(of_role, sizeof of_role, "worker-%s", role);
+    return add_tls(words, of, of_role, name, err);
 }
 
 // --- checking --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ enum sl_status sl_cluster_tls_find(const char *folder, const char *role, const c
     int longest = snprintf(tls_out->certificate, PATH_MAX, "%s/%s-%s.pem", folder, role, name);
     snprintf(tls_out->key, PATH_MAX, "%s/%s-%s.key", folder, role, name);
     snprintf(tls_out->ca, PATH_MAX, "%s/ca.pem", folder);
-    tls_out->files = (struct sl_tls_files){tls_out->ca, tls_out->certificate, tls_out->key, NULL};
+    tls_out->files = (struct sl_tls_files){tls_out->ca, tls_out->certificate, tls_out->key, .revoked = NULL};
     return longest < PATH_MAX ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--tls %.200s...: the path is too long", folder);
 }
 
@@ -68,7 +68,7 @@ enum sl_status sl_cluster_tls_make(const char *bin, const char *folder, const st
         for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
             for (int64_t i = 0; i < roles[r].n; i++) {
                 char *name = text[n - FIXED_WORDS];
-                snprintf(name, NAME_BYTES, "worker/%s-%lld", roles[r].role, (long long)i);
+                snprintf(name, NAME_BYTES, "worker/%s/%s-%lld", roles[r].role, roles[r].role, (long long)i);
                 words[n++] = name;
             }
         }

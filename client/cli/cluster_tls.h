@@ -21,7 +21,7 @@ struct sl_cluster_tls {
     struct sl_tls_files files; // points to the paths
 };
 
-// Finds the certificate of a role and name in the folder: "worker", "prefill-0". SL_ERR_INVALID: the path is too long.
+// Finds the certificate of a role and name in the folder: "worker-prefill", "prefill-0". SL_ERR_INVALID: the path is too long.
 enum sl_status sl_cluster_tls_find(const char *folder, const char *role, const char *name,
                                    struct sl_cluster_tls *tls_out, struct sl_error *err);
 

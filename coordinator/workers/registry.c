@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -220,6 +221,18 @@ static enum sl_status check_info(const struct sl_registry *registry, const Sluic
     return SL_OK;
 }
 
+// Copies the gRPC address. With certificates the name goes before it, so that all who connect there expect that name.
+static enum sl_status copy_rpc_address(const struct sl_registry *registry, const Sluice__V1__WorkerInfo *info,
+                                       struct sl_worker *worker, struct sl_error *err) {
+    if (strchr(info->rpc_address, '@') != NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "worker.rpc_address contains a name: expected HOST:PORT");
+    }
+    char address[2 * SL_ADDRESS_BYTES];
+    const bool is_named = registry->config.credentials != NULL;
+    snprintf(address, sizeof address, "%s%s%s", is_named ? info->name : "", is_named ? "@" : "", info->rpc_address);
+    return copy_field("rpc_address", address, true, worker->rpc_address, sizeof worker->rpc_address, err);
+}
+
 static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
                                   struct sl_worker **worker_out, struct sl_error *err) {
     struct sl_worker *worker = calloc(1, sizeof(*worker));
@@ -228,8 +241,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     }
     enum sl_status status = copy_field("name", info->name, true, worker->name, sizeof(worker->name), err);
     if (status == SL_OK) {
-        status =
-            copy_field("rpc_address", info->rpc_address, true, worker->rpc_address, sizeof(worker->rpc_address), err);
+        status = copy_rpc_address(registry, info, worker, err);
     }
     if (status == SL_OK) {
         status = copy_field("fabric_address", info->fabric_address, false, worker->fabric_address,
@@ -242,7 +254,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
         status = copy_field("device", info->device, false, worker->device, sizeof(worker->device), err);
     }
     if (status == SL_OK) {
-        status = sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, SL_ROLE_WORKER,
+        status = sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, sl_rpc_role_of(info->role),
                                        &worker->channel, err);
     }
     if (status != SL_OK) {
@@ -541,7 +553,8 @@ int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, ch
 
 static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl_worker_report *report) {
     strcpy(report->name, worker->name);
-    strcpy(report->rpc_address, worker->rpc_address);
+    const char *at = strchr(worker->rpc_address, '@');
+    strcpy(report->rpc_address, at != NULL ? at + 1 : worker->rpc_address);
     strcpy(report->fabric_address, worker->fabric_address);
     strcpy(report->version, worker->version);
     strcpy(report->device, worker->device);

@@ -101,7 +101,7 @@ const char *sl_worker_address(const struct sl_worker *worker);
 struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker);
 uint64_t sl_worker_name_hash(const char *name); // how the affinity index knows it
 
-// Writes the gRPC address of the store that keeps prompts beginning with `key`; "" when there is none. Returns its capacity in bytes.
+// Writes the gRPC address, with certificates NAME@HOST:PORT, of the store that keeps prompts beginning with `key`; "" when there is none. Returns its capacity in bytes.
 #define SL_ADDRESS_BYTES 128
 int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]);
 

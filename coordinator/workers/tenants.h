@@ -29,6 +29,8 @@ struct sl_tenant {
     atomic_llong part_bytes; // memory of requests whose parts arrive
     struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
+    int n_tokenizing;        // requests, and the time that they took, under the lock of coordinator/jobs/tokenizing.h
+    int64_t tokenizing_ns;
     int64_t n_kept_jobs,
         kept_bytes; // of ended jobs, while they are looked through, under the lock of the table of jobs
 };

@@ -425,7 +425,7 @@ def panel_without_a_series(tree):
 
 def pod_without_its_certificate(tree):
     with_the_image(tree)
-    swap("components/tls/workers.yaml", "spiffe://sluice/worker/${POD_NAME}", "spiffe://sluice/worker/anybody")(tree)
+    swap("components/tls/workers.yaml", "spiffe://sluice/worker/prefill/${POD_NAME}", "spiffe://sluice/worker/prefill/anybody")(tree)
 
 
 BREAKS = {

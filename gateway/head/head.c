@@ -3,7 +3,6 @@
 #include "gateway/head/head.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,52 +14,6 @@ static const char *header(struct MHD_Connection *connection, const char *name) {
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-// ---- form -----------------------------------------------------------------------------------------------------------
-
-struct sl_http_line sl_http_line_read(const char *path) {
-    struct sl_http_line line = {.path = path, .n = strlen(path)};
-    for (const char *at = path; *at; at++) {
-        const bool is_escape = *at == '%';
-        const bool is_whole = is_escape && isxdigit((unsigned char)at[1]) && isxdigit((unsigned char)at[2]);
-        const bool is_zero = is_whole && at[1] == '0' && at[2] == '0';
-        line.is_malformed |= (unsigned char)*at <= ' ' || *at == 0x7f || (is_escape && !is_whole) || is_zero;
-    }
-    return line;
-}
-
-struct framing {
-    int n_lengths, n_codings, n_hosts;
-    bool is_chunked, is_malformed;
-};
-
-static bool is_token(const char *name) {
-    size_t n = 0;
-    while (name[n] && (isalnum((unsigned char)name[n]) || strchr("!#$%&'*+-.^_`|~", name[n]))) {
-        n++;
-    }
-    return n > 0 && name[n] == '\0';
-}
-
-static bool has_control(const char *value) {
-    while (*value && (*value == '\t' || (unsigned char)*value >= ' ') && *value != 0x7f) {
-        value++;
-    }
-    return *value != '\0';
-}
-
-static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
-    (void)kind;
-    struct framing *framing = cls;
-    framing->is_malformed |= !is_token(name) || (value && has_control(value));
-    framing->n_hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
-    framing->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
-    if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
-        framing->n_codings++;
-        framing->is_chunked = value && strcasecmp(value, "chunked") == 0;
-    }
-    return MHD_YES;
-}
-
 bool sl_head_is_chunked(struct MHD_Connection *connection) {
     return header(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
 }
@@ -69,18 +22,9 @@ enum sl_status sl_head_check(int64_t max_body_bytes, struct MHD_Connection *conn
                              const char *version, struct sl_refusal *refusal) {
     const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     const char *encoding = header(connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
-    struct framing framing = {0};
-    MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
-    // The daemon ends the path at a zero byte; the version after it then stands farther away than one space.
-    if (line->is_malformed || (line->path && version != line->path + line->n + 1)) {
-        sl_refuse(refusal, 400, "the request line is malformed");
-    } else if (framing.is_malformed) {
-        sl_refuse(refusal, 400, "a header is malformed");
-    } else if (framing.n_hosts > 1 || (framing.n_hosts == 0 && strcmp(version, MHD_HTTP_VERSION_1_0) != 0)) {
-        sl_refuse(refusal, 400, "expected one Host header");
-    } else if (framing.n_lengths + framing.n_codings > 1 || (framing.n_codings == 1 && !framing.is_chunked)) {
-        // A proxy in front of us could read such a head differently.
-        sl_refuse(refusal, 400, "expected one Content-Length, or Transfer-Encoding: chunked");
+    const char *why = sl_http_form_check(connection, line, version);
+    if (why) {
+        sl_refuse(refusal, 400, "%s", why);
     } else if (length && strtoll(length, NULL, 10) > max_body_bytes) {
         sl_refuse(refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)", max_body_bytes);
     } else if (encoding && strcasecmp(encoding, "identity") != 0) {

@@ -8,9 +8,7 @@
  *         own name resolves to 127.0.0.1 looks like the same site, but its name is in the Host header: where callers need
  *         no key, a name must be ours. Numbers need no check, because no page can resolve to another one.
  *
- *         A head that a proxy in front of us could read differently is refused, and so are paths with a zero byte: they
- *         could make one client's body another client's request. libmicrohttpd hides some of that, so the path is compared
- *         with its bytes in the request line.
+ *         Malformed heads are refused: see net/admin/form.h.
  * Threads: the HTTP daemon's.
  */
 #pragma once
@@ -21,6 +19,7 @@
 #include <stdint.h>
 
 #include "gateway/openai/refusal.h"
+#include "net/admin/form.h"
 
 struct sl_head_rules { // the strings live as long as the gateway
     const char *listen;
@@ -30,15 +29,6 @@ struct sl_head_rules { // the strings live as long as the gateway
 
 // Rejects entries of the lists that no request can match, such as a host with a port. SL_ERR_INVALID.
 enum sl_status sl_head_rules_check(const char *allowed_hosts, const char *allowed_origins, struct sl_error *err);
-
-struct sl_http_line { // the path as it stands in the request line
-    const char *path; // in the daemon's buffer; NULL: not seen
-    size_t n;
-    bool is_malformed; // it has control characters, a zero byte, or an escape that is none
-};
-
-// Reads the path of a request line, while it is still escaped.
-struct sl_http_line sl_http_line_read(const char *path);
 
 // Checks the head. version: as the daemon gives it. max_body_bytes: INT64_MAX: a body that is passed on as it comes. On failure *refusal has the reason.
 enum sl_status sl_head_check(int64_t max_body_bytes, struct MHD_Connection *connection, const struct sl_http_line *line,

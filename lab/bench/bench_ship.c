@@ -420,7 +420,7 @@ struct bench {
 static const struct sl_option option_table[] = {
     {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, tls, shm or all", SL_FIELD(bench, transport)},
     {"certificates", 0, SL_OPTION_STRING, "", "DIR",
-     "for tls: tools/test-ca.sh DIR worker/bench; without, it is left out", SL_FIELD(bench, certificates)},
+     "for tls: tools/test-ca.sh DIR worker/kvstore/bench; without, it is left out", SL_FIELD(bench, certificates)},
     {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "of the job whose time to first token is measured afterwards",
      SL_FIELD(bench, model)},
     {"tokens", 0, SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out", SL_FIELD(bench, n_tokens),

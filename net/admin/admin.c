@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "net/admin/form.h"
 #include "net/admin/listen.h"
 #include "net/admin/process.h"
 #include "base/log.h"
@@ -30,8 +31,15 @@ struct source {
     void *arg;
 };
 
+struct request {
+    struct sl_http_line line;
+    size_t n_body; // bytes of the body so far
+    bool is_used, has_head;
+};
+
 struct sl_admin {
     char address[128];
+    struct request requests[MAX_CONNECTIONS]; // a connection has one at a time; the daemon's thread alone uses them
     const char *version;
     struct MHD_Daemon *daemon;
     pthread_mutex_t mutex; // guards what follows
@@ -119,6 +127,9 @@ static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned sta
     }
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    if (status == MHD_HTTP_BAD_REQUEST) { // two readers may disagree on where it ends: nothing follows it
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    }
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED) {
         MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     }
@@ -127,20 +138,61 @@ static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned sta
     return result;
 }
 
+static void *begin(void *cls, const char *path, struct MHD_Connection *connection) {
+    (void)connection;
+    struct sl_admin *admin = cls;
+    for (int i = 0; i < MAX_CONNECTIONS; i++) {
+        struct request *request = &admin->requests[i];
+        if (!request->is_used) {
+            *request = (struct request){.line = sl_http_line_read(path), .is_used = true};
+            return request;
+        }
+    }
+    return NULL;
+}
+
+static void end(void *cls, struct MHD_Connection *connection, void **seen, enum MHD_RequestTerminationCode how) {
+    (void)cls, (void)connection, (void)how;
+    struct request *request = *seen;
+    if (request) {
+        request->is_used = false;
+    }
+    *seen = NULL;
+}
+
+// Refuses a head that is malformed, or announces chunks: who asks here has no body to send.
+static enum MHD_Result judge_head(struct MHD_Connection *connection, const struct request *request,
+                                  const char *version) {
+    const char *why = sl_http_form_check(connection, &request->line, version);
+    if (!why && MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
+        why = "Transfer-Encoding is not supported";
+    }
+    if (!why) {
+        return MHD_YES;
+    }
+    char *text = NULL;
+    const int n = asprintf(&text, "%s\n", why);
+    return n < 0 ? MHD_NO : send_text(connection, MHD_HTTP_BAD_REQUEST, text, (size_t)n, "text/plain; charset=utf-8");
+}
+
 static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *body, size_t *body_bytes, void **seen) {
-    (void)version;
     (void)body;
     struct sl_admin *admin = cls;
+    struct request *request = *seen;
     bool is_get = strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
-    // n_seen: 0 at the first call, then 1 plus the bytes of a request body. We ignore the body, but read it: a client
-    // that is cut off while it sends one never sees the answer.
-    uintptr_t n_seen = (uintptr_t)*seen;
-    if (n_seen == 0 || *body_bytes > 0) {
-        n_seen += n_seen == 0 ? 1 : *body_bytes;
+    if (!request) {
+        return MHD_NO;
+    }
+    if (!request->has_head) {
+        request->has_head = true;
+        return judge_head(connection, request, version);
+    }
+    // We ignore a body, but read it: a client that is cut off while it sends one never sees the answer.
+    if (*body_bytes > 0) {
+        request->n_body += *body_bytes;
         *body_bytes = 0;
-        *seen = (void *)n_seen;
-        return n_seen < BODY_BYTES ? MHD_YES : MHD_NO;
+        return request->n_body < BODY_BYTES ? MHD_YES : MHD_NO;
     }
     char *text = NULL;
     size_t n = 0;
@@ -194,7 +246,8 @@ enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_
     if (status == SL_OK) {
         admin->daemon = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, admin, MHD_OPTION_EXTERNAL_LOGGER,
-            log_line, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+            log_line, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK, begin, admin,
+            MHD_OPTION_NOTIFY_COMPLETED, end, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
             MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)MAX_OF_ONE_HOST, MHD_OPTION_CONNECTION_TIMEOUT,
             (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_END);
         if (!admin->daemon) {

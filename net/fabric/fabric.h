@@ -62,7 +62,8 @@ enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl
  */
 void sl_fabric_destroy(struct sl_fabric **fabric);
 
-// Returns the "HOST:PORT" that peers connect to; "" when not listening. Owned by the fabric.
+// Returns the "HOST:PORT" that peers connect to, with certificates "NAME@HOST:PORT"; "" when not listening. Owned by the
+// fabric.
 const char *sl_fabric_address(const struct sl_fabric *fabric);
 // Returns the random number of this incarnation: a restarted process at the same address is another peer.
 uint64_t sl_fabric_epoch(const struct sl_fabric *fabric);

@@ -195,15 +195,23 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
     return status;
 }
 
-// Checks, with certificates, that the worker's name is the one in its certificate.
-static enum sl_status check_name(struct sl_node *node, struct sl_error *err) {
+// Checks, with certificates, that the worker's name and role are those in its certificate.
+static enum sl_status check_identity(struct sl_node *node, Sluice__V1__WorkerRole role, struct sl_error *err) {
     enum sl_status status = sl_rpc_credentials_create(&node->config.tls, &node->credentials, err);
-    const char *name = sl_rpc_credentials_self(node->credentials)->name;
-    if (status == SL_OK && node->credentials && strcmp(name, node->config.name) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--name %s: the certificate %s is of \"%s\"", node->config.name,
-                       node->config.tls.certificate, name);
+    if (status != SL_OK || !node->credentials) {
+        return status;
     }
-    return status;
+    const struct sl_identity *self = sl_rpc_credentials_self(node->credentials);
+    if (strcmp(self->name, node->config.name) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--name %s: the certificate %s is of \"%s\"", node->config.name,
+                       node->config.tls.certificate, self->name);
+    }
+    const unsigned roles = sl_roles_accepted(sl_rpc_role_of(role), node->config.tls.accepts_unstated);
+    if (sl_identity_check(self, self->cluster, roles, err) != SL_OK) {
+        sl_error_prefix(err, node->config.tls.certificate);
+        return SL_ERR_INVALID;
+    }
+    return SL_OK;
 }
 
 static enum sl_status start_spans(struct sl_node *node, Sluice__V1__WorkerRole role, struct sl_error *err) {
@@ -228,7 +236,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
         status = start_spans(node, role, err);
     }
     if (status == SL_OK) {
-        status = check_name(node, err);
+        status = check_identity(node, role, err);
     }
     if (status == SL_OK && max_rows > 0) {
         status = open_model(node, max_rows, err);

@@ -53,7 +53,8 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, fabric_listen)),                                                        \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(sl_node_config, transport)),                                                            \
-        SL_TLS_OPTIONS(sl_node_config, tls, "worker"), SL_INSECURE_OPTION(sl_node_config, insecure),                   \
+        SL_TLS_OPTIONS(sl_node_config, tls, "worker/ROLE"), SL_UNSTATED_ROLES_OPTION(sl_node_config, tls),             \
+        SL_INSECURE_OPTION(sl_node_config, insecure),                                                                  \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                      \
                       "memory for KV, taken and registered once; 1G, and of a device with memory of its own 85% of "   \
                       "what the model leaves. auto: what the container's limit, or the machine, leaves beside model "  \

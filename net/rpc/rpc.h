@@ -21,6 +21,7 @@
 #include "net/trust/identity.h"
 #include "net/trust/tls_files.h"
 #include "proto/service.h"
+#include "proto/sluice/v1/cluster.pb-c.h"
 
 // Starts and stops gRPC core, once per process: before all threads that use gRPC, and after them. Changes no signal
 // masks. Fork and spawn before sl_rpc_init(), never between the two calls. Stopping leaves gRPC's own globals allocated
@@ -46,6 +47,12 @@ enum sl_status sl_rpc_credentials_create(const struct sl_tls_files *files, struc
 enum sl_status sl_rpc_credentials_create_foreign(const struct sl_tls_files *files,
                                                  struct sl_rpc_credentials **credentials_out, struct sl_error *err);
 void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials); // *credentials may be NULL
+// Returns the role of certificates of workers that register as `role`.
+static inline unsigned sl_rpc_role_of(Sluice__V1__WorkerRole role) {
+    return role == SLUICE__V1__WORKER_ROLE__PREFILL  ? SL_ROLE_PREFILL
+           : role == SLUICE__V1__WORKER_ROLE__DECODE ? SL_ROLE_DECODE
+                                                     : SL_ROLE_KVSTORE;
+}
 // Returns this process's identity in its certificate; for NULL an identity with every role.
 const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credentials *credentials);
 
@@ -151,9 +158,9 @@ enum sl_status sl_rpc_addresses_parse(const char *list, struct sl_rpc_addresses 
 struct sl_rpc_channel; // connects on demand and reconnects on its own; keepalive pings find dead peers
 
 /*
- * Creates a channel. credentials outlive the channel; roles: bits of enum sl_role, one of which the server must have. A
- * server without one is never sent a request: calls end with SL_ERR_PEER_LOST, and the error names the server's
- * identity.
+ * Creates a channel to "HOST:PORT" or "NAME@HOST:PORT". credentials outlive the channel; roles: bits of enum sl_role, one
+ * of which the server must have, and the name, if there is one. Another server is never sent a request: calls end with
+ * SL_ERR_PEER_LOST, and the error names the server's identity.
  */
 enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
                                      struct sl_rpc_channel **channel_out, struct sl_error *err);

@@ -39,6 +39,7 @@ enum { MAX_PORTS = 16 };
 // A process has one accept4(), and so one table.
 static struct port {
     atomic_int number; // 0: free
+    atomic_bool in_clear;
     atomic_ullong n_accepted, n_refused;
     atomic_llong complained_ns;
 } ports[MAX_PORTS];
@@ -54,10 +55,11 @@ static struct port *find(int number) {
     return NULL;
 }
 
-enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err) {
+enum sl_status sl_rpc_accept_guard(int port, bool in_clear, struct sl_error *err) {
     for (size_t i = 0; i < MAX_PORTS; i++) {
         int free_number = 0;
         if (atomic_compare_exchange_strong(&ports[i].number, &free_number, port)) {
+            atomic_store(&ports[i].in_clear, in_clear);
             return SL_OK;
         }
     }
@@ -79,19 +81,7 @@ void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refuse
 
 // Returns the guarded port that a socket listens on, or NULL.
 static struct port *port_of(int listener) {
-    struct sockaddr_storage address = {0};
-    socklen_t bytes = sizeof address;
-    if (getsockname(listener, (struct sockaddr *)&address, &bytes) != 0) {
-        return NULL;
-    }
-    switch (address.ss_family) {
-    case AF_INET:
-        return find(ntohs(((const struct sockaddr_in *)&address)->sin_port));
-    case AF_INET6:
-        return find(ntohs(((const struct sockaddr_in6 *)&address)->sin6_port));
-    default:
-        return NULL;
-    }
+    return find(sl_rpc_local_port(listener));
 }
 
 static void complain(struct port *port, const char *why) {
@@ -205,7 +195,7 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
             errno = EAGAIN;
             return -1;
         }
-        if (fd < ceiling) {
+        if (fd < ceiling && sl_rpc_headers_watch(fd, atomic_load(&port->in_clear), atomic_load(&port->number))) {
             int highest = atomic_load(&highest_fd);
             while (fd > highest && !atomic_compare_exchange_weak(&highest_fd, &highest, fd)) {
             }
@@ -214,7 +204,7 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
         }
         refuse(fd);
         atomic_fetch_add(&port->n_refused, 1);
-        complain(port, "refuses connections above three quarters of the limit");
+        complain(port, "refuses connections: too many, or no memory");
         if (bytes) {
             *bytes = room;
         }

@@ -50,7 +50,12 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
                                      int max_reply_bytes, bool shares, struct sl_rpc_channel **channel_out,
                                      struct sl_error *err) {
     struct sl_rpc_address parsed;
-    const enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
+    char name[SL_IDENTITY_BYTES];
+    const char *host = sl_identity_split_address(address, name);
+    if (!host) {
+        return sl_fail(err, SL_ERR_INVALID, "address '%.256s': the server's name is too long", address);
+    }
+    const enum sl_status status = sl_rpc_address_parse(host, &parsed, err);
     if (status != SL_OK) {
         return status;
     }
@@ -58,7 +63,7 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
         return sl_fail(err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
     }
     struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
-    grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles) : NULL;
+    grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles, name) : NULL;
     if (!theirs) {
         free(channel);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/trust/certificate.h"
 #include "net/trust/revocation.h"
@@ -26,6 +27,7 @@ struct sl_rpc_credentials {
     struct sl_identity self;
     struct sl_revocations *revocations; // NULL: no revocation list
     bool is_foreign;                    // servers are identified by host name
+    bool accepts_unstated;
 };
 
 static enum sl_status check_readable(const struct sl_tls_files *files, struct sl_error *err) {
@@ -61,6 +63,10 @@ static enum sl_status create(const struct sl_tls_files *files, bool is_foreign,
         return status;
     }
     credentials->is_foreign = is_foreign;
+    credentials->accepts_unstated = files->accepts_unstated;
+    if (status == SL_OK && files->accepts_unstated) {
+        sl_log_warn("rpc", "tls-unstated-roles: a worker's certificate without a role may do what any worker may");
+    }
     credentials->provider =
         grpc_tls_certificate_provider_file_watcher_create(files->key, files->certificate, files->ca, READ_AGAIN_S);
     *credentials_out = credentials;
@@ -98,6 +104,7 @@ struct expectation {
     char cluster[SL_CLUSTER_NAME_BYTES];
     struct sl_revocations *revocations; // owned by the credentials, which outlive it
     unsigned roles;
+    char name[SL_IDENTITY_BYTES]; // "": any
 };
 
 static int verify_server(void *arg, grpc_tls_custom_verification_check_request *request,
@@ -114,6 +121,9 @@ static int verify_server(void *arg, grpc_tls_custom_verification_check_request *
             : sl_fail(&err, SL_ERR_INVALID, "a certificate without one URI, spiffe://CLUSTER/ROLE/NAME");
     if (status == SL_OK) {
         status = sl_identity_check(&server, expectation->cluster, expectation->roles, &err);
+    }
+    if (status == SL_OK) {
+        status = sl_identity_check_name(&server, expectation->name, &err);
     }
     if (status == SL_OK) {
         const char *own = request->peer_info.peer_cert, *chain = request->peer_info.peer_cert_full_chain;
@@ -143,7 +153,8 @@ static grpc_tls_credentials_options *tls_options(const struct sl_rpc_credentials
     return options;
 }
 
-grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles) {
+grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles,
+                                                     const char *name) {
     if (!credentials) {
         return grpc_insecure_credentials_create();
     }
@@ -164,7 +175,8 @@ grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credent
                                                                      .destruct = forget_expectation};
     snprintf(expectation->cluster, sizeof expectation->cluster, "%s", credentials->self.cluster);
     expectation->revocations = credentials->revocations;
-    expectation->roles = roles;
+    expectation->roles = sl_roles_accepted(roles, credentials->accepts_unstated);
+    snprintf(expectation->name, sizeof expectation->name, "%s", name);
     grpc_tls_credentials_options *options = tls_options(credentials);
     grpc_tls_certificate_verifier *verifier = grpc_tls_certificate_verifier_external_create(&expectation->verifier);
     grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
@@ -230,5 +242,6 @@ enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grp
     if (status != SL_OK) {
         return SL_ERR_DENIED;
     }
-    return sl_identity_check(caller_out, credentials->self.cluster, roles, err);
+    return sl_identity_check(caller_out, credentials->self.cluster,
+                             sl_roles_accepted(roles, credentials->accepts_unstated), err);
 }

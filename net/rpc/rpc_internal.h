@@ -72,6 +72,9 @@ void sl_rpc_address_format(const struct sl_rpc_address *address, char *text, siz
 // failure.
 enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err);
 
+// Returns the port of a socket's own address; 0: it has none.
+int sl_rpc_local_port(int fd);
+
 // Rejects an address that other hosts can reach, and names it, if there are no credentials: see net/trust/tls_files.h.
 enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
                                          struct sl_error *err);
@@ -83,8 +86,9 @@ enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct 
 
 // ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
 
-// Guards the port of a server from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED: too many servers.
-enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err);
+// Guards the port of a server, with TLS or in_clear, from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED:
+// too many servers.
+enum sl_status sl_rpc_accept_guard(int port, bool in_clear, struct sl_error *err);
 void sl_rpc_accept_release(int port);
 // Counts connections of a guarded port since the process started; 0 for another port.
 void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
@@ -96,10 +100,18 @@ bool sl_rpc_accept_cut(const char *text);
 // Counts a call that its client cancelled as soon as it was accepted; closes connections that do so often.
 void sl_rpc_resets_count(grpc_call *call);
 
+// ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
+
+// Begins to follow the frames of a connection that was accepted at a port; with TLS that happens where it is decrypted.
+// False: no memory.
+bool sl_rpc_headers_watch(int fd, bool in_clear, int port);
+
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 
-// Returns credentials for channels to servers of these roles; NULL: no memory. The caller frees them.
-grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles);
+// Returns credentials for channels to servers of these roles and this name ("": any); NULL: no memory. The caller frees
+// them.
+grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles,
+                                                     const char *name);
 // The caller frees them
 grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials);
 // Writes the identity of the caller. SL_ERR_DENIED: it has none of the roles.

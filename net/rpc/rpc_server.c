@@ -322,7 +322,7 @@ static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rp
     if (port == 0) {
         return sl_rpc_address_diagnose(&address, err);
     }
-    status = sl_rpc_accept_guard(port, err);
+    status = sl_rpc_accept_guard(port, config->credentials == NULL, err);
     if (status != SL_OK) {
         return status;
     }

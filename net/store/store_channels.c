@@ -79,7 +79,7 @@ static enum sl_status add(struct sl_store_channels *channels, const char *addres
     if (strlen(address) >= sizeof channels->at->address) {
         return sl_fail(err, SL_ERR_INVALID, "kvstore address \"%.64s...\" is too long", address);
     }
-    enum sl_status status = sl_rpc_channel_create(address, channels->credentials, SL_ROLE_WORKER, &channel, err);
+    enum sl_status status = sl_rpc_channel_create(address, channels->credentials, SL_ROLE_KVSTORE, &channel, err);
     struct entry *entry = status == SL_OK ? make_room(channels) : NULL;
     if (status == SL_OK && !entry) {
         sl_rpc_channel_destroy(&channel);

@@ -6,8 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const role_names[] = {"client", "operator", "worker", "coordinator"};
-enum { N_ROLES = sizeof role_names / sizeof *role_names };
+static const struct {
+    enum sl_role role;
+    const char *path;
+} roles_known[] = {{SL_ROLE_CLIENT, "client"},           {SL_ROLE_OPERATOR, "operator"},
+                   {SL_ROLE_COORDINATOR, "coordinator"}, {SL_ROLE_PREFILL, "worker/prefill"},
+                   {SL_ROLE_DECODE, "worker/decode"},    {SL_ROLE_KVSTORE, "worker/kvstore"},
+                   {SL_ROLE_UNSTATED_WORKER, "worker"}}; // last: the others begin with it, too
+enum { N_ROLES = sizeof roles_known / sizeof *roles_known };
 
 const struct sl_identity sl_identity_anybody = {.role = SL_ROLE_ANY};
 
@@ -37,14 +43,13 @@ static bool take_slash(const char **at) {
     return is_there;
 }
 
+// Parses "ROLE/".
 static bool take_role(const char **at, unsigned *role_out) {
-    char word[16];
-    if (!take_word(at, word, sizeof word)) {
-        return false;
-    }
     for (unsigned i = 0; i < N_ROLES; i++) {
-        if (strcmp(word, role_names[i]) == 0) {
-            *role_out = 1U << i;
+        const size_t n = strlen(roles_known[i].path);
+        if (strncmp(*at, roles_known[i].path, n) == 0 && (*at)[n] == '/') {
+            *role_out = roles_known[i].role;
+            *at += n + 1;
             return true;
         }
     }
@@ -63,7 +68,8 @@ static bool take_name(const char *at, struct sl_identity *identity) {
     if (is_client ? !take_word(&at, identity->tenant, sizeof identity->tenant) : !take_word(&at, word, sizeof word)) {
         return false;
     }
-    while (take_slash(&at)) {
+    // A slash in an unstated worker's name would let a misspelt role pass for it.
+    while (identity->role != SL_ROLE_UNSTATED_WORKER && take_slash(&at)) {
         if (!take_word(&at, word, sizeof word)) {
             return false;
         }
@@ -76,10 +82,10 @@ enum sl_status sl_identity_parse(const char *uri, struct sl_identity *identity_o
     struct sl_identity identity = {0};
     const char *at = uri + (sizeof scheme - 1);
     if (strncmp(uri, scheme, sizeof scheme - 1) != 0 || !take_word(&at, identity.cluster, sizeof identity.cluster) ||
-        !take_slash(&at) || !take_role(&at, &identity.role) || !take_slash(&at) || !take_name(at, &identity)) {
+        !take_slash(&at) || !take_role(&at, &identity.role) || !take_name(at, &identity)) {
         return sl_fail(err, SL_ERR_INVALID,
                        "\"%.100s\" is no identity; expected spiffe://CLUSTER/ROLE/NAME, ROLE one of client, operator, "
-                       "worker, coordinator",
+                       "coordinator, worker/prefill, worker/decode, worker/kvstore",
                        uri);
     }
     *identity_out = identity;
@@ -91,17 +97,47 @@ enum sl_status sl_identity_check(const struct sl_identity *identity, const char 
     if ((identity->role & roles) != 0 && strcmp(identity->cluster, cluster) == 0) {
         return SL_OK;
     }
-    char expected[64] = "";
-    for (unsigned i = 0; i < N_ROLES; i++) {
-        size_t n = strlen(expected);
-        if (roles & 1U << i) {
-            snprintf(expected + n, sizeof expected - n, "%s%s", n ? " or " : "", role_names[i]);
-        }
-    }
+    const bool any_worker = (roles & SL_ROLE_WORKER) == SL_ROLE_WORKER;
+    char expected[128] = "";
     const char *role = "";
     for (unsigned i = 0; i < N_ROLES; i++) {
-        role = identity->role == 1U << i ? role_names[i] : role;
+        const bool is_worker = (roles_known[i].role & SL_ROLE_WORKER) != 0,
+                   is_last = roles_known[i].role == SL_ROLE_UNSTATED_WORKER; // "worker" then means any of them
+        const bool is_said = is_last ? any_worker : (roles & roles_known[i].role) && !(is_worker && any_worker);
+        size_t n = strlen(expected);
+        if (is_said) {
+            snprintf(expected + n, sizeof expected - n, "%s%s", n ? " or " : "", roles_known[i].path);
+        }
+        role = identity->role == roles_known[i].role ? roles_known[i].path : role;
     }
-    return sl_fail(err, SL_ERR_DENIED, "spiffe://%s/%s/%s: expected %s of %s", identity->cluster, role, identity->name,
-                   expected, cluster);
+    const bool is_unstated = identity->role == SL_ROLE_UNSTATED_WORKER && roles & SL_ROLE_WORKER;
+    return sl_fail(err, SL_ERR_DENIED, "spiffe://%s/%s/%s: expected %s of %s%s", identity->cluster, role,
+                   identity->name, expected, cluster,
+                   is_unstated ? "; issue a certificate that states the role (docs/SECURITY.md, Upgrading)" : "");
+}
+
+unsigned sl_roles_accepted(unsigned roles, bool accepts_unstated) {
+    return accepts_unstated && roles & SL_ROLE_WORKER ? roles | SL_ROLE_UNSTATED_WORKER : roles;
+}
+
+bool sl_identity_is_worker(const struct sl_identity *identity) {
+    return (identity->role & ~(unsigned)(SL_ROLE_WORKER | SL_ROLE_UNSTATED_WORKER)) == 0;
+}
+
+enum sl_status sl_identity_check_name(const struct sl_identity *identity, const char *name, struct sl_error *err) {
+    return !name || name[0] == '\0' || strcmp(identity->name, name) == 0
+               ? SL_OK
+               : sl_fail(err, SL_ERR_DENIED, "the server's certificate is of \"%s\", not of \"%s\"", identity->name,
+                         name);
+}
+
+const char *sl_identity_split_address(const char *address, char name_out[SL_IDENTITY_BYTES]) {
+    const char *at = strchr(address, '@');
+    const size_t n = at ? (size_t)(at - address) : 0;
+    if (n >= SL_IDENTITY_BYTES) {
+        return NULL;
+    }
+    memcpy(name_out, address, n);
+    name_out[n] = '\0';
+    return at ? at + 1 : address;
 }

@@ -24,6 +24,12 @@ struct sockaddr;
                       "certificates that the authority has taken back: its CRLs, PEM; read again when they change",    \
                       SL_FIELD(type, tls.revoked))
 
+// A further option of coordinators and workers.
+#define SL_UNSTATED_ROLES_OPTION(type, tls)                                                                            \
+    SL_OPTION_ROW("tls-unstated-roles", 0, SL_OPTION_FLAG, NULL, NULL,                                                 \
+                  "for an upgrade: accept workers' certificates without a role, spiffe://CLUSTER/worker/NAME",         \
+                  SL_FIELD(type, tls.accepts_unstated))
+
 // A further option of programs that listen.
 #define SL_INSECURE_OPTION(type, field)                                                                                \
     SL_OPTION_ROW("insecure", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \

@@ -250,8 +250,8 @@ class Cluster:
         args = [f"sluice-{role}", "--name", name, "--coordinator", self.addresses_of_all(), "--transport", self.transport,
                 "--arena", ARENA, "--lease", "3s", *self.args, *self.worker_args.get(role, ()), *extra]
         if self.certificates:
-            self.certificates.make(f"worker/{name}")
-            args += self.certificates.options(f"worker/{name}")
+            self.certificates.make(f"worker/{role}/{name}")
+            args += self.certificates.options(f"worker/{role}/{name}")
         if role != "kvstore":
             args += ["--model", self.model, "--threads", "1"]
         return self._start(name, args, env)

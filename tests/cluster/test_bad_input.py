@@ -171,6 +171,7 @@ def test_requests():
         refused(cluster, bad, ["logprobs"], sampling(logprobs=21))
         refused(cluster, bad, ["stop"], job(stop=[""]))
         refused(cluster, bad, ["stop"], job(stop=["x"] * 17))
+        refused(cluster, Code.DEADLINE_EXCEEDED, ["tokenized"], job(text=document(30000), deadline_ms=1))
         # Invalid UTF-8 cannot be written with these classes: as raw bytes of field 1.
         call = cluster.channel.unary_unary("/sluice.v1.Inference/Submit", request_serializer=lambda b: b,
                                            response_deserializer=lambda b: b)

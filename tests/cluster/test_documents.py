@@ -256,6 +256,7 @@ def test_what_is_refused_says_why_and_leaves_nothing():
         assert "positions" in refused(invalid, add, acme, "a", document(30000) * 4)
         assert "text:" in refused(invalid, add, acme, "a", "")
         assert "no document" in refused(invalid, add, acme, "a", "short")
+        assert "tokenized" in refused([grpc.StatusCode.DEADLINE_EXCEEDED], lambda: add(acme, "a", document(30000), deadline_ms=1))
         add(acme, "gpl")
         assert "is taken" in refused(exists, add, acme, "gpl", document(3000))
         add(umbrella, "gpl", document(3000, seed=3))  # another tenant's name is its own

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import ssl
 import tempfile
@@ -80,6 +81,60 @@ def test_certificates_on_both_sides():
             with gateway.stream("/v1/completions", asked) as (reply, connection):
                 reply.read(500)
             eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
+
+
+def ask(address, sent, context=None):
+    """Returns the status codes of the answers, until the server closes the connection."""
+    host, port = address.rsplit(":", 1)
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection((host, int(port)), 20 * SLOW))
+        if context:
+            connection = stack.enter_context(context.wrap_socket(connection, server_hostname="localhost"))
+        got = b""
+        with contextlib.suppress(OSError):
+            connection.sendall(sent)
+            while some := connection.recv(65536):
+                got += some
+        return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d+) ", got)]
+
+
+def test_forms_of_requests_at_every_listener():
+    """Heads and chunks that two readers could take for different requests; nothing is read after them."""
+    plain = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+    closing = plain + b"Connection: close\r\n"
+    malformed = (plain.replace(b"metrics", b"metrics%00x"), plain.replace(b"metrics", b"metrics\0x"), plain.replace(b"metrics", b"metrics%zz"),
+                 plain.replace(b"metrics", b"metrics?a=%00"), plain + b"Content-Length : 5\r\n", plain + b"A b: c\r\n",
+                 plain + b"A: b\rContent-Length: 5\r\n", plain + b"Host: localhost\r\n", b"GET /metrics HTTP/1.1\r\nA: b\r\n",
+                 plain + b"Content-Length: 2\r\nContent-Length: 2\r\n", plain + b"Content-Length: 7\r\nTransfer-Encoding: chunked\r\n",
+                 plain + b"Transfer-Encoding: gzip, chunked\r\n")
+    sizes = {b"2": 200, b"02;a=b": 200, b"2;a": 200, b'2;a="x;y";b': 200, b"2;a ; b = c": 200, b"2;" + b"a" * 200: 200,
+             b"2;": 400, b"2;;": 400, b"2;=b": 400, b'2;a="x': 400, b'2;a="\\': 400, b"2;a=b c": 400, b"2;a=\x00": 400, b"2;\x01=": 400,
+             b"2;a\rb": 400, b"2;a=\xff": 400, b"2;" + b"a" * 300: 400, b"2;" + b"a" * 200000: 400, b"0x2": 400, b"+2": 400, b" 2": 400,
+             b"-1": 400, b"": 400, b"g": 400, b"0" * 17 + b"2": 400}
+    rest = json.dumps(ANSWER).encode()[1:]
+    head = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with certificates("server/gateway") as made, Cluster(kvstore=0) as cluster, \
+            Gateway(cluster, "--admin-listen", "127.0.0.1:0") as gateway:
+        context = ssl.create_default_context(cafile=f"{made.folder}/ca.pem")
+        with secured(cluster, context, "--https-cert", made.file("server/gateway", "pem"), "--https-key",
+                     made.file("server/gateway", "key")) as https:
+            for address, tls in ((f"{gateway.host}:{gateway.port}", None), (f"{https.host}:{https.port}", context), (gateway.admin, None)):
+                is_admin = address == gateway.admin
+                assert ask(address, closing + b"\r\n", tls) == [200]
+                for one in malformed:
+                    assert set(ask(address, one + b"\r\n", tls)) == {400}, (address, one)
+                for size, status in sizes.items():
+                    path = b"GET /livez" if is_admin else b"POST /v1/completions"
+                    body = size + b"\r\n{ \r\n%x\r\n%s\r\n0\r\n\r\n" % (len(rest), rest)
+                    got = ask(address, path + head + body + closing + b"\r\n", tls)
+                    assert got == [400 if is_admin else status], (address, size[:20], len(size), got)
+            # The line of a later chunk, and of the last one, that comes in pieces.
+            for end in (b"0;\x01\r\n\r\n", b"0;" + b"a" * 300 + b"\r\n\r\n"):
+                with socket.create_connection((gateway.host, gateway.port), 20 * SLOW) as slow:
+                    for piece in (b"POST /v1/completions" + head + b"2\r\n{ \r\n%x;a=b\r" % len(rest), b"\n" + rest, b"\r\n" + end[:2], end[2:]):
+                        slow.sendall(piece)
+                        time.sleep(0.05)
+                    assert b" 400 " in slow.recv(65536), end[:20]
 
 
 def speaks(gateway, version, ciphers="ALL"):

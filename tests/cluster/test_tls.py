@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 import time
 
-from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, connect, document, eventually, health, in_one_process, inference,
-                     question, refused, request, run_tests, stub, tokens, worker_pb)
+from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, connect, document, documents_pb, eventually, health, in_one_process,
+                     inference, question, refused, request, run_tests, tokens, worker_pb)
 import grpc
 
 
@@ -24,55 +24,116 @@ def test_answers_over_tls_are_those_of_one_process():
             assert finished.statistics.n_reused_tokens > 0 or recipe != "full", finished.statistics
 
 
-def test_each_role_may_do_its_part_alone():
-    denied = [grpc.StatusCode.PERMISSION_DENIED]
-    info = cluster_pb.WorkerInfo(name="prefill-0", role=cluster_pb.PREFILL, rpc_address="127.0.0.1:1", fabric_address="127.0.0.1:2",
-                                 version="0.1.0")
-    everything = {  # method -> (a request, who may)
-        "sluice.v1.Inference.Submit": (request(300), "client operator"),
-        "sluice.v1.Inference.Get": (inference.JobRequest(job_id="none"), "client operator"),
-        "sluice.v1.Inference.Cancel": (inference.JobRequest(job_id="none"), "client operator"),
-        "sluice.v1.Inference.List": (inference.ListRequest(), "client operator"),
-        "sluice.v1.Cluster.Workers": (cluster_pb.WorkersRequest(), "operator"),
-        "sluice.v1.Cluster.Drain": (cluster_pb.DrainRequest(name="decode-0", undo=True), "operator"),
-        "sluice.v1.Cluster.RegisterWorker": (cluster_pb.RegisterRequest(worker=info), ""),
-        "sluice.v1.Cluster.Heartbeat": (cluster_pb.HeartbeatRequest(name="prefill-0"), ""),
-    }
-    with certificates("client/acme", "worker/impostor") as made, Cluster(certificates=made) as cluster:
-        for role, who in (("client", "client/acme"), ("operator", "operator/me"), ("worker", "worker/impostor"),
-                          ("coordinator", "coordinator/coordinator")):
-            with cluster.channel_of(who) as channel:
-                for method, (message, allowed) in everything.items():
-                    if role in allowed.split():
-                        try:
-                            call(channel, method, message)
-                        except grpc.RpcError as error:
-                            assert error.code() == grpc.StatusCode.NOT_FOUND, (role, method, error)
-                    else:  # a worker, because it speaks for another
-                        refused(denied, call, channel, method, message)
-        # Workers obey the coordinator alone.
-        for name, method, message in (("prefill-0", "sluice.v1.Prefill.Run", worker_pb.PrefillRequest()),
-                                      ("decode-0", "sluice.v1.Decode.Reserve", worker_pb.ReserveRequest()),
-                                      ("kvstore-0", "sluice.v1.Store.Read", worker_pb.StoreKey()),
-                                      ("kvstore-0", "sluice.v1.Store.Write", worker_pb.CapsulePiece()),
-                                      ("kvstore-0", "sluice.v1.Store.Forget", worker_pb.ForgetRequest())):
-            for who in ("client/acme", "operator/me", "worker/impostor"):
-                with made.channel(cluster.processes[name].address, who) as channel:
-                    if method.endswith(".Write"):
-                        refused(denied, lambda: list(stub(channel.stream_stream, method)(iter([message]), timeout=10)))
-                    elif method.endswith((".Run", ".Read")):
-                        refused(denied, lambda: list(stub(channel.unary_stream, method)(message, timeout=10)))
-                    else:
-                        refused(denied, lambda: stub(channel.unary_unary, method)(message, timeout=10))
+# Every method, and the roles that may call it.
+COMPUTE = "prefill decode"
+METHODS = {
+    "Inference": dict.fromkeys("Generate Submit SubmitInParts Watch Cancel Get List Model EndConversation".split(), "client operator"),
+    "Documents": dict.fromkeys("Add Get List Pin Delete Export Import".split(), "client operator"),
+    "Cluster": {"RegisterWorker": "prefill decode kvstore", "Heartbeat": "prefill decode kvstore", "Drain": "operator prefill decode kvstore",
+                "Workers": "operator"},
+    "Prefill": {"Run": "coordinator"},
+    "Decode": dict.fromkeys("Reserve Renew Run Release Archive".split(), "coordinator"),
+    "Store": {**dict.fromkeys("Reserve Renew Release Lookup Fetch".split(), f"coordinator {COMPUTE}"), "Stats": "coordinator operator",
+              **dict.fromkeys("Forget Protect Read Write".split(), "coordinator"),
+              **dict.fromkeys("OpenAnnex GrantStretch AwaitAnnex".split(), COMPUTE)},
+}
+ROLES = {"client": "client/acme", "operator": "operator/me", "coordinator": "coordinator/coordinator", "prefill": "worker/prefill/p",
+         "decode": "worker/decode/d", "kvstore": "worker/kvstore/k", "": "worker/unstated"}
+
+
+def denial(channel, service, method, seconds):
+    """An empty request: who may call at all is checked before it is read. Returns the refusal, or None."""
+    called = channel.stream_stream(f"/sluice.v1.{service}/{method}", request_serializer=bytes, response_deserializer=bytes)
+    try:
+        for _ in called(iter([b""]), timeout=seconds):
+            break
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.PERMISSION_DENIED and " expected " in error.details():
+            return error.details()
+    return None
+
+
+def test_each_method_is_for_its_roles_alone():
+    known = {service: sorted(methods) for service, methods in METHODS.items()}
+    defined = {name: sorted(m.name for m in service.methods) for file in (inference, cluster_pb, worker_pb, documents_pb)
+               for name, service in file.DESCRIPTOR.services_by_name.items()}
+    assert known == defined, (known, defined)
+    with certificates(*ROLES.values()) as made, Cluster(certificates=made) as cluster:
+        servers = dict.fromkeys(METHODS, "coordinator") | {"Prefill": "prefill-0", "Decode": "decode-0", "Store": "kvstore-0"}
+        for role, who in ROLES.items():
+            for service, methods in METHODS.items():
+                process = cluster.processes.get(servers[service], cluster.coordinator)
+                with made.channel(process.address, who) as channel:
+                    for method, allowed in methods.items():
+                        said = denial(channel, service, method, (1 if role in allowed.split() else 20) * SLOW)
+                        assert (said is None) == (role in allowed.split()), (who, service, method, said)
+                        assert said is None or f"spiffe://sluice/{who}: " in said, said
                     checked = channel.unary_unary("/grpc.health.v1.Health/Check",
                                                   request_serializer=health.HealthCheckRequest.SerializeToString,
                                                   response_deserializer=health.HealthCheckResponse.FromString)
                     assert checked(health.HealthCheckRequest(), timeout=10).status == health.HealthCheckResponse.SERVING
 
 
+def info_of(name, role, address="127.0.0.1:1"):
+    return cluster_pb.WorkerInfo(name=name, role=role, rpc_address=address, fabric_address="127.0.0.1:2", version="0.1.0", epoch=7,
+                                 arena_bytes=1 << 30, max_jobs=1)
+
+
+def test_a_worker_registers_as_its_certificate_says():
+    """With its own role and name, and at no address of another worker: who calls there expects the name."""
+    denied = [grpc.StatusCode.PERMISSION_DENIED]
+    rows = (("worker/kvstore/k", info_of("k", cluster_pb.PREFILL), ("worker/kvstore/k", "worker/prefill")),
+            ("worker/prefill/p", info_of("p", cluster_pb.DECODE), ("worker/prefill/p", "worker/decode")),
+            ("worker/decode/d", info_of("d", cluster_pb.KVSTORE), ("worker/decode/d", "worker/kvstore")),
+            ("worker/prefill/p", info_of("prefill-0", cluster_pb.PREFILL), ('"prefill-0"', '"p"')),
+            ("client/acme", info_of("acme", cluster_pb.PREFILL), ("client/acme", "worker")),
+            ("worker/unstated", info_of("unstated", cluster_pb.KVSTORE), ("worker/unstated", "states the role")))
+    with certificates(*ROLES.values()) as made, Cluster(certificates=made) as cluster:
+        for who, info, words in rows:
+            with cluster.channel_of(who) as channel:
+                said = refused(denied, call, channel, "sluice.v1.Cluster.RegisterWorker", cluster_pb.RegisterRequest(worker=info))
+                assert all(word in said for word in words), (said, words)
+        with cluster.channel_of("worker/prefill/p") as channel:
+            refused(denied, call, channel, "sluice.v1.Cluster.Drain", cluster_pb.DrainRequest(name="prefill-0"))
+        # A worker of our own that says it is where another is. Jobs are not sent there.
+        with cluster.channel_of("worker/decode/d") as channel:
+            real = {w.info.name: w.info for w in cluster.workers().workers}["decode-0"]
+            lie = cluster_pb.WorkerInfo()
+            lie.CopyFrom(real)
+            lie.name, lie.epoch, lie.arena_bytes = "d", 9, 1 << 40
+            lie.rpc_address = f"decode-0@{real.rpc_address}"
+            said = refused([grpc.StatusCode.INVALID_ARGUMENT], call, channel, "sluice.v1.Cluster.RegisterWorker",
+                           cluster_pb.RegisterRequest(worker=lie))
+            assert "contains a name" in said, said
+            lie.rpc_address = real.rpc_address
+            call(channel, "sluice.v1.Cluster.RegisterWorker", cluster_pb.RegisterRequest(worker=lie))
+            finished, _ = cluster.answer(request(1000))
+            assert finished.status_code == 0, finished
+            assert 'of "decode-0", not of "d"' in cluster.coordinator.errors(), cluster.coordinator.errors()
+        # A program whose certificate is of another role does not start.
+        said = subprocess.run([os.path.join(BIN, "sluice-decode"), "--name", "p", "--coordinator", cluster.coordinator.address,
+                               "--model", MODEL, "--arena", "16M", "--threads", "1", *made.options("worker/prefill/p")],
+                              capture_output=True, text=True, timeout=60)
+        assert said.returncode == 2 and "worker/prefill/p: expected worker/decode" in said.stderr, said
+
+
+def test_certificates_without_roles_until_they_are_replaced():
+    """An upgrade: with --tls-unstated-roles everywhere, workers with today's and with new certificates serve together."""
+    with certificates() as made, Cluster(prefill=1, decode=0, kvstore=0, transport="tcp", certificates=made, args=["--tls-unstated-roles"],
+                                         coordinator_args=["--tls-unstated-roles"]) as cluster:
+        made.make("worker/decode-0")
+        cluster._start("decode-0", ["sluice-decode", "--name", "decode-0", "--coordinator", cluster.addresses_of_all(), "--transport",
+                                    "tcp", "--arena", "64M", "--model", MODEL, "--threads", "1", "--tls-unstated-roles",
+                                    *made.options("worker/decode-0")])
+        cluster.wait_ready()
+        finished, _ = cluster.answer(request(1000))
+        assert finished.status_code == 0, finished
+        assert "tls-unstated-roles" in cluster.coordinator.errors()
+
+
 def test_strangers_get_nothing():
     nothing = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED]
-    with certificates("client/acme") as made, certificates("client/acme", "operator/me", "worker/prefill-9") as theirs, \
+    with certificates("client/acme") as made, certificates("client/acme", "operator/me", "worker/prefill/prefill-9") as theirs, \
             Cluster(kvstore=0, certificates=made) as cluster:
         shutil.copy(f"{made.folder}/ca.pem", f"{theirs.folder}/ca.pem")  # they believe us; we do not believe them
         workers = cluster_pb.WorkersRequest()
@@ -89,20 +150,6 @@ def test_strangers_get_nothing():
         assert finished.status_code == 0, finished
 
 
-def test_a_worker_of_another_name_is_not_registered():
-    with certificates("worker/prefill-7") as made, Cluster(kvstore=0, certificates=made) as cluster:
-        with cluster.channel_of("worker/prefill-7") as channel:
-            info = cluster_pb.WorkerInfo(name="prefill-0", role=cluster_pb.PREFILL, rpc_address="127.0.0.1:1",
-                                         fabric_address="127.0.0.1:2", version="0.1.0", epoch=7)
-            said = refused([grpc.StatusCode.PERMISSION_DENIED], call, channel, "sluice.v1.Cluster.RegisterWorker",
-                           cluster_pb.RegisterRequest(worker=info))
-            assert "prefill-7" in said and "prefill-0" in said, said
-            refused([grpc.StatusCode.PERMISSION_DENIED], call, channel, "sluice.v1.Cluster.Drain",
-                    cluster_pb.DrainRequest(name="prefill-0"))
-        finished, _ = cluster.answer(request(1000))
-        assert finished.status_code == 0, finished
-
-
 def test_certificates_are_replaced_under_way():
     """Files that are written anew are used for what connects from then on: also when the old ones have ended by then."""
     with certificates() as made, Cluster(kvstore=0, transport="tcp", certificates=made) as cluster:
@@ -111,7 +158,7 @@ def test_certificates_are_replaced_under_way():
         # A new authority, which the old certificates are not of.
         for name in ("ca.key", "ca.pem"):
             os.remove(f"{made.folder}/{name}")
-        made.make("coordinator/coordinator", "operator/me", "worker/prefill-0", "worker/decode-0")
+        made.make("coordinator/coordinator", "operator/me", "worker/prefill/prefill-0", "worker/decode/decode-0")
         time.sleep(12)  # gRPC looks at the files every 10 s
         cluster.channel.close()
         cluster.channel = cluster.channel_of("operator/me")
@@ -135,7 +182,7 @@ def test_a_certificate_that_is_taken_back():
             with cluster.channel_of("client/acme") as acme, cluster.channel_of("client/other") as other:
                 call(acme, listing, inference.ListRequest())
                 call(other, listing, inference.ListRequest())
-                made.make("-client/acme", "-worker/decode-0")
+                made.make("-client/acme", "-worker/decode/decode-0")
 
                 def refuses():
                     try:

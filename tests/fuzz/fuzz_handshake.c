@@ -238,22 +238,23 @@ static void set_up(void) {
     struct sl_error err = {0};
     const char *folder = fuzz_folder();
     snprintf(command, sizeof command,
-             "tools/test-ca.sh %s/ours worker/us worker/w client/c && tools/test-ca.sh %s/theirs worker/w", folder,
-             folder);
+             "tools/test-ca.sh %s/ours worker/kvstore/us worker/kvstore/w client/c && tools/test-ca.sh %s/theirs "
+             "worker/kvstore/w",
+             folder, folder);
     require(system(command) == 0 && atexit(remove_certificates) == 0);
     snprintf(ca, sizeof ca, "%s/ours/ca.pem", folder);
-    snprintf(certificate, sizeof certificate, "%s/ours/worker-us.pem", folder);
-    snprintf(key, sizeof key, "%s/ours/worker-us.key", folder);
-    struct sl_tls_files files = {ca, certificate, key, NULL};
+    snprintf(certificate, sizeof certificate, "%s/ours/worker-kvstore-us.pem", folder);
+    snprintf(key, sizeof key, "%s/ours/worker-kvstore-us.key", folder);
+    struct sl_tls_files files = {ca, certificate, key, .revoked = NULL};
     require(sl_log_configure("error", &err) == SL_OK);
     require(sl_links_create(&files, &events, &side, &side.links, &err) == SL_OK);
     require(sl_links_listen(side.links, (struct sockaddr *)&address, sizeof address, &port, &err) == SL_OK);
     char ours[512], theirs[512];
     snprintf(ours, sizeof ours, "%s/ours", folder);
     snprintf(theirs, sizeof theirs, "%s/theirs", folder);
-    contexts[WORKER] = context_of(ours, "worker-w");
+    contexts[WORKER] = context_of(ours, "worker-kvstore-w");
     contexts[CLIENT] = context_of(ours, "client-c");
-    contexts[STRANGER] = context_of(theirs, "worker-w");
+    contexts[STRANGER] = context_of(theirs, "worker-kvstore-w");
     contexts[NOBODY] = context_of(ours, NULL);
     listen_here();
 }

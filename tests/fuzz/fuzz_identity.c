@@ -25,8 +25,14 @@ static const char *role_name(unsigned role) {
         return "client";
     case SL_ROLE_OPERATOR:
         return "operator";
-    case SL_ROLE_WORKER:
+    case SL_ROLE_UNSTATED_WORKER:
         return "worker";
+    case SL_ROLE_PREFILL:
+        return "worker/prefill";
+    case SL_ROLE_DECODE:
+        return "worker/decode";
+    case SL_ROLE_KVSTORE:
+        return "worker/kvstore";
     case SL_ROLE_COORDINATOR:
         return "coordinator";
     default:
@@ -35,7 +41,7 @@ static const char *role_name(unsigned role) {
 }
 
 static void check_identity(const char *uri, const struct sl_identity *identity) {
-    char again[sizeof "spiffe:///coordinator/" + SL_CLUSTER_NAME_BYTES + SL_IDENTITY_BYTES];
+    char again[sizeof "spiffe:///worker/prefill/" + SL_CLUSTER_NAME_BYTES + SL_IDENTITY_BYTES];
     snprintf(again, sizeof again, "spiffe://%s/%s/%s", identity->cluster, role_name(identity->role), identity->name);
     require(strcmp(again, uri) == 0);
     size_t tenant = strlen(identity->tenant);

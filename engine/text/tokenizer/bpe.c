@@ -293,6 +293,28 @@ static struct sl_bpe_candidate heap_pop(struct sl_bpe_candidate *heap, size_t *n
     return top;
 }
 
+// --- pauses ----------------------------------------------------------------------------------------------------------
+#define WORK_PER_PAUSE 8192 // less than a millisecond
+
+static _Thread_local struct {
+    sl_tokenizer_pause_fn fn;
+    void *arg;
+} pauses;
+
+void sl_tokenizer_set_pause(sl_tokenizer_pause_fn fn, void *arg) {
+    pauses.fn = fn;
+    pauses.arg = arg;
+}
+
+enum sl_status sl_bpe_pause(struct sl_bpe_scratch *scratch, size_t n_work) {
+    scratch->n_work += n_work;
+    if (scratch->n_work < WORK_PER_PAUSE) {
+        return SL_OK;
+    }
+    scratch->n_work = 0;
+    return pauses.fn ? pauses.fn(pauses.arg) : SL_OK;
+}
+
 // --- one piece -------------------------------------------------------------------------------------------------------
 void sl_bpe_scratch_cleanup(struct sl_bpe_scratch *scratch) {
     free(scratch->symbols);
@@ -312,8 +334,9 @@ static enum sl_status grow(struct sl_bpe_scratch *scratch, size_t n_bytes) {
         free(heap);
         return SL_ERR_EXHAUSTED;
     }
-    sl_bpe_scratch_cleanup(scratch);
-    *scratch = (struct sl_bpe_scratch){symbols, heap, capacity};
+    free(scratch->symbols);
+    free(scratch->heap);
+    *scratch = (struct sl_bpe_scratch){symbols, heap, capacity, scratch->n_work};
     return SL_OK;
 }
 
@@ -331,13 +354,17 @@ static void consider(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, s
     }
 }
 
-static void apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t n_symbols) {
+static enum sl_status apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t n_symbols) {
     struct sl_bpe_symbol *symbols = scratch->symbols;
     size_t n_heap = 0;
     for (size_t i = 0; i + 1 < n_symbols; i++) {
         consider(bpe, scratch, &n_heap, (int32_t)i);
     }
     while (n_heap > 0) {
+        const enum sl_status status = sl_bpe_pause(scratch, 1);
+        if (status != SL_OK) {
+            return status;
+        }
         struct sl_bpe_candidate top = heap_pop(scratch->heap, &n_heap);
         int32_t place = (int32_t)(uint32_t)top.order;
         struct sl_bpe_symbol *left = &symbols[place];
@@ -361,6 +388,7 @@ static void apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratc
         consider(bpe, scratch, &n_heap, left->previous);
         consider(bpe, scratch, &n_heap, place);
     }
+    return SL_OK;
 }
 
 // --- the symbols to begin with ---------------------------------------------------------------------------------------
@@ -436,7 +464,7 @@ static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratc
         return SL_OK;
     }
     scratch->symbols[n - 1].next = -1;
-    apply_merges(bpe, scratch, n);
+    status = apply_merges(bpe, scratch, n);
     for (int32_t i = 0; i >= 0 && status == SL_OK; i = scratch->symbols[i].next) {
         status = sl_ids_push(ids, scratch->symbols[i].id);
     }

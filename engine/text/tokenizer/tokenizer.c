@@ -23,8 +23,14 @@ struct encoding {
 
 static enum sl_status encode_piece(void *arg, const char *piece, size_t n_bytes) {
     struct encoding *e = arg;
-    enum sl_status status = sl_bpe_encode(&e->tokenizer->bpe, &e->scratch, piece, n_bytes, &e->ids);
-    return status == SL_OK ? SL_OK : sl_fail(e->err, status, "no memory to encode a piece of %zu bytes", n_bytes);
+    enum sl_status status = sl_bpe_pause(&e->scratch, n_bytes);
+    if (status == SL_OK) {
+        status = sl_bpe_encode(&e->tokenizer->bpe, &e->scratch, piece, n_bytes, &e->ids);
+    }
+    return status == SL_OK ? SL_OK
+           : status == SL_ERR_EXHAUSTED
+               ? sl_fail(e->err, status, "no memory to encode a piece of %zu bytes", n_bytes)
+               : sl_fail(e->err, status, "%s while the text was tokenized", sl_status_text(status));
 }
 
 static enum sl_status encode_plain(struct encoding *e, const char *text, size_t n_bytes) {

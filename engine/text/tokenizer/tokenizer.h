@@ -24,10 +24,15 @@ void sl_tokenizer_destroy(struct sl_tokenizer **tokenizer);
 /*
  * Encodes n_bytes of UTF-8. add_special adds the special tokens at the start and end that the tokenizer's
  * configuration requests: for most models a begin token at the start. *ids_out is malloc'd, the caller's to free.
- * SL_ERR_INVALID: not UTF-8; err gives the byte offset.
+ * SL_ERR_INVALID: not UTF-8; err gives the byte offset. Another status: the pause function's.
  */
 enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes,
                                    bool add_special, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err);
+
+// Sets a function that this thread calls while it encodes, after each few kilobytes of work. The encoding ends with its
+// failure. NULL: none.
+typedef enum sl_status (*sl_tokenizer_pause_fn)(void *arg);
+void sl_tokenizer_set_pause(sl_tokenizer_pause_fn fn, void *arg);
 
 // Returns a number of tokens that encoding this text gives at least; in a hundredth of encoding's time. 0: not known.
 size_t sl_tokenizer_least_tokens(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes);

@@ -144,10 +144,14 @@ struct sl_bpe_scratch {
     struct sl_bpe_symbol *symbols;
     struct sl_bpe_candidate *heap;
     size_t capacity; // in bytes of a piece
+    size_t n_work;   // bytes and merges since the last pause
 };
 void sl_bpe_scratch_cleanup(struct sl_bpe_scratch *scratch);
 
-// Appends the ids of one piece to ids. SL_ERR_EXHAUSTED: no memory.
+// Counts work, and calls this thread's pause function in time. Returns its status.
+enum sl_status sl_bpe_pause(struct sl_bpe_scratch *scratch, size_t n_work);
+
+// Appends the ids of one piece to ids. SL_ERR_EXHAUSTED: no memory. Another failure: the pause function's.
 enum sl_status sl_bpe_encode(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, const char *piece,
                              size_t n_bytes, struct sl_ids *ids);
 

@@ -33,12 +33,12 @@ static char ca[512], certificate[512], key[512];
 
 void sl_pair_certificates(const char *dir) {
     snprintf(ca, sizeof ca, "%s/ca.pem", dir);
-    snprintf(certificate, sizeof certificate, "%s/worker-bench.pem", dir);
-    snprintf(key, sizeof key, "%s/worker-bench.key", dir);
+    snprintf(certificate, sizeof certificate, "%s/worker-kvstore-bench.pem", dir);
+    snprintf(key, sizeof key, "%s/worker-kvstore-bench.key", dir);
 }
 
 struct sl_fabric *sl_pair_fabric(const char *transport, size_t region_bytes, uint8_t **region_out) {
-    const struct sl_tls_files files = {ca, certificate, key, NULL};
+    const struct sl_tls_files files = {ca, certificate, key, .revoked = NULL};
     bool is_tls = strcmp(transport, "tls") == 0;
     struct sl_fabric_config config = {.listen = "127.0.0.1:0",
                                       .transport = is_tls ? "tcp" : transport,

@@ -11,7 +11,7 @@
 bool sl_pair_read(int fd, void *data, size_t bytes);
 bool sl_pair_write(int fd, const void *data, size_t bytes);
 
-// Sets the folder where transport "tls" finds ca.pem, worker-bench.pem and worker-bench.key.
+// Sets the folder where transport "tls" finds ca.pem, worker-kvstore-bench.pem and .key.
 void sl_pair_certificates(const char *dir);
 
 // Creates a fabric and a region of it, with every page touched. transport: the fabric's, or "tls": tcp with

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: addresses of fabrics: "HOST:PORT", "[HOST]:PORT".
+// Purpose: addresses of fabrics: "HOST:PORT", "[HOST]:PORT", and with certificates "NAME@HOST:PORT".
 #include <netdb.h>
 #include <string.h>
 
@@ -11,9 +11,9 @@ static enum sl_status split(const char *address, char *host_out, size_t host_byt
     if (!colon || colon == address || !colon[1]) {
         return sl_fail(err, SL_ERR_INVALID, "fabric address \"%s\": expected HOST:PORT", address);
     }
-    const char *host = address;
-    size_t n = (size_t)(colon - address);
-    if (host[0] == '[' && host[n - 1] == ']') {
+    const char *at = strchr(address, '@'), *host = at ? at + 1 : address;
+    size_t n = host < colon ? (size_t)(colon - host) : 0;
+    if (n > 1 && host[0] == '[' && host[n - 1] == ']') {
         host++;
         n -= 2;
     }

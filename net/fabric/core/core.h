@@ -198,7 +198,7 @@ struct sl_peer {
     uint64_t number; // our number for this peer, which starts its messages over UCX
     uint64_t its_number;
     bool near;          // on this host
-    char name[128];     // the address that we connected to, or that connected to us
+    char name[256];     // the address that we connected to, or that connected to us
     bool connector;     // we connected, so verbs may start exchanges over it
     uint64_t wanted;    // epoch; 0 when accepted
     uint64_t epoch;     // after HELLO

@@ -196,6 +196,7 @@ struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, c
         free(peer);
         return NULL;
     }
+    sl_link_expect(peer->link, address);
     peer->connector = true;
     peer->wanted = epoch;
     say_hello(peer, peer->wanted, false);

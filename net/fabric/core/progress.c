@@ -197,9 +197,13 @@ static enum sl_status listen_to_links(struct sl_fabric *fabric, struct sl_error 
     if (status != SL_OK) {
         return sl_fail(err, status, "cannot listen on %s: %s", fabric->listen_text, why.text);
     }
-    const char *format = strchr(fabric->listen_host, ':') ? "[%s]:%u" : "%s:%u";
-    snprintf(fabric->address, sizeof fabric->address, format, fabric->listen_host, port);
-    return SL_OK;
+    const char *name = sl_links_name(fabric->links);
+    const char *format = strchr(fabric->listen_host, ':') ? "%s%s[%s]:%u" : "%s%s%s:%u";
+    const int n =
+        snprintf(fabric->address, sizeof fabric->address, format, name, name[0] ? "@" : "", fabric->listen_host, port);
+    return n < (int)sizeof fabric->address
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "the address of %s at %s is too long", name, fabric->listen_text);
 }
 
 static enum sl_status start_transports(struct sl_fabric *fabric, struct sl_error *err) {

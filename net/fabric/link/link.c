@@ -65,6 +65,12 @@ enum sl_status sl_link_connect(struct sl_links *links, const struct sockaddr *ad
     return SL_OK;
 }
 
+void sl_link_expect(struct sl_link *link, const char *address) {
+    if (!sl_identity_split_address(address, link->expected)) {
+        snprintf(link->expected, sizeof link->expected, "%s", address); // no certificate has so long a name
+    }
+}
+
 void sl_link_connected(struct sl_link *link) {
     int number = 0;
     socklen_t bytes = sizeof number;
@@ -98,7 +104,7 @@ void sl_link_begin(struct sl_link *link) {
 void sl_link_shake_hands(struct sl_link *link) {
     bool wants_write = false;
     struct sl_error err = {0};
-    enum sl_status status = sl_tls_shake_hands(link->links->tls, link->ssl, &wants_write, &err);
+    enum sl_status status = sl_tls_shake_hands(link->links->tls, link->ssl, link->expected, &wants_write, &err);
     if (status == SL_AGAIN) {
         sl_link_watch(link, wants_write);
     } else if (status != SL_OK) {

@@ -73,8 +73,12 @@ void sl_links_tick(struct sl_links *links, int64_t now_ns); // call several time
 // Connects and returns at once; a failure is reported as a loss.
 enum sl_status sl_link_connect(struct sl_links *links, const struct sockaddr *address, socklen_t bytes, void *owner,
                                struct sl_link **link_out, struct sl_error *err);
-void sl_link_set_met(struct sl_link *link);           // from now on its frames may have data
-const char *sl_link_name(const struct sl_link *link); // "tcp" or "tls"
+// Expects the name of "NAME@HOST:PORT" in the certificate of the other side. Call it right after sl_link_connect(); without
+// TLS it has no effect.
+void sl_link_expect(struct sl_link *link, const char *address);
+const char *sl_links_name(const struct sl_links *links); // our name in our certificate; "": no TLS
+void sl_link_set_met(struct sl_link *link);              // from now on its frames may have data
+const char *sl_link_name(const struct sl_link *link);    // "tcp" or "tls"
 void sl_link_end_sends(struct sl_link *link); // ends every send and receive (SL_ERR_CANCELLED); no more may follow
 /*
  * Ends the link in order: every send and receive ends (SL_ERR_CANCELLED) before this returns, the other side is told

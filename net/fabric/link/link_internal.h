@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "net/fabric/link/tls.h"
+#include "net/trust/identity.h"
 
 #define SL_LINK_BUFFER_BYTES ((size_t)32 << 10)
 #define SL_LINK_RECORD_BYTES ((size_t)16 << 10) // of TLS
@@ -33,6 +34,7 @@ struct sl_link {
     int64_t born_ns;
     enum sl_status status; // why it is LOST
     char text[160];
+    char expected[SL_IDENTITY_BYTES]; // name of the other side in its certificate; "": any
     // sending
     struct sl_link_send *first, **last;
     bool writing;

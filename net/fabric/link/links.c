@@ -42,6 +42,10 @@ enum sl_status sl_links_create(const struct sl_tls_files *files, const struct sl
     return SL_OK;
 }
 
+const char *sl_links_name(const struct sl_links *links) {
+    return links->tls ? sl_tls_name(links->tls) : "";
+}
+
 static enum sl_status listen_failed(int fd, struct sl_error *err) {
     int number = errno;
     if (fd >= 0) {

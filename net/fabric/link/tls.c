@@ -61,6 +61,33 @@ static void take_stamps(const struct sl_tls *tls, struct stamp stamps_out[N_FILE
     }
 }
 
+// Returns the roles of the peers that a worker exchanges data with.
+static unsigned peers_of(unsigned role) {
+    switch (role) {
+    case SL_ROLE_PREFILL:
+        return SL_ROLE_DECODE | SL_ROLE_KVSTORE;
+    case SL_ROLE_DECODE:
+        return SL_ROLE_PREFILL | SL_ROLE_KVSTORE;
+    default:
+        return SL_ROLE_WORKER;
+    }
+}
+
+// Checks that our certificate is a worker's, and, if it replaces another, of the same worker.
+static enum sl_status check_self(const struct sl_tls *tls, const struct sl_identity *self, struct sl_error *err) {
+    const bool was_stated = tls->context && tls->self.role != SL_ROLE_UNSTATED_WORKER;
+    enum sl_status status = sl_identity_check(
+        self, tls->context ? tls->self.cluster : self->cluster,
+        was_stated ? tls->self.role : sl_roles_accepted(SL_ROLE_WORKER, tls->files.accepts_unstated), err);
+    if (status == SL_OK && tls->context && strcmp(self->name, tls->self.name) != 0) {
+        status = sl_fail(err, SL_ERR_DENIED, "the certificate is of \"%s\", not of \"%s\"", self->name, tls->self.name);
+    }
+    if (status != SL_OK) {
+        sl_error_prefix(err, tls->files.certificate);
+    }
+    return status == SL_OK ? SL_OK : SL_ERR_INVALID;
+}
+
 // Reads the files; if they are invalid, the previous ones stay in use.
 static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
     SSL_CTX *context;
@@ -69,11 +96,7 @@ static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    const char *cluster = tls->context ? tls->self.cluster : self.cluster;
-    if (sl_identity_check(&self, cluster, SL_ROLE_WORKER, err) != SL_OK) {
-        sl_error_prefix(err, tls->files.certificate);
-        status = SL_ERR_INVALID;
-    }
+    status = check_self(tls, &self, err);
     status = status == SL_OK ? set_up(context, err) : status;
     if (status != SL_OK) {
         SSL_CTX_free(context);
@@ -93,7 +116,8 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
     tls->paths[0] = strdup(files->ca);
     tls->paths[1] = strdup(files->certificate);
     tls->paths[2] = strdup(files->key);
-    tls->files = (struct sl_tls_files){tls->paths[0], tls->paths[1], tls->paths[2], NULL};
+    tls->files =
+        (struct sl_tls_files){tls->paths[0], tls->paths[1], tls->paths[2], .accepts_unstated = files->accepts_unstated};
     tls->buffers = sl_tls_buffers_create();
     enum sl_status status = SL_OK;
     if (!tls->buffers || !tls->paths[0] || !tls->paths[1] || !tls->paths[2]) {
@@ -141,6 +165,10 @@ static void read_again(struct sl_tls *tls) {
     }
 }
 
+const char *sl_tls_name(const struct sl_tls *tls) {
+    return tls->self.name;
+}
+
 // ---- a connection ----------------------------------------------------------------------------------------------------
 
 SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector) {
@@ -180,7 +208,8 @@ static enum sl_status check_revoked(const struct sl_tls *tls, SSL *ssl, struct s
     return status;
 }
 
-enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err) {
+enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, const char *name, bool *wants_write_out,
+                                  struct sl_error *err) {
     ERR_clear_error();
     int rc = SSL_do_handshake(ssl), why = SSL_get_error(ssl, rc);
     *wants_write_out = why == SSL_ERROR_WANT_WRITE;
@@ -190,7 +219,11 @@ enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_writ
     struct sl_identity peer;
     enum sl_status status = sl_certificate_identity(SSL_get0_peer_certificate(ssl), &peer, err);
     if (status == SL_OK) {
-        status = sl_identity_check(&peer, tls->self.cluster, SL_ROLE_WORKER, err);
+        status = sl_identity_check(&peer, tls->self.cluster,
+                                   sl_roles_accepted(peers_of(tls->self.role), tls->files.accepts_unstated), err);
+    }
+    if (status == SL_OK) {
+        status = sl_identity_check_name(&peer, name, err);
     }
     if (status == SL_OK) {
         status = check_revoked(tls, ssl, err);

@@ -3,7 +3,8 @@
  * Purpose: TLS 1.3 under links, by OpenSSL: both sides authenticate with certificates of the cluster's authority.
  *
  * Design: a certificate identifies its owner by one URI, spiffe://CLUSTER/ROLE/NAME. Fabrics are the data plane of
- *         workers, so both sides must have role "worker", and the same CLUSTER.
+ *         workers of one CLUSTER. Two prefills have nothing to send each other, and neither have two decodes; a kvstore
+ *         serves all. The side that connects expects the name in the address.
  *
  *         OpenSSL handles the records, so it alone decides which received bytes are accepted. Its costs besides the
  *         cipher are small. The largest would be a system call for every record of 16 KiB, so it reads and writes
@@ -26,8 +27,11 @@ void sl_tls_destroy(struct sl_tls **tls); // accepts NULL, nulls
 // Opens a connection with the current files: certificates can be replaced at run time. NULL: no memory.
 SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector);
 // Makes the handshake. SL_AGAIN: call again when it is writable (*wants_write_out) or readable. SL_ERR_PEER_CORRUPT:
-// the peer failed authentication.
-enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err);
+// the peer failed authentication. name: the peer's, "" for any.
+enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, const char *name, bool *wants_write_out,
+                                  struct sl_error *err);
+// Returns our name in the certificate. It stays when the files are replaced.
+const char *sl_tls_name(const struct sl_tls *tls);
 // Returns the bytes read; 0: none now. *status_out: SL_OK; SL_ERR_PEER_LOST: the other side has ended;
 // SL_ERR_PEER_CORRUPT: the data is not TLS.
 size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out);

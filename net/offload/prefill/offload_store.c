@@ -73,7 +73,7 @@ enum sl_status sl_store_link_open(struct sl_offload *offload, struct sl_store_li
                                   Sluice__V1__OpenAnnexRequest *request, struct sl_error *err) {
     request->share = (Sluice__V1__StoreShare *)link->share;
     enum sl_status status =
-        sl_rpc_channel_create(link->share->address, offload->node->credentials, SL_ROLE_WORKER, &link->channel, err);
+        sl_rpc_channel_create(link->share->address, offload->node->credentials, SL_ROLE_KVSTORE, &link->channel, err);
     if (status == SL_OK) {
         status = call(offload, link, &sl_method_store_open_annex, &request->base, CALL_MS,
                       (ProtobufCMessage **)&link->remote_kv, err);

@@ -46,7 +46,7 @@ static void on_release(void *arg) {
 }
 
 const char *certificates(void) {
-    const char *dir = test_certificates("worker/a");
+    const char *dir = test_certificates("worker/kvstore/a");
     assert_non_null(dir);
     return dir;
 }
@@ -61,7 +61,7 @@ struct sl_fabric *start_fabric(const char *transport, const char *listen, const 
         .listen = listen, .transport = transport, .heartbeat_ms = heartbeat_ms, .inject = inject, .insecure = true};
     if (strcmp(transport, "tls") == 0) {
         config.transport = "tcp";
-        config.tls = test_files_of(certificates(), "worker-a", &at);
+        config.tls = test_files_of(certificates(), "worker-kvstore-a", &at);
     }
     struct sl_fabric *fabric = NULL;
     struct sl_error err = {0};

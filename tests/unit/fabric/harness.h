@@ -37,7 +37,7 @@ struct receive_buffer {
     size_t ticket_bytes;
 };
 
-// Returns the folder of an authority and the certificate worker-a of this run (tools/test-ca.sh).
+// Returns the folder of an authority and the certificate worker-kvstore-a of this run (tools/test-ca.sh).
 const char *certificates(void);
 // Returns whether messages go over a link of ours, and not over UCX.
 bool is_link(const char *transport);

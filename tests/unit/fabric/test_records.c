@@ -92,10 +92,11 @@ static void start_end(struct end *end, bool plain) {
     struct sl_error err = {0};
     *end = (struct end){.to = calloc(1, FRAME_BYTES)};
     assert_non_null(end->to);
-    const char *dir = test_certificates("worker/a");
+    const char *dir = test_certificates("worker/kvstore/a");
     assert_non_null(dir);
     is_plain = plain;
-    assert_int_equal(sl_links_create(test_files_of(dir, "worker-a", &at), &events, end, &end->links, &err), SL_OK);
+    assert_int_equal(sl_links_create(test_files_of(dir, "worker-kvstore-a", &at), &events, end, &end->links, &err),
+                     SL_OK);
 }
 
 static void stop_end(struct end *end) {

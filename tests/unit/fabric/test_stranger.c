@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "net/fabric/core/wire.h"
 #include "net/fabric/link/link.h"
 #include "tests/certificates.h"
@@ -292,7 +293,7 @@ static void expect_no_ship(struct sl_fabric *from, struct sl_fabric *to, uint8_t
     assert_int_equal(sl_ship_open(from, receive_buffer.ticket, receive_buffer.ticket_bytes,
                                   sl_deadline_in_ms(3000 * SLOWNESS), &ship, &err),
                      SL_OK);
-    assert_int_equal(sl_ship_piece(ship, 0, "secret", 7), SL_OK);
+    (void)sl_ship_piece(ship, 0, "secret", 7); // fails if the ship has failed already
     assert_true(sl_ship_finish(ship, NULL, 0, &err) < 0);
     assert_int_equal(receive_buffer.n_completed, 0);
     assert_int_equal(target[0], 0);
@@ -308,18 +309,18 @@ static void test_who_was_taken_back_gets_nowhere(void **state) {
         skip();
     }
     const char *dir = certificates();
-    run("tools/test-ca.sh %s worker/b worker/r -", dir);
+    run("tools/test-ca.sh %s worker/kvstore/b worker/kvstore/r -", dir);
     char list[160];
     snprintf(list, sizeof list, "%s/revoked.pem", dir);
     struct sl_fabric *fabrics[3];
-    static const char *const names[] = {"worker-a", "worker-b", "worker-r"};
+    static const char *const names[] = {"worker-kvstore-a", "worker-kvstore-b", "worker-kvstore-r"};
     for (int i = 0; i < 3; i++) {
         fabrics[i] = fabric_with(dir, names[i], i < 2 ? list : NULL); // the revoked side need not say so
     }
     uint8_t *target = make_region(fabrics[0], MIB);
     struct pair pair = {fabrics[1], fabrics[0], make_region(fabrics[1], MIB), target};
     fill_pattern(pair.source, MIB, 9);
-    run("tools/test-ca.sh %s -worker/r", dir);
+    run("tools/test-ca.sh %s -worker/kvstore/r", dir);
     sl_sleep_ms(1100); // as often as the list is looked at
     expect_no_ship(fabrics[2], fabrics[0], target);
     expect_no_ship(fabrics[1], fabrics[2], make_region(fabrics[2], MIB));
@@ -329,11 +330,83 @@ static void test_who_was_taken_back_gets_nowhere(void **state) {
     }
     struct test_files at;
     struct sl_fabric_config config = {
-        .listen = "127.0.0.1:0", .transport = "tcp", .tls = test_files_of(dir, "worker-a", &at)};
+        .listen = "127.0.0.1:0", .transport = "tcp", .tls = test_files_of(dir, "worker-kvstore-a", &at)};
     struct sl_error err = {0};
     at.files.revoked = at.key;
     assert_int_equal(sl_fabric_create(&config, &fabrics[0], &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "no file of CRLs"));
+}
+
+// Two prefills have nothing to send each other, and neither have two decodes: each side refuses the other.
+static void test_roles_meet_that_have_data_for_each_other(void **state) {
+    (void)state;
+    if (strcmp(transport, "tls") != 0) {
+        skip();
+    }
+    const char *dir = certificates();
+    run("tools/test-ca.sh %s worker/prefill/p worker/prefill/q worker/decode/d worker/decode/e worker/kvstore/k "
+        "worker/kvstore/l",
+        dir);
+    static const char *const names[] = {"worker-prefill-p", "worker-prefill-q", "worker-decode-d",
+                                        "worker-decode-e",  "worker-kvstore-k", "worker-kvstore-l"};
+    static const struct {
+        int from, to;
+        bool is_refused;
+    } rows[] = {{0, 1, true}, {2, 3, true}, {0, 2, false}, {2, 0, false}, {0, 4, false}, {4, 2, false}, {4, 5, false}};
+    struct sl_fabric *fabrics[6];
+    uint8_t *regions[6];
+    for (int i = 0; i < 6; i++) {
+        fabrics[i] = fabric_of(dir, names[i]);
+        regions[i] = make_region(fabrics[i], MIB);
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pair pair = {fabrics[rows[i].from], fabrics[rows[i].to], regions[rows[i].from], regions[rows[i].to]};
+        memset(pair.target, 0, MIB);
+        if (rows[i].is_refused) {
+            expect_no_ship(pair.from, pair.to, pair.target);
+        } else {
+            fill_pattern(pair.source, MIB, (int)i);
+            ship_well(&pair);
+        }
+    }
+    for (int i = 0; i < 6; i++) {
+        stop_fabric(&fabrics[i]);
+    }
+}
+
+// A ticket names its owner. A worker of the cluster that answers at the owner's address, with the owner's epoch, but with
+// its own certificate, gets nothing.
+static void test_the_owner_of_a_ticket_answers(void **state) {
+    (void)state;
+    if (strcmp(transport, "tls") != 0) {
+        skip();
+    }
+    const char *dir = certificates();
+    run("tools/test-ca.sh %s worker/kvstore/b", dir);
+    struct sl_fabric *to = fabric_of(dir, "worker-kvstore-a"), *from = fabric_of(dir, "worker-kvstore-b");
+    uint8_t *target = make_region(to, MIB);
+    assert_int_equal(strncmp(sl_fabric_address(to), "a@127.0.0.1:", 12), 0);
+    struct receive_buffer receive_buffer;
+    open_receive_buffer(&receive_buffer, to, target, 4096, 3000 * SLOWNESS);
+    uint8_t *name = memmem(receive_buffer.ticket, receive_buffer.ticket_bytes, "a@127", 5);
+    assert_non_null(name);
+    *name = 'x';
+    const uint64_t digest = sl_hash(receive_buffer.ticket + 8, receive_buffer.ticket_bytes - 8, 0); // it comes first
+    memcpy(receive_buffer.ticket, &digest, sizeof digest);
+    struct sl_ship *ship = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_ship_open(from, receive_buffer.ticket, receive_buffer.ticket_bytes,
+                                  sl_deadline_in_ms(3000 * SLOWNESS), &ship, &err),
+                     SL_OK);
+    (void)sl_ship_piece(ship, 0, "secret", 7); // fails if the ship has failed already
+    assert_true(sl_ship_finish(ship, NULL, 0, &err) < 0);
+    assert_non_null(strstr(err.text, "is of \"a\", not of \"x\""));
+    assert_int_equal(target[0], 0);
+    sl_ship_close(&ship);
+    sl_grant_close(&receive_buffer.grant);
+    close_receive_buffer(&receive_buffer);
+    stop_fabric(&from);
+    stop_fabric(&to);
 }
 
 static void test_only_workers_of_the_cluster_get_in(void **state) {
@@ -344,22 +417,21 @@ static void test_only_workers_of_the_cluster_get_in(void **state) {
     const char *dir = certificates();
     char others[128];
     snprintf(others, sizeof others, "%s/others", dir);
-    run("tools/test-ca.sh %s worker/b client/c", dir);
-    run("CLUSTER=elsewhere tools/test-ca.sh %s worker/d", dir); // the same authority, another cluster
-    run("tools/test-ca.sh %s worker/b", others);                // the same name, another authority
-    run("tools/test-ca.sh %s worker/old", dir);
+    run("tools/test-ca.sh %s worker/kvstore/b client/c", dir);
+    run("CLUSTER=elsewhere tools/test-ca.sh %s worker/kvstore/d", dir); // the same authority, another cluster
+    run("tools/test-ca.sh %s worker/kvstore/b", others);                // the same name, another authority
 
-    struct sl_fabric *to = fabric_of(dir, "worker-a"), *good = fabric_of(dir, "worker-b");
+    struct sl_fabric *to = fabric_of(dir, "worker-kvstore-a"), *good = fabric_of(dir, "worker-kvstore-b");
     uint8_t *target = make_region(to, MIB);
     struct pair pair = {good, to, make_region(good, MIB), target};
     fill_pattern(pair.source, MIB, 9);
     ship_well(&pair);
     memset(target, 0, MIB);
 
-    struct sl_fabric *bad = fabric_of(others, "worker-b");
+    struct sl_fabric *bad = fabric_of(others, "worker-kvstore-b");
     expect_no_ship(bad, to, target); // each refuses the other
     stop_fabric(&bad);
-    bad = fabric_of(dir, "worker-d");
+    bad = fabric_of(dir, "worker-kvstore-d");
     expect_no_ship(bad, to, target);
     stop_fabric(&bad);
     // In the clear.
@@ -370,13 +442,22 @@ static void test_only_workers_of_the_cluster_get_in(void **state) {
     stop_fabric(&good);
     stop_fabric(&to);
 
-    // A certificate of another role is refused at the start already.
+    // A certificate that states no role, and one of another role is refused at the start already.
     struct test_files at;
     struct sl_fabric_config config = {
         .listen = "127.0.0.1:0", .transport = "tcp", .tls = test_files_of(dir, "client-c", &at)};
     struct sl_error err = {0};
     assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "spiffe://sluice/client/c"));
+    struct test_files old;
+    run("tools/test-ca.sh %s worker/old", dir);
+    config.tls = test_files_of(dir, "worker-old", &old);
+    assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "spiffe://sluice/worker/old: expected worker of"));
+    old.files.accepts_unstated = true;
+    assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_OK);
+    stop_fabric(&bad);
+    config.tls = &at.files;
     at.files.key = at.ca;
     assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
     at.files.ca = "/dev/null/ca.pem";
@@ -392,6 +473,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_one_port_listens),
         cmocka_unit_test(test_other_hosts_are_not_let_in_by_accident),
         cmocka_unit_test(test_only_workers_of_the_cluster_get_in),
+        cmocka_unit_test(test_roles_meet_that_have_data_for_each_other),
+        cmocka_unit_test(test_the_owner_of_a_ticket_answers),
         cmocka_unit_test(test_who_was_taken_back_gets_nowhere),
     };
     transport = argc > 1 ? argv[1] : "tcp";

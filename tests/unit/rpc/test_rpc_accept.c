@@ -344,6 +344,16 @@ static void test_server_closes_connections_that_reset_calls(void **state) {
     }
 }
 
+// gRPC keeps a header block until it ends, however long it is.
+static void test_server_closes_connections_of_endless_headers(void **state) {
+    (void)state;
+    char command[200];
+    snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/rpc/endless_headers.py %s",
+             sl_rpc_server_address(server));
+    assert_int_equal(system(command), 0);
+    assert_int_equal(call_anew(), SL_OK);
+}
+
 static int set_up(void **state) {
     (void)state;
     int orders[2], done[2];
@@ -482,6 +492,7 @@ int main(void) {
         cmocka_unit_test(test_server_refuses_a_flood_and_answers_after_it),
         cmocka_unit_test(test_server_answers_after_a_time_without_descriptors),
         cmocka_unit_test(test_server_closes_connections_that_reset_calls),
+        cmocka_unit_test(test_server_closes_connections_of_endless_headers),
         cmocka_unit_test(test_server_closes_connections_that_share_a_count),
         cmocka_unit_test(test_server_keeps_a_connection_that_ends_calls_after_a_message),
         cmocka_unit_test(test_server_keeps_a_connection_that_ends_streams_before_a_message),

@@ -12,7 +12,7 @@
 #include "tests/certificates.h"
 #include "tests/unit/rpc/echo_service.h"
 
-#define NAMES "coordinator/c worker/w client/acme/alice operator/o"
+#define NAMES "coordinator/c worker/decode/w client/acme/alice operator/o"
 
 static char folder[128], elsewhere[160], others[160]; // ours; the same authority, another cluster; another authority
 static struct sl_rpc_credentials *ours;
@@ -112,7 +112,7 @@ static void test_callers_are_known(void **state) {
         const char *name, *tenant;
     } rows[] = {{"client-acme-alice", &echo_get, "acme/alice", "acme"},
                 {"operator-o", &echo_get, "o", ""},
-                {"worker-w", &echo_relay, "w", ""}};
+                {"worker-decode-w", &echo_relay, "w", ""}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         enum sl_status status;
         struct sl_error err = {0};
@@ -128,8 +128,8 @@ static void test_callers_are_known(void **state) {
 
 static void test_roles_bound_what_may_be_called(void **state) {
     (void)state;
-    expect_refusal(folder, "worker-w", SL_ROLE_ANY, SL_ERR_DENIED,
-                   "spiffe://sluice/worker/w: expected client or operator of sluice");
+    expect_refusal(folder, "worker-decode-w", SL_ROLE_ANY, SL_ERR_DENIED,
+                   "spiffe://sluice/worker/decode/w: expected client or operator of sluice");
     expect_refusal(folder, "coordinator-c", SL_ROLE_ANY, SL_ERR_DENIED, "coordinator/c: expected client");
 }
 
@@ -151,8 +151,37 @@ static void test_strangers_stay_outside(void **state) {
 
 static void test_a_server_must_be_who_it_should_be(void **state) {
     (void)state;
+    struct sl_error err = {0};
+    char address[300];
+    const struct {
+        const char *name;
+        bool is_refused;
+    } rows[] = {{"c", false}, {"d", true}, {"c", false}}; // connections are not shared by channels of two names
+    struct sl_rpc_credentials *credentials = credentials_of(folder, "client-acme-alice");
+    struct sl_rpc_channel *channels[3];
+    for (int i = 0; i < 3; i++) {
+        snprintf(address, sizeof address, "%s@%s", rows[i].name, sl_rpc_server_address(server));
+        assert_int_equal(sl_rpc_channel_create(address, credentials, SL_ROLE_COORDINATOR, &channels[i], &err), SL_OK);
+        const Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+        const enum sl_status status =
+            sl_rpc_unary(channels[i], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err);
+        assert_int_equal(status, rows[i].is_refused ? SL_ERR_PEER_LOST : SL_OK);
+        assert_true(!rows[i].is_refused || strstr(err.text, "is of \"c\", not of \"d\""));
+    }
+    for (int i = 0; i < 3; i++) {
+        sl_rpc_channel_destroy(&channels[i]);
+    }
+    sl_rpc_credentials_destroy(&credentials);
     expect_refusal(folder, "operator-o", SL_ROLE_WORKER, SL_ERR_PEER_LOST,
                    "spiffe://sluice/coordinator/c: expected worker of sluice");
+}
+
+static void test_endless_headers_over_tls(void **state) {
+    (void)state;
+    char command[400];
+    snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/rpc/endless_headers.py %s %s client-acme-alice",
+             sl_rpc_server_address(server), folder);
+    assert_int_equal(system(command), 0);
 }
 
 static void test_no_credentials_no_other_hosts(void **state) {
@@ -176,7 +205,7 @@ static void test_files_that_are_not_what_they_should_be(void **state) {
     struct test_files at;
     struct sl_rpc_credentials *credentials = NULL;
     struct sl_error err = {0};
-    test_files_of(folder, "worker-w", &at);
+    test_files_of(folder, "worker-decode-w", &at);
     at.files.key = at.ca;
     assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "ca.pem: no private key"));
@@ -185,7 +214,7 @@ static void test_files_that_are_not_what_they_should_be(void **state) {
     assert_non_null(strstr(err.text, "/dev/null/w.pem"));
     at.files.key = "";
     assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_ERR_INVALID);
-    at.files = (struct sl_tls_files){"", "", "", NULL};
+    at.files = (struct sl_tls_files){"", "", "", .revoked = NULL};
     assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_OK);
     assert_null(credentials);
     assert_int_equal(sl_rpc_credentials_self(credentials)->role, SL_ROLE_ANY);
@@ -197,6 +226,7 @@ int main(void) {
         cmocka_unit_test(test_roles_bound_what_may_be_called),
         cmocka_unit_test(test_strangers_stay_outside),
         cmocka_unit_test(test_a_server_must_be_who_it_should_be),
+        cmocka_unit_test(test_endless_headers_over_tls),
         cmocka_unit_test(test_no_credentials_no_other_hosts),
         cmocka_unit_test(test_files_that_are_not_what_they_should_be),
     };

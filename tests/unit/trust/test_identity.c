@@ -21,7 +21,11 @@ static void test_identities(void **state) {
         unsigned role;
         const char *cluster, *name, *tenant;
     } rows[] = {
-        {"spiffe://sluice/worker/decode-0", SL_ROLE_WORKER, "sluice", "decode-0", ""},
+        {"spiffe://sluice/worker/prefill/prefill-0", SL_ROLE_PREFILL, "sluice", "prefill-0", ""},
+        {"spiffe://sluice/worker/decode/decode-0", SL_ROLE_DECODE, "sluice", "decode-0", ""},
+        {"spiffe://sluice/worker/kvstore/k", SL_ROLE_KVSTORE, "sluice", "k", ""},
+        {"spiffe://sluice/worker/decode-0", SL_ROLE_UNSTATED_WORKER, "sluice", "decode-0", ""},
+        {"spiffe://sluice/worker/decode", SL_ROLE_UNSTATED_WORKER, "sluice", "decode", ""},
         {"spiffe://eu.example.org/client/acme/alice", SL_ROLE_CLIENT, "eu.example.org", "acme/alice", "acme"},
         {"spiffe://s/client/a_b-c.D9", SL_ROLE_CLIENT, "s", "a_b-c.D9", "a_b-c.D9"},
         {"spiffe://s/operator/me", SL_ROLE_OPERATOR, "s", "me", ""},
@@ -51,6 +55,10 @@ static void test_what_is_no_identity(void **state) {
         "spiffe://sluice/workers/a",
         "spiffe://sluice/work/a",
         "spiffe://sluice/worker/a/",
+        "spiffe://sluice/worker/decode/",
+        "spiffe://sluice/worker/decode//a",
+        "spiffe://sluice/worker/Decode/a",
+        "spiffe://sluice/worker/prefil/a", // else it would be a worker of an unstated role
         "spiffe://sluice/worker//a",
         "spiffe://sluice/worker/a b",
         "spiffe://sluice/worker/a%2fb",
@@ -79,6 +87,7 @@ static void test_lengths_are_bounded(void **state) {
     } rows[] = {{"spiffe://%s/worker/a", SL_CLUSTER_NAME_BYTES - 1},
                 {"spiffe://s/client/%s", SL_TENANT_BYTES - 1},
                 {"spiffe://s/worker/%s", SL_IDENTITY_BYTES - 1},
+                {"spiffe://s/worker/kvstore/%s", SL_IDENTITY_BYTES - 1},
                 {"spiffe://s/client/t/%s", SL_IDENTITY_BYTES - 3}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (int more = 0; more < 2; more++) {
@@ -95,12 +104,50 @@ static void test_roles_and_clusters_are_checked(void **state) {
     (void)state;
     struct sl_identity worker;
     struct sl_error err = {0};
-    assert_int_equal(sl_identity_parse("spiffe://sluice/worker/w", &worker, NULL), SL_OK);
+    assert_int_equal(sl_identity_parse("spiffe://sluice/worker/kvstore/w", &worker, NULL), SL_OK);
+    assert_true(sl_identity_is_worker(&worker) && !sl_identity_is_worker(&sl_identity_anybody));
     assert_int_equal(sl_identity_check(&worker, "sluice", SL_ROLE_WORKER, NULL), SL_OK);
     assert_int_equal(sl_identity_check(&worker, "sluice", SL_ROLE_WORKER | SL_ROLE_COORDINATOR, NULL), SL_OK);
     assert_int_equal(sl_identity_check(&worker, "sluic", SL_ROLE_WORKER, NULL), SL_ERR_DENIED);
     assert_int_equal(sl_identity_check(&worker, "sluice", SL_ROLE_CLIENT | SL_ROLE_OPERATOR, &err), SL_ERR_DENIED);
-    assert_string_equal(err.text, "spiffe://sluice/worker/w: expected client or operator of sluice");
+    assert_string_equal(err.text, "spiffe://sluice/worker/kvstore/w: expected client or operator of sluice");
+    assert_int_equal(sl_identity_check(&worker, "sluice", SL_ROLE_COMPUTE, &err), SL_ERR_DENIED);
+    assert_string_equal(err.text,
+                        "spiffe://sluice/worker/kvstore/w: expected worker/prefill or worker/decode of sluice");
+}
+
+// A certificate without a role has none, unless a process was told to accept it; then it has a worker's, and no other.
+static void test_an_unstated_role_is_accepted_on_purpose_alone(void **state) {
+    (void)state;
+    struct sl_identity worker;
+    struct sl_error err = {0};
+    assert_int_equal(sl_identity_parse("spiffe://sluice/worker/w", &worker, NULL), SL_OK);
+    assert_true(sl_identity_is_worker(&worker));
+    assert_int_equal(sl_roles_accepted(SL_ROLE_PREFILL, false), SL_ROLE_PREFILL);
+    assert_int_equal(sl_identity_check(&worker, "sluice", SL_ROLE_WORKER, &err), SL_ERR_DENIED);
+    assert_non_null(strstr(err.text, "states the role"));
+    assert_int_equal(sl_identity_check(&worker, "sluice", sl_roles_accepted(SL_ROLE_PREFILL, true), NULL), SL_OK);
+    const unsigned others = SL_ROLE_CLIENT | SL_ROLE_OPERATOR | SL_ROLE_COORDINATOR;
+    assert_int_equal(sl_identity_check(&worker, "sluice", sl_roles_accepted(others, true), NULL), SL_ERR_DENIED);
+}
+
+static void test_an_address_names_its_server(void **state) {
+    (void)state;
+    char name[SL_IDENTITY_BYTES], long_one[SL_IDENTITY_BYTES + 8];
+    assert_string_equal(sl_identity_split_address("kvstore-0@h:1", name), "h:1");
+    assert_string_equal(name, "kvstore-0");
+    struct sl_identity server;
+    struct sl_error err = {0};
+    assert_int_equal(sl_identity_parse("spiffe://s/worker/kvstore/kvstore-1", &server, NULL), SL_OK);
+    assert_int_equal(sl_identity_check_name(&server, name, &err), SL_ERR_DENIED);
+    assert_non_null(strstr(err.text, "kvstore-0"));
+    assert_non_null(strstr(err.text, "kvstore-1"));
+    assert_string_equal(sl_identity_split_address("[::1]:1", name), "[::1]:1");
+    assert_string_equal(name, "");
+    assert_int_equal(sl_identity_check_name(&server, name, NULL), SL_OK);
+    memset(long_one, 'x', SL_IDENTITY_BYTES);
+    strcpy(long_one + SL_IDENTITY_BYTES, "@h:1");
+    assert_null(sl_identity_split_address(long_one, name));
 }
 
 static void test_strangers_are_let_in_on_purpose_alone(void **state) {
@@ -130,7 +177,8 @@ static void test_strangers_are_let_in_on_purpose_alone(void **state) {
 static void test_all_files_or_none(void **state) {
     (void)state;
     for (int given = 0; given < 8; given++) {
-        const struct sl_tls_files files = {given & 1 ? "a" : "", given & 2 ? "b" : NULL, given & 4 ? "c" : "", NULL};
+        const struct sl_tls_files files = {given & 1 ? "a" : "", given & 2 ? "b" : NULL, given & 4 ? "c" : "",
+                                           .revoked = NULL};
         bool has = !given;
         assert_int_equal(sl_tls_files_given(&files, &has, NULL), given == 0 || given == 7 ? SL_OK : SL_ERR_INVALID);
         assert_true(given == 0 ? !has : given == 7 ? has : !has);
@@ -143,6 +191,8 @@ int main(void) {
         cmocka_unit_test(test_what_is_no_identity),
         cmocka_unit_test(test_lengths_are_bounded),
         cmocka_unit_test(test_roles_and_clusters_are_checked),
+        cmocka_unit_test(test_an_unstated_role_is_accepted_on_purpose_alone),
+        cmocka_unit_test(test_an_address_names_its_server),
         cmocka_unit_test(test_strangers_are_let_in_on_purpose_alone),
         cmocka_unit_test(test_all_files_or_none),
     };

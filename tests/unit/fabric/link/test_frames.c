@@ -139,9 +139,9 @@ static int setup(void **state) {
     struct test_files at;
     const struct sl_tls_files *files = NULL;
     if (strcmp(kind, "tls") == 0) {
-        const char *dir = test_certificates("worker/a");
+        const char *dir = test_certificates("worker/kvstore/a");
         assert_non_null(dir);
-        files = test_files_of(dir, "worker-a", &at);
+        files = test_files_of(dir, "worker-kvstore-a", &at);
     }
     sender = receiver = (struct side){.n_lost = 0};
     n_arrived = 0;
