@@ -156,7 +156,7 @@ static void leave(struct sl_archive *archive, size_t block_bytes) {
 // Takes a part of the bytes that blocks may use. False: too few are left.
 static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
     pthread_mutex_lock(&archive->mutex);
-    size_t most = (size_t)archive->prefill->node.config.arena_bytes / BLOCK_SHARE;
+    size_t most = (size_t)archive->prefill->node->config.arena_bytes / BLOCK_SHARE;
     bool fits = bytes <= most && archive->block_bytes <= most - bytes;
     archive->block_bytes += fits ? bytes : 0;
     pthread_mutex_unlock(&archive->mutex);
@@ -178,7 +178,7 @@ static enum sl_not_kept put_boundary(struct sl_archive *archive, struct sl_prefi
         return why;
     }
     int64_t until = unchanged_until(&job->plan, session->n_tokens);
-    bool stages = sl_node_stages(&archive->prefill->node);
+    bool stages = sl_node_stages(archive->prefill->node);
     bool in_block = !stages && until <= session->n_tokens + 1 && take_block_bytes(archive, bytes);
     struct entry *entry = calloc(1, sizeof *entry);
     enum sl_copy_from from = stages || in_block ? SL_COPY_FROM_BLOCK : SL_COPY_FROM_PAGES;
@@ -288,10 +288,19 @@ void sl_archive_prepare(struct sl_archive *archive, struct sl_prefill_job *job) 
     if (!job->store_address[0] || job->session->n_tokens == 0) {
         return;
     }
-    enum sl_not_kept why = enter(archive, job, sl_capsule_body_bytes(job->session));
-    if (why == SL_N_NOT_KEPT && sl_copy_of_finished(job, &job->copy) != SL_OK) {
+    size_t bytes = sl_capsule_body_bytes(job->session);
+    bool in_block = job->here && !sl_node_stages(archive->prefill->node);
+    enum sl_not_kept why = enter(archive, job, bytes);
+    if (why == SL_N_NOT_KEPT && in_block && !take_block_bytes(archive, bytes)) {
         leave(archive, 0);
         why = SL_NOT_KEPT_MEMORY;
+    }
+    if (why == SL_N_NOT_KEPT && sl_copy_of_finished(job, &job->copy) != SL_OK) {
+        leave(archive, in_block ? bytes : 0);
+        why = SL_NOT_KEPT_MEMORY;
+    }
+    if (why == SL_N_NOT_KEPT) {
+        job->copy->block_bytes = in_block ? bytes : 0;
     }
     if (why != SL_N_NOT_KEPT) {
         count(archive, why, job->session->n_tokens, "");
@@ -318,8 +327,9 @@ void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, 
         if (arrived) {
             count(archive, SL_NOT_KEPT_MEMORY, job->copy->n_tokens, "");
         }
+        size_t block_bytes = job->copy->block_bytes;
         sl_copy_destroy(&job->copy);
-        leave(archive, 0);
+        leave(archive, block_bytes);
         return;
     }
     entry->copy = job->copy;

@@ -7,7 +7,8 @@
  *         pages while reading of the prompt continues. Before a step that would change these pages, a job waits for
  *         HOLD_MS, and longer if it has read for long; other jobs are read meanwhile. A small state is copied instead.
  *         If a store is slow or lost, the copy fails, but not the job. A checkpoint, for a prompt that takes long, is sent
- *         as such a state is; the store drops it when the next one, or the finished capsule, arrives.
+ *         as such a state is; the store drops it when the next one, or the finished capsule, arrives. A finished session
+ *         that stays here to be written is copied first.
  *
  *     WAITING --thread--> RESERVING --the store has room--> SENDING --> gone
  *        |                    |                                |
