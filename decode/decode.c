@@ -54,6 +54,10 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     struct sl_node *node = &decode->node;
     enum sl_status status =
         sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->turn_activations, err);
+    decode->write_activations = sl_engine_activations(node->runtime.engine);
+    if (status == SL_OK && decode->prefill) {
+        status = sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->write_activations, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -113,6 +117,9 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
     sl_activations_destroy(&decode.turn_activations);
+    if (decode.write_activations != sl_engine_activations(decode.node.runtime.engine)) {
+        sl_activations_destroy(&decode.write_activations);
+    }
     sl_node_close(&decode.node);
     return status;
 }

@@ -154,7 +154,15 @@ static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
     for (int i = 0; i < stepper->n_active; i++) {
         writers[i] = &stepper->active[i]->writer;
     }
-    enum sl_status status = sl_writing_pass(&stepper->decode->node.runtime, writers, stepper->n_active, err);
+    struct sl_decode *decode = stepper->decode;
+    struct sl_writing writing;
+    enum sl_status status =
+        sl_writing_begin(&writing, &decode->node.runtime, decode->write_activations, writers, stepper->n_active, err);
+    if (status == SL_OK) {
+        while (sl_writing_layer(&writing)) {
+        }
+        status = sl_writing_end(&writing, err);
+    }
     stepper->step_ns = sl_now_ns() - begin_ns;
     return status;
 }

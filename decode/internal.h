@@ -78,8 +78,9 @@ struct sl_decode {
     _Atomic int64_t n_prefixes_not_used[SL_N_NOT_CACHED]; // answers that prefill had to begin
     atomic_size_t copied_bytes; // bytes of sessions that are being copied to stores, outside the arena
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
-    struct sl_prefill *prefill;              // of an aggregated worker; NULL: this worker reads no whole prompts
-    struct sl_activations *turn_activations; // for the pass that reads a turn; passes that write have their own
+    struct sl_prefill *prefill;               // of an aggregated worker; NULL: this worker reads no whole prompts
+    struct sl_activations *turn_activations;  // for the pass that reads a turn
+    struct sl_activations *write_activations; // for passes that write: the engine's own, or beside prefill, others
     pthread_t engine_thread;
     pthread_mutex_t mutex; // guards inbox, woken and stopping
     pthread_cond_t wake;

@@ -31,8 +31,8 @@ struct stepper {
     struct sl_prefill_job *open[MAX_OPEN];
     int n_open;
     struct sl_prefill_pass passes[MAX_PASSES];      // those with n > 0 are in progress
-    struct sl_activations *activations[MAX_PASSES]; // [0] belongs to the engine, if no host writes with those
-    int most_passes, rows;
+    struct sl_activations *activations[MAX_PASSES]; // [0] belongs to the engine
+    int most_passes;
 };
 
 // ---- opening and ending --------------------------------------------------------------------------------------------
@@ -452,8 +452,8 @@ static struct sl_prefill_pass *free_pass(struct stepper *stepper) {
             continue;
         }
         struct sl_error err = {0};
-        if (!stepper->activations[i] &&
-            sl_activations_create(engine, stepper->rows, &stepper->activations[i], &err) != SL_OK) {
+        if (!stepper->activations[i] && sl_activations_create(engine, sl_activations_rows(stepper->activations[0]),
+                                                              &stepper->activations[i], &err) != SL_OK) {
             sl_log_warn("prefill", "at most %d chunks are read by turns: %s", i, err.text);
             stepper->most_passes = i;
             return NULL;
@@ -524,19 +524,10 @@ enum sl_status sl_prefill_stepper_create(struct sl_prefill *prefill, struct step
     *stepper = (struct stepper){.prefill = prefill,
                                 .half = sl_reader_half_position(prefill->node->runtime.config),
                                 .schedule = {.patience = SL_SCHEDULE_PATIENCE},
-                                .most_passes = MAX_PASSES,
-                                .rows = (int)prefill->max_chunk_tokens};
+                                .activations = {sl_engine_activations(prefill->node->runtime.engine)},
+                                .most_passes = MAX_PASSES};
     *stepper_out = stepper;
-    if (!prefill->host.wake_fn) {
-        stepper->activations[0] = sl_engine_activations(prefill->node->runtime.engine);
-        return SL_OK;
-    }
-    enum sl_status status =
-        sl_activations_create(prefill->node->runtime.engine, stepper->rows, &stepper->activations[0], err);
-    if (status != SL_OK) {
-        sl_prefill_stepper_destroy(stepper_out);
-    }
-    return status;
+    return SL_OK;
 }
 
 void sl_prefill_stepper_destroy(struct stepper **stepper_inout) {
@@ -544,9 +535,10 @@ void sl_prefill_stepper_destroy(struct stepper **stepper_inout) {
     if (!stepper) {
         return;
     }
+    (void)take_inbox(stepper); // jobs whose handlers left before a host's thread looked again
     clear_line(stepper);
     assert(!stepper->line && stepper->n_open == 0); // every handler has left
-    for (int i = stepper->prefill->host.wake_fn ? 0 : 1; i < MAX_PASSES; i++) {
+    for (int i = 1; i < MAX_PASSES; i++) {
         sl_activations_destroy(&stepper->activations[i]);
     }
     free(stepper);

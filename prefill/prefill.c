@@ -55,6 +55,7 @@ void sl_prefill_close(struct sl_prefill **prefill_inout) {
     if (!prefill) {
         return;
     }
+    prefill->stopping = true; // no thread waits for jobs any more
     sl_prefill_stepper_destroy(&prefill->stepper);
     sl_archive_destroy(&prefill->archive);
     sl_store_client_destroy(&prefill->store);

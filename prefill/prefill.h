@@ -59,7 +59,8 @@ struct sl_prefill_host {
 
 struct sl_prefill;
 
-// Opens a prefill worker on the host's node, whose engine has at least limits->chunk_tokens rows. *host is copied.
+// Opens a prefill worker on the host's node, whose engine has at least limits->chunk_tokens rows. The engine's own
+// activations are the prefill worker's from then on. *host is copied.
 enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl_node *node,
                                const struct sl_prefill_host *host, struct sl_prefill **prefill_out,
                                struct sl_error *err);

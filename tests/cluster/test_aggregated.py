@@ -10,7 +10,7 @@ import tempfile
 import urllib.error
 import urllib.request
 
-from harness import BIN, MODEL, SLOW, Cluster, Process, cluster_pb, document, endless, eventually, grpc, in_one_process, inference
+from harness import BIN, MODEL, PATIENCE, SLOW, Cluster, cluster_pb, document, endless, eventually, grpc, in_one_process, inference
 from harness import connect, question, refused, run_tests, stub, tokens, worker_pb
 from test_turns import end, said_of
 
@@ -40,9 +40,9 @@ def answers_of(cluster):
         found[way, recipe], reused[way, recipe] = bits(events), finished.statistics.n_reused_tokens
         return finished
     for recipe in RECIPES:
-        note("greedy", recipe, ask(recipe))
-        eventually(lambda: note("seeded, again", recipe, ask(recipe, temperature=0.8)).statistics.n_reused_tokens > 0, 20,
-                   f"{recipe}: the store has the prompt")
+        n_all = note("greedy", recipe, ask(recipe)).statistics.n_prompt_tokens - 1
+        eventually(lambda: note("seeded, again", recipe, ask(recipe, temperature=0.8)).statistics.n_reused_tokens == n_all, 20,
+                   f"{recipe}: the store has the whole prompt")
         note("another question", recipe, ask(recipe, TEXT + question("harbor")))
     note("without reuse", "full", ask("full", no_reuse=True))
     for recipe in [recipe for recipe in RECIPES if "offload" not in recipe]:
@@ -54,23 +54,26 @@ def answers_of(cluster):
 
 
 def test_one_worker_has_the_bits_of_two():
-    with Cluster() as cluster:
+    with Cluster(coordinator_args=PATIENCE) as cluster:
         expected, expected_reuse = answers_of(cluster)
-    with Cluster(prefill=0, worker_args=AGGREGATED) as cluster:
+    with Cluster(prefill=0, worker_args=AGGREGATED, coordinator_args=PATIENCE) as cluster:
         assert cluster.model_reply().ready
         found, reuse = answers_of(cluster)
         readers = {job.prefill_worker for job in cluster.list() if job.prefill_worker}  # none reads for a turn on a session that it has
         assert [w.info.name for w in cluster.workers().workers if w.info.reads] == ["decode-0"] and readers == {"decode-0"}, readers
     for key, answer in expected.items():
         assert found[key] == answer, (key, found[key], answer)
-    assert reuse == expected_reuse, {key: (reuse[key], n) for key, n in expected_reuse.items() if reuse[key] != n}
+    # A state between two chunks may be left out where a machine is busy; what ends at its own end is not
+    for key in [key for key in reuse if key[0] != "another question"]:
+        assert reuse[key] == expected_reuse[key], (key, reuse[key], expected_reuse[key])
+    assert reuse["another question", "full"] >= 512 and reuse["second turn", "full"] > 0, reuse
 
 
 def test_many_prompts_are_read_while_answers_are_written():
     """Prompts and answers that take turns on one engine have the tokens of jobs alone."""
     recipes = ["full", "full,format=int8", "h2o,budget=0.4,when=chunk+step,chunk=128"]
     texts = [document(n, seed=n) + question() for n in (1500, 3000, 6000)]
-    with Cluster(prefill=0, kvstore=0, worker_args=AGGREGATED) as cluster:
+    with Cluster(prefill=0, kvstore=0, worker_args=AGGREGATED, coordinator_args=PATIENCE) as cluster:
         streams = {(recipe, text): cluster.generate(inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=40, ignore_eos=True))
                    for text in texts for recipe in recipes}
         for (recipe, text), stream in streams.items():
@@ -78,7 +81,7 @@ def test_many_prompts_are_read_while_answers_are_written():
 
 
 def test_a_worker_of_both_roles_dies_while_it_reads_and_in_mid_answer():
-    with Cluster(prefill=0, decode=3, worker_args=AGGREGATED, coordinator_args=["--heartbeat", "500ms"]) as cluster:
+    with Cluster(prefill=0, decode=3, worker_args=AGGREGATED) as cluster:
         text = document(8000)
         job = cluster.submit(inference.GenerateRequest(text=text, recipe="full,chunk=64", max_new_tokens=4, ignore_eos=True))
         eventually(lambda: cluster.get(job).n_read_tokens > 0, 20, "it is read")
@@ -92,20 +95,22 @@ def test_a_worker_of_both_roles_dies_while_it_reads_and_in_mid_answer():
         cluster.kill(dead)
         events = list(cluster.watch(job))
         assert tokens(events) == in_one_process("full,format=int8", document(3000) + question(), n_tokens=300)
-        assert events[-1].finished.statistics.retries == 1 and cluster.get(job).decode_worker != dead, events[-1]
+        assert events[-1].finished.statistics.retries >= 1 and cluster.get(job).decode_worker != dead, events[-1]
 
 
 def test_a_prompt_is_read_where_its_answer_begins_sooner():
-    with Cluster(worker_args=AGGREGATED, coordinator_args=["--heartbeat", "500ms"]) as cluster:
+    with Cluster(worker_args=AGGREGATED) as cluster:
         finished, events = cluster.answer(ask("full"))
         assert "decode-0 reads and writes: no rate is measured yet" in said_of(events), said_of(events)
         long = cluster.submit(endless(n_tokens=3000))
         eventually(lambda: cluster.get(long).n_output_tokens > 0, 20, "the worker writes")
         texts = [document(3000, seed=n) + question() for n in range(1, 4)]
         said = [said_of(cluster.answer(ask("full", text))[1]) for text in texts]
-        assert all("prefill-0 -> decode-0: " in words for words in said), said
-        assert re.search(r"[\d.]+ s here \(0 tokens in line, 1 other jobs\), [\d.]+ s there \(0 tokens in line, [\d.]+ s to ship\)",
-                         said[-1]), said
+        assert "prefill-0 -> decode-0: no rate is measured yet; 0 tokens in line and 1 other jobs here" in said[0], said
+        for words in said[1:]:
+            place, here, there, ship = re.search(r"decode-0( reads and writes)?: ([\d.]+) s here \(0 tokens in line, 1 other jobs\), "
+                                                 r"([\d.]+) s there \(0 tokens in line, ([\d.]+) s to ship\)", words).groups()
+            assert float(here) <= float(there) if place else float(here) >= float(there) >= float(ship), said
         cluster.cancel(long)
         eventually(lambda: cluster.workers().jobs_running == 0, 20, "the worker is free")
         again = said_of(cluster.answer(ask("full", document(3000, seed=9) + question()))[1])

@@ -470,6 +470,7 @@ static void open_services(void) {
     decode.retrieve_lost_ms = 1000;
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
     fuzz_require(!sl_activations_create(decode_runtime.engine, SL_DECODE_MAX_ROWS, &decode.turn_activations, &err));
+    decode.write_activations = sl_engine_activations(decode_runtime.engine);
     fuzz_require(fuzz_thread_start("engine", sl_decode_engine_main, &decode, &decode.engine_thread, &err) == SL_OK);
 }
 
