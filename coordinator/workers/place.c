@@ -8,10 +8,10 @@
 #define WEIGHT   0.2 // of a new measurement
 #define LEAST_MS 0.5 // shorter times say more about the clock
 
+// Returns the time of reading, or without a rate a number of tokens.
 static double read_s(const struct sl_place_offer *offer, const struct sl_place_rates *rates) {
     double tokens = (double)offer->line_tokens + (double)offer->unread_tokens;
-    double factor = offer->other_jobs > 0 ? 2 : 1;
-    return rates->tokens_per_s > 0 ? factor * tokens / rates->tokens_per_s : factor * tokens;
+    return rates->tokens_per_s > 0 ? tokens / rates->tokens_per_s : tokens;
 }
 
 static double ship_s(const struct sl_place_offer *there, const struct sl_place_rates *rates) {
@@ -25,7 +25,8 @@ bool sl_place_is_here(const struct sl_place_offer *here, const struct sl_place_o
                  here->possible ? "no prefill worker with a decode worker has room" : "no aggregated worker has room");
         return here->possible;
     }
-    double here_s = read_s(here, rates), shipping_s = ship_s(there, rates), there_s = read_s(there, rates) + shipping_s;
+    double here_s = read_s(here, rates) * (here->other_jobs > 0 ? 2 : 1);
+    double shipping_s = ship_s(there, rates), there_s = read_s(there, rates) + shipping_s;
     if (rates->tokens_per_s > 0) {
         snprintf(why_out, SL_PLACE_WHY_BYTES,
                  "%.2f s here (%" PRId64 " tokens in line, %" PRId64 " other jobs), %.2f s there (%" PRId64

@@ -38,6 +38,7 @@ static void test_place_weighs_answers_lines_and_the_link(void **state) {
     struct sl_place_offer here = {.possible = true, .unread_tokens = 500, .other_jobs = 1}, there = {0};
     there.possible = true;
     there.unread_tokens = 500;
+    there.other_jobs = 3;      // whose prompts are in line; a prefill worker writes nothing
     there.ship_bytes = 400000; // 1 s here, 0.9 s there
     assert_false(sl_place_is_here(&here, &there, &rates, why));
     assert_non_null(strstr(why, "1.00 s here (0 tokens in line, 1 other jobs), 0.90 s there"));
