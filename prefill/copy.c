@@ -186,6 +186,18 @@ static enum sl_status list_pieces(struct sl_copy *copy, const struct sl_session 
     return status;
 }
 
+enum sl_status sl_copy_of_pages(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
+    struct sl_copy *copy = NULL;
+    enum sl_status status = create(job, job->session, FINISHED, &copy);
+    status = status == SL_OK ? list_pieces(copy, job->session) : status;
+    if (status != SL_OK) {
+        sl_copy_destroy(&copy);
+        return status;
+    }
+    *copy_out = copy;
+    return SL_OK;
+}
+
 static enum sl_status copy_state(const struct sl_prefill_job *job, const struct sl_session *session, enum kind kind,
                                  enum sl_copy_from from, struct sl_copy **copy_out) {
     struct sl_node *node = job->prefill->node;

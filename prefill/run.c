@@ -334,6 +334,23 @@ static enum sl_status of_receiver(struct sl_prefill *prefill, enum sl_status sta
     return status;
 }
 
+// Waits while a copy is sent from the pages of a session that this worker then writes on.
+static enum sl_status await_copy(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
+    int64_t next_report_ns = 0;
+    while (!sl_archive_release(job->prefill->archive, job)) {
+        if (atomic_load(&job->cancelled)) {
+            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its copy was sent", job->id);
+        }
+        if (sl_now_ns() >= next_report_ns) {
+            (void)sl_prefill_send_progress(call, job, job->plan.n_prompt, job->n_reused,
+                                           0); // a failure cancels the call
+            next_report_ns = sl_deadline_in_ms(REPORT_MS);
+        }
+        sl_sleep_ms(POLL_MS);
+    }
+    return SL_OK;
+}
+
 // Frees what the session still holds of offloaded layers, which a capsule would leave out: the stores have all of them.
 static void leave_offloaded(struct sl_prefill_job *job) {
     const struct sl_kv_geometry *geometry = &job->session->geometry;
@@ -403,7 +420,8 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     if (!job->is_whole) { // else the store has it
         sl_archive_prepare(job->prefill->archive, job);
     }
-    status = job->here ? hand_over(job, err) : SL_OK;
+    status = job->here ? await_copy(job, call, err) : SL_OK;
+    status = status == SL_OK && job->here ? hand_over(job, err) : status;
     return status == SL_OK ? send_done(call, job, shipped_ns) : status;
 }
 

@@ -59,6 +59,11 @@ def test_one_worker_has_the_bits_of_two():
     with Cluster(prefill=0, worker_args=AGGREGATED, coordinator_args=PATIENCE) as cluster:
         assert cluster.model_reply().ready
         found, reuse = answers_of(cluster)
+        large, _ = cluster.answer(ask("full", document(14000)))  # more than blocks may take: it is sent from its pages, and then written
+        assert large.statistics.kept == inference.KEPT_STORED, large
+        again, events = cluster.answer(ask("full", document(14000)))
+        assert again.statistics.n_reused_tokens == again.statistics.n_prompt_tokens - 1, again
+        assert tokens(events) == in_one_process("full", document(14000), n_tokens=8)
         readers = {job.prefill_worker for job in cluster.list() if job.prefill_worker}  # none reads for a turn on a session that it has
         assert [w.info.name for w in cluster.workers().workers if w.info.reads] == ["decode-0"] and readers == {"decode-0"}, readers
     for key, answer in expected.items():
