@@ -63,14 +63,14 @@ static void write_state(struct sl_coordinator *coordinator, FILE *page) {
     sl_metrics_sample(page, "sluice_state_lost_jobs_total", (double)stats.n_lost, NULL);
 }
 
-enum { N_ROLES = 3, N_STATES = 4 };
+enum { BOTH = 3, N_ROLES = 4, N_STATES = 4 };
 
 static void write_workers(const struct sl_worker_report *reports, size_t n_reports, FILE *page) {
-    static const char *const roles[N_ROLES] = {"prefill", "decode", "kvstore"};
+    static const char *const roles[N_ROLES] = {"prefill", "decode", "kvstore", "both"};
     static const char *const states[N_STATES] = {"ready", "draining", "lost", "stalled"};
     int counts[N_ROLES][N_STATES] = {{0}};
     for (size_t i = 0; i < n_reports; i++) {
-        int role = (int)reports[i].info.role - SLUICE__V1__WORKER_ROLE__PREFILL;
+        int role = reports[i].info.reads ? BOTH : (int)reports[i].info.role - SLUICE__V1__WORKER_ROLE__PREFILL;
         int state = (int)reports[i].status.state - SLUICE__V1__WORKER_STATE__READY;
         if (role >= 0 && role < N_ROLES && state >= 0 && state < N_STATES) {
             counts[role][state]++;

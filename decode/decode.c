@@ -11,7 +11,8 @@
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
-    load->jobs = (int32_t)atomic_load(&decode->n_jobs);
+    int64_t n_read = decode->prefill ? sl_prefill_n_jobs(decode->prefill) : 0;
+    load->jobs = (int32_t)(atomic_load(&decode->n_jobs) + n_read);
     load->leases += load->jobs +
                     sl_kept_count(&decode->kept); // sessions in use hold memory for their jobs, as inbound transfers do
     load->base_bytes = sl_kept_base_bytes(&decode->kept);
@@ -27,6 +28,9 @@ static void write_metrics(void *arg, FILE *page) {
                        "Sessions of conversations that wait for their next turn.");
     sl_metrics_sample(page, "sluice_kept_sessions", (double)sl_kept_count(&decode->kept), NULL);
     sl_decode_write_prefix_metrics(decode, page);
+    if (decode->prefill) {
+        sl_prefill_write_metrics(decode->prefill, page);
+    }
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -50,6 +54,10 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     struct sl_node *node = &decode->node;
     enum sl_status status =
         sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->turn_activations, err);
+    decode->write_activations = sl_engine_activations(node->runtime.engine);
+    if (status == SL_OK && decode->prefill) {
+        status = sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->write_activations, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -65,7 +73,12 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
         {&sl_method_decode_run, sl_decode_handle_run, SL_ROLE_COORDINATOR},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_decode, handlers, decode);
-    struct sl_node_service service = {&rpc, report_load, write_metrics, decode};
+    struct sl_rpc_implementation prefill_rpc;
+    struct sl_node_service service = {.rpc = &rpc, .load_fn = report_load, .metrics_fn = write_metrics, .arg = decode};
+    if (decode->prefill) {
+        prefill_rpc = sl_prefill_rpc(decode->prefill);
+        service.second_rpc = &prefill_rpc;
+    }
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no answer is left
     pthread_mutex_lock(&decode->mutex);
     decode->stopping = true;
@@ -81,8 +94,9 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
         return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline, %lld ms, must be less than --stall-after, %lld ms",
                        (long long)config->retrieve_deadline_ms, (long long)config->node.stall_ms);
     }
-    enum sl_status status =
-        sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, SL_DECODE_MAX_ROWS, err);
+    int64_t chunk_tokens = config->aggregated ? config->limits.chunk_tokens : 0;
+    int max_rows = chunk_tokens > SL_DECODE_MAX_ROWS ? (int)chunk_tokens : SL_DECODE_MAX_ROWS;
+    enum sl_status status = sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, max_rows, err);
     if (status != SL_OK) {
         return status;
     }
@@ -94,13 +108,18 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
     status = sl_connections_create(decode.node.fabric, &decode.connections, err);
     status = status == SL_OK ? sl_store_client_create(&decode.node, &decode.store, err) : status;
+    status = status == SL_OK && config->aggregated ? sl_decode_open_here(&decode, &config->limits, err) : status;
     status = status == SL_OK ? serve(&decode, err) : status;
+    sl_prefill_close(&decode.prefill);
     sl_store_client_destroy(&decode.store);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
     sl_activations_destroy(&decode.turn_activations);
+    if (decode.write_activations != sl_engine_activations(decode.node.runtime.engine)) {
+        sl_activations_destroy(&decode.write_activations);
+    }
     sl_node_close(&decode.node);
     return status;
 }

@@ -5,7 +5,8 @@
  * A step: accept new answers and remove cancelled ones; give every answer its share of rows (tokens that it still has
  * to read, or the token that it wrote last); run one forward pass, which chooses a token for every answer that has read
  * everything. Conversation turns that this worker reads (engine/runner/reading.h) have a pass of their own, one chunk
- * of one turn. It advances by a few layers between two steps, so that reading and writing each get half of the time.
+ * of one turn. It advances by a few layers between two steps, so that reading and writing each get half of the time. An
+ * aggregated worker shares reading's half among turns and prompts (prefill/engine_thread.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@
 #include "base/thread.h"
 #include "decode/internal.h"
 
-#define MAX_ACTIVE SL_WRITING_MAX_ANSWERS
+#define MAX_ACTIVE      SL_WRITING_MAX_ANSWERS
+#define PROMPTS_WAIT_MS 5 // between two looks whether prompts have the memory that they wait for
 
 struct stepper {
     struct sl_decode *decode;
@@ -26,7 +28,8 @@ struct stepper {
     int n_reading;
     struct sl_reading pass; // valid while pass_open
     bool pass_open;
-    int64_t step_ns; // duration of the last step that wrote tokens
+    int64_t step_ns;              // duration of the last step that wrote tokens
+    enum sl_prefill_turn prompts; // what became of the last turn of an aggregated worker's prompts
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
@@ -69,14 +72,21 @@ static void drop_saying(struct stepper *stepper, int i, enum sl_status status, c
 static bool take_inbox(struct stepper *stepper) {
     struct sl_decode *decode = stepper->decode;
     pthread_mutex_lock(&decode->mutex);
-    while (!decode->inbox && !decode->stopping && stepper->n_active + stepper->n_reading == 0) {
+    while (!decode->inbox && !decode->stopping && !decode->woken && stepper->prompts != SL_PREFILL_READS &&
+           stepper->n_active + stepper->n_reading == 0) {
         // Wakes up once a second by itself, so that the rate falls to zero when nothing is written.
-        if (sl_cond_wait_until(&decode->wake, &decode->mutex, sl_deadline_in_ms(1000)) != SL_OK) {
+        bool prompts_wait = stepper->prompts == SL_PREFILL_WAITS;
+        int64_t deadline_ns = sl_deadline_in_ms(prompts_wait ? PROMPTS_WAIT_MS : 1000);
+        if (sl_cond_wait_until(&decode->wake, &decode->mutex, deadline_ns) != SL_OK) {
             atomic_store(&decode->tokens_rate.per_s, 0);
         }
         sl_rate_restart(&decode->tokens_rate);
         sl_kept_reap(&decode->kept);
+        if (prompts_wait) {
+            break;
+        }
     }
+    decode->woken = false;
     bool go_on = !decode->stopping;
     while (decode->inbox && stepper->n_active + stepper->n_reading < MAX_ACTIVE) {
         struct sl_answer *answer = decode->inbox;
@@ -144,7 +154,15 @@ static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
     for (int i = 0; i < stepper->n_active; i++) {
         writers[i] = &stepper->active[i]->writer;
     }
-    enum sl_status status = sl_writing_pass(&stepper->decode->node.runtime, writers, stepper->n_active, err);
+    struct sl_decode *decode = stepper->decode;
+    struct sl_writing writing;
+    enum sl_status status =
+        sl_writing_begin(&writing, &decode->node.runtime, decode->write_activations, writers, stepper->n_active, err);
+    if (status == SL_OK) {
+        while (sl_writing_layer(&writing)) {
+        }
+        status = sl_writing_end(&writing, err);
+    }
     stepper->step_ns = sl_now_ns() - begin_ns;
     return status;
 }
@@ -171,7 +189,13 @@ static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_
     }
 }
 
-// Reads layers of the current turn for as long as the last step took; if there is no answer to write, to the end of its
+// Returns how long each kind of reading may take until the next step: half of the time goes to all kinds together.
+static int64_t share_ns(const struct stepper *stepper) {
+    bool both = stepper->n_reading > 0 && stepper->prompts == SL_PREFILL_READS;
+    return both ? stepper->step_ns / 2 : stepper->step_ns;
+}
+
+// Reads layers of the current turn for as long as the last step took; if nothing else is there to do, to the end of its
 // chunk.
 static void read_turn(struct stepper *stepper) {
     struct sl_answer *answer = stepper->reading[0];
@@ -183,11 +207,11 @@ static void read_turn(struct stepper *stepper) {
             sl_reading_begin(&stepper->pass, &decode->node.runtime, decode->turn_activations, &answer->reader, 1, &err);
         stepper->pass_open = status == SL_OK;
     }
-    int64_t until_ns = sl_now_ns() + stepper->step_ns;
-    bool more = status == SL_OK;
-    while (more && !atomic_load(&answer->cancelled) && (stepper->n_active == 0 || sl_now_ns() < until_ns)) {
-        more = sl_reading_layer(&stepper->pass);
-    }
+    int64_t until_ns = sl_now_ns() + share_ns(stepper);
+    bool more = status == SL_OK, alone = stepper->n_active == 0 && stepper->prompts != SL_PREFILL_READS;
+    do {
+        more = more && !atomic_load(&answer->cancelled) && sl_reading_layer(&stepper->pass);
+    } while (more && (alone || sl_now_ns() < until_ns));
     if (atomic_load(&answer->cancelled)) {
         // A pass that is given up needs no end call
         end_chunk(stepper, sl_fail(&err, SL_ERR_CANCELLED, "cancelled"), &err);
@@ -195,6 +219,16 @@ static void read_turn(struct stepper *stepper) {
         status = status == SL_OK ? sl_reading_end(&stepper->pass, &err) : status;
         end_chunk(stepper, status == SL_OK ? sl_reader_status(answer->reader, &err) : status, &err);
     }
+}
+
+// ---- prompts that this worker reads ---------------------------------------------------------------------------------
+
+// Reads layers of prompts for as long as the last step took, at least one; if there is no answer to write, one.
+static void read_prompts(struct stepper *stepper) {
+    int64_t until_ns = sl_now_ns() + share_ns(stepper);
+    do {
+        stepper->prompts = sl_prefill_turn(stepper->decode->prefill);
+    } while (stepper->prompts == SL_PREFILL_READS && stepper->n_active > 0 && sl_now_ns() < until_ns);
 }
 
 // ---- written tokens -------------------------------------------------------------------------------------------------
@@ -275,6 +309,9 @@ void *sl_decode_engine_main(void *arg) {
     while (take_inbox(stepper)) {
         if (stepper->n_reading > 0) {
             read_turn(stepper);
+        }
+        if (decode->prefill) {
+            read_prompts(stepper);
         }
         if (share_rows(stepper) == 0) {
             continue;

@@ -78,11 +78,14 @@ struct sl_decode {
     _Atomic int64_t n_prefixes_not_used[SL_N_NOT_CACHED]; // answers that prefill had to begin
     atomic_size_t copied_bytes; // bytes of sessions that are being copied to stores, outside the arena
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
-    struct sl_activations *turn_activations; // for the pass that reads a turn; passes that write have their own
+    struct sl_prefill *prefill;               // of an aggregated worker; NULL: this worker reads no whole prompts
+    struct sl_activations *turn_activations;  // for the pass that reads a turn
+    struct sl_activations *write_activations; // for passes that write: the engine's own, or beside prefill, others
     pthread_t engine_thread;
-    pthread_mutex_t mutex; // guards inbox and stopping
+    pthread_mutex_t mutex; // guards inbox, woken and stopping
     pthread_cond_t wake;
     struct sl_answer *inbox, **inbox_end; // in order of arrival
+    bool woken;                           // prefill has something to do
     bool stopping;
     _Atomic int64_t n_jobs, n_fallbacks; // totals of all jobs
     struct sl_rate tokens_rate;
@@ -132,6 +135,10 @@ enum sl_status sl_decode_send_alive(struct sl_rpc_call *call);
 
 // lease.c. Returns whether dropping idle sessions can help to find so many bytes: they hold no staging memory of a device.
 bool sl_decode_drop_helps(struct sl_decode *decode, size_t bytes);
+
+// here.c. Opens decode->prefill, which reads on the engine's thread and hands its sessions to decode->kept.
+enum sl_status sl_decode_open_here(struct sl_decode *decode, const struct sl_prefill_limits *limits,
+                                   struct sl_error *err);
 
 // run.c, archive.c, lease.c: handlers of sluice.v1.Decode
 enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

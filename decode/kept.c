@@ -8,7 +8,8 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-#define BASE_MS 600000 // how long a base stays after its last use, unless its memory is needed
+#define HANDED_MS 10000  // how long a session waits for the call of the job that it was read for
+#define BASE_MS   600000 // how long a base stays after its last use, unless its memory is needed
 
 void sl_kept_init(struct sl_kept *kept) {
     kept->first = NULL;
@@ -17,16 +18,12 @@ void sl_kept_init(struct sl_kept *kept) {
     sl_cond_init(&kept->returned);
 }
 
-void sl_kept_cleanup(struct sl_kept *kept) {
-    while (sl_kept_drop_oldest(kept)) {
-    }
-    pthread_cond_destroy(&kept->returned);
-    pthread_mutex_destroy(&kept->mutex);
-}
-
 void sl_kept_free(struct sl_kept_session *one) {
     if (one) {
         sl_session_destroy(&one->session);
+        if (one->ledger) {
+            sl_ledger_return(one->ledger, one->promised_bytes);
+        }
         free(one);
     }
 }
@@ -42,8 +39,8 @@ void sl_kept_put_back(struct sl_kept *kept, struct sl_kept_session *one) {
     pthread_mutex_unlock(&kept->mutex);
 }
 
-enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id, struct sl_session **session_inout,
-                           int64_t keep_ms, char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
+static enum sl_status create(const struct sl_capsule_id *id, int64_t keep_ms, struct sl_kept_session **one_out,
+                             struct sl_error *err) {
     struct sl_kept_session *one = calloc(1, sizeof *one);
     enum sl_status status =
         one ? sl_lease_id_draw("kept", one->lease_id, err) : sl_fail(err, SL_ERR_EXHAUSTED, "kept: out of memory");
@@ -52,14 +49,41 @@ enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id,
         return status;
     }
     one->id = *id;
-    one->session = *session_inout;
     one->deadline_ns = sl_deadline_in_ms(keep_ms);
-    *session_inout = NULL;
-    memcpy(lease_id_out, one->lease_id, sizeof one->lease_id);
-    sl_kept_put_back(kept, one);
+    *one_out = one;
     return SL_OK;
 }
 
+static void put(struct sl_kept *kept, struct sl_kept_session *one, struct sl_session **session_inout,
+                char lease_id_out[SL_LEASE_ID_BYTES]) {
+    one->session = *session_inout;
+    *session_inout = NULL;
+    memcpy(lease_id_out, one->lease_id, sizeof one->lease_id);
+    sl_kept_put_back(kept, one);
+}
+
+enum sl_status sl_kept_hand_over(struct sl_kept *kept, struct sl_ledger *ledger, const struct sl_capsule_id *id,
+                                 struct sl_session **session_inout, size_t promised_bytes,
+                                 char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
+    struct sl_kept_session *one;
+    enum sl_status status = create(id, HANDED_MS, &one, err);
+    if (status == SL_OK) {
+        one->ledger = ledger;
+        one->promised_bytes = promised_bytes;
+        put(kept, one, session_inout, lease_id_out);
+    }
+    return status;
+}
+
+enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id, struct sl_session **session_inout,
+                           int64_t keep_ms, char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
+    struct sl_kept_session *one;
+    enum sl_status status = create(id, keep_ms, &one, err);
+    if (status == SL_OK) {
+        put(kept, one, session_inout, lease_id_out);
+    }
+    return status;
+}
 // Returns the link to the session of a lease. Lock held.
 static struct sl_kept_session **find(struct sl_kept *kept, const char *lease_id) {
     struct sl_kept_session **at = &kept->first;
@@ -78,17 +102,25 @@ static struct sl_kept_session *unlink_at(struct sl_kept_session **at) {
     return one;
 }
 
-// Unlinks the first session that has expired by then.
-static struct sl_kept_session *take_over(struct sl_kept *kept, int64_t over_ns) {
+// Unlinks the first session that has expired by then; `spares`: none that a job waits for.
+static struct sl_kept_session *take_over(struct sl_kept *kept, int64_t over_ns, bool spares) {
     pthread_mutex_lock(&kept->mutex);
     struct sl_kept_session **at = &kept->first;
-    while (*at && ((*at)->is_lent || (*at)->deadline_ns > over_ns ||
+    while (*at && ((*at)->is_lent || (*at)->deadline_ns > over_ns || (spares && (*at)->ledger) ||
                    ((*at)->is_base && sl_session_is_shared((*at)->session)))) {
         at = &(*at)->next;
     }
     struct sl_kept_session *one = unlink_at(at);
     pthread_mutex_unlock(&kept->mutex);
     return one;
+}
+
+void sl_kept_cleanup(struct sl_kept *kept) {
+    for (struct sl_kept_session *one; (one = take_over(kept, INT64_MAX, false)) != NULL;) {
+        sl_kept_free(one);
+    }
+    pthread_cond_destroy(&kept->returned);
+    pthread_mutex_destroy(&kept->mutex);
 }
 
 struct sl_kept_session *sl_kept_take(struct sl_kept *kept, const char *lease_id, int64_t deadline_ns) {
@@ -141,7 +173,7 @@ void sl_kept_release(struct sl_kept *kept, const char *lease_id) {
 }
 
 bool sl_kept_drop_oldest(struct sl_kept *kept) {
-    struct sl_kept_session *one = take_over(kept, INT64_MAX);
+    struct sl_kept_session *one = take_over(kept, INT64_MAX, true);
     bool any = one != NULL;
     sl_kept_free(one);
     return any;
@@ -149,7 +181,7 @@ bool sl_kept_drop_oldest(struct sl_kept *kept) {
 
 void sl_kept_reap(struct sl_kept *kept) {
     struct sl_kept_session *one;
-    while ((one = take_over(kept, sl_now_ns())) != NULL) {
+    while ((one = take_over(kept, sl_now_ns(), false)) != NULL) {
         sl_kept_free(one);
     }
 }

@@ -11,7 +11,7 @@
  *
  * Invariants: a retained session has a name of 128 random bits, and records which tokens of which tenant it holds (the
  *             salted hash in `id`): a caller that takes it must know both. No memory is promised to it, so it never
- *             delays a job.
+ *             delays a job; except to a session that this worker has read for a job, which is not dropped either.
  * Threads: any; the engine's thread ends expired sessions, between steps or once a second.
  */
 #pragma once
@@ -20,6 +20,7 @@
 
 #include "base/lease_id.h"
 #include "engine/kvcache/capsule.h"
+#include "net/node/ledger.h"
 
 struct sl_kept_session {
     struct sl_kept_session *next;
@@ -27,6 +28,8 @@ struct sl_kept_session {
     struct sl_capsule_id id; // prefix_hash: hash of the tokens that the session holds
     struct sl_session *session;
     int64_t deadline_ns;
+    struct sl_ledger *ledger; // of promised_bytes, which the job that takes the session owns then; NULL: none
+    size_t promised_bytes;
     bool is_lent, is_over; // over: released while it was lent
     // Set for a base only:
     bool is_base;
@@ -47,6 +50,10 @@ void sl_kept_cleanup(struct sl_kept *kept); // frees all retained sessions
 // Retains a session; takes it over on success. lease_id_out: its name.
 enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id, struct sl_session **session_inout,
                            int64_t keep_ms, char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err);
+// Does the same for seconds with a session that a job waits for: it keeps the promise of promised_bytes that it brings.
+enum sl_status sl_kept_hand_over(struct sl_kept *kept, struct sl_ledger *ledger, const struct sl_capsule_id *id,
+                                 struct sl_session **session_inout, size_t promised_bytes,
+                                 char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err);
 // Takes the session of this name out of the list; NULL: there is none, or it stays lent until the deadline. The caller
 // gives it to sl_kept_put_back() or sl_kept_free().
 struct sl_kept_session *sl_kept_take(struct sl_kept *kept, const char *lease_id, int64_t deadline_ns);
@@ -54,7 +61,7 @@ void sl_kept_put_back(struct sl_kept *kept, struct sl_kept_session *one);
 // Lends the session for a short time, for reading: it keeps its name. NULL: there is none, or it is lent already.
 struct sl_kept_session *sl_kept_lend(struct sl_kept *kept, const char *lease_id);
 void sl_kept_return(struct sl_kept *kept, struct sl_kept_session *one);
-void sl_kept_free(struct sl_kept_session *one); // frees its session too, if it still has one. Accepts NULL
+void sl_kept_free(struct sl_kept_session *one); // with what it still has of session and promise. Accepts NULL
 
 void sl_kept_release(struct sl_kept *kept, const char *lease_id); // idempotent
 bool sl_kept_drop_oldest(struct sl_kept *kept); // called when memory is needed. False: no session is retained

@@ -10,6 +10,11 @@ static const struct sl_option options[] = {
      SL_FIELD(sl_decode_config, retrieve_deadline_ms), 1, 60000},
     {"retrieve-lost", 0, SL_OPTION_DURATION, "3s", "TIME", "a job fails when a store has not answered for so long",
      SL_FIELD(sl_decode_config, retrieve_lost_ms), 1, 3600000},
+    {"aggregated", 0, SL_OPTION_FLAG, NULL, NULL,
+     "read prompts, too, between the steps of answers: nothing is shipped, and no prefill worker is needed. The next "
+     "two options are for this",
+     SL_FIELD(sl_decode_config, aggregated)},
+    SL_PREFILL_OPTIONS(sl_decode_config),
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {

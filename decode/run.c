@@ -280,7 +280,7 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     if (!plan) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
-    bool is_turn = (request->turn || request->kept[0]) && answer->writer.session;
+    bool is_turn = (request->turn || (request->kept[0] && !request->here)) && answer->writer.session;
     status = has_prefix ? sl_decode_open_prefix(decode, request, call, answer, plan, err)
              : is_turn  ? sl_decode_open_turn(decode, request, answer, plan, err)
                         : plan_answer(decode, request, call, answer, plan, err);

@@ -57,7 +57,7 @@ enum sl_status sl_decode_promise(struct sl_decode *decode, struct sl_answer *ans
                    bytes);
 }
 
-// Takes the session of the previous turn, if it is still here and holds the beginning of this prompt, under this
+// Takes the session of the previous turn, or the one that was read for this job, if it is still here and holds the beginning of this prompt, under this
 // tenant's salt.
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err) {
@@ -73,7 +73,12 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_ERR_PEER_STALE || (status == SL_OK && memcmp(&id, &one->id, sizeof id) != 0)) {
         status = sl_fail(err, SL_ERR_PEER_STALE, "the session that is kept is not of this conversation");
     }
-    status = status == SL_OK ? sl_decode_promise(decode, answer, (size_t)request->session_bytes, err) : status;
+    if (status == SL_OK && one->ledger) { // read here for this job
+        answer->promised_bytes = one->promised_bytes;
+        one->ledger = NULL;
+    } else if (status == SL_OK) {
+        status = sl_decode_promise(decode, answer, (size_t)request->session_bytes, err);
+    }
     if (status != SL_OK) {
         sl_kept_put_back(&decode->kept, one);
         return status;

@@ -109,7 +109,8 @@ static json_t *worker_of(const Sluice__V1__WorkerStatus *worker) {
     const Sluice__V1__WorkerInfo *info = worker->info ? worker->info : &no_info;
     const Sluice__V1__WorkerLoad *load = worker->load ? worker->load : &no_load;
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I}", "name",
-                     text_of(info->name), "role", name_of(&sluice__v1__worker_role__descriptor, (int)info->role),
+                     text_of(info->name), "role",
+                     info->reads ? json_string("both") : name_of(&sluice__v1__worker_role__descriptor, (int)info->role),
                      "state", name_of(&sluice__v1__worker_state__descriptor, (int)worker->state), "address",
                      text_of(info->rpc_address), "fabric_address", text_of(info->fabric_address), "device",
                      text_of(info->device), "jobs", (json_int_t)load->jobs, "max_jobs", (json_int_t)info->max_jobs,

@@ -174,7 +174,7 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         {&sl_method_store_await_annex, sl_store_handle_await_annex, SL_ROLE_COMPUTE},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_store, handlers, kvstore);
-    struct sl_node_service service = {&rpc, report_load, write_metrics, kvstore};
+    struct sl_node_service service = {.rpc = &rpc, .load_fn = report_load, .metrics_fn = write_metrics, .arg = kvstore};
     status = sl_node_serve(&kvstore->node, &service, err);
     atomic_store(&kvstore->stopping, true);
     pthread_join(kvstore->keeper, NULL);

@@ -28,6 +28,7 @@ struct entry {
     struct sl_prefill_job *reads;
     enum state state;
     bool is_checkpoint;
+    bool is_finished; // with `reads`: the job waits until it is sent, and then hands its session over
     bool dropped;
     enum sl_not_kept why;
     int64_t pressed_ns; // deadline for giving up its memory; 0: no job asks for it
@@ -168,7 +169,7 @@ static void leave(struct sl_archive *archive, size_t block_bytes) {
 // Takes a part of the bytes that blocks may use. False: too few are left.
 static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
     pthread_mutex_lock(&archive->mutex);
-    size_t most = (size_t)archive->prefill->node.config.arena_bytes / BLOCK_SHARE;
+    size_t most = (size_t)archive->prefill->node->config.arena_bytes / BLOCK_SHARE;
     bool fits = bytes <= most && archive->block_bytes <= most - bytes;
     archive->block_bytes += fits ? bytes : 0;
     pthread_mutex_unlock(&archive->mutex);
@@ -190,7 +191,7 @@ static enum sl_not_kept put_boundary(struct sl_archive *archive, struct sl_prefi
         return why;
     }
     int64_t until = unchanged_until(&job->plan, session->n_tokens);
-    bool stages = sl_node_stages(&archive->prefill->node);
+    bool stages = sl_node_stages(archive->prefill->node);
     bool in_block = !stages && until <= session->n_tokens + 1 && take_block_bytes(archive, bytes);
     struct entry *entry = calloc(1, sizeof *entry);
     enum sl_copy_from from = stages || in_block ? SL_COPY_FROM_BLOCK : SL_COPY_FROM_PAGES;
@@ -280,6 +281,15 @@ void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job
     pthread_mutex_unlock(&archive->mutex);
 }
 
+// Tells the job what became of a copy of its pages.
+static void tell(const struct entry *entry, struct sl_prefill_job *job, Sluice__V1__Kept kept) {
+    if (entry->is_finished) {
+        job->kept = kept;
+    } else if (!entry->is_checkpoint) {
+        atomic_store(&job->kept_state, kept);
+    }
+}
+
 // Returns how long the job waits for its state. Without the state, a later prompt reads for as long as this one has.
 static int64_t wait_ms(const struct sl_prefill_job *job) {
     int64_t share_ms = (sl_now_ns() - job->started_ns) / SL_NS_PER_MS / READ_SHARE;
@@ -296,9 +306,9 @@ bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) 
         drop(archive, entry, SL_NOT_KEPT_LATE);
         entry = find(archive, job);
     } else if (entry && sl_now_ns() >= job->release_ns) {
+        tell(entry, job, SLUICE__V1__KEPT__KEPT_NOT_LATE);
         drop(archive, entry, SL_NOT_KEPT_LATE);
         entry = find(archive, job);
-        atomic_store(&job->kept_state, SLUICE__V1__KEPT__KEPT_NOT_LATE);
     }
     pthread_mutex_unlock(&archive->mutex);
     return entry == NULL;
@@ -306,14 +316,43 @@ bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) 
 
 // ---- finished sessions (handler's thread) --------------------------------------------------------------------------
 
+// Queues a session that stays here and is too large for a block, from its pages: the job waits for that.
+static enum sl_not_kept put_finished(struct sl_archive *archive, struct sl_prefill_job *job) {
+    struct entry *entry = calloc(1, sizeof *entry);
+    if (!entry || sl_copy_of_pages(job, &entry->copy) != SL_OK) {
+        free(entry);
+        leave(archive, 0);
+        return SL_NOT_KEPT_MEMORY;
+    }
+    job->kept = SLUICE__V1__KEPT__KEPT_PENDING;
+    pthread_mutex_lock(&archive->mutex);
+    entry->is_finished = true;
+    entry->reads = job;
+    job->release_ns = 0;
+    push(archive, entry);
+    pthread_mutex_unlock(&archive->mutex);
+    return SL_N_NOT_KEPT;
+}
+
 void sl_archive_prepare(struct sl_archive *archive, struct sl_prefill_job *job) {
     if (!job->store_address[0] || job->session->n_tokens == 0) {
         return;
     }
-    enum sl_not_kept why = enter(archive, job, sl_capsule_body_bytes(job->session));
+    size_t bytes = sl_capsule_body_bytes(job->session);
+    bool in_block = job->here && !sl_node_stages(archive->prefill->node);
+    enum sl_not_kept why = enter(archive, job, bytes);
+    if (why == SL_N_NOT_KEPT && in_block && !take_block_bytes(archive, bytes)) {
+        why = put_finished(archive, job);
+        if (why == SL_N_NOT_KEPT) {
+            return;
+        }
+    }
     if (why == SL_N_NOT_KEPT && sl_copy_of_finished(job, &job->copy) != SL_OK) {
-        leave(archive, 0);
+        leave(archive, in_block ? bytes : 0);
         why = SL_NOT_KEPT_MEMORY;
+    }
+    if (why == SL_N_NOT_KEPT) {
+        job->copy->block_bytes = in_block ? bytes : 0;
     }
     if (why != SL_N_NOT_KEPT) {
         count(archive, why, job->session->n_tokens, "");
@@ -340,8 +379,9 @@ void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, 
         if (arrived) {
             count(archive, SL_NOT_KEPT_MEMORY, job->copy->n_tokens, "");
         }
+        size_t block_bytes = job->copy->block_bytes;
         sl_copy_destroy(&job->copy);
-        leave(archive, 0);
+        leave(archive, block_bytes);
         return;
     }
     entry->copy = job->copy;
@@ -434,9 +474,8 @@ static enum sl_status send_copy(struct sl_archive *archive, struct entry *entry,
 // Ends a copy that has been sent or given up. The lock is held before and after the call, but not during it.
 static void end(struct sl_archive *archive, struct entry *entry, enum sl_status status, const struct sl_error *err) {
     enum sl_not_kept why = judge(archive, entry, status);
-    if (entry->reads && !entry->is_checkpoint) {
-        atomic_store(&entry->reads->kept_state,
-                     why == SL_N_NOT_KEPT ? SLUICE__V1__KEPT__KEPT_STORED : (int)reasons[why].said);
+    if (entry->reads) {
+        tell(entry, entry->reads, why == SL_N_NOT_KEPT ? SLUICE__V1__KEPT__KEPT_STORED : reasons[why].said);
     }
     sl_copy_release_body(entry->copy); // before other threads may count the memory that copies hold
     archive->current = NULL;

@@ -7,7 +7,8 @@
  *         pages while reading of the prompt continues. Before a step that would change these pages, a job waits for
  *         HOLD_MS, and longer if it has read for long; other jobs are read meanwhile. A small state is copied instead.
  *         If a store is slow or lost, the copy fails, but not the job. A checkpoint, for a prompt that takes long, is sent
- *         as such a state is; the store drops it when the next one, or the finished capsule, arrives.
+ *         as such a state is; the store drops it when the next one, or the finished capsule, arrives. A finished session
+ *         that stays here to be written is copied first, or if it is large, the job waits for it as for a state.
  *
  *     WAITING --thread--> RESERVING --the store has room--> SENDING --> gone
  *        |                    |                                |
@@ -60,7 +61,7 @@ void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job
 bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job);
 
 // Decides whether the job's finished session will be kept, and records this in job->kept. Called on the handler's
-// thread.
+// thread. If the session stays here, it may not change before sl_archive_release() has returned true.
 void sl_archive_prepare(struct sl_archive *archive, struct sl_prefill_job *job);
 // Ends the archive's use of the job: sends the prepared copy if `arrived`, and drops it otherwise. Afterwards no copy
 // reads the job's pages; this waits for a ship that does (SL_DRAIN_NS at most).

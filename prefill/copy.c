@@ -121,12 +121,11 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
 // ---- body
 // ------------------------------------------------------------------------------------------------------------
 
-enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
-    return create(job, job->session, FINISHED, copy_out);
-}
-
 enum sl_status sl_copy_take_session(struct sl_copy *copy, struct sl_prefill_job *job) {
-    struct sl_node *node = &job->prefill->node;
+    struct sl_node *node = job->prefill->node;
+    if (copy->body) {
+        return SL_OK;
+    }
     if (!sl_node_stages(node)) {
         copy->session = job->session;
         job->session = NULL;
@@ -146,6 +145,25 @@ static enum sl_status take_block(struct sl_copy *copy, struct sl_node *node) {
         sl_ledger_take_block(node->staging_ledger, "archive", copy->body_bytes, 0, &copy->body, NULL);
     copy->staging = status == SL_OK ? node->staging : NULL;
     return status;
+}
+
+static enum sl_status fill_block(struct sl_copy *copy, struct sl_node *node, const struct sl_session *session) {
+    enum sl_status status = take_block(copy, node);
+    return status == SL_OK ? sl_transfer_body_out(&node->runtime, session, copy->body, NULL) : status;
+}
+
+enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
+    struct sl_copy *copy = NULL;
+    enum sl_status status = create(job, job->session, FINISHED, &copy);
+    if (status == SL_OK && job->here) {
+        status = fill_block(copy, job->prefill->node, job->session);
+    }
+    if (status != SL_OK) {
+        sl_copy_destroy(&copy);
+        return status;
+    }
+    *copy_out = copy;
+    return SL_OK;
 }
 
 struct piece_list {
@@ -181,9 +199,21 @@ static enum sl_status list_pieces(struct sl_copy *copy, const struct sl_session 
     return status;
 }
 
+enum sl_status sl_copy_of_pages(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
+    struct sl_copy *copy = NULL;
+    enum sl_status status = create(job, job->session, FINISHED, &copy);
+    status = status == SL_OK ? list_pieces(copy, job->session) : status;
+    if (status != SL_OK) {
+        sl_copy_destroy(&copy);
+        return status;
+    }
+    *copy_out = copy;
+    return SL_OK;
+}
+
 static enum sl_status copy_state(const struct sl_prefill_job *job, const struct sl_session *session, enum kind kind,
                                  enum sl_copy_from from, struct sl_copy **copy_out) {
-    struct sl_node *node = &job->prefill->node;
+    struct sl_node *node = job->prefill->node;
     struct sl_copy *copy;
     enum sl_status status = create(job, session, kind, &copy);
     if (status != SL_OK) {
@@ -193,8 +223,7 @@ static enum sl_status copy_state(const struct sl_prefill_job *job, const struct 
         status = sl_stream_wait(node->runtime.stream, NULL); // another thread reads these pages directly
         status = status == SL_OK ? list_pieces(copy, session) : status;
     } else {
-        status = take_block(copy, node);
-        status = status == SL_OK ? sl_transfer_body_out(&node->runtime, session, copy->body, NULL) : status;
+        status = fill_block(copy, node, session);
     }
     if (status != SL_OK) {
         sl_copy_destroy(&copy);
@@ -305,7 +334,7 @@ static enum sl_status put_over(const struct sl_copy *copy, struct sl_prefill *pr
     }
     if (watch->on_grant(watch->arg)) {
         struct renewal renewal = {watch, channel, grant, sl_deadline_in_ms(grant->lease_ms / 3)};
-        status = ship(copy, prefill->node.fabric, &renewal, err);
+        status = ship(copy, prefill->node->fabric, &renewal, err);
     } else {
         status = sl_fail(err, SL_ERR_CANCELLED, "given up while the store made room");
     }

@@ -41,9 +41,12 @@ struct sl_copy {
 
 enum sl_copy_from { SL_COPY_FROM_PAGES, SL_COPY_FROM_BLOCK };
 
-// Makes a copy of a finished session, without its body. SL_ERR_EXHAUSTED: no memory.
+// Makes a copy of a finished session, without its body, or if the session is to be written on here, with its body in a
+// block. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out);
-// Takes the job's session, or the block that it was staged in, as the body. SL_ERR_INTERNAL: the device has failed.
+// Does the same from the pages of a finished session, which must not change until the copy is destroyed.
+enum sl_status sl_copy_of_pages(const struct sl_prefill_job *job, struct sl_copy **copy_out);
+// Takes the job's session, or the block that it was staged in, as the body, unless it has one. SL_ERR_INTERNAL: the device has failed.
 enum sl_status sl_copy_take_session(struct sl_copy *copy, struct sl_prefill_job *job);
 
 /*

@@ -8,6 +8,7 @@
  * prompt waits for a layer of a long one, not for its chunk.
  */
 #include <assert.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -63,14 +64,15 @@ static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_sessio
 
 // Releases the job on the engine's thread, which no longer needs it.
 static void forget(struct sl_prefill_job *job) {
-    atomic_fetch_sub(&job->prefill->node.engine.n_waiting, 1);
+    atomic_fetch_sub(&job->prefill->node->engine.n_waiting, 1);
     sl_prefill_job_unref(job);
 }
 
 // Returns the job to its handler, which may have freed it when this returns.
 static void end_job(struct sl_prefill_job *job, enum sl_status status, const struct sl_error *err) {
     struct sl_session *session = job->session;
-    sl_ledger_set_promise(job->prefill->node.ledger, &job->promised_bytes, 0); // it will take no more memory
+    size_t later_bytes = status == SL_OK && job->here ? job->later_bytes : 0; // reading will take no more memory
+    sl_ledger_set_promise(job->prefill->node->ledger, &job->promised_bytes, later_bytes);
     if (job->reader) {
         sl_reader_get_stats(job->reader, &job->stats);
         sl_reader_get_errors(job->reader, &job->errors);
@@ -111,8 +113,9 @@ static enum sl_status take_staging(struct sl_node *node, struct sl_prefill_job *
     if (!sl_node_stages(node)) {
         return SL_OK;
     }
-    enum sl_status status = sl_outbound_stage(&job->outbound, node->staging_ledger, node->direct.arena, job->id,
-                                              job->plan.capsule_bytes, NULL);
+    enum sl_status status = job->here ? SL_OK
+                                      : sl_outbound_stage(&job->outbound, node->staging_ledger, node->direct.arena,
+                                                          job->id, job->plan.capsule_bytes, NULL);
     if (status == SL_OK && job->offload) {
         status = sl_offload_stage(job->offload, NULL);
         if (status != SL_OK) {
@@ -125,7 +128,11 @@ static enum sl_status take_staging(struct sl_node *node, struct sl_prefill_job *
 // Promises the memory that reading may take, and allocates the staging memory: both or neither. Jobs in line hold
 // neither, so they cannot wait for each other.
 static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *job) {
-    enum sl_status status = sl_ledger_try_promise(node->ledger, job->memory_bytes);
+    const struct sl_prefill_host *host = &job->prefill->host;
+    enum sl_status status;
+    do {
+        status = sl_ledger_try_promise(node->ledger, job->memory_bytes);
+    } while (status == SL_AGAIN && host->drop_fn && host->drop_fn(host->arg));
     if (status == SL_OK) {
         status = take_staging(node, job);
         if (status != SL_OK) {
@@ -136,15 +143,42 @@ static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *j
     return status;
 }
 
+/*
+ * Returns the most that the job takes from the arena in addition to a resumed capsule. A session that stays here to be
+ * written needs its later bytes beside what is left of it after reading.
+ */
+static size_t memory_of(const struct sl_prefill_job *job) {
+    size_t kept_bytes = kept_span_bytes(&job->plan, job->session), peak_bytes = job->plan.prefill_peak_bytes;
+    size_t here_bytes = job->plan.capsule_bytes + job->later_bytes;
+    if (job->is_whole) {
+        return job->later_bytes;
+    }
+    peak_bytes = job->here && here_bytes > peak_bytes ? here_bytes : peak_bytes;
+    return peak_bytes > kept_bytes ? peak_bytes - kept_bytes : 0;
+}
+
+static enum sl_status create_reader(struct sl_prefill_job *job, struct sl_error *err) {
+    struct sl_node *node = job->prefill->node;
+    int64_t more_slots = job->most_slots - job->plan.max_slots;
+    struct sl_reader_config config = {.plan = &job->plan,
+                                      .runtime = &node->runtime,
+                                      .arena = node->arena,
+                                      .tokens = job->tokens,
+                                      .extra_slots = job->here && more_slots > 0 ? more_slots : 0,
+                                      .estimate_errors = job->estimate_errors,
+                                      .resumed = job->session,
+                                      .attends_elsewhere = job->offload != NULL};
+    return sl_reader_create(&config, &job->reader, err);
+}
+
 // Opens a job. SL_AGAIN: no memory now, the job stays in line. SL_OK: it has left the line.
 static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *job) {
-    struct sl_node *node = &stepper->prefill->node;
+    struct sl_node *node = stepper->prefill->node;
     if (!take(job)) {
         forget(job);
         return SL_OK;
     }
-    size_t kept_bytes = kept_span_bytes(&job->plan, job->session), peak_bytes = job->plan.prefill_peak_bytes;
-    job->memory_bytes = peak_bytes > kept_bytes ? peak_bytes - kept_bytes : 0;
+    job->memory_bytes = memory_of(job);
     if (take_memory(node, job) != SL_OK) {
         pthread_mutex_lock(&job->mutex);
         job->phase = SL_PREFILL_WAITING;
@@ -152,14 +186,12 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
         return SL_AGAIN;
     }
     struct sl_error err = {0};
-    struct sl_reader_config config = {.plan = &job->plan,
-                                      .runtime = &node->runtime,
-                                      .arena = node->arena,
-                                      .tokens = job->tokens,
-                                      .estimate_errors = job->estimate_errors,
-                                      .resumed = job->session,
-                                      .attends_elsewhere = job->offload != NULL};
-    enum sl_status status = sl_reader_create(&config, &job->reader, &err);
+    if (job->is_whole) {
+        job->started_ns = sl_now_ns();
+        end_job(job, SL_OK, &err);
+        return SL_OK;
+    }
+    enum sl_status status = create_reader(job, &err);
     if (status == SL_OK && job->offload) {
         status = sl_offload_begin(job->offload, sl_reader_session(job->reader), &err);
     }
@@ -202,6 +234,7 @@ static void give_up_resumed(struct stepper *stepper) {
             session = job->session;
             job->session = NULL;
             job->n_reused = 0;
+            job->is_whole = false;
             // Log with the lock held: otherwise the handler may return and free the request that contains the id.
             sl_log_warn("prefill", "job=%s reads everything: no memory to go on from its stored prefix", job->id);
         }
@@ -239,8 +272,10 @@ static bool take_inbox(struct stepper *stepper) {
     pthread_mutex_lock(&prefill->mutex);
     if (!prefill->inbox && !prefill->stopping && stepper->n_open == 0) {
         atomic_store(&prefill->tokens_rate.per_s, 0);
-        sl_cond_wait_until(&prefill->wake, &prefill->mutex,
-                           stepper->line ? sl_deadline_in_ms(LINE_WAIT_MS) : SL_NO_DEADLINE);
+        if (!prefill->host.wake_fn) { // a host's thread waits itself
+            sl_cond_wait_until(&prefill->wake, &prefill->mutex,
+                               stepper->line ? sl_deadline_in_ms(LINE_WAIT_MS) : SL_NO_DEADLINE);
+        }
         sl_rate_restart(&prefill->tokens_rate);
     }
     struct sl_prefill_job **end = &stepper->line;
@@ -252,7 +287,7 @@ static bool take_inbox(struct stepper *stepper) {
     prefill->inbox_end = &prefill->inbox;
     bool go_on = !prefill->stopping;
     pthread_mutex_unlock(&prefill->mutex);
-    sl_progress_counter_tick(&prefill->node.engine);
+    sl_progress_counter_tick(&prefill->node->engine);
     for (struct sl_prefill_job *job = *end; job; job = job->next) {
         job->ticket = ++stepper->n_arrived;
     }
@@ -315,10 +350,10 @@ static bool must_wait(struct sl_prefill_job *job) {
     return waits;
 }
 
-// Waits for a copy to end, for a new job, or for a short time.
+// Waits for a copy to end, for a new job, or for a short time. A host's thread waits itself.
 static void wait_for_copies(struct sl_prefill *prefill) {
     pthread_mutex_lock(&prefill->mutex);
-    if (!prefill->inbox && !prefill->stopping) {
+    if (!prefill->host.wake_fn && !prefill->inbox && !prefill->stopping) {
         sl_cond_wait_until(&prefill->wake, &prefill->mutex, sl_deadline_in_ms(COPY_WAIT_MS));
     }
     pthread_mutex_unlock(&prefill->mutex);
@@ -359,7 +394,7 @@ static struct sl_schedule_job describe(const struct stepper *stepper, const stru
     int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
     int64_t end = begin + sl_reader_next_tokens(job->reader);
     double chunk = sl_schedule_work(begin, end, slots, stepper->half);
-    int n_layers = stepper->prefill->node.runtime.config->n_layers;
+    int n_layers = stepper->prefill->node->runtime.config->n_layers;
     return (struct sl_schedule_job){.ticket = job->ticket,
                                     .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
                                     .next = chunk / n_layers};
@@ -411,7 +446,7 @@ static int fill(const struct stepper *stepper, struct sl_prefill_job **jobs, int
 
 // Returns a free pass that has activations, which are allocated on first use. NULL: there is none.
 static struct sl_prefill_pass *free_pass(struct stepper *stepper) {
-    struct sl_engine *engine = stepper->prefill->node.runtime.engine;
+    struct sl_engine *engine = stepper->prefill->node->runtime.engine;
     for (int i = 0; i < stepper->most_passes; i++) {
         if (stepper->passes[i].n > 0) {
             continue;
@@ -437,7 +472,7 @@ static struct sl_prefill_pass *begin_pass(struct stepper *stepper, struct sl_pre
         return NULL;
     }
     struct sl_activations *activations = stepper->activations[pass - stepper->passes];
-    int64_t rows = sl_activations_rows(activations), full = stepper->prefill->node.runtime.device->ops->full_rows;
+    int64_t rows = sl_activations_rows(activations), full = stepper->prefill->node->runtime.device->ops->full_rows;
     int n = fill(stepper, jobs, full < rows ? full : rows);
     for (int i = 0; i < n; i++) {
         jobs[i]->started_ns = jobs[i]->started_ns == 0 ? sl_now_ns() : jobs[i]->started_ns;
@@ -456,45 +491,75 @@ static struct sl_prefill_pass *begin_pass(struct stepper *stepper, struct sl_pre
     return pass;
 }
 
-static void take_turn(struct stepper *stepper) {
+static enum sl_prefill_turn take_turn(struct stepper *stepper) {
     struct sl_prefill_job *job = choose(stepper);
     if (!job) {
         if (stepper->n_open > 0) {
             wait_for_copies(stepper->prefill);
         }
-        return;
+        return stepper->n_open > 0 || stepper->line ? SL_PREFILL_WAITS : SL_PREFILL_IDLE;
     }
     if (!job->pass && sl_reader_next_tokens(job->reader) == 0) { // the resumed prefix is the whole prompt
         struct sl_error err = {0};
         job->started_ns = sl_now_ns();
         (void)sl_reader_finish(job->reader, &err); // the reader's status reports a failure
         end_chunk(stepper, job);
-        return;
+        return SL_PREFILL_READS;
     }
     struct sl_prefill_pass *pass = job->pass ? job->pass : begin_pass(stepper, job);
     if (pass && !sl_prefill_pass_layer(pass)) {
         end_pass(stepper, pass);
     }
+    return SL_PREFILL_READS;
 }
 
-void *sl_prefill_engine_main(void *arg) {
-    struct sl_prefill *prefill = arg;
-    struct stepper here = {.prefill = prefill,
-                           .half = sl_reader_half_position(prefill->node.runtime.config),
-                           .schedule = {.patience = SL_SCHEDULE_PATIENCE},
-                           .activations = {sl_engine_activations(prefill->node.runtime.engine)},
-                           .most_passes = MAX_PASSES};
-    struct stepper *stepper = &here;
-    sl_team_pin_caller(prefill->node.runtime.team);
-    while (take_inbox(stepper)) {
-        open_line(stepper);
-        drop_cancelled(stepper);
-        take_turn(stepper);
+// ---- the thread ----------------------------------------------------------------------------------------------------
+
+enum sl_status sl_prefill_stepper_create(struct sl_prefill *prefill, struct stepper **stepper_out,
+                                         struct sl_error *err) {
+    struct stepper *stepper = calloc(1, sizeof *stepper);
+    if (!stepper) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     }
+    *stepper = (struct stepper){.prefill = prefill,
+                                .half = sl_reader_half_position(prefill->node->runtime.config),
+                                .schedule = {.patience = SL_SCHEDULE_PATIENCE},
+                                .activations = {sl_engine_activations(prefill->node->runtime.engine)},
+                                .most_passes = MAX_PASSES};
+    *stepper_out = stepper;
+    return SL_OK;
+}
+
+void sl_prefill_stepper_destroy(struct stepper **stepper_inout) {
+    struct stepper *stepper = *stepper_inout;
+    if (!stepper) {
+        return;
+    }
+    (void)take_inbox(stepper); // jobs whose handlers left before a host's thread looked again
     clear_line(stepper);
     assert(!stepper->line && stepper->n_open == 0); // every handler has left
     for (int i = 1; i < MAX_PASSES; i++) {
         sl_activations_destroy(&stepper->activations[i]);
+    }
+    free(stepper);
+    *stepper_inout = NULL;
+}
+
+enum sl_prefill_turn sl_prefill_turn(struct sl_prefill *prefill) {
+    (void)take_inbox(prefill->stepper);
+    open_line(prefill->stepper);
+    drop_cancelled(prefill->stepper);
+    return take_turn(prefill->stepper);
+}
+
+void *sl_prefill_engine_main(void *arg) {
+    struct sl_prefill *prefill = arg;
+    struct stepper *stepper = prefill->stepper;
+    sl_team_pin_caller(prefill->node->runtime.team);
+    while (take_inbox(stepper)) {
+        open_line(stepper);
+        drop_cancelled(stepper);
+        (void)take_turn(stepper);
     }
     return NULL;
 }

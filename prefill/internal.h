@@ -31,7 +31,9 @@ enum sl_ship_failure {
 };
 
 struct sl_prefill {
-    struct sl_node node;
+    struct sl_node *node;
+    struct sl_prefill_host host; // its functions are NULL if this worker is alone
+    struct stepper *stepper;     // the engine's thread's
     pthread_t engine_thread;
     pthread_mutex_t mutex; // guards inbox and stopping
     pthread_cond_t wake;
@@ -68,6 +70,9 @@ struct sl_prefill_job {
     const char *store_address; // "" for none
     int64_t store_bytes;       // capacity of this store; 0: not known
     bool estimate_errors, no_reuse;
+    bool here;                   // nothing is shipped: the host writes the answer from this session
+    size_t later_bytes;          // here: promised for the tokens after the prompt
+    int64_t most_slots;          // here: of the session, whatever follows
     struct sl_outbound outbound; // transfer of the capsule to the decode worker
     bool shipped_by_store;
     struct sl_offload *offload;      // for recipes that offload; NULL: all layers are in the capsule
@@ -102,7 +107,10 @@ struct sl_prefill_job {
     enum sl_prefill_phase phase;
     int64_t n_done, n_reused;
     size_t resident_bytes, peak_bytes;
-    struct sl_session *session; // before reading: the resumed session; afterwards: the complete one
+    struct sl_session *session;         // before reading: the resumed session; afterwards: the complete one
+    bool is_whole;                      // `session` was complete before reading
+    double slots_per_head;              // of the complete one
+    char kept_lease[SL_LEASE_ID_BYTES]; // here: of the session, after the host has taken it
     enum sl_status status;
     struct sl_error err;
     struct sl_compress_stats stats;
@@ -120,6 +128,9 @@ enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct s
 
 // engine_thread.c
 void *sl_prefill_engine_main(void *prefill); // runs until `stopping` and until no job is left
+enum sl_status sl_prefill_stepper_create(struct sl_prefill *prefill, struct stepper **stepper_out,
+                                         struct sl_error *err);
+void sl_prefill_stepper_destroy(struct stepper **stepper); // when no job is left. Accepts NULL, nulls
 
 // run.c: the handler of sluice.v1.Prefill/Run.
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

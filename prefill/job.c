@@ -13,20 +13,28 @@ void sl_prefill_job_unref(struct sl_prefill_job *job) {
     }
 }
 
+static void wake_host(struct sl_prefill *prefill) {
+    if (prefill->host.wake_fn) {
+        prefill->host.wake_fn(prefill->host.arg);
+    }
+}
+
 void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job) {
     pthread_mutex_lock(&prefill->mutex);
     job->next = NULL;
-    atomic_fetch_add(&prefill->node.engine.n_waiting, 1);
+    atomic_fetch_add(&prefill->node->engine.n_waiting, 1);
     *prefill->inbox_end = job;
     prefill->inbox_end = &job->next;
     pthread_cond_signal(&prefill->wake);
     pthread_mutex_unlock(&prefill->mutex);
+    wake_host(prefill);
 }
 
 void sl_prefill_wake(struct sl_prefill *prefill) {
     pthread_mutex_lock(&prefill->mutex);
     pthread_cond_signal(&prefill->wake);
     pthread_mutex_unlock(&prefill->mutex);
+    wake_host(prefill);
 }
 
 enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,

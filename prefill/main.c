@@ -5,14 +5,7 @@
 static const struct sl_option options[] = {
     SL_NODE_OPTIONS("prefill-0", "16"),
     SL_NODE_MODEL_OPTIONS,
-    {"max-chunk", 0, SL_OPTION_INT, "3072", "TOKENS", "largest chunk that a recipe may ask for",
-     SL_FIELD(sl_prefill_config, chunk_tokens), 64, 8192},
-    {"checkpoint-after", 0, SL_OPTION_DURATION, "10s", "TIME",
-     "store what was read of a long prompt after this time, and after each further half; 0: never",
-     SL_FIELD(sl_prefill_config, checkpoint_ms), 0, 86400000},
-    {"checkpoint-share", 0, SL_OPTION_FLOAT, "0.25", "SHARE",
-     "a prompt's checkpoint takes at most this share of its store's --arena",
-     SL_FIELD(sl_prefill_config, checkpoint_share), 0, 1},
+    SL_PREFILL_OPTIONS(sl_prefill_config),
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {

@@ -8,7 +8,10 @@
 
 // Ships every layer that has become final. `all`: the prompt has been read; waits until all layers are being sent.
 static void ship_final(struct sl_prefill_job *job, bool all) {
-    const struct sl_runtime *runtime = &job->prefill->node.runtime;
+    if (job->here) {
+        return;
+    }
+    const struct sl_runtime *runtime = &job->prefill->node->runtime;
     struct sl_session *session = sl_reader_session(job->reader);
     struct sl_error err = {0};
     enum sl_status status = SL_OK;
@@ -39,7 +42,7 @@ static void attend_offloaded(struct sl_prefill_pass *pass) {
             continue;
         }
         if (sl_plan_is_offloaded(&job->plan, at->layer)) {
-            const struct sl_runtime *runtime = &job->prefill->node.runtime;
+            const struct sl_runtime *runtime = &job->prefill->node->runtime;
             struct sl_error err = {0};
             enum sl_status status = sl_offload_attend(job->offload, at->layer, &at->attends[i], &err);
             if (status != SL_OK) {
@@ -62,7 +65,7 @@ enum sl_status sl_prefill_pass_begin(struct sl_prefill_pass *pass, struct sl_act
         pass->jobs[i] = jobs[i];
         readers[i] = jobs[i]->reader;
     }
-    return sl_reading_begin(&pass->reading, &jobs[0]->prefill->node.runtime, activations, readers, n, err);
+    return sl_reading_begin(&pass->reading, &jobs[0]->prefill->node->runtime, activations, readers, n, err);
 }
 
 bool sl_prefill_pass_layer(struct sl_prefill_pass *pass) {
@@ -112,7 +115,7 @@ enum sl_status sl_prefill_end_chunk(struct sl_prefill_job *job, struct sl_error 
     }
     if (status == SL_OK) {
         size_t taken = session->taken_bytes + (job->offload ? sl_offload_arena_bytes(job->offload) : 0);
-        sl_ledger_reconcile(job->prefill->node.ledger, &job->promised_bytes, job->memory_bytes, taken);
+        sl_ledger_reconcile(job->prefill->node->ledger, &job->promised_bytes, job->memory_bytes, taken);
         report(job);
     } else if (err->status == SL_OK) {
         sl_fail(err, status, "job %s: %s", job->id, sl_status_text(status));

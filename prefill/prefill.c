@@ -2,6 +2,8 @@
 // The life cycle of the prefill worker. See prefill.h.
 #include "prefill/prefill.h"
 
+#include <stdlib.h>
+
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
@@ -13,8 +15,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->tokens_per_s = (double)atomic_load(&prefill->tokens_rate.per_s);
 }
 
-static void write_metrics(void *arg, FILE *page) {
-    struct sl_prefill *prefill = arg;
+void sl_prefill_write_metrics(struct sl_prefill *prefill, FILE *page) {
     static const char name[] = "sluice_ship_failures_total";
     static const char *const reasons[SL_N_SHIP_FAILURES] = {
         [SL_SHIP_FAILED_LOST] = "lost",           [SL_SHIP_FAILED_CORRUPT] = "corrupt",
@@ -34,24 +35,70 @@ static void write_metrics(void *arg, FILE *page) {
     sl_archive_write_metrics(prefill->archive, page);
 }
 
-static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
-    struct sl_node *node = &prefill->node;
-    enum sl_status status = sl_store_client_create(node, &prefill->store, err);
-    if (status == SL_OK) {
-        status = sl_archive_create(prefill, &prefill->archive, err);
-    }
-    if (status == SL_OK) {
-        status = sl_thread_start("engine", sl_prefill_engine_main, prefill, &prefill->engine_thread, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+static void write_metrics(void *prefill, FILE *page) {
+    sl_prefill_write_metrics(prefill, page);
+}
+
+int64_t sl_prefill_n_jobs(struct sl_prefill *prefill) {
+    return atomic_load(&prefill->n_jobs);
+}
+
+struct sl_rpc_implementation sl_prefill_rpc(struct sl_prefill *prefill) {
     static const struct sl_rpc_handler handlers[] = {
         {&sl_method_prefill_run, sl_prefill_handle_run, SL_ROLE_COORDINATOR},
     };
-    struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_prefill, handlers, prefill);
-    struct sl_node_service service = {&rpc, report_load, write_metrics, prefill};
-    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is being read
+    return SL_RPC_IMPLEMENTATION(&sl_service_prefill, handlers, prefill);
+}
+
+void sl_prefill_close(struct sl_prefill **prefill_inout) {
+    struct sl_prefill *prefill = *prefill_inout;
+    if (!prefill) {
+        return;
+    }
+    prefill->stopping = true; // no thread waits for jobs any more
+    sl_prefill_stepper_destroy(&prefill->stepper);
+    sl_archive_destroy(&prefill->archive);
+    sl_store_client_destroy(&prefill->store);
+    pthread_cond_destroy(&prefill->wake);
+    pthread_mutex_destroy(&prefill->mutex);
+    free(prefill);
+    *prefill_inout = NULL;
+}
+
+enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl_node *node,
+                               const struct sl_prefill_host *host, struct sl_prefill **prefill_out,
+                               struct sl_error *err) {
+    struct sl_prefill *prefill = calloc(1, sizeof *prefill);
+    if (!prefill) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
+    }
+    prefill->node = node;
+    prefill->host = *host;
+    prefill->max_chunk_tokens = limits->chunk_tokens;
+    prefill->checkpoint_ms = limits->checkpoint_ms;
+    prefill->checkpoint_share = limits->checkpoint_share;
+    pthread_mutex_init(&prefill->mutex, NULL);
+    sl_cond_init(&prefill->wake);
+    prefill->inbox_end = &prefill->inbox;
+    enum sl_status status = sl_store_client_create(node, &prefill->store, err);
+    status = status == SL_OK ? sl_archive_create(prefill, &prefill->archive, err) : status;
+    status = status == SL_OK ? sl_prefill_stepper_create(prefill, &prefill->stepper, err) : status;
+    if (status != SL_OK) {
+        sl_prefill_close(&prefill);
+        return status;
+    }
+    *prefill_out = prefill;
+    return SL_OK;
+}
+
+static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
+    enum sl_status status = sl_thread_start("engine", sl_prefill_engine_main, prefill, &prefill->engine_thread, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_rpc_implementation rpc = sl_prefill_rpc(prefill);
+    struct sl_node_service service = {.rpc = &rpc, .load_fn = report_load, .metrics_fn = write_metrics, .arg = prefill};
+    status = sl_node_serve(prefill->node, &service, err); // returns when no handler runs, so no job is being read
     pthread_mutex_lock(&prefill->mutex);
     prefill->stopping = true;
     pthread_cond_signal(&prefill->wake);
@@ -61,22 +108,17 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
 }
 
 enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err) {
-    struct sl_prefill prefill = {.max_chunk_tokens = config->chunk_tokens,
-                                 .checkpoint_ms = config->checkpoint_ms,
-                                 .checkpoint_share = config->checkpoint_share};
+    struct sl_node node;
+    struct sl_prefill *prefill = NULL;
     enum sl_status status =
-        sl_node_open(&prefill.node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->chunk_tokens, err);
+        sl_node_open(&node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->limits.chunk_tokens, err);
     if (status != SL_OK) {
         return status;
     }
-    pthread_mutex_init(&prefill.mutex, NULL);
-    sl_cond_init(&prefill.wake);
-    prefill.inbox_end = &prefill.inbox;
-    status = serve(&prefill, err);
-    sl_archive_destroy(&prefill.archive);
-    sl_store_client_destroy(&prefill.store);
-    pthread_cond_destroy(&prefill.wake);
-    pthread_mutex_destroy(&prefill.mutex);
-    sl_node_close(&prefill.node);
+    const struct sl_prefill_host alone = {0};
+    status = sl_prefill_open(&config->limits, &node, &alone, &prefill, err);
+    status = status == SL_OK ? serve(prefill, err) : status;
+    sl_prefill_close(&prefill);
+    sl_node_close(&node);
     return status;
 }

@@ -7,6 +7,8 @@
  *   n tokens  m tokens        from min(n, m) on, at a page boundary (sl_offload_begins_at())
  *   none      any             everything; KV that the remote KVs have is not shipped again
  *
+ * If this worker writes the answer, the whole capsule comes here, too.
+ *
  * A recipe that thins its offloaded layers can reuse only the whole prompt.
  */
 #include "base/clock.h"
@@ -65,9 +67,13 @@ static void cut_to_remote_kvs(const struct sl_prefill_job *job, struct sl_store_
 // Fetches the match into the arena. If memory is short, asks copies of earlier jobs to free theirs.
 static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_job *store,
                              const struct sl_store_match *match, struct sl_error *err) {
+    const struct sl_prefill_host *host = &job->prefill->host;
     int64_t until_ns = sl_deadline_in_ms(PRESS_MS);
     for (;;) {
         enum sl_status status = sl_store_resume(store, match, &job->session, err);
+        if (status == SL_ERR_EXHAUSTED && host->drop_fn && host->drop_fn(host->arg)) {
+            continue;
+        }
         if (status != SL_ERR_EXHAUSTED || !sl_archive_press(job->prefill->archive) || sl_now_ns() >= until_ns ||
             !store->alive(store->arg)) {
             return status;
@@ -101,10 +107,11 @@ static enum sl_status use_match(struct sl_prefill_job *job, const struct sl_stor
                                 struct sl_error *err) {
     bool lacks = job->offload && sl_offload_n_stored(job->offload) < match->n_tokens;
     cut_to_remote_kvs(job, match);
-    if (sl_store_match_is_whole(store, match)) {
+    bool is_whole = sl_store_match_is_whole(store, match);
+    if (is_whole && !job->here) {
         return reuse_whole(job, store, match, destination, err);
     }
-    if (!sl_store_match_pays(store, match)) {
+    if (!is_whole && !sl_store_match_pays(store, match)) {
         job->not_cached = sl_recipe_thins(&job->plan.recipe) ? SLUICE__V1__NOT_CACHED__NOT_CACHED_ONLY_WHOLE
                           : lacks                            ? SLUICE__V1__NOT_CACHED__NOT_CACHED_DROPPED
                                                              : SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
@@ -114,6 +121,8 @@ static enum sl_status use_match(struct sl_prefill_job *job, const struct sl_stor
     enum sl_status status = resume(job, store, match, &why);
     if (status == SL_OK) {
         job->n_reused = match->n_tokens;
+        job->is_whole = is_whole;
+        job->kept = is_whole ? SLUICE__V1__KEPT__KEPT_STORED : job->kept;
         return SL_OK;
     }
     job->not_cached = sl_store_not_cached(status);
@@ -134,7 +143,8 @@ static enum sl_status ask_store(struct sl_prefill_job *job, const Sluice__V1__Pr
                                  .salt = &job->salt,
                                  .parent = call,
                                  .alive = tell_alive,
-                                 .arg = &watch};
+                                 .arg = &watch,
+                                 .max_slots = job->most_slots > job->plan.max_slots ? job->most_slots : 0};
     struct sl_error why = {0};
     struct sl_store_match match;
     enum sl_status status = sl_store_lookup(&store, &match, &why);

@@ -19,7 +19,7 @@
 
 static enum sl_status check_request(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                                     struct sl_error *err) {
-    const struct sl_model_config *model = prefill->node.runtime.config;
+    const struct sl_model_config *model = prefill->node->runtime.config;
     if (!request->tokens || request->tokens->n_ids == 0) {
         return sl_fail(err, SL_ERR_INVALID, "tokens: empty");
     }
@@ -27,8 +27,12 @@ static enum sl_status check_request(const struct sl_prefill *prefill, const Slui
         return sl_fail(err, SL_ERR_INVALID, "tokens: %zu are more than the model's %lld positions",
                        request->tokens->n_ids, (long long)model->max_positions);
     }
-    if (!request->destination) {
+    if (!request->destination && !prefill->host.take_fn) {
         return sl_fail(err, SL_ERR_INVALID, "destination: missing");
+    }
+    if (request->session_bytes < 0 || request->most_slots < 0 || request->most_slots > model->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID, "session_bytes %lld, most_slots %lld: impossible",
+                       (long long)request->session_bytes, (long long)request->most_slots);
     }
     return sl_job_check_ids(model, "tokens", request->tokens, err);
 }
@@ -52,9 +56,12 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->tokens = request->tokens->ids;
     job->estimate_errors = request->estimate_errors;
     job->no_reuse = request->no_reuse;
+    job->here = !request->destination;
+    job->later_bytes = job->here ? (size_t)request->session_bytes : 0;
+    job->most_slots = job->here ? request->most_slots : 0;
     job->store_address = request->kvstore_address ? request->kvstore_address : "";
     job->store_bytes = request->kvstore_bytes;
-    const struct sl_model_config *model = prefill->node.runtime.config;
+    const struct sl_model_config *model = prefill->node->runtime.config;
     struct sl_recipe recipe;
     status = sl_job_recipe(request->recipe, model, &recipe, err);
     if (status == SL_OK) {
@@ -72,15 +79,15 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
         status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than this worker's --max-chunk %lld",
                          recipe.chunk_tokens, (long long)prefill->max_chunk_tokens);
     }
-    if (status == SL_OK && (int64_t)job->plan.prefill_peak_bytes > prefill->node.config.arena_bytes) {
+    if (status == SL_OK && (int64_t)job->plan.prefill_peak_bytes > prefill->node->config.arena_bytes) {
         status = sl_fail(err, SL_ERR_EXHAUSTED,
                          "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld",
-                         job->plan.prefill_peak_bytes, (long long)prefill->node.config.arena_bytes);
+                         job->plan.prefill_peak_bytes, (long long)prefill->node->config.arena_bytes);
     }
     if (status != SL_OK) {
         return status;
     }
-    uint64_t fingerprint = sl_model_set_fingerprint(prefill->node.model_fingerprint, job->plan.rope_set);
+    uint64_t fingerprint = sl_model_set_fingerprint(prefill->node->model_fingerprint, job->plan.rope_set);
     job->capsule = (struct sl_capsule_id){.model_fingerprint = fingerprint,
                                           .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
                                           .prefix_hash = sl_prefix_hash(&job->salt, job->tokens, job->plan.n_prompt)};
@@ -94,7 +101,7 @@ static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1_
     if (!sl_recipe_offloads(&job->plan.recipe)) {
         return SL_OK;
     }
-    struct sl_offload_config config = {.node = &job->prefill->node,
+    struct sl_offload_config config = {.node = job->prefill->node,
                                        .plan = &job->plan,
                                        .job_id = job->id,
                                        .model_fingerprint = job->capsule.model_fingerprint,
@@ -146,10 +153,10 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
         size_t resident = job->resident_bytes;
         pthread_mutex_unlock(&job->mutex);
 
-        enum sl_status ship_status;
-        int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
+        enum sl_status ship_status = SL_OK;
+        int64_t sent = job->here ? 0 : (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
         enum sl_status status = SL_OK;
-        bool due = sl_now_ns() >= next_report_ns && !sl_node_stands_still(&job->prefill->node);
+        bool due = sl_now_ns() >= next_report_ns && !sl_node_stands_still(job->prefill->node);
         if (n_done != reported || due) {
             status = sl_prefill_send_progress(call, job, n_done, n_reused, resident);
             if (status == SL_OK && atomic_load(&job->outbound.shipped_bytes) > 0) {
@@ -224,8 +231,8 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
 static enum sl_status finish_offload(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
     enum sl_status status = SL_AGAIN;
     while (job->offload && status == SL_AGAIN) {
-        status = sl_offload_finish(job->offload, job->session, sl_deadline_in_ms(REPORT_MS), &job->shares,
-                                   &job->n_shares, err);
+        status = sl_offload_finish(job->offload, job->is_whole ? NULL : job->session, sl_deadline_in_ms(REPORT_MS),
+                                   &job->shares, &job->n_shares, err);
         if (status == SL_AGAIN) {
             status = sl_prefill_send_progress(call, job, job->plan.n_prompt, job->n_reused, 0);
             status = status == SL_OK && !atomic_load(&job->cancelled)
@@ -256,12 +263,10 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
     statistics.slots_evicted = job->stats.slots_evicted;
     statistics.slots_merged = job->stats.slots_merged;
-    statistics.transport = job->session ? (char *)sl_ship_mode(job->outbound.ship) : "store";
-    if (job->session) {
-        struct sl_session_stats stats;
-        sl_session_get_stats(job->session, &stats);
-        statistics.slots_per_head = stats.n_slots_mean;
-    }
+    statistics.transport = job->here      ? (char *)"nothing: one worker"
+                           : job->session ? (char *)sl_ship_mode(job->outbound.ship)
+                                          : "store";
+    statistics.slots_per_head = job->slots_per_head;
     statistics.not_cached = job->not_cached;
     statistics.kept = job->kept;
     statistics.kept_state = (Sluice__V1__Kept)atomic_load(&job->kept_state);
@@ -274,6 +279,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     done.statistics = &statistics;
     done.annex = job->shares;
     done.n_annex = job->n_shares;
+    done.kept = job->kept_lease;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
     event.done = &done;
@@ -287,8 +293,8 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
 // Rejects a prompt that needs more staging memory than there is in total. Otherwise the prompt waits while other jobs
 // use it.
 static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_error *err) {
-    const struct sl_node *node = &job->prefill->node;
-    size_t capsule_bytes = job->plan.capsule_bytes;
+    const struct sl_node *node = job->prefill->node;
+    size_t capsule_bytes = job->here ? 0 : job->plan.capsule_bytes;
     size_t offload_bytes = job->offload ? sl_offload_staging_bytes(job->offload) : 0;
     return !sl_node_stages(node) || sl_arena_rounded(capsule_bytes) + sl_arena_rounded(offload_bytes) <=
                                         (size_t)node->config.staging_bytes
@@ -301,9 +307,9 @@ static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_
 
 // Counts how a capsule that arrived left its device.
 static void count_way(struct sl_prefill *prefill, const struct sl_prefill_job *job, enum sl_status status) {
-    if (sl_node_stages(&prefill->node) && job->outbound.n_handed > 0 && status == SL_OK) {
+    if (sl_node_stages(prefill->node) && job->outbound.n_handed > 0 && status == SL_OK) {
         bool straight = job->outbound.way == SL_OUTBOUND_STRAIGHT;
-        atomic_fetch_add(straight ? &prefill->node.n_straight : &prefill->node.n_staged, 1);
+        atomic_fetch_add(straight ? &prefill->node->n_straight : &prefill->node->n_staged, 1);
         sl_log_info("prefill", "job=%s left=%s", job->id, straight ? "straight" : "staged");
     }
 }
@@ -328,15 +334,52 @@ static enum sl_status of_receiver(struct sl_prefill *prefill, enum sl_status sta
     return status;
 }
 
-// Lets the engine read the prompt while this thread reports progress, then finishes the ship.
+// Waits while a copy is sent from the pages of a session that this worker then writes on.
+static enum sl_status await_copy(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
+    int64_t next_report_ns = 0;
+    while (!sl_archive_release(job->prefill->archive, job)) {
+        if (atomic_load(&job->cancelled)) {
+            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its copy was sent", job->id);
+        }
+        if (sl_now_ns() >= next_report_ns) {
+            (void)sl_prefill_send_progress(call, job, job->plan.n_prompt, job->n_reused,
+                                           0); // a failure cancels the call
+            next_report_ns = sl_deadline_in_ms(REPORT_MS);
+        }
+        sl_sleep_ms(POLL_MS);
+    }
+    return SL_OK;
+}
+
+// Frees what the session still holds of offloaded layers, which a capsule would leave out: the stores have all of them.
+static void leave_offloaded(struct sl_prefill_job *job) {
+    const struct sl_kv_geometry *geometry = &job->session->geometry;
+    for (int layer = 0; layer < geometry->n_layers; layer++) {
+        for (int head = 0; job->session->layers[layer].offloaded && head < geometry->n_kv_heads; head++) {
+            sl_session_set_slots(job->session, layer, head, 0);
+        }
+    }
+}
+
+// Gives the session to the host, which writes the answer, with what is promised for its later tokens.
+static enum sl_status hand_over(struct sl_prefill_job *job, struct sl_error *err) {
+    const struct sl_prefill_host *host = &job->prefill->host;
+    leave_offloaded(job);
+    enum sl_status status =
+        host->take_fn(host->arg, &job->capsule, &job->session, job->promised_bytes, job->kept_lease, err);
+    job->promised_bytes = status == SL_OK ? 0 : job->promised_bytes;
+    return status;
+}
+
+// Lets the engine read the prompt while this thread reports progress, then finishes the ship, or hands the session over.
 static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                     struct sl_rpc_call *call, struct sl_error *err) {
     int64_t deadline = sl_rpc_call_deadline_ns(call);
     enum sl_status status = check_staging(job, err);
-    if (status == SL_OK) {
-        status =
-            sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data, request->destination->ticket.len,
-                         deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->outbound.ship, err);
+    if (status == SL_OK && !job->here) {
+        status = sl_ship_open(
+            job->prefill->node->fabric, request->destination->ticket.data, request->destination->ticket.len,
+            deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->outbound.ship, err);
         if (status != SL_OK) {
             count_failure(job->prefill, status);
         }
@@ -348,8 +391,10 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     job->queued_ns = sl_now_ns();
     sl_prefill_join(job->prefill, job);
     follow(job, call);
-    enum sl_status ship_status;
-    sl_ship_progress(job->outbound.ship, &ship_status);
+    enum sl_status ship_status = SL_OK;
+    if (!job->here) {
+        sl_ship_progress(job->outbound.ship, &ship_status);
+    }
     if (ship_status < 0) {
         return of_receiver(job->prefill, sl_ship_finish(job->outbound.ship, NULL, 0, err),
                            err); // the status tells the result
@@ -361,15 +406,23 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
         return sl_fail_from(err, job->status, &job->err, "%s", job->err.text);
     }
     status = finish_offload(job, call, err);
-    if (status == SL_OK) {
+    if (status == SL_OK && !job->here) {
         status = of_receiver(job->prefill, finish_ship(job, call, err), err);
     }
     if (status != SL_OK) {
         return status;
     }
     int64_t shipped_ns = sl_now_ns();
-    sl_archive_prepare(job->prefill->archive, job);
-    return send_done(call, job, shipped_ns);
+    struct sl_session_stats stats;
+    sl_session_get_stats(job->session, &stats);
+    job->slots_per_head = stats.n_slots_mean;
+    job->capsule_bytes = job->here ? (int64_t)sl_capsule_body_bytes(job->session) : job->capsule_bytes;
+    if (!job->is_whole) { // else the store has it
+        sl_archive_prepare(job->prefill->archive, job);
+    }
+    status = job->here ? await_copy(job, call, err) : SL_OK;
+    status = status == SL_OK && job->here ? hand_over(job, err) : status;
+    return status == SL_OK ? send_done(call, job, shipped_ns) : status;
 }
 
 static void log_offload(const struct sl_prefill_job *job) {
@@ -389,7 +442,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     if (!job) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     }
-    enum sl_status status = sl_term_guard_check(&prefill->node.term_guard, request->term, err);
+    enum sl_status status = sl_term_guard_check(&prefill->node->term_guard, request->term, err);
     if (status == SL_OK) {
         status = prepare(prefill, request, job, err);
     }
@@ -412,7 +465,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
     }
-    status = sl_node_check_device(&prefill->node, status, err);
+    status = sl_node_check_device(prefill->node, status, err);
     if (status == SL_ERR_PEER_LOST && request->n_stores > 0) {
         // A store was lost; PEER_LOST in our answer would mean that this worker is lost
         status = err->status = SL_ERR_PEER_STALE;
@@ -425,6 +478,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     if (job->offload) {
         log_offload(job);
     }
+    sl_ledger_set_promise(prefill->node->ledger, &job->promised_bytes, 0); // of a session that was not handed over
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
     sl_ship_close(&job->outbound.ship); // close it before the header and pages that it may still read are freed

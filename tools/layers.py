@@ -19,7 +19,7 @@ GROUPS = {
     "engine": 1,
     "net": 2,
     "prefill": 3,
-    "decode": 3,
+    "decode": 4,  # an aggregated worker reads by the code of prefill
     "kvstore": 3,
     "coordinator": 3,
     "client": 3,
@@ -84,7 +84,7 @@ ROWS = {
     "engine/runner": "base engine/sampling engine/kvcache engine/text/tokenizer engine/model engine/runtime engine/compress/* engine/offload/retriever engine/job",
     "net/store": "base proto/* engine/kvcache engine/compress/plan net/rpc net/node engine/job engine/runner",
     "prefill": "base proto/* engine/kvcache engine/compress/* net/node net/offload/prefill net/store engine/job engine/runner",
-    "decode": "base net/trace proto/* engine/kvcache engine/runtime engine/compress/* net/node net/offload/remote net/store engine/job engine/runner",
+    "decode": "base prefill net/trace proto/* engine/kvcache engine/runtime engine/compress/* net/node net/offload/remote net/store engine/job engine/runner",
     "kvstore/memory": "base engine/kvcache net/node engine/offload/remote_kv",
     "kvstore/remote_kv": "base net/fabric engine/compress/plan engine/offload/remote_kv kvstore/memory",
     "kvstore/disk": "base engine/kvcache kvstore/memory",

@@ -16,7 +16,7 @@ static const char *const of_tool[] = {"config",      "coordinator", "device",  "
 // clang-format off
 // To add an option to a server: add its name here too (tests/unit/sluice/test_traps.py compares).
 static const char *const of_servers[] = {
-    "admin-listen", "advertise", "allowed-hosts", "allowed-origins", "arena", "body-memory", "body-timeout", "check", "checkpoint-after", "checkpoint-share", "coordinator", "deadline", "device",
+    "admin-listen", "advertise", "aggregated", "allowed-hosts", "allowed-origins", "arena", "body-memory", "body-timeout", "check", "checkpoint-after", "checkpoint-share", "coordinator", "deadline", "device",
     "disk", "disk-bytes", "document-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "evict", "fabric-listen", "first-timeout",
     "generation-config", "gpudirect", "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",

@@ -242,11 +242,14 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
         return sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
     }
     cluster->config = *config;
+    if (config->n_prefill == 0) {
+        cluster->config.n_prefill = config->aggregated ? 0 : 1;
+    }
     choose_arena(cluster);
     cluster->file = file;
     cluster->file_is_terminal = isatty(fileno(file));
     cluster->n_allocated =
-        (size_t)(3 + config->n_coordinators + config->n_prefill + config->n_decode + config->n_kvstore);
+        (size_t)(3 + config->n_coordinators + cluster->config.n_prefill + config->n_decode + config->n_kvstore);
     cluster->children = calloc(cluster->n_allocated, sizeof *cluster->children);
     cluster->reported = calloc(cluster->n_allocated, sizeof *cluster->reported);
     cluster->words = calloc(cluster->n_allocated, sizeof *cluster->words);

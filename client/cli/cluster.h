@@ -20,7 +20,9 @@
 
 struct sl_cluster_config {
     const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
-    int64_t n_prefill, n_decode, n_kvstore;
+    int64_t n_prefill; // 0: one, or none if the cluster is aggregated
+    int64_t n_decode, n_kvstore;
+    bool aggregated;  // decode workers read prompts, too
     int64_t ready_ms; // longest time without progress of a starting process
     bool quiet;       // show no progress on standard error
     bool lines;       // show it in lines even on a terminal
@@ -44,13 +46,18 @@ struct sl_cluster_config {
 #define SL_CLUSTER_OPTIONS(type)                                                                                       \
     SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
                   "model folder, GGUF file, or a name of `sluice models`", SL_FIELD(type, cluster.model)),             \
-        SL_OPTION_ROW("prefill", 0, SL_OPTION_INT, "1", "N", "prefill workers of a cluster on this machine",           \
+        SL_OPTION_ROW("prefill", 0, SL_OPTION_INT, NULL, "N",                                                          \
+                      "prefill workers of a cluster on this machine; 1, and none with --aggregated",                   \
                       SL_FIELD(type, cluster.n_prefill), 1, 32),                                                       \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the model's weights in memory: stored, int8 or int4", SL_FIELD(type, cluster.weights)),      \
         SL_DEVICE_OPTION(type, cluster.device), SL_RANKS_OPTION(type, cluster.ranks),                                  \
         SL_OPTION_ROW("decode", 0, SL_OPTION_INT, "1", "N", "decode workers, likewise",                                \
                       SL_FIELD(type, cluster.n_decode), 1, 32),                                                        \
+        SL_OPTION_ROW("aggregated", 0, SL_OPTION_FLAG, NULL, NULL,                                                     \
+                      "decode workers read prompts, too, and ship nothing. With --prefill, each prompt is read where " \
+                      "its answer begins sooner",                                                                      \
+                      SL_FIELD(type, cluster.aggregated)),                                                             \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise", SL_FIELD(type, cluster.n_kvstore), \
                       0, 32),                                                                                          \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \

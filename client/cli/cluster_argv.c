@@ -160,6 +160,9 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
         add_word(words, "--report-loading");
     }
     add_option(words, "--ranks", has_model && config->ranks > 1 ? ranks : NULL);
+    if (config->aggregated && strcmp(role, "decode") == 0) {
+        add_word(words, "--aggregated");
+    }
     add_option(words, "--disk", disk ? folder : NULL);
     add_option(words, "--disk-bytes", disk ? disk_bytes : NULL);
     add_option(words, "--log", config->workers_log);
@@ -192,7 +195,10 @@ static enum sl_status words_of_kind(const struct sl_cluster_origin *of, int kind
 }
 
 static bool is_wanted(const struct sl_cluster_config *config, int kind) {
-    return kind == 1 ? config->n_kvstore > 0 : kind == 4 ? config->has_gateway : true;
+    return kind == 1   ? config->n_kvstore > 0
+           : kind == 3 ? config->n_prefill > 0
+           : kind == 4 ? config->has_gateway
+                       : true;
 }
 
 // One kind of process with its command line, and its output, each line after "check | ".

@@ -193,7 +193,7 @@ static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
             return sl_run_move(run, SL_RUN_ON_CLAIMED_ALONE, err);
         }
         status = sl_run_move(run, SL_RUN_ON_CLAIMED, err);
-        if (status == SL_OK) {
+        if (status == SL_OK && !run->claim.is_here) { // else the worker promises the memory before it reads
             status = traced(run, "reserve", reserve, err);
         }
         if (status == SL_OK) {
@@ -214,6 +214,15 @@ static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
 
 // ---- step 3: prefill --------------------------------------------------------------------------------------------
 
+// The rate of reading is that of workers that do nothing else.
+static void note_prefill(struct sl_run *run, const Sluice__V1__Statistics *known) {
+    if (known != NULL && !run->claim.is_here) {
+        int64_t n_read = run->job->spec.demand.n_prefill_tokens - known->n_reused_tokens;
+        sl_admission_note_prefill(run->context->admission, n_read, known->prefill_ms, known->capsule_bytes,
+                                  known->ship_ms);
+    }
+}
+
 static enum sl_status hear_prefill(struct sl_run *run, const Sluice__V1__PrefillEvent *event, struct sl_error *err) {
     struct sl_job *job = run->job;
     switch (event->what_case) {
@@ -227,7 +236,8 @@ static enum sl_status hear_prefill(struct sl_run *run, const Sluice__V1__Prefill
         sl_run_report_ship(&run->report, job, event->ship);
         return SL_OK;
     case SLUICE__V1__PREFILL_EVENT__WHAT_DONE:
-        sl_run_report_prefill_done(&run->report, job, event->done->statistics);
+        sl_run_report_prefill_done(&run->report, job, event->done->statistics, !run->claim.is_here);
+        note_prefill(run, event->done->statistics);
         return sl_remote_kv_check(&run->claim, event->done, err);
     default:
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent an event of an unknown kind", sl_worker_name(run->claim.prefill));
@@ -259,6 +269,10 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     request.n_positions = spec->n_tokens + spec->max_new_tokens;
     request.salt = salt_of(spec);
     request.term = term_of(run);
+    if (run->claim.is_here) {
+        request.session_bytes = spec->demand.decode_bytes - spec->demand.capsule_bytes;
+        request.most_slots = spec->turn.keep_ms > 0 ? run->context->model->max_positions : request.n_positions;
+    }
     sl_store_shares_fill(&run->claim, &run->shares);
     request.stores = run->shares.pointers;
     request.n_stores = run->shares.n;
@@ -291,7 +305,8 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     sl_affinity_put(run->context->affinity, spec->keys, spec->n_keys,
                     sl_worker_name_hash(sl_worker_name(run->claim.prefill)));
     sl_admission_release_prefill(run->context->admission, &run->claim);
-    if (sl_job_state(run->job) == SLUICE__V1__JOB_STATE__PREFILLING) { // it shipped before it could report progress
+    if (!run->claim.is_here &&
+        sl_job_state(run->job) == SLUICE__V1__JOB_STATE__PREFILLING) { // it shipped before it could report progress
         sl_job_move(run->job, SLUICE__V1__JOB_STATE__SHIPPING, sl_worker_name(run->claim.decode));
     }
     return SL_OK;
@@ -424,6 +439,10 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
         request.annex = run->prefilled->done->annex;
         request.n_annex = run->prefilled->done->n_annex;
     }
+    if (run->claim.is_here) {
+        request.kept = run->prefilled->done->kept;
+        request.here = true;
+    }
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // A session that is being decoded does not expire; its lease is renewed so that a worker may treat both alike.
@@ -449,24 +468,6 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
 }
 
 // ---- the attempt ------------------------------------------------------------------------------------------------
-
-static void announce_workers(struct sl_run *run) {
-    const char *prefill_name = run->claim.prefill != NULL ? sl_worker_name(run->claim.prefill) : NULL;
-    const char *decode_name = sl_worker_name(run->claim.decode);
-    char detail[160];
-    if (prefill_name != NULL) {
-        snprintf(detail, sizeof(detail), "%s -> %s", prefill_name, decode_name);
-    } else {
-        static const char *const whys[] = {[SL_TURN_WHOLE] = "nothing to prefill",
-                                           [SL_TURN_PREFIX] = "with the stored beginning of its prompt",
-                                           [SL_TURN_STORED] = "with the session of the turn before from its store",
-                                           [SL_TURN_KEPT] = "where the session of the turn before is"};
-        snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->mode]);
-    }
-    sl_job_set_workers(run->job, prefill_name, decode_name);
-    sl_run_report_admitted(&run->report, run->job);
-    sl_job_move(run->job, SLUICE__V1__JOB_STATE__PREFILLING, detail);
-}
 
 /*
  * Decides which workers the next attempt avoids. The stores that the failure names as culprits, and those that do not
@@ -502,6 +503,11 @@ static bool find_guilty(struct sl_run *run, enum sl_status status, const struct 
  */
 static bool give_back(struct sl_run *run, enum sl_status status, const struct sl_error *err) {
     run->lease.term = sl_run_last_term(run);
+    if (run->claim.is_here && run->prefilled != NULL && run->step != SL_RUN_ANSWERED) {
+        run->lease.worker = run->claim.decode; // the session that was read there
+        run->lease.release = &sl_method_decode_release;
+        snprintf(run->lease.id, sizeof run->lease.id, "%s", run->prefilled->done->kept);
+    }
     bool released = run->step == SL_RUN_ANSWERED || sl_lease_release(&run->lease, run->job->id);
     sl_remote_kv_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id,
                          run->lease.term);
@@ -556,7 +562,7 @@ static enum sl_run_event failure_of(struct sl_run *run, enum sl_status status, c
 // Runs steps 3 and 4 on the workers that step 1 has claimed.
 static enum sl_status answer(struct sl_run *run, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    announce_workers(run);
+    sl_turn_announce(run);
     if (run->state != SL_RUN_STARTING) {
         status = run->state == SL_RUN_PREFILLING ? traced(run, "prefill", prefill, err)
                                                  : traced(run, "restore", restore, err);

@@ -79,7 +79,8 @@ void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const 
 }
 
 // Prefill's clock splits the time of the call into reading and shipping; without it, all of the time counts as reading.
-void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known) {
+void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known,
+                                bool travels) {
     int64_t now_ns = sl_now_ns();
     double call_ms = ms_between(report->prefill_start_ns, now_ns);
     if (known != NULL && known->ship_ms > 0 && known->ship_ms <= call_ms) { // not trusted: a worker reports it
@@ -103,10 +104,12 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
             statistics->prefill_peak_bytes = known->prefill_peak_bytes;
         }
-        sl_job_figures_ship(report->figures, job->spec.recipe, known->transport, known->capsule_bytes,
-                            job->spec.full_bytes);
-        count(report, job, SL_TOTAL_CAPSULE_BYTES, known->capsule_bytes > 0 ? known->capsule_bytes : 0);
-        count(report, job, SL_TOTAL_FULL_BYTES, job->spec.full_bytes);
+        if (travels) {
+            sl_job_figures_ship(report->figures, job->spec.recipe, known->transport, known->capsule_bytes,
+                                job->spec.full_bytes);
+            count(report, job, SL_TOTAL_CAPSULE_BYTES, known->capsule_bytes > 0 ? known->capsule_bytes : 0);
+            count(report, job, SL_TOTAL_FULL_BYTES, job->spec.full_bytes);
+        }
         sl_job_set_transport(job, known->transport);
         sl_job_set_errors(job, known);
         sl_job_set_offloaded(job, known);

@@ -29,8 +29,9 @@ void sl_run_report_start(struct sl_run_report *report); // call it before Prefil
 void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
                            const Sluice__V1__PrefillProgress *progress);
 void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress);
+// travels: the capsule was shipped; else its worker writes the answer.
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job,
-                                const Sluice__V1__Statistics *statistics);
+                                const Sluice__V1__Statistics *statistics, bool travels);
 // Reports how a decode worker began an answer with a stored prefix.
 void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *statistics);
 // Reports that a turn continues after n_tokens that were read before. Call it once per attempt, when a worker has begun to answer.

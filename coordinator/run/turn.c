@@ -3,6 +3,7 @@
 #include "coordinator/run/turn.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,6 +113,27 @@ enum sl_turn_mode sl_turn_next_mode(struct sl_run *run) {
     return run->mode == SL_TURN_KEPT     ? without_worker(run)
            : run->mode == SL_TURN_STORED ? without_session(run)
                                          : SL_TURN_WHOLE;
+}
+
+void sl_turn_announce(struct sl_run *run) {
+    const char *prefill_name = run->claim.prefill != NULL ? sl_worker_name(run->claim.prefill) : NULL;
+    const char *decode_name = sl_worker_name(run->claim.decode);
+    const char *colon = run->claim.why[0] != '\0' ? ": " : "";
+    char detail[160 + SL_PLACE_WHY_BYTES];
+    if (run->claim.is_here) {
+        snprintf(detail, sizeof(detail), "%s reads and writes%s%s", decode_name, colon, run->claim.why);
+    } else if (prefill_name != NULL) {
+        snprintf(detail, sizeof(detail), "%s -> %s%s%s", prefill_name, decode_name, colon, run->claim.why);
+    } else {
+        static const char *const whys[] = {[SL_TURN_WHOLE] = "nothing to prefill",
+                                           [SL_TURN_PREFIX] = "with the stored beginning of its prompt",
+                                           [SL_TURN_STORED] = "with the session of the turn before from its store",
+                                           [SL_TURN_KEPT] = "where the session of the turn before is"};
+        snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->mode]);
+    }
+    sl_job_set_workers(run->job, prefill_name, decode_name);
+    sl_run_report_admitted(&run->report, run->job);
+    sl_job_move(run->job, SLUICE__V1__JOB_STATE__PREFILLING, detail);
 }
 
 // ---- the end of an answer -------------------------------------------------------------------------------------------

@@ -33,6 +33,9 @@ static inline bool sl_turn_continues(enum sl_turn_mode mode) {
 enum sl_turn_mode sl_turn_first_mode(struct sl_run *run);
 enum sl_turn_mode sl_turn_next_mode(struct sl_run *run); // after run->mode has failed
 
+// Tells clients which workers the attempt has, and why.
+void sl_turn_announce(struct sl_run *run);
+
 // Records in run->turn where the worker retains the session. Ignores values that are impossible.
 void sl_turn_hear_kept(struct sl_run *run, const Sluice__V1__DecodeDone *done);
 

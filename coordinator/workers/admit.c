@@ -4,31 +4,13 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/clock.h"
 #include "base/thread.h"
-#include "coordinator/workers/bases.h"
+#include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
-#include "engine/kvcache/capsule.h"
-
-struct sl_admission {
-    struct sl_registry *registry;
-    struct sl_affinity *affinity;
-    int max_running, max_queued;
-    pthread_mutex_t mutex;
-    struct sl_queue_place line;   // sentinel of a ring in order of tickets
-    struct sl_queue_place *first; // next in turn; NULL: the line is empty
-    uint64_t next_ticket;
-    struct sl_admission_stats stats;
-    double place_interval_ms; // how often a job ends lately: what the retry hint is made of
-    int64_t last_end_ns;
-    struct sl_shared_base *bases; // that running jobs share
-    struct sl_worker_set set;     // scratch of the functions that choose workers: a snapshot of one role
-};
 
 // ---- arithmetic -------------------------------------------------------------------------------------------------
 
@@ -65,10 +47,6 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
     return status;
 }
 
-static int64_t in_units(int64_t bytes) {
-    return (int64_t)sl_arena_rounded((size_t)bytes);
-}
-
 enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
                                    int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
                                    struct sl_error *err) {
@@ -78,21 +56,11 @@ enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct 
     }
     enum sl_status status = sl_plan_make_local(recipe, geometry, n_new > 0 ? n_new : 1, 0, plan, err);
     if (status == SL_OK) {
-        int64_t bytes = in_units(kept_bytes) + (int64_t)sl_plan_turn_bytes(plan, n_new);
+        int64_t bytes = sl_in_units(kept_bytes) + (int64_t)sl_plan_turn_bytes(plan, n_new);
         *demand_out = (struct sl_demand){.decode_bytes = bytes};
     }
     free(plan);
     return status;
-}
-
-// The capsule is in staging memory on both sides until it has been shipped.
-static struct sl_route_need decode_need(const struct sl_demand *demand) {
-    return (struct sl_route_need){demand->decode_bytes, in_units(demand->capsule_bytes)};
-}
-
-static struct sl_route_need prefill_need(const struct sl_demand *demand) {
-    return (struct sl_route_need){demand->prefill_bytes,
-                                  in_units(demand->capsule_bytes) + in_units(demand->travelling_bytes)};
 }
 
 // ---- life -------------------------------------------------------------------------------------------------------
@@ -199,49 +167,6 @@ static enum sl_status check_queue(const struct sl_admission *admission, const st
     return SL_OK;
 }
 
-static enum sl_status too_big(const char *role, int64_t need_bytes, int64_t largest_bytes, struct sl_error *err) {
-    return sl_fail(err, SL_ERR_PRECONDITION,
-                   "the job needs %" PRId64 " bytes of KV memory on a %s worker and the largest has %" PRId64
-                   ": it fits never; use a shorter prompt, fewer new tokens or a smaller budget or format",
-                   need_bytes, role, largest_bytes);
-}
-
-// Checks that some worker of the set could run the job when idle. The set has workers that take jobs.
-static enum sl_status check_fits(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
-                                 struct sl_error *err) {
-    int64_t largest = sl_route_largest(set->views, set->n);
-    if (need.bytes > largest) {
-        return too_big(role, need.bytes, largest, err);
-    }
-    return sl_route_fits(set->views, set->n, need)
-               ? SL_OK
-               : sl_fail(
-                     err, SL_ERR_PRECONDITION,
-                     "what travels of the job takes %" PRId64
-                     " bytes of staging memory, and no %s worker has that beside an arena of %" PRId64
-                     ": it fits never; start one with more --staging, or use a shorter prompt or a smaller budget or "
-                     "format",
-                     need.staging_bytes, role, need.bytes);
-}
-
-// Checks both roles, where workers of the role exist; without workers, a job waits. Called under the lock.
-static enum sl_status check_fits_ever(struct sl_admission *admission, const struct sl_demand *demand,
-                                      struct sl_error *err) {
-    struct sl_worker_set *set = &admission->set;
-    enum sl_status status = SL_OK;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, set);
-    if (sl_route_count_ready(set->views, set->n) > 0) {
-        status = check_fits(set, "decode", decode_need(demand), err);
-    }
-    sl_worker_set_release(set);
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
-    if (status == SL_OK && sl_route_count_ready(set->views, set->n) > 0) {
-        status = check_fits(set, "prefill", prefill_need(demand), err);
-    }
-    sl_worker_set_release(set);
-    return status;
-}
-
 int64_t sl_admission_largest_decode(struct sl_admission *admission) {
     struct sl_worker_set *set = &admission->set;
     pthread_mutex_lock(&admission->mutex);
@@ -263,7 +188,7 @@ static void enter(struct sl_admission *admission, struct sl_queue_place *place) 
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_queue_place *place, struct sl_error *err) {
     pthread_mutex_lock(&admission->mutex);
-    enum sl_status status = check_fits_ever(admission, demand, err);
+    enum sl_status status = sl_choose_check_fits(admission, demand, err);
     status = status == SL_OK ? check_queue(admission, place->tenant, err) : status;
     if (status == SL_OK) {
         enter(admission, place);
@@ -301,138 +226,6 @@ void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *p
 
 // ---- claims -----------------------------------------------------------------------------------------------------
 
-static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid) {
-    for (int i = 0; i < set->n; i++) {
-        for (int j = 0; j < avoid->n; j++) {
-            set->views[i].avoid |= set->workers[i] == avoid->workers[j];
-        }
-    }
-}
-
-// Returns why no worker was chosen: SL_AGAIN if one may be free later.
-static enum sl_status no_worker(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
-                                struct sl_error *err) {
-    if (sl_route_count_ready(set->views, set->n) == 0) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
-    }
-    enum sl_status status = check_fits(set, role, need, err);
-    return status == SL_OK ? SL_AGAIN : status;
-}
-
-// Sets in every view what jobs share there of this job's need, and what the worker probably holds since an earlier one.
-static void see_bases(struct sl_admission *admission, const struct sl_claim_spec *spec) {
-    struct sl_worker_set *set = &admission->set;
-    for (int i = 0; spec->held_key != 0 && i < set->n; i++) {
-        uint64_t worker = sl_worker_name_hash(set->views[i].name), key = spec->held_key ^ worker;
-        int64_t shared_bytes = sl_shared_base_bytes(admission->bases, set->workers[i], spec->held_key);
-        set->views[i].shared_bytes = shared_bytes < spec->held_bytes ? shared_bytes : spec->held_bytes;
-        bool holds = sl_affinity_match(admission->affinity, &key, 1, &worker) > 0;
-        set->views[i].held_bytes = holds ? spec->held_bytes : set->views[i].shared_bytes;
-    }
-}
-
-// Chooses the decode worker.
-static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
-                                    struct sl_claim *claim, struct sl_error *err) {
-    const struct sl_demand *demand = spec->demand;
-    struct sl_worker_set *set = &admission->set;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, set);
-    mark_avoided(set, spec->avoid);
-    for (int j = 0; spec->only != NULL && j < set->n; j++) {
-        set->views[j].ready &= strcmp(set->views[j].name, spec->only) == 0;
-    }
-    see_bases(admission, spec);
-    int i = sl_route_decode(set->views, set->n, decode_need(demand));
-    enum sl_status status = i < 0 ? no_worker(set, "decode", decode_need(demand), err) : SL_OK;
-    if (spec->only != NULL && status == SL_ERR_PEER_LOST) {
-        status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
-                         spec->only);
-    }
-    if (spec->only != NULL && status == SL_AGAIN) { // jobs after this one wait too, and other workers may run them
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "%s, which keeps the session of the turn before, has no room now",
-                         spec->only);
-    }
-    if (status == SL_OK) {
-        claim->decode = sl_worker_ref(set->workers[i]);
-    }
-    sl_worker_set_release(set);
-    return status;
-}
-
-static enum sl_status choose_prefill(struct sl_admission *admission, const struct sl_claim_spec *spec,
-                                     struct sl_worker **worker_out, struct sl_error *err) {
-    const struct sl_demand *demand = spec->demand;
-    struct sl_worker_set *set = &admission->set;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
-    mark_avoided(set, spec->avoid);
-    uint64_t reader;
-    int64_t n_blocks = sl_affinity_match(admission->affinity, spec->keys, spec->n_keys, &reader);
-    for (int i = 0; i < set->n; i++) {
-        if (n_blocks > 0 && sl_worker_name_hash(set->views[i].name) == reader) {
-            set->views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
-        }
-    }
-    int i = sl_route_prefill(set->views, set->n, demand->n_prefill_tokens, prefill_need(demand));
-    enum sl_status status = i < 0 ? no_worker(set, "prefill", prefill_need(demand), err) : SL_OK;
-    if (status == SL_OK) {
-        *worker_out = sl_worker_ref(set->workers[i]);
-    }
-    sl_worker_set_release(set);
-    return status;
-}
-
-// Chooses stores for the offloaded layers. References go into the claim at once, claims of memory later.
-static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
-                                    struct sl_claim *claim, struct sl_error *err) {
-    const struct sl_route_offloaded_heads *offloaded_heads = &spec->demand->offloaded;
-    const uint64_t key = spec->n_keys > 0 ? spec->keys[0] : 0;
-    struct sl_worker_set *set = &admission->set;
-    struct sl_route_share shares[SL_MAX_SHARES];
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
-    mark_avoided(set, spec->avoid);
-    int n = sl_route_shares(set->views, set->n, key, offloaded_heads, false, shares, SL_MAX_SHARES);
-    enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
-    int n_ready = sl_route_count_ready(set->views, set->n);
-    if (n < 0 && n_ready < offloaded_heads->replicas) {
-        status = sl_fail(err, SL_ERR_PEER_LOST,
-                         "the recipe offloads layers %d times over and %d kvstores are ready: start more "
-                         "(sluice-kvstore), or use place=resident",
-                         offloaded_heads->replicas, n_ready);
-    } else if (n < 0 && sl_route_shares(set->views, set->n, key, offloaded_heads, true, shares, SL_MAX_SHARES) < 0) {
-        status = sl_fail(err, SL_ERR_PRECONDITION,
-                         "the job's offloaded layers take %" PRId64
-                         " bytes, %d times in different kvstores, which together hold %" PRId64
-                         ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
-                         offloaded_heads->bytes * offloaded_heads->n, offloaded_heads->replicas,
-                         sl_route_store_room(set->views, set->n));
-    }
-    for (int i = 0; i < n; i++) {
-        claim->shares[i].store = sl_worker_ref(set->workers[shares[i].view]);
-        claim->shares[i].first_offloaded_head = shares[i].first_offloaded_head;
-        claim->shares[i].n_offloaded_heads = shares[i].n_offloaded_heads;
-        claim->shares[i].replica = shares[i].replica;
-        claim->n_shares++;
-    }
-    sl_worker_set_release(set);
-    return status;
-}
-
-bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
-                                   const struct sl_avoid *avoid) {
-    struct sl_worker_set *set = &admission->set;
-    struct sl_route_share shares[SL_MAX_SHARES];
-    pthread_mutex_lock(&admission->mutex);
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
-    mark_avoided(set, avoid);
-    for (int i = 0; i < set->n; i++) {
-        set->views[i].ready &= !set->views[i].avoid;
-    }
-    int n = sl_route_shares(set->views, set->n, 0, &demand->offloaded, false, shares, SL_MAX_SHARES);
-    sl_worker_set_release(set);
-    pthread_mutex_unlock(&admission->mutex);
-    return n > 0;
-}
-
 static void unref_claimed(struct sl_claim *claim) {
     sl_worker_unref(&claim->prefill);
     sl_worker_unref(&claim->decode);
@@ -457,12 +250,10 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
                                 const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
     struct sl_claim claim = {.place = place, .demand = *demand};
-    enum sl_status status = choose_decode(admission, spec, &claim, err);
-    if (status == SL_OK && demand->n_prefill_tokens > 0) {
-        status = choose_prefill(admission, spec, &claim.prefill, err);
-    }
+    enum sl_status status = demand->n_prefill_tokens > 0 ? sl_choose_places(admission, spec, &claim, err)
+                                                         : sl_choose_decode(admission, spec, &claim, err);
     if (status == SL_OK && demand->offloaded.n > 0) {
-        status = choose_stores(admission, spec, &claim, err);
+        status = sl_choose_stores(admission, spec, &claim, err);
     }
     // Check the order of the line last: every job in line must learn that a role has no worker.
     if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running)) {
@@ -477,17 +268,22 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
         sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes += bytes;
     }
-    int64_t base_bytes = share_base(admission, spec, &claim);
-    struct sl_route_need need = decode_need(&claim.demand);
+    int64_t base_bytes = share_base(admission, spec, &claim), here_tokens = 0;
+    struct sl_route_need need = sl_decode_need(&claim.demand);
+    if (claim.is_here) {
+        need = sl_here_need(&claim.demand);
+        claim.demand.decode_bytes = need.bytes;
+        here_tokens = demand->n_prefill_tokens;
+    }
     need.bytes += base_bytes;
-    sl_worker_claim(claim.decode, need, 0);
+    sl_worker_claim(claim.decode, need, here_tokens);
     admission->stats.claimed_bytes += need.bytes;
     if (spec->held_key != 0) {
         uint64_t worker = sl_worker_name_hash(sl_worker_name(claim.decode)), key = spec->held_key ^ worker;
         sl_affinity_put(admission->affinity, &key, 1, worker); // each worker that holds it has an entry
     }
-    if (claim.prefill != NULL) {
-        sl_worker_claim(claim.prefill, prefill_need(demand), demand->n_prefill_tokens);
+    if (claim.prefill != NULL && !claim.is_here) {
+        sl_worker_claim(claim.prefill, sl_prefill_need(demand), demand->n_prefill_tokens);
         admission->stats.claimed_bytes += demand->prefill_bytes;
     }
     *claim_out = claim;
@@ -532,12 +328,25 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
 
 // Called under the lock.
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
-    if (claim->prefill != NULL) {
-        sl_worker_unclaim(claim->prefill, prefill_need(&claim->demand), claim->demand.n_prefill_tokens);
-        sl_worker_unclaim_staging(claim->decode, decode_need(&claim->demand).staging_bytes); // the capsule has arrived
+    if (claim->prefill != NULL && claim->is_here) {
+        sl_worker_unclaim_tokens(claim->prefill, claim->demand.n_prefill_tokens);
+        sl_worker_unclaim_staging(claim->decode, sl_here_need(&claim->demand).staging_bytes);
+        sl_worker_unref(&claim->prefill);
+    } else if (claim->prefill != NULL) {
+        sl_worker_unclaim(claim->prefill, sl_prefill_need(&claim->demand), claim->demand.n_prefill_tokens);
+        sl_worker_unclaim_staging(claim->decode,
+                                  sl_decode_need(&claim->demand).staging_bytes); // the capsule has arrived
         admission->stats.claimed_bytes -= claim->demand.prefill_bytes;
         sl_worker_unref(&claim->prefill);
     }
+}
+
+void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens, double read_ms, int64_t bytes,
+                               double ship_ms) {
+    pthread_mutex_lock(&admission->mutex);
+    sl_place_note_read(&admission->rates, n_tokens, read_ms);
+    sl_place_note_ship(&admission->rates, bytes, ship_ms);
+    pthread_mutex_unlock(&admission->mutex);
 }
 
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {

@@ -8,7 +8,7 @@
  *         in line           it fits, but not now. First is the job of the tenant that has fewest running, and of a tenant, or
  *                           between equal ones, the one that came first: a big job is not starved by small ones that could
  *                           slip by, nor a tenant by one that asks more. A retry keeps the place of its job.
- *         admitted          the job holds a claim on one worker of each role until it gives it back
+ *         admitted          the job holds a claim on one worker of each role, or on one of both, until it gives it back
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
  * Threads: every function from any thread. Lock order: admission, then registry.
  */
@@ -20,6 +20,7 @@
 
 #include "base/status.h"
 #include "coordinator/workers/affinity.h"
+#include "coordinator/workers/place.h"
 #include "coordinator/workers/registry.h"
 #include "coordinator/workers/route.h"
 #include "coordinator/workers/tenants.h"
@@ -71,6 +72,8 @@ struct sl_queue_place {
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
     struct sl_worker *decode;
+    bool is_here;                 // both are one worker, which reads the prompt and writes the answer
+    char why[SL_PLACE_WHY_BYTES]; // why the prompt is read there; "" where there was no choice
     struct sl_queue_place *place; // the claim's place, which outlives it
     struct {
         struct sl_worker *store;
@@ -136,6 +139,10 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
 // Returns whether kvstores that the job does not avoid have room for its offloaded layers now.
 bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
                                    const struct sl_avoid *avoid);
+
+// Notes how long prefill took, for the choice between places (place.h): n_tokens were read, and `bytes` shipped after that.
+void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens, double read_ms, int64_t bytes,
+                               double ship_ms);
 
 // Releases the prefill worker for other jobs, once the prompt has been read.
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);

@@ -26,6 +26,7 @@ struct sl_worker {
     uint64_t model_fingerprint, epoch;
     int64_t arena_bytes, staging_bytes;
     int max_jobs;
+    bool reads; // a decode worker that reads prompts, too
     struct sl_rpc_channel *channel;
     // Guarded.
     int refs;
@@ -118,6 +119,13 @@ void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int6
     pthread_mutex_unlock(&worker->registry->mutex);
 }
 
+void sl_worker_unclaim_tokens(struct sl_worker *worker, int64_t tokens) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    worker->claimed_tokens -= tokens;
+    assert(worker->claimed_tokens >= 0);
+    pthread_mutex_unlock(&worker->registry->mutex);
+}
+
 void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes) {
     pthread_mutex_lock(&worker->registry->mutex);
     worker->claimed_staging_bytes -= staging_bytes;
@@ -192,8 +200,9 @@ static enum sl_status copy_field(const char *field, const char *value, bool requ
 static enum sl_status check_info(const struct sl_registry *registry, const Sluice__V1__WorkerInfo *info,
                                  struct sl_error *err) {
     bool computes = info->role == SLUICE__V1__WORKER_ROLE__PREFILL || info->role == SLUICE__V1__WORKER_ROLE__DECODE;
-    if (!computes && info->role != SLUICE__V1__WORKER_ROLE__KVSTORE) {
-        return sl_fail(err, SL_ERR_INVALID, "worker.role is %d: must be PREFILL, DECODE or KVSTORE", info->role);
+    if ((!computes && info->role != SLUICE__V1__WORKER_ROLE__KVSTORE) ||
+        (info->reads && info->role != SLUICE__V1__WORKER_ROLE__DECODE)) {
+        return sl_fail(err, SL_ERR_INVALID, "worker.role is %d: PREFILL, DECODE (may read) or KVSTORE", info->role);
     }
     if (strcmp(info->version, SL_VERSION) != 0) {
         return sl_fail(err, SL_ERR_PRECONDITION,
@@ -268,6 +277,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     worker->arena_bytes = info->arena_bytes;
     worker->staging_bytes = info->staging_bytes;
     worker->max_jobs = info->max_jobs;
+    worker->reads = info->reads;
     worker->refs = 1;
     worker->last_beat_ns = now_ns;
     sl_liveness_timer_reset(&worker->liveness, now_ns);
@@ -494,6 +504,7 @@ static void describe(const struct sl_registry *registry, Sluice__V1__WorkerRole 
             .jobs = worker->jobs,
             .max_jobs = worker->max_jobs,
             .jobs_ever = worker->jobs_ever,
+            .reads = worker->reads,
         };
     }
 }
@@ -518,7 +529,9 @@ bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole 
     bool served = false;
     pthread_mutex_lock(&registry->mutex);
     for (int i = 0; i < registry->n_workers && !served; i++) {
-        served = is_seen(registry->workers[i], role) && takes_jobs(registry->workers[i]);
+        const struct sl_worker *worker = registry->workers[i];
+        bool reads = role == SLUICE__V1__WORKER_ROLE__PREFILL && worker->reads && !worker->lost;
+        served = (is_seen(worker, role) || reads) && takes_jobs(worker);
     }
     pthread_mutex_unlock(&registry->mutex);
     return served;
@@ -569,6 +582,7 @@ static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl
     report->info.arena_bytes = worker->arena_bytes;
     report->info.staging_bytes = worker->staging_bytes;
     report->info.max_jobs = worker->max_jobs;
+    report->info.reads = worker->reads;
     report->info.epoch = worker->epoch;
     report->load = worker->load;
     sluice__v1__worker_status__init(&report->status);

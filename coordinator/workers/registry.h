@@ -80,7 +80,8 @@ struct sl_worker_set {
 void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out);
 void sl_worker_set_release(struct sl_worker_set *set);
 
-bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role); // some worker takes jobs
+// Returns whether some worker takes jobs of this role; a decode worker that reads prompts, too, serves both.
+bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role);
 // Returns the worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
 struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
                                    const char *address);
@@ -91,6 +92,7 @@ void sl_worker_unref(struct sl_worker **worker); // accepts NULL, nulls *worker
 // Promise memory (and tokens to read) of a worker to a job, and end the promise; for staging memory it may end earlier.
 void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
+void sl_worker_unclaim_tokens(struct sl_worker *worker, int64_t tokens);
 void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
 
 bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: its jobs move to other workers

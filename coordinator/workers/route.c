@@ -45,6 +45,10 @@ static double prefill_cost(const struct sl_route_view *view, int64_t n_tokens) {
     return (double)view->claimed_tokens + (double)(unread > 0 ? unread : 0);
 }
 
+static double here_cost(const struct sl_route_view *view, int64_t n_tokens) {
+    return prefill_cost(view, n_tokens) * (view->jobs > 0 ? 2 : 1);
+}
+
 // Counts what the worker holds of the need neither as a need nor as a claim of other jobs.
 static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) {
     int64_t more_bytes = need_bytes - view->held_bytes, others_bytes = view->claimed_bytes - view->shared_bytes;
@@ -76,6 +80,10 @@ int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_t
 
 int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need) {
     return cheapest(views, n_views, need, decode_cost, need.bytes);
+}
+
+int sl_route_here(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need) {
+    return cheapest(views, n_views, need, here_cost, n_tokens);
 }
 
 // ---- stores -----------------------------------------------------------------------------------------------------

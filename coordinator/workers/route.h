@@ -8,6 +8,8 @@
  *                   longer than the prefix.
  *         decode    the worker whose arena will be the least full with this job in it. A worker that holds the capsule of the job's
  *                   document needs less.
+ *         here      the decode worker that reads prompts, too, with the least to read; what it reads counts twice while it
+ *                   runs other jobs, because it gives them half of its time.
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
  *                   or goes only its own share moves.
  *         shares    the stores in the order of the same hashing, so that prompts with the same beginning meet here too:
@@ -36,6 +38,7 @@ struct sl_route_view {
     int64_t held_bytes;     // of this job's need that it probably has, claimed or not: preferred (decode)
     int jobs, max_jobs;     // admitted to it now
     int64_t jobs_ever;
+    bool reads; // a decode worker that reads prompts, too
 };
 
 // The memory that a job needs of a worker.
@@ -47,6 +50,7 @@ struct sl_route_need {
 // All return an index, or -1 when no worker can take the job now.
 int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need);
 int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need);
+int sl_route_here(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need);
 int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
 
 // The offloaded heads of a session that stores are to hold: n of equal size, `replicas` times in different stores.

@@ -319,6 +319,9 @@ static void say_health(struct sl_node *node, bool well) {
     atomic_store(&node->stands_still, !well);
     sl_rpc_health_set(node->standard.health, "", well);
     sl_rpc_health_set(node->standard.health, node->service_name, well);
+    if (node->service && node->service->second_rpc) {
+        sl_rpc_health_set(node->standard.health, node->service->second_rpc->service->name, well);
+    }
 }
 
 static void on_still(void *arg, const struct sl_progress_counter *progress_counter) {
@@ -409,16 +412,19 @@ static void announce_drain(struct sl_node *node) {
     }
 }
 
-static enum sl_status start_server(struct sl_node *node, const struct sl_rpc_implementation *service,
-                                   struct sl_error *err) {
-    struct sl_rpc_implementation services[1 + SL_RPC_N_STANDARD] = {*service};
-    enum sl_status status = sl_rpc_standard_init(&node->standard, services, 1, err);
+static enum sl_status start_server(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
+    struct sl_rpc_implementation services[2 + SL_RPC_N_STANDARD] = {*service->rpc};
+    size_t n_own = 1;
+    if (service->second_rpc) {
+        services[n_own++] = *service->second_rpc;
+    }
+    enum sl_status status = sl_rpc_standard_init(&node->standard, services, n_own, err);
     if (status != SL_OK) {
         return status;
     }
     struct sl_rpc_server_config config = {.listen = node->config.listen,
                                           .services = services,
-                                          .n_services = sizeof services / sizeof *services,
+                                          .n_services = n_own + SL_RPC_N_STANDARD,
                                           .max_calls = 2 * (int)node->config.max_jobs + SPARE_CALLS,
                                           .max_message_bytes = MAX_MESSAGE_BYTES,
                                           .request_bytes = REQUEST_BYTES,
@@ -454,7 +460,7 @@ static void describe_device(struct sl_node *node) {
 }
 
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
-    enum sl_status status = start_server(node, service->rpc, err);
+    enum sl_status status = start_server(node, service, err);
     if (status != SL_OK) {
         return status;
     }

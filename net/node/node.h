@@ -181,6 +181,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 
 struct sl_node_service {
     const struct sl_rpc_implementation *rpc;
+    const struct sl_rpc_implementation *second_rpc;           // NULL: there is none
     void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // the service's part of a load report
     void (*metrics_fn)(void *arg,
                        FILE *page); // the service's part of /metrics; on the admin port's thread. May be NULL

@@ -244,7 +244,7 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     if (match->capsule_tokens > match->n_tokens) {
         // The capsule's other tokens are unknown; the store vouches for its prefixes
         id.prefix_hash = match->capsule_hash;
-    } else if (sl_recipe_evicts(&job->plan->recipe)) {
+    } else if (sl_recipe_evicts(&job->plan->recipe) && !sl_store_match_is_whole(job, match)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, match->n_tokens, &id.prefix_hash);
     }
     int64_t max_slots = job->max_slots > 0 ? job->max_slots : job->plan->max_slots;

@@ -39,6 +39,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static struct sl_node prefill_node;
 static struct sl_prefill prefill;
 static struct sl_decode decode;
 static struct sl_runtime prefill_runtime, decode_runtime;
@@ -83,9 +84,7 @@ static void look_at_prefill(struct run *run, const Sluice__V1__PrefillEvent *eve
         uint8_t *packed = malloc(n + 1);
         fuzz_require(packed != NULL);
         (void)sluice__v1__prefill_event__pack(event, packed);
-        if (run->job->done) {
-            sluice__v1__prefill_event__free_unpacked(run->job->done, NULL);
-        }
+        sluice__v1__prefill_event__free_unpacked(run->job->done, NULL);
         run->job->done = sluice__v1__prefill_event__unpack(NULL, n, packed);
         free(packed);
     }
@@ -452,15 +451,16 @@ static void open_node(struct sl_node *node, void *at, const struct sl_runtime *r
 
 static void open_services(void) {
     struct sl_error err;
-    memset(&prefill, 0, sizeof prefill);
+    prefill = (struct sl_prefill){.node = memset(&prefill_node, 0, sizeof prefill_node)};
     memset(&decode, 0, sizeof decode);
-    open_node(&prefill.node, memory, &prefill_runtime, &prefill.store);
+    open_node(&prefill_node, memory, &prefill_runtime, &prefill.store);
     open_node(&decode.node, memory + ARENA_BYTES, &decode_runtime, &decode.store);
     pthread_mutex_init(&prefill.mutex, NULL);
     sl_cond_init(&prefill.wake);
     prefill.inbox_end = &prefill.inbox;
     prefill.max_chunk_tokens = CHUNK;
-    fuzz_require(sl_archive_create(&prefill, &prefill.archive, &err) == SL_OK);
+    fuzz_require(!sl_archive_create(&prefill, &prefill.archive, &err));
+    fuzz_require(!sl_prefill_stepper_create(&prefill, &prefill.stepper, &err));
     fuzz_require(fuzz_thread_start("engine", sl_prefill_engine_main, &prefill, &prefill.engine_thread, &err) == SL_OK);
     pthread_mutex_init(&decode.mutex, NULL);
     sl_cond_init(&decode.wake);
@@ -470,6 +470,7 @@ static void open_services(void) {
     decode.retrieve_lost_ms = 1000;
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
     fuzz_require(!sl_activations_create(decode_runtime.engine, SL_DECODE_MAX_ROWS, &decode.turn_activations, &err));
+    decode.write_activations = sl_engine_activations(decode_runtime.engine);
     fuzz_require(fuzz_thread_start("engine", sl_decode_engine_main, &decode, &decode.engine_thread, &err) == SL_OK);
 }
 
@@ -506,6 +507,7 @@ static void close_services(bool hastily) {
     fuzz_require(atomic_load(&prefill.n_jobs) == 0 && atomic_load(&decode.n_jobs) == 0);
     stop_engine(&prefill.mutex, &prefill.stopping, &prefill.wake, prefill.engine_thread);
     stop_engine(&decode.mutex, &decode.stopping, &decode.wake, decode.engine_thread);
+    sl_prefill_stepper_destroy(&prefill.stepper);
     sl_archive_destroy(&prefill.archive); // its thread wakes the engine: before the mutex goes
     pthread_cond_destroy(&prefill.wake);
     pthread_mutex_destroy(&prefill.mutex);
@@ -514,12 +516,10 @@ static void close_services(bool hastily) {
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
     sl_activations_destroy(&decode.turn_activations);
-    close_node(&prefill.node, &prefill.store);
+    close_node(&prefill_node, &prefill.store);
     close_node(&decode.node, &decode.store);
     for (size_t i = 0; i < N_JOBS; i++) {
-        if (jobs[i].done) {
-            sluice__v1__prefill_event__free_unpacked(jobs[i].done, NULL);
-        }
+        sluice__v1__prefill_event__free_unpacked(jobs[i].done, NULL);
     }
     fuzz_require(fuzz_turns_count() == 0);
 }

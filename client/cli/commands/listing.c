@@ -56,13 +56,14 @@ static void add_worker(struct sl_table *table, const Sluice__V1__WorkerStatus *w
     static const Sluice__V1__WorkerLoad no_load = SLUICE__V1__WORKER_LOAD__INIT;
     const Sluice__V1__WorkerInfo *info = worker->info ? worker->info : &no_info;
     const Sluice__V1__WorkerLoad *load = worker->load ? worker->load : &no_load;
+    const char *role = info->reads ? "BOTH" : enum_name(&sluice__v1__worker_role__descriptor, (int)info->role);
     char used[32], arena[32], stored[32], offloaded[32];
     sl_table_add(table, "%s", info->name);
-    sl_table_add(
-        table, "%s\t%s\t%d/%d\t%s of %s\t%lld\t%.0f", enum_name(&sluice__v1__worker_role__descriptor, (int)info->role),
-        enum_name(&sluice__v1__worker_state__descriptor, (int)worker->state), load->jobs, info->max_jobs,
-        sl_format_bytes((double)load->arena_used_bytes, used, sizeof used),
-        sl_format_bytes((double)info->arena_bytes, arena, sizeof arena), (long long)load->leases, load->tokens_per_s);
+    sl_table_add(table, "%s\t%s\t%d/%d\t%s of %s\t%lld\t%.0f", role,
+                 enum_name(&sluice__v1__worker_state__descriptor, (int)worker->state), load->jobs, info->max_jobs,
+                 sl_format_bytes((double)load->arena_used_bytes, used, sizeof used),
+                 sl_format_bytes((double)info->arena_bytes, arena, sizeof arena), (long long)load->leases,
+                 load->tokens_per_s);
     if (info->role == SLUICE__V1__WORKER_ROLE__KVSTORE) {
         sl_table_add(table, "%lld, %s\t%lld, %s, %.0f%% busy", (long long)load->stored_capsules,
                      sl_format_bytes((double)load->stored_bytes, stored, sizeof stored), (long long)load->annexes,

@@ -199,6 +199,46 @@ static void test_kept_bases_are_fetched_one_at_a_time(void **state) {
     sl_kept_cleanup(&kept);
 }
 
+// A session that was read for a job has memory promised for its answer, and stays until its time is over.
+static void test_kept_hands_over_sessions_with_their_promise(void **state) {
+    (void)state;
+    _Alignas(4096) static char memory[1 << 20];
+    struct sl_arena *arena;
+    struct sl_ledger *ledger;
+    struct sl_kept kept;
+    struct sl_error err = {0};
+    assert_int_equal(sl_arena_create(memory, sizeof memory, &arena, &err), SL_OK);
+    assert_int_equal(sl_ledger_create(arena, &ledger, &err), SL_OK);
+    sl_kept_init(&kept);
+    char names[3][SL_LEASE_ID_BYTES];
+    for (int i = 0; i < 3; i++) {
+        struct sl_capsule_id id = {0};
+        struct sl_session *session = NULL;
+        assert_int_equal(sl_ledger_try_promise(ledger, 1000), SL_OK);
+        assert_int_equal(sl_kept_hand_over(&kept, ledger, &id, &session, 1000, names[i], &err), SL_OK);
+    }
+    assert_false(sl_kept_drop_oldest(&kept)); // jobs wait for all of them
+    assert_int_equal(sl_ledger_promised_bytes(ledger), 3000);
+    struct sl_kept_session *one = sl_kept_take(&kept, names[0], 0);
+    assert_ptr_equal(one->ledger, ledger);
+    assert_int_equal(one->promised_bytes, 1000);
+    one->ledger = NULL; // the answer's from now on
+    sl_kept_free(one);
+    assert_int_equal(sl_ledger_promised_bytes(ledger), 3000);
+    sl_kept_release(&kept, names[1]);
+    assert_int_equal(sl_ledger_promised_bytes(ledger), 2000);
+    one = sl_kept_take(&kept, names[2], 0);
+    one->deadline_ns = 0;
+    sl_kept_put_back(&kept, one);
+    sl_kept_reap(&kept); // its job never came
+    assert_int_equal(sl_ledger_promised_bytes(ledger), 1000);
+    assert_int_equal(sl_kept_count(&kept), 0);
+    sl_kept_cleanup(&kept);
+    sl_ledger_return(ledger, 1000);
+    sl_ledger_destroy(&ledger);
+    sl_arena_destroy(&arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kept_is_taken_once_and_by_its_name),
@@ -207,6 +247,7 @@ int main(void) {
         cmocka_unit_test(test_kept_is_waited_for_while_it_is_lent),
         cmocka_unit_test(test_kept_bases_are_shared_and_stay_while_they_are),
         cmocka_unit_test(test_kept_bases_are_fetched_one_at_a_time),
+        cmocka_unit_test(test_kept_hands_over_sessions_with_their_promise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,12 +45,17 @@ static void cleanup(struct fixture *f) {
     sl_registry_destroy(&f->registry);
 }
 
+#define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
+#define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
+#define BOTH    ((Sluice__V1__WorkerRole)99)
+
 // staging_bytes: 0: what travels lies in the arena
 static void join_staging(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes,
                          int64_t staging_bytes, int max_jobs) {
     Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
     info.name = name;
-    info.role = role;
+    info.role = role == BOTH ? DECODE : role;
+    info.reads = role == BOTH;
     info.rpc_address = "127.0.0.1:1";
     info.version = SL_VERSION;
     info.model_fingerprint = 1;
@@ -64,9 +69,6 @@ static void join_staging(struct fixture *f, char *name, Sluice__V1__WorkerRole r
 static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes, int max_jobs) {
     join_staging(f, name, role, arena_bytes, 0, max_jobs);
 }
-
-#define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
-#define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
 
 static enum sl_status claim(struct fixture *f, struct sl_queue_place *place, const struct sl_demand *demand,
                             struct sl_claim *claim_out, struct sl_error *err) {
@@ -134,6 +136,64 @@ static void test_admission_refuses_what_never_fits_with_numbers(void **state) {
     demand.prefill_bytes = 777;
     assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
     sl_admission_leave(f.admission, &place);
+    cleanup(&f);
+}
+
+// A worker that reads and writes holds the session at its largest, once.
+static void test_admission_claims_one_worker_of_both_roles(void **state) {
+    (void)state;
+    struct fixture f = make(4, 4);
+    struct sl_error err;
+    struct sl_queue_place place = {0}, next = {0};
+    struct sl_claim taken, second;
+    struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 100, .decode_bytes = 300, .prefill_bytes = 600};
+    join(&f, "decode-0", BOTH, 1000, 4);
+    assert_true(sl_registry_is_served(f.registry, PREFILL) && sl_registry_is_served(f.registry, DECODE));
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
+    assert_int_equal(claim(&f, &place, &demand, &taken, &err), SL_OK);
+    assert_true(taken.is_here && taken.prefill == taken.decode);
+    assert_string_equal(taken.why, ""); // there was no choice
+    struct sl_admission_stats stats;
+    sl_admission_get_stats(f.admission, &stats);
+    assert_int_equal(stats.claimed_bytes, 600);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &next, &err), SL_OK);
+    assert_int_equal(claim(&f, &next, &demand, &second, &err), SL_AGAIN);
+    sl_admission_release_prefill(f.admission, &taken);
+    assert_null(taken.prefill);
+    assert_int_equal(claim(&f, &next, &demand, &second, &err), SL_AGAIN); // it is being written
+    sl_admission_release(f.admission, &taken);
+    assert_int_equal(claim(&f, &next, &demand, &second, &err), SL_OK);
+    sl_admission_release(f.admission, &second);
+    sl_admission_leave(f.admission, &place);
+    sl_admission_leave(f.admission, &next);
+    demand.prefill_bytes = 1001;
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "1001 bytes of KV memory on an aggregated worker"));
+    cleanup(&f);
+}
+
+static void test_admission_takes_the_place_that_has_room(void **state) {
+    (void)state;
+    struct fixture f = make(4, 4);
+    struct sl_error err;
+    struct sl_queue_place place = {0}, next = {0};
+    struct sl_claim taken, second;
+    struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 100, .decode_bytes = 300, .prefill_bytes = 600};
+    join(&f, "decode-0", BOTH, 1000, 4);
+    join(&f, "prefill-0", PREFILL, 1000, 4);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &next, &err), SL_OK);
+    assert_int_equal(claim(&f, &place, &demand, &taken, &err), SL_OK);
+    assert_true(taken.is_here);
+    assert_non_null(strstr(taken.why, "no rate is measured yet"));
+    assert_int_equal(claim(&f, &next, &demand, &second, &err), SL_OK); // 600 bytes do not fit there again, 300 do
+    assert_false(second.is_here);
+    assert_string_equal(sl_worker_name(second.prefill), "prefill-0");
+    assert_string_equal(second.why, "no aggregated worker has room");
+    sl_admission_release(f.admission, &taken);
+    sl_admission_release(f.admission, &second);
+    sl_admission_leave(f.admission, &place);
+    sl_admission_leave(f.admission, &next);
     cleanup(&f);
 }
 
@@ -441,6 +501,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_demand_agrees_with_the_plan),
         cmocka_unit_test(test_admission_refuses_what_never_fits_with_numbers),
+        cmocka_unit_test(test_admission_claims_one_worker_of_both_roles),
+        cmocka_unit_test(test_admission_takes_the_place_that_has_room),
         cmocka_unit_test(test_admission_finds_stores_without_a_key),
         cmocka_unit_test(test_admission_counts_staging_memory),
         cmocka_unit_test(test_admission_counts_a_document_once),

@@ -82,6 +82,9 @@ static void test_registry_refuses_other_versions_and_models(void **state) {
     assert_non_null(strstr(err.text, "0000000000000bad"));
     assert_non_null(strstr(err.text, "1234567890abcdef"));
 
+    info = worker_info("prefill-2", SLUICE__V1__WORKER_ROLE__PREFILL, 1);
+    info.reads = true; // which prefill workers do anyway
+    assert_int_equal(sl_registry_register(registry, &info, 0, NULL), SL_ERR_INVALID);
     info = worker_info("store-0", SLUICE__V1__WORKER_ROLE__KVSTORE, 1);
     info.model_fingerprint = 0; // keeps capsules of any model
     assert_int_equal(sl_registry_register(registry, &info, 0, &err), SL_OK);

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: decides where a prompt is read: here, by the worker that then writes its answer, or there, by a prefill
+ *          worker that ships the KV. A pure function: the same offers and rates give the same answer.
+ *
+ * Design: the place where the first token is expected sooner wins:
+ *
+ *     here     (tokens in line + unread tokens) * (2 if the worker is writing answers) / rate of reading
+ *     there    (tokens in line + unread tokens) / rate of reading + bytes of the capsule / rate of ships
+ *
+ *         A worker that writes answers gives them half of its time. Layers are shipped while later ones are read, so the
+ *         rate of ships is that of the time that they add after reading. A rate that is not known yet costs nothing. Of
+ *         equal places, here wins: nothing travels.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Measured over the last prompts; 0: not known yet.
+struct sl_place_rates {
+    double tokens_per_s; // read by a worker that does nothing else
+    double bytes_per_s;  // of ships, after the last chunk
+};
+
+struct sl_place_offer {
+    bool possible;         // a worker has room now
+    int64_t unread_tokens; // of the prompt that the worker has not read before
+    int64_t line_tokens;   // that it still reads for other jobs
+    int64_t other_jobs;    // here: that it runs
+    int64_t ship_bytes;    // there: of the capsule, at most
+};
+
+#define SL_PLACE_WHY_BYTES 160
+
+// Returns true for `here`; at least one place is possible. why_out: the reason, in words for the job's log.
+bool sl_place_is_here(const struct sl_place_offer *here, const struct sl_place_offer *there,
+                      const struct sl_place_rates *rates, char why_out[SL_PLACE_WHY_BYTES]);
+
+// Includes the measurement of one prompt in the rates. Ignores values that a clock cannot have given.
+void sl_place_note_read(struct sl_place_rates *rates, int64_t n_tokens, double ms);
+void sl_place_note_ship(struct sl_place_rates *rates, int64_t bytes, double ms);
