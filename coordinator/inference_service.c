@@ -102,8 +102,11 @@ static enum sl_status hold_tokens(struct sl_coordinator *coordinator, struct sl_
             n += strlen(request->chat->messages[i]->content);
         }
     }
-    size_t n_document =
-        sl_documents_text_bytes(coordinator->documents, sl_rpc_call_identity(call)->tenant, request->document);
+    const char *tenant = sl_rpc_call_identity(call)->tenant;
+    size_t n_document = sl_documents_text_bytes(coordinator->documents, tenant, request->document);
+    for (size_t i = 0; i < request->n_documents; i++) { // ids of each text, and of the whole prompt
+        n_document += 2 * sl_documents_text_bytes(coordinator->documents, tenant, request->documents[i]);
+    }
     return sl_rpc_call_hold(call, TOKENS_A_BYTE * n + (TOKENS_A_BYTE + 1) * n_document, err);
 }
 

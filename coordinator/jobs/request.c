@@ -118,7 +118,7 @@ static enum sl_status choose_budget(const struct sl_request_rules *rules, const 
         sl_error_prefix(err, prompt_field(request, setting->is_chat));
         return status;
     }
-    if (request->document[0] != '\0' && n > DOCUMENT_BUDGET) {
+    if ((request->document[0] != '\0' || request->n_documents > 0) && n > DOCUMENT_BUDGET) {
         n = DOCUMENT_BUDGET;
     }
     // The other coordinator's workers were larger: the client keeps what it has.
@@ -300,43 +300,48 @@ static enum sl_status plan(const struct sl_request_rules *rules, struct sl_job_s
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,
                                 struct sl_error *err) {
-    struct sl_job_spec spec = {.submitted_ns = sl_now_ns(),
-                               .ignore_eos = request->ignore_eos,
-                               .estimate_errors = request->estimate_errors,
-                               .no_reuse = request->no_reuse,
-                               .salt = setting->salt};
-    enum sl_status status = check_label(request->label, &spec, err);
+    struct sl_job_spec *spec = calloc(1, sizeof *spec); // too large for a stack frame
+    if (spec == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
+    }
+    spec->submitted_ns = sl_now_ns();
+    spec->ignore_eos = request->ignore_eos;
+    spec->estimate_errors = request->estimate_errors;
+    spec->no_reuse = request->no_reuse;
+    spec->salt = setting->salt;
+    enum sl_status status = check_label(request->label, spec, err);
     if (status == SL_OK) {
-        status = check_key(request->idempotency_key, &spec, err);
+        status = check_key(request->idempotency_key, spec, err);
     }
     if (status == SL_OK) {
-        status = check_deadline(rules, request, setting->call_deadline_ns, &spec, err);
+        status = check_deadline(rules, request, setting->call_deadline_ns, spec, err);
     }
     if (status == SL_OK) {
-        status = check_sampling(rules, request, setting, &spec, err);
+        status = check_sampling(rules, request, setting, spec, err);
     }
     if (status == SL_OK) {
-        status = check_stops(request, &spec, err);
+        status = check_stops(request, spec, err);
     }
     if (status == SL_OK) {
-        status = check_prompt(rules, request, &spec, err);
+        status = check_prompt(rules, request, spec, err);
     }
     if (status == SL_OK) {
-        status = check_recipe(rules, request, &spec.parsed_recipe, err);
+        status = check_recipe(rules, request, &spec->parsed_recipe, err);
     }
     if (status == SL_OK) {
-        status = check_length(rules, request, setting, &spec, err);
+        status = check_length(rules, request, setting, spec, err);
     }
     if (status == SL_OK && request->resumption != NULL) {
-        status = check_resumption(rules, request->resumption, &spec, err);
+        status = check_resumption(rules, request->resumption, spec, err);
     }
     if (status == SL_OK) {
-        status = plan(rules, &spec, err);
+        status = plan(rules, spec, err);
     }
-    if (status != SL_OK) {
-        sl_job_spec_cleanup(&spec);
-        return status;
+    if (status == SL_OK) {
+        *spec_out = *spec;
+    } else {
+        sl_job_spec_cleanup(spec);
     }
-    *spec_out = spec;
-    return SL_OK;
+    free(spec);
+    return status;
 }

@@ -31,7 +31,7 @@ struct sl_request_setting {
 
 /*
  * Checks the request and writes the job's specification. sl_job_spec_cleanup() frees *spec_out, or sl_job_create() takes it over.
- * SL_ERR_INVALID: err begins with the name of the field. SL_ERR_IO: no seed could be drawn.
+ * SL_ERR_INVALID: err begins with the name of the field. SL_ERR_IO: no seed could be drawn. SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,

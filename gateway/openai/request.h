@@ -4,8 +4,8 @@
  *
  * Design: one table row per field (request.c). A field that is not in the table, or has an unsupported value, is
  *         refused by its name: no field is ignored that could change an answer. The coordinator checks ranges; here
- *         only types are checked. Additional fields: recipe, ship_at_most, document, top_k, repetition_penalty,
- *         ignore_eos, reuse, deadline_ms.
+ *         only types are checked. Additional fields: recipe, ship_at_most, document, documents, reread, top_k,
+ *         repetition_penalty, ignore_eos, reuse, deadline_ms.
  */
 #pragma once
 
@@ -17,7 +17,8 @@
 #include "gateway/openai/refusal.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
-#define SL_OPENAI_MAX_STOPS 16
+#define SL_OPENAI_MAX_STOPS     16
+#define SL_OPENAI_MAX_DOCUMENTS 8
 
 struct sl_openai_request {
     bool is_chat;
@@ -33,7 +34,7 @@ struct sl_openai_request {
     Sluice__V1__ChatMessage **message_list;
     char **joined; // [chat.n_messages] contents that were sent in several pieces
     Sluice__V1__TokenIds tokens;
-    char *stops[SL_OPENAI_MAX_STOPS];
+    char *stops[SL_OPENAI_MAX_STOPS], *documents[SL_OPENAI_MAX_DOCUMENTS];
     json_t *json;
 };
 
