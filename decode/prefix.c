@@ -273,6 +273,18 @@ static enum sl_status check_part(const Sluice__V1__DecodeRequest *request, const
     return SL_OK;
 }
 
+static enum sl_status check_parts(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                  struct sl_error *err) {
+    if (request->n_joined > SL_MAX_JOINS) {
+        return sl_fail(err, SL_ERR_INVALID, "joined: %zu parts, at most %d", request->n_joined, SL_MAX_JOINS);
+    }
+    enum sl_status status = request->n_joined > 0 ? sl_join_check_device(&decode->node.runtime, err) : SL_OK;
+    for (size_t i = 0; status == SL_OK && i < request->n_joined; i++) {
+        status = check_part(request, request->joined[i], err);
+    }
+    return status;
+}
+
 // Finds the capsule of a part. Shares its pages up to the part's end.
 static enum sl_status find_part(struct beginning *b, const Sluice__V1__JoinedPart *part,
                                 struct sl_session **session_out, struct sl_error *err) {
@@ -372,13 +384,7 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
 static enum sl_status open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_answer *answer, struct beginning *b, Sluice__V1__NotCached *why_out,
                                   struct sl_error *err) {
-    enum sl_status status =
-        request->n_joined <= SL_MAX_JOINS
-            ? SL_OK
-            : sl_fail(err, SL_ERR_INVALID, "joined: %zu parts, at most %d", request->n_joined, SL_MAX_JOINS);
-    for (size_t i = 0; status == SL_OK && i < request->n_joined; i++) {
-        status = check_part(request, request->joined[i], err);
-    }
+    enum sl_status status = check_parts(decode, request, err); // before anything is fetched
     status = status == SL_OK ? find_session(b, &answer->writer.session, why_out, err) : status;
     status = status == SL_OK ? sl_job_check_session(b->plan, answer->writer.session, err) : status;
     status = status == SL_OK ? open_parts(b, answer->writer.session->n_tokens, err) : status;

@@ -10,6 +10,13 @@
 
 // ---- checks ---------------------------------------------------------------------------------------------------------
 
+enum sl_status sl_join_check_device(const struct sl_runtime *runtime, struct sl_error *err) {
+    // Ranks divide the heads of a row.
+    return runtime->device->ops->one_memory && sl_runtime_ranks(runtime) == 1
+               ? SL_OK
+               : sl_fail(err, SL_ERR_UNSUPPORTED, "join: needs one rank of processors");
+}
+
 static enum sl_status check_plan(const struct sl_reader_config *config, struct sl_error *err) {
     const struct sl_plan *plan = config->plan;
     bool fits = !sl_recipe_evicts(&plan->recipe) && !sl_recipe_offloads(&plan->recipe);
@@ -19,10 +26,7 @@ static enum sl_status check_plan(const struct sl_reader_config *config, struct s
     if (!fits) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "join: the recipe does not keep every token of every layer");
     }
-    // Ranks divide the heads of a row.
-    return config->runtime->device->ops->one_memory && sl_runtime_ranks(config->runtime) == 1
-               ? SL_OK
-               : sl_fail(err, SL_ERR_UNSUPPORTED, "join: needs one rank of processors");
+    return sl_join_check_device(config->runtime, err);
 }
 
 static enum sl_status check_source(const struct sl_join *join, const struct sl_session *session, struct sl_error *err) {

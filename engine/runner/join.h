@@ -17,10 +17,12 @@
 
 #define SL_JOIN_TOKENS 256 // that one sl_reader_join() copies at most
 
+// Returns SL_ERR_UNSUPPORTED if a runtime cannot join: the host must read the device's memory, and there must be one rank.
+enum sl_status sl_join_check_device(const struct sl_runtime *runtime, struct sl_error *err);
+
 /*
  * Checks the parts of a reader's configuration. SL_ERR_INVALID: they overlap, or end after the prompt's last token but one.
- * SL_ERR_UNSUPPORTED: a recipe that evicts, offloads or keeps scores, other frequencies, or a device whose memory the host
- * does not read.
+ * SL_ERR_UNSUPPORTED: a recipe that evicts, offloads or keeps scores, other frequencies, or the device.
  */
 enum sl_status sl_join_check(const struct sl_reader_config *config, const struct sl_session *session,
                              struct sl_error *err);
