@@ -146,7 +146,9 @@ static enum sl_status encode_question(const struct sl_coordinator *coordinator,
                                       size_t *begin_out, struct sl_error *err) {
     bool chat = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
     size_t end;
-    enum sl_status status = encode(coordinator, request, question_out, err);
+    enum sl_status status =
+        chat ? SL_OK : sl_request_check_bytes(&coordinator->rules, request->text, strlen(request->text), err);
+    status = status == SL_OK ? encode(coordinator, request, question_out, err) : status;
     if (status != SL_OK) {
         sl_error_prefix(err, chat ? "chat" : "text");
         return status;
@@ -162,7 +164,9 @@ static enum sl_status append(struct sl_joined_prompt *prompt, const int32_t *ids
     if (grown == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", prompt->ids.n_ids + n);
     }
-    memcpy(grown + prompt->ids.n_ids, ids, n * sizeof *grown);
+    if (n > 0) { // a question may have no tokens, and then no array
+        memcpy(grown + prompt->ids.n_ids, ids, n * sizeof *grown);
+    }
     prompt->ids.ids = grown;
     prompt->ids.n_ids += n;
     return SL_OK;

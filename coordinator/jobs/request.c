@@ -38,9 +38,8 @@ static enum sl_status check_tokens(const struct sl_request_rules *rules, const S
     return SL_OK;
 }
 
-// Refuses a text that cannot fit, before it is tokenized, which takes a hundred times as long and many times its memory.
-static enum sl_status check_bytes(const struct sl_request_rules *rules, const char *text, size_t n_bytes,
-                                  struct sl_error *err) {
+enum sl_status sl_request_check_bytes(const struct sl_request_rules *rules, const char *text, size_t n_bytes,
+                                      struct sl_error *err) {
     const size_t n_least = sl_tokenizer_least_tokens(rules->tokenizer, text, n_bytes);
     return n_least <= (size_t)rules->model->max_positions
                ? SL_OK
@@ -55,7 +54,7 @@ static enum sl_status check_text(const struct sl_request_rules *rules, const cha
         return sl_fail(err, SL_ERR_INVALID, "text: the prompt is empty");
     }
     size_t n_tokens = 0, n_bytes = strlen(text);
-    enum sl_status status = check_bytes(rules, text, n_bytes, err);
+    enum sl_status status = sl_request_check_bytes(rules, text, n_bytes, err);
     if (status == SL_OK) {
         status = sl_tokenizer_encode(rules->tokenizer, text, n_bytes, true, &spec->tokens, &n_tokens, err);
     }

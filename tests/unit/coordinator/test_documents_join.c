@@ -241,6 +241,15 @@ static void test_joined_prompt_refuses_by_name(void **state) {
     add("k", long_text, false, "full", false);
     ask(&asked, (const char *const[]){"g", "h"}, 2, false);
     assert_refused(&asked, SL_ERR_INVALID, "documents: g was read under full and h under full,format=int4");
+    char *endless = malloc(1000001);
+    memset(endless, 'a', 1000000);
+    endless[1000000] = '\0';
+    ask(&asked, (const char *const[]){"g", "j"}, 2, false);
+    asked.request.text = endless;
+    assert_refused(&asked, SL_ERR_INVALID, "text: 1000000 bytes are at least");
+    free(endless);
+    ask(&asked, (const char *const[]){"g", "h"}, 2, false);
+    asked.request.text = (char *)"";
     asked.request.no_reuse = true; // then the texts are read
     struct sl_joined_prompt prompt;
     assert_int_equal(sl_joined_prompt_init(&prompt, coordinator, &caller, &asked.request, NULL), SL_OK);
