@@ -287,15 +287,16 @@ static enum sl_status specify_joined(struct sl_coordinator *coordinator, const s
 static enum sl_status specify(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                               const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                               struct sl_job_spec *spec_out, struct sl_error *err) {
-    if (request->n_documents > 0) {
+    bool is_one = request->n_documents == 1 && request->document[0] == '\0'; // which is not joined
+    if (request->n_documents > 0 && !is_one) {
         return specify_joined(coordinator, caller, request, call_deadline_ns, spec_out, err);
     }
-    if (request->document[0] == '\0') {
+    const char *name = is_one ? request->documents[0] : request->document;
+    if (name[0] == '\0' && !is_one) {
         return specify_whole(coordinator, caller, request, NULL, call_deadline_ns, spec_out, err);
     }
     struct sl_document *document = NULL;
-    enum sl_status status =
-        sl_documents_find(coordinator->documents, caller->tenant, request->document, &document, err);
+    enum sl_status status = sl_documents_find(coordinator->documents, caller->tenant, name, &document, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "document");
         return status;

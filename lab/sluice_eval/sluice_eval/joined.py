@@ -3,15 +3,15 @@
 
     sluice up --model DIR ; PYTHONPATH=lab/sluice_eval python3 -m sluice_eval.joined --samples 100
 
-Document i and document i + 1 make pair i. A document is sentences of licenses with facts between them:
+A document is sentences of licenses with facts between them; each pair has two of its own:
 
-    one    a number of a key                     pair: the second document's
-    both   the same                              pair: the numbers of both documents' keys
-    hop    a name's code word; its number        pair: the first document's name has a code word, whose number the second one has
-    chain  a variable; one that is set to it     pair: the second document's variable gets the value of the first one's
+    one    a number of a key, in the second document
+    both   a number of a key in each document
+    hop    a name's code word in the first document, and that word's number in the second one: the name's number
+    chain  a variable in the first document, and one that is set to it in the second one: both names
 
-Joined prompts are asked before the whole one, whose capsule would serve them. Ctrl-C ends with the pairs so far. Intervals are those of report pages
-(bootstrap.py), over pairs.
+Joined prompts are asked before the whole one, whose capsule would serve them. Ctrl-C ends with the pairs so far. Intervals
+are those of report pages (bootstrap.py), over pairs.
 """
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ KINDS = ("one", "both", "hop", "chain")
 NAMES = ("Alice", "Bruno", "Clara", "David", "Elena", "Felix", "Greta", "Henry", "Irene", "Jonas", "Karla", "Louis", "Maria", "Nadia",
          "Oscar", "Paula", "Quinn", "Ralph", "Sofia", "Tomas")
 WHERE = "mentioned in the provided text"
+NOTHING_JOINED = 1 << 20  # tokens that are read again
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """Of one document. Those of the document before it are needed to write the facts that refer to it."""
+    """Of one pair."""
 
-    key: str
-    value: str
+    keys: tuple[str, str]  # one in each document
+    values: tuple[str, str]
     name: str
-    word: str  # the name's code word, whose number the next document has
+    word: str  # the name's code word
     word_value: str
     variable: str  # has the number
     number: str
-    copy: str  # a variable of the next document, set to this one
+    copy: str  # a variable that is set to the other one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,35 +58,40 @@ class Question:
 
 def draw_facts(seed: int, index: int) -> Facts:
     random = Random("joined", seed, index)
+    keys = [word_pair(random.below(N_PAIRS)) for _ in range(3)]
+    values = [str(1000000 + random.below(9000000)) for _ in range(3)]
     letters = ["".join(chr(65 + random.below(26)) for _ in range(5)) for _ in range(2)]
-    return Facts(word_pair(random.below(N_PAIRS)), str(1000000 + random.below(9000000)), NAMES[index % len(NAMES)],
-                 word_pair(random.below(N_PAIRS)), str(1000000 + random.below(9000000)), letters[0], str(10000 + random.below(90000)),
-                 letters[1])
+    return Facts((keys[0], keys[1]), (values[0], values[1]), NAMES[index % len(NAMES)], keys[2], values[2], letters[0],
+                 str(10000 + random.below(90000)), letters[1])
 
 
-def write_document(facts: Facts, before: Facts, haystack: Haystack, n_sentences: int, random: Random) -> str:
-    """Writes a document; its facts are at random places, in random order."""
-    said = [f" One of the special magic numbers for {facts.key} is: {facts.value}.",
-            f" The code word of {facts.name} is: {facts.word}.",
-            f" One of the special magic numbers for {before.word} is: {before.word_value}.",
-            f" VAR {facts.variable} = {facts.number}.", f" VAR {before.copy} = VAR {before.variable}."]
-    first = random.below(haystack.n)
-    sentences = [haystack.sentences(first + i, 1) for i in range(n_sentences)]
-    for fact in said:
-        sentences.insert(random.below(len(sentences) + 1), fact)
-    return "".join(sentences).strip() + "\n"
+def write_documents(facts: Facts, haystack: Haystack, n_sentences: int, random: Random) -> list[str]:
+    """Writes both documents of a pair. Their facts are at random places."""
+    number = " One of the special magic numbers for {} is: {}."
+    said = [[number.format(facts.keys[0], facts.values[0]), f" The code word of {facts.name} is: {facts.word}.",
+             f" VAR {facts.variable} = {facts.number}."],
+            [number.format(facts.keys[1], facts.values[1]), number.format(facts.word, facts.word_value),
+             f" VAR {facts.copy} = VAR {facts.variable}."]]
+    texts = []
+    for facts_of_one in said:
+        first = random.below(haystack.n)
+        sentences = [haystack.sentences(first + i, 1) for i in range(n_sentences)]
+        for fact in facts_of_one:
+            sentences.insert(random.below(len(sentences) + 1), fact)
+        texts.append("".join(sentences).strip() + "\n")
+    return texts
 
 
-def ask_pair(first: Facts, second: Facts) -> list[Question]:
-    number = f"the special magic number for {second.key} {WHERE}"
-    word = f"the special magic number for the code word of {first.name} {WHERE}"
+def ask_pair(facts: Facts) -> list[Question]:
+    number = f"the special magic number for {facts.keys[1]} {WHERE}"
+    word = f"the special magic number for the code word of {facts.name} {WHERE}"
     return [
-        Question("one", f"What is {number}? The{number[3:]} is", (second.value,)),
-        Question("both", f"What are all the special magic numbers for {first.key}, {second.key} {WHERE}? The special magic numbers {WHERE} are",
-                 (first.value, second.value)),
-        Question("hop", f"What is {word}? The{word[3:]} is", (first.word_value,)),
-        Question("chain", f"Which variables hold the value {first.number}, directly or through another variable? "
-                 f"The variables that hold the value {first.number} are", (first.variable, first.copy)),
+        Question("one", f"What is {number}? The{number[3:]} is", (facts.values[1],)),
+        Question("both", f"What are all the special magic numbers for {', '.join(facts.keys)} {WHERE}? The special magic numbers {WHERE} are",
+                 facts.values),
+        Question("hop", f"What is {word}? The{word[3:]} is", (facts.word_value,)),
+        Question("chain", f"Which variables hold the value {facts.number}, directly or through another variable? "
+                 f"The variables that hold the value {facts.number} are", (facts.variable, facts.copy)),
     ]
 
 
@@ -139,29 +145,28 @@ def measure_pair(server: Server, arguments: argparse.Namespace, names: list[str]
             if reused < n_tokens:
                 raise EvalError(f"{names}: {reused} tokens were not read: the documents are not joined")
             answers.append((question, f"joined, reread {n}", answer))
-    answers += [(question, "one text", server.ask(names, question, arguments.chat, reuse=False)[0]) for question in questions]
+    whole = {"reread": NOTHING_JOINED} if arguments.resume else {"reuse": False}
+    answers += [(question, "one text", server.ask(names, question, arguments.chat, **whole)[0]) for question in questions]
     for question, way, answer in answers:
         scores[question.kind][way].append(score(answer, question.answers))
 
 
 def measure(server: Server, arguments: argparse.Namespace, scores: Scores) -> None:
     haystack = open_haystack([])
-    before, facts = draw_facts(arguments.seed, 0), draw_facts(arguments.seed, 1)
-    added: list[str] = []
-    try:
-        for index in range(arguments.samples + 1):
-            text = write_document(facts, before, haystack, arguments.sentences, Random("document", arguments.seed, index))
-            added.append(f"joined-{arguments.seed}-{index}")
-            n_tokens = server.add(added[-1], text, arguments.recipe, arguments.chat)
-            if index > 0:
-                measure_pair(server, arguments, added, ask_pair(before, facts), n_tokens, scores)
-                server.delete(added.pop(0))
-            if arguments.verbose:
-                print(f"pair {index}: {n_tokens} tokens", file=sys.stderr)
-            before, facts = facts, draw_facts(arguments.seed, index + 2)
-    finally:
-        for name in added:
-            server.delete(name)
+    for index in range(arguments.samples):
+        facts = draw_facts(arguments.seed, index)
+        texts = write_documents(facts, haystack, arguments.sentences, Random("documents", arguments.seed, index))
+        names: list[str] = []
+        try:
+            for text in texts:
+                n_tokens = server.add(f"joined-{arguments.seed}-{index}-{len(names)}", text, arguments.recipe, arguments.chat)
+                names.append(f"joined-{arguments.seed}-{index}-{len(names)}")
+            measure_pair(server, arguments, names, ask_pair(facts), n_tokens, scores)
+        finally:
+            for name in names:
+                server.delete(name)
+        if arguments.verbose:
+            print(f"pair {index}: {n_tokens} tokens", file=sys.stderr)
 
 
 def show(interval: Interval) -> str:
@@ -191,6 +196,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--recipe", default="full,format=int4", help="of the documents (%(default)s)")
     parser.add_argument("--reread", type=lambda text: [int(n) for n in text.split(",")], default=[0, 32, 128], metavar="N,N",
                         help="tokens of the second document that are read again (0,32,128)")
+    parser.add_argument("--resume", action="store_true", help="read one text after its first document's capsule, which is faster")
     parser.add_argument("--chat", action="store_true", help="ask by messages")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="of a call (%(default)s)")

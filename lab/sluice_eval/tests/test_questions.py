@@ -59,21 +59,19 @@ class Numbers(unittest.TestCase):
 
 class Joined(unittest.TestCase):
     def test_a_pair_has_its_facts_in_two_documents(self):
-        before, first, second = (joined.draw_facts(3, index) for index in range(3))
-        haystack = open_haystack([str(ROOT / "LICENSE")])
-        texts = [joined.write_document(facts, last, haystack, 20, Random("document", 3, index))
-                 for index, (facts, last) in enumerate([(first, before), (second, first)])]
-        self.assertEqual(texts[0], joined.write_document(first, before, haystack, 20, Random("document", 3, 0)))
-        questions = {question.kind: question for question in joined.ask_pair(first, second)}
+        facts, haystack = joined.draw_facts(3, 1), open_haystack([str(ROOT / "LICENSE")])
+        texts = joined.write_documents(facts, haystack, 20, Random("documents", 3, 1))
+        self.assertEqual(texts, joined.write_documents(facts, haystack, 20, Random("documents", 3, 1)))
+        questions = {question.kind: question for question in joined.ask_pair(facts)}
         self.assertEqual(tuple(questions), joined.KINDS)
         where = {kind: [[answer in text for text in texts] for answer in question.answers] for kind, question in questions.items()}
         self.assertEqual(where, {"one": [[False, True]], "both": [[True, False], [False, True]], "hop": [[False, True]],
                                  "chain": [[True, True], [False, True]]})
-        self.assertIn(f"The code word of {first.name} is: {first.word}.", texts[0])  # of which only the second has the number
-        self.assertIn(f"magic numbers for {first.word} is: {first.word_value}.", texts[1])
-        self.assertIn(f"VAR {first.copy} = VAR {first.variable}.", texts[1])
-        self.assertIn(first.name, questions["hop"].text)
-        self.assertNotIn(first.word, questions["hop"].text)
+        self.assertIn(f"The code word of {facts.name} is: {facts.word}.", texts[0])  # of which only the second has the number
+        self.assertIn(f"magic numbers for {facts.word} is: {facts.word_value}.", texts[1])
+        self.assertIn(f"VAR {facts.copy} = VAR {facts.variable}.", texts[1])
+        self.assertIn(facts.name, questions["hop"].text)
+        self.assertNotIn(facts.word, questions["hop"].text)
 
     def test_the_table_compares_pairs(self):
         scores = {kind: {"joined, reread 0": [1.0, 0.5], "one text": [1.0, 1.0]} for kind in joined.KINDS}
