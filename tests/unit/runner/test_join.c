@@ -16,6 +16,7 @@
 #include "engine/runner/join.h"
 #include "engine/runner/reading.h"
 #include "tests/unit/capsule_body.h"
+#include "tests/unit/temp_folder.h"
 
 #define N_TOKENS    700
 #define ARENA_BYTES ((size_t)64 << 20)
@@ -27,9 +28,9 @@ struct fixture {
     int32_t first[N_TOKENS], second[N_TOKENS]; // two texts
 };
 
-static int setup(void **state) {
+static int open_model(void **state, const char *model_dir) {
     struct fixture *f = calloc(1, sizeof *f);
-    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = 512};
+    struct sl_runtime_config config = {.model_dir = model_dir, .threads = 2, .max_rows = 512};
     assert_int_equal(sl_runtime_open(&config, &f->runtime, NULL), SL_OK);
     assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &f->arena, NULL), SL_OK);
     f->plan = malloc(sizeof *f->plan);
@@ -39,6 +40,27 @@ static int setup(void **state) {
     }
     *state = f;
     return 0;
+}
+
+static int setup(void **state) {
+    return open_model(state, "models/demo");
+}
+
+// The demo model with other frequencies, whose cosines and sines are also scaled.
+static int setup_yarn(void **state) {
+    struct temp_folder folder = temp_folder_create();
+    static const char config[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_act\": \"silu\", "
+        "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 8192, "
+        "\"attention_factor\": 1.25}, \"tie_word_embeddings\": true, \"bos_token_id\": 2045, \"eos_token_id\": 2045, "
+        "\"hidden_size\": 256, \"intermediate_size\": 704, \"num_hidden_layers\": 8, \"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 64, \"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0, "
+        "\"vocab_size\": 2048, \"max_position_embeddings\": 32768}";
+    temp_folder_write_text(&folder, "config.json", config);
+    temp_folder_copy(&folder, "models/demo", "model.safetensors");
+    int opened = open_model(state, folder.path);
+    temp_folder_destroy(&folder);
+    return opened;
 }
 
 static int teardown(void **state) {
@@ -246,6 +268,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_join_at_the_same_positions_has_the_bits_of_reading, setup, teardown),
         cmocka_unit_test_setup_teardown(test_join_equals_reading_the_text_alone_at_its_new_positions, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_join_equals_reading_the_text_alone_at_its_new_positions, setup_yarn,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_join_refuses_what_does_not_fit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_join_without_room_changes_nothing, setup, teardown),
     };
