@@ -134,6 +134,27 @@ enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, 
 // documents_add.c: enters a planned document into the registry, if its store has room for it, and tells the stores.
 enum sl_status sl_coordinator_enter_document(struct sl_coordinator *coordinator, struct sl_document *document,
                                              struct sl_error *err);
+// The prompt of a question on several documents.
+struct sl_joined_prompt {
+    struct sl_document *documents[SL_MAX_JOINS_OF_JOB + 1]; // [n_documents], with references
+    int n_documents;
+    struct sl_hash128 salt; // the tenant's
+    int32_t n_reread;       // tokens of each later document that no part covers
+    Sluice__V1__TokenIds ids;
+    int64_t first_tokens;      // of the prompt, that the first document's capsule has
+    struct sl_job_join *joins; // [n_joins]
+    int n_joins;
+    int64_t joined_tokens;
+};
+/*
+ * documents_join.c: makes the prompt of the request's documents and its own text or messages. SL_ERR_INVALID: err begins with
+ * the field, and names the document that cannot be joined. SL_ERR_NOT_FOUND, SL_ERR_PRECONDITION, SL_ERR_EXHAUSTED.
+ */
+enum sl_status sl_joined_prompt_init(struct sl_joined_prompt *prompt, struct sl_coordinator *coordinator,
+                                     const struct sl_identity *caller, const Sluice__V1__GenerateRequest *request,
+                                     struct sl_error *err);
+void sl_joined_prompt_cleanup(struct sl_joined_prompt *prompt); // frees what a job has not taken over
+
 // documents_export.c, documents_import.c: the handlers about documents in files.
 enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                             struct sl_error *err);

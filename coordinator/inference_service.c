@@ -102,14 +102,17 @@ static enum sl_status hold_tokens(struct sl_coordinator *coordinator, struct sl_
             n += strlen(request->chat->messages[i]->content);
         }
     }
-    if (request->document[0] != '\0') { // a new leader does not have it yet
+    const char *tenant = sl_rpc_call_identity(call)->tenant;
+    if (request->document[0] != '\0' || request->n_documents > 0) { // a new leader does not have it yet
         enum sl_status status = sl_coordinator_check_documents(coordinator, err);
         if (status != SL_OK) {
             return status;
         }
     }
-    size_t n_document =
-        sl_documents_text_bytes(coordinator->documents, sl_rpc_call_identity(call)->tenant, request->document);
+    size_t n_document = sl_documents_text_bytes(coordinator->documents, tenant, request->document);
+    for (size_t i = 0; i < request->n_documents; i++) { // ids of each text, and of the whole prompt
+        n_document += 2 * sl_documents_text_bytes(coordinator->documents, tenant, request->documents[i]);
+    }
     return sl_rpc_call_hold(call, TOKENS_A_BYTE * n + (TOKENS_A_BYTE + 1) * n_document, err);
 }
 

@@ -36,8 +36,12 @@ static void count_question(struct sl_coordinator *coordinator, struct sl_job *jo
     int64_t n_reused = sl_job_statistics_lock(job)->n_reused_tokens;
     bool answered = job->state == SLUICE__V1__JOB_STATE__DONE && !job->spec.no_reuse;
     sl_job_statistics_unlock(job);
-    if (answered) {
-        sl_documents_count(coordinator->documents, job->spec.tenant, job->spec.document, n_reused);
+    if (!answered) {
+        return;
+    }
+    n_reused = sl_documents_count(coordinator->documents, job->spec.tenant, job->spec.document, n_reused);
+    for (int i = 0; i < SL_MAX_JOINS_OF_JOB && job->spec.later[i][0] != '\0'; i++) {
+        n_reused = sl_documents_count(coordinator->documents, job->spec.tenant, job->spec.later[i], n_reused);
     }
 }
 
@@ -175,10 +179,11 @@ enum sl_status sl_coordinator_begin_tokenizing(struct sl_coordinator *coordinato
                                call_deadline_ns < own_ns ? call_deadline_ns : own_ns, turn_out, err);
 }
 
-// Makes a job's specification from the request. A turn that continues a conversation gets its prompt as tokens.
+// Makes a job's specification from the request. A turn that continues a conversation gets its prompt as tokens, and so does a
+// request whose prompt was joined (NULL: it was not).
 static enum sl_status specify_whole(struct sl_coordinator *coordinator, const struct sl_identity *caller,
-                                    const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                                    struct sl_job_spec *spec_out, struct sl_error *err) {
+                                    const Sluice__V1__GenerateRequest *request, Sluice__V1__TokenIds *joined,
+                                    int64_t call_deadline_ns, struct sl_job_spec *spec_out, struct sl_error *err) {
     Sluice__V1__GenerateRequest asked = *request;
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
     struct sl_job_turn turn = {0};
@@ -194,6 +199,10 @@ static enum sl_status specify_whole(struct sl_coordinator *coordinator, const st
         ids.n_ids = (size_t)prompt.n_tokens;
         asked.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
         asked.tokens = &ids;
+    }
+    if (joined != NULL) {
+        asked.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+        asked.tokens = joined;
     }
     if (status == SL_OK) {
         const struct sl_request_setting setting = {.salt = salt,
@@ -224,6 +233,23 @@ static void name_stores(struct sl_coordinator *coordinator, const struct sl_docu
     spec->n_stores = spec->stores != NULL ? sl_documents_stores(coordinator->documents, document, spec->stores) : 0;
 }
 
+// Notes the document that a job's prompt begins with. Frees the specification on failure.
+static enum sl_status begin_with(struct sl_coordinator *coordinator, const struct sl_document *document,
+                                 int64_t stored_tokens, struct sl_job_spec *spec, struct sl_error *err) {
+    _Static_assert(sizeof spec->document == sizeof document->name, "a name fits");
+    strcpy(spec->document, document->name);
+    spec->stored_tokens = stored_tokens;
+    if (!spec->no_reuse && strcmp(spec->recipe, document->recipe) != 0) {
+        sl_job_spec_cleanup(spec);
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: document %s was read under %s: leave the recipe out, or set no_reuse to read the text "
+                       "again",
+                       document->name, document->recipe);
+    }
+    name_stores(coordinator, document, spec);
+    return SL_OK;
+}
+
 // Makes a job's specification from a request whose prompt begins with a document.
 static enum sl_status specify_with(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                    const struct sl_document *document, const Sluice__V1__GenerateRequest *request,
@@ -233,35 +259,52 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     if (status != SL_OK) {
         return status;
     }
-    status = specify_whole(coordinator, caller, &prompt.request, call_deadline_ns, spec_out, err);
+    status = specify_whole(coordinator, caller, &prompt.request, NULL, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
+    return status == SL_OK ? begin_with(coordinator, document, document->capsule_tokens, spec_out, err) : status;
+}
+
+// Makes a job's specification from a request whose prompt begins with several documents.
+static enum sl_status specify_joined(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                                     struct sl_job_spec *spec_out, struct sl_error *err) {
+    struct sl_joined_prompt prompt;
+    enum sl_status status = sl_joined_prompt_init(&prompt, coordinator, caller, request, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    const struct sl_document *first = prompt.documents[0];
+    Sluice__V1__GenerateRequest asked = *request;
+    asked.recipe = request->recipe[0] != '\0' ? request->recipe : (char *)first->recipe;
+    status = specify_whole(coordinator, caller, &asked, &prompt.ids, call_deadline_ns, spec_out, err);
+    status = status == SL_OK ? begin_with(coordinator, first, prompt.first_tokens, spec_out, err) : status;
     if (status == SL_OK) {
-        _Static_assert(sizeof spec_out->document == sizeof document->name, "a name fits");
-        strcpy(spec_out->document, document->name);
-        spec_out->stored_tokens = document->capsule_tokens;
+        for (int i = 1; i < prompt.n_documents; i++) {
+            strcpy(spec_out->later[i - 1], prompt.documents[i]->name);
+        }
+        spec_out->joins = prompt.joins;
+        spec_out->n_joins = prompt.n_joins;
+        spec_out->joined_tokens = prompt.joined_tokens;
+        prompt.joins = NULL;
+        prompt.n_joins = 0;
     }
-    if (status == SL_OK && !request->no_reuse && strcmp(spec_out->recipe, document->recipe) != 0) {
-        sl_job_spec_cleanup(spec_out);
-        status = sl_fail(err, SL_ERR_INVALID,
-                         "recipe: document %s was read under %s: leave the recipe out, or set no_reuse to read the "
-                         "text again",
-                         document->name, document->recipe);
-    }
-    if (status == SL_OK) {
-        name_stores(coordinator, document, spec_out);
-    }
+    sl_joined_prompt_cleanup(&prompt);
     return status;
 }
 
 static enum sl_status specify(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                               const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                               struct sl_job_spec *spec_out, struct sl_error *err) {
-    if (request->document[0] == '\0') {
-        return specify_whole(coordinator, caller, request, call_deadline_ns, spec_out, err);
+    bool is_one = request->n_documents == 1 && request->document[0] == '\0'; // which is not joined
+    if (request->n_documents > 0 && !is_one) {
+        return specify_joined(coordinator, caller, request, call_deadline_ns, spec_out, err);
+    }
+    const char *name = is_one ? request->documents[0] : request->document;
+    if (name[0] == '\0' && !is_one) {
+        return specify_whole(coordinator, caller, request, NULL, call_deadline_ns, spec_out, err);
     }
     struct sl_document *document = NULL;
-    enum sl_status status =
-        sl_coordinator_find_document(coordinator, caller->tenant, request->document, &document, err);
+    enum sl_status status = sl_coordinator_find_document(coordinator, caller->tenant, name, &document, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "document");
         return status;

@@ -185,6 +185,7 @@ static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_
         answer->read_ns = sl_now_ns();
         answer->writer.session = sl_reader_take_session(answer->reader);
         sl_reader_destroy(&answer->reader);
+        sl_decode_drop_joined(answer);
         stepper->active[stepper->n_active++] = answer;
     }
 }
@@ -195,13 +196,19 @@ static int64_t share_ns(const struct stepper *stepper) {
     return both ? stepper->step_ns / 2 : stepper->step_ns;
 }
 
-// Reads layers of the current turn for as long as the last step took; if nothing else is there to do, to the end of its
-// chunk.
+// Reads layers of the current turn for as long as the last step took; if there is no answer to write, to the end of its
+// chunk. Or joins tokens that another capsule holds.
 static void read_turn(struct stepper *stepper) {
     struct sl_answer *answer = stepper->reading[0];
     struct sl_decode *decode = stepper->decode;
     struct sl_error err = {0};
     enum sl_status status = SL_OK;
+    if (!stepper->pass_open && sl_reader_joins(answer->reader)) {
+        status = atomic_load(&answer->cancelled) ? sl_fail(&err, SL_ERR_CANCELLED, "cancelled")
+                                                 : sl_reader_join(answer->reader, &err);
+        end_chunk(stepper, status, &err);
+        return;
+    }
     if (!stepper->pass_open) {
         status =
             sl_reading_begin(&stepper->pass, &decode->node.runtime, decode->turn_activations, &answer->reader, 1, &err);

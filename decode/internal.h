@@ -13,6 +13,7 @@
 #include "net/store/store.h"
 #include "proto/kept.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "engine/runner/join.h"
 #include "engine/runner/output.h"
 #include "engine/runner/reading.h"
 #include "engine/runner/writing.h"
@@ -48,7 +49,9 @@ struct sl_answer {
     struct sl_writer writer;
     struct sl_output *output;
     struct sl_reader *reader; // for a turn that this worker reads, with its session; NULL: none, or already read
-    int32_t *pending;         // tokens to read before the next one is written
+    struct sl_join joins[SL_MAX_JOINS]; // [n_joins], of the reader, with their sessions
+    int n_joins;
+    int32_t *pending; // tokens to read before the next one is written
     int n_pending;
     int32_t *written; // if the session is to be retained: token ids, including resumed ones. Owned by the handler
     int64_t n_written;
@@ -119,6 +122,8 @@ enum sl_status sl_decode_promise(struct sl_decode *decode, struct sl_answer *ans
 enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                      struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
                                      struct sl_error *err);
+// Releases the sessions of joined parts, after the reader has ended. Idempotent.
+void sl_decode_drop_joined(struct sl_answer *answer);
 // Adds what the prefix saved to the statistics of an answer that has ended.
 void sl_decode_describe_prefix(const struct sl_answer *answer, Sluice__V1__Statistics *statistics);
 void sl_decode_write_prefix_metrics(struct sl_decode *decode, FILE *page);

@@ -7,6 +7,7 @@
  *         capsule as if prefill had begun it, and has the same bits. If the store does not answer, the worker uses what it
  *         holds. Answers that want the same capsule at the same time wait for one fetch and share its pages (decode/kept.h).
  *         The capsule of the whole prompt is not shared: the answer continues on its last page.
+ *         Parts of the prompt that other capsules hold come the same way, and the reader joins them (engine/runner/join.h).
  * Threads: the handlers of Decode.Run.
  */
 #include <stdlib.h>
@@ -30,6 +31,7 @@ _Static_assert(SL_JOB_SHORT_REST <= SL_DECODE_MAX_ROWS, "a pass can read all of 
 struct beginning {
     struct sl_decode *decode;
     struct sl_answer *answer;
+    const Sluice__V1__DecodeRequest *request;
     const struct sl_plan *plan;
     struct sl_capsule_id id;
     struct sl_hash128 salt;
@@ -96,7 +98,7 @@ static enum sl_status receive(struct beginning *b, struct sl_session **session_o
         status = reject_checkpoint(err);
     }
     if (status == SL_OK) {
-        b->answer->prefix.fetched_bytes = (int64_t)b->match.capsule_bytes;
+        b->answer->prefix.fetched_bytes += (int64_t)b->match.capsule_bytes;
     }
     return status;
 }
@@ -143,17 +145,31 @@ static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **se
 
 // ---- the session ----------------------------------------------------------------------------------------------------
 
+// Returns how many tokens of a part follow the first n_tokens of the prompt.
+static int64_t tokens_after(const Sluice__V1__JoinedPart *part, int64_t n_tokens) {
+    int64_t covered = n_tokens > part->at ? n_tokens - part->at : 0;
+    return part->n_tokens > covered ? part->n_tokens - covered : 0;
+}
+
+static int64_t count_joined(const Sluice__V1__DecodeRequest *request, int64_t n_tokens) {
+    int64_t n = 0;
+    for (size_t i = 0; i < request->n_joined; i++) {
+        n += tokens_after(request->joined[i], n_tokens);
+    }
+    return n;
+}
+
 /*
  * Promises memory for the rest of the prompt and for the answer. Rejects a prefix after which too much is left to read here; *why_out is
  * set then.
  */
 static enum sl_status promise_rest(struct beginning *b, int64_t n_tokens, Sluice__V1__NotCached *why_out,
                                    struct sl_error *err) {
-    int64_t n_rest = b->plan->n_prompt - n_tokens;
-    if (n_rest > SL_JOB_SHORT_REST) {
+    int64_t n_rest = b->plan->n_prompt - n_tokens, n_read = n_rest - count_joined(b->request, n_tokens);
+    if (n_read > SL_JOB_SHORT_REST) {
         *why_out = SLUICE__V1__NOT_CACHED__NOT_CACHED_TOO_LITTLE;
         return sl_fail(err, SL_ERR_PRECONDITION,
-                       "%lld tokens follow the stored prefix, and a decode worker reads up to %d", (long long)n_rest,
+                       "%lld tokens follow the stored prefix, and a decode worker reads up to %d", (long long)n_read,
                        SL_JOB_SHORT_REST);
     }
     struct sl_answer *answer = b->answer;
@@ -226,8 +242,11 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
     if (n_prompt < 1 || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe)) {
         return sl_fail(err, SL_ERR_PRECONDITION, "its recipe evicts or offloads, or there is one token");
     }
-    *b =
-        (struct beginning){.decode = decode, .answer = answer, .plan = plan, .max_new_tokens = request->max_new_tokens};
+    *b = (struct beginning){.decode = decode,
+                            .answer = answer,
+                            .request = request,
+                            .plan = plan,
+                            .max_new_tokens = request->max_new_tokens};
     enum sl_status status = sl_plan_make(recipe, &geometry, n_prompt, sl_decode_rope_set(decode, request), plan, err);
     status = status == SL_OK ? sl_decode_make_id(decode, request, recipe, n_prompt, &b->id, err) : status;
     status = status == SL_OK ? sl_job_read_salt(&request->salt, &b->salt, err) : status;
@@ -251,6 +270,103 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
     return SL_OK;
 }
 
+// ---- parts of other capsules ----------------------------------------------------------------------------------------
+
+// Checks a part, which an untrusted caller might have made: its tokens are those of the prompt.
+static enum sl_status check_part(const Sluice__V1__DecodeRequest *request, const Sluice__V1__JoinedPart *part,
+                                 struct sl_error *err) {
+    int64_t n_prompt = (int64_t)request->prompt->n_ids - 1, n_capsule = part->tokens ? (int64_t)part->tokens->n_ids : 0;
+    if (part->from < 0 || part->at < 0 || part->n_tokens < 1 || part->from >= n_capsule || part->at >= n_prompt ||
+        part->n_tokens >= n_capsule - part->from || part->n_tokens >= n_prompt - part->at ||
+        (part->from + part->n_tokens) % SL_PAGE_SLOTS != 0 ||
+        memcmp(part->tokens->ids + part->from, request->prompt->ids + part->at,
+               (size_t)part->n_tokens * sizeof *part->tokens->ids) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "joined: tokens %lld of %lld are not those of the prompt at %lld",
+                       (long long)part->from, (long long)n_capsule, (long long)part->at);
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_parts(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                  struct sl_error *err) {
+    if (request->n_joined > SL_MAX_JOINS) {
+        return sl_fail(err, SL_ERR_INVALID, "joined: %zu parts, at most %d", request->n_joined, SL_MAX_JOINS);
+    }
+    enum sl_status status = request->n_joined > 0 ? sl_join_check_device(&decode->node.runtime, err) : SL_OK;
+    for (size_t i = 0; status == SL_OK && i < request->n_joined; i++) {
+        status = check_part(request, request->joined[i], err);
+    }
+    return status;
+}
+
+// Finds the capsule of a part. Shares its pages up to the part's end.
+static enum sl_status find_part(struct beginning *b, const Sluice__V1__JoinedPart *part,
+                                struct sl_session **session_out, struct sl_error *err) {
+    int64_t n_tokens = part->from + part->n_tokens;
+    enum sl_status status = sl_store_lookup(&b->store, &b->match, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (b->match.n_tokens < n_tokens || sl_hash128_is_zero(&b->match.capsule_hash)) {
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "the store has only %lld tokens of a joined document",
+                         (long long)b->match.n_tokens);
+    } else {
+        b->prompt.id.prefix_hash = b->match.capsule_hash;
+        b->match.n_tokens = n_tokens;
+        status = share_or_fetch(b, session_out, err);
+    }
+    sl_store_release(b->store.client, b->store.address, b->match.lease_id);
+    return status;
+}
+
+/*
+ * Opens the session of a part. Its id is made with the frequencies of the whole answer: a capsule with others is not
+ * found. *plan is the caller's memory.
+ */
+static enum sl_status open_part(const struct beginning *whole, const Sluice__V1__JoinedPart *part, struct sl_plan *plan,
+                                struct sl_session **session_out, struct sl_error *err) {
+    const Sluice__V1__DecodeRequest *request = whole->request;
+    Sluice__V1__DecodeRequest other = *request;
+    other.prompt = part->tokens;
+    other.max_new_tokens =
+        (int32_t)((int64_t)request->prompt->n_ids + request->max_new_tokens - (int64_t)part->tokens->n_ids);
+    other.kvstore_address = part->kvstore_address;
+    struct beginning b = {0};
+    enum sl_status status = begin(whole->decode, &other, whole->store.parent, whole->answer, plan, &b, err);
+    status = status == SL_OK ? find_part(&b, part, session_out, err) : status;
+    free((void *)b.prompt.keys);
+    return status;
+}
+
+// Opens the sessions of the parts that follow the first n_tokens of the prompt.
+static enum sl_status open_parts(const struct beginning *b, int64_t n_tokens, struct sl_error *err) {
+    const Sluice__V1__DecodeRequest *request = b->request;
+    struct sl_answer *answer = b->answer;
+    struct sl_plan *plan = malloc(sizeof *plan);
+    enum sl_status status = plan ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
+    for (size_t i = 0; status == SL_OK && i < request->n_joined; i++) {
+        const Sluice__V1__JoinedPart *part = request->joined[i];
+        int64_t n_left = tokens_after(part, n_tokens), n_covered = part->n_tokens - n_left;
+        if (n_left > 0) {
+            struct sl_join *join = &answer->joins[answer->n_joins];
+            *join = (struct sl_join){
+                .first = part->from + n_covered, .n_tokens = n_left, .at = part->at + n_covered, .from = NULL};
+            status = open_part(b, part, plan, &join->from, err);
+            answer->n_joins += status == SL_OK;
+        }
+    }
+    free(plan);
+    return status;
+}
+
+void sl_decode_drop_joined(struct sl_answer *answer) {
+    while (answer->n_joins > 0) {
+        sl_session_destroy(&answer->joins[--answer->n_joins].from);
+    }
+}
+
+// ---- opening --------------------------------------------------------------------------------------------------------
+
 // Opens the writer on the session, and a reader if something is left to read.
 static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_answer *answer, const struct sl_plan *plan, struct sl_error *err) {
@@ -258,17 +374,19 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
     struct sl_prefix_use *prefix = &answer->prefix;
     sl_session_get_stats(answer->writer.session, &stats);
     prefix->slots_per_head = stats.n_slots_mean;
-    prefix->n_reused = stats.n_tokens;
+    prefix->n_reused = stats.n_tokens + count_joined(request, stats.n_tokens);
     struct sl_writer_config writing = {.plan = plan, .n_read = plan->n_prompt};
     enum sl_status status = sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
-    if (status != SL_OK || prefix->n_reused == plan->n_prompt) {
+    if (status != SL_OK || stats.n_tokens == plan->n_prompt) {
         return status;
     }
     struct sl_reader_config config = {.plan = plan,
                                       .runtime = &decode->node.runtime,
                                       .arena = decode->node.arena,
                                       .resumed = answer->writer.session,
-                                      .tokens = request->prompt->ids};
+                                      .tokens = request->prompt->ids,
+                                      .joins = answer->joins,
+                                      .n_joins = answer->n_joins};
     status = sl_reader_create(&config, &answer->reader, err);
     if (status == SL_OK) {
         answer->writer.session = NULL; // owned by the reader until all has been read
@@ -276,12 +394,14 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
     return status;
 }
 
-// Finds the session, and opens it.
+// Finds the session and the parts, and opens them.
 static enum sl_status open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_answer *answer, struct beginning *b, Sluice__V1__NotCached *why_out,
                                   struct sl_error *err) {
-    enum sl_status status = find_session(b, &answer->writer.session, why_out, err);
+    enum sl_status status = check_parts(decode, request, err); // before anything is fetched
+    status = status == SL_OK ? find_session(b, &answer->writer.session, why_out, err) : status;
     status = status == SL_OK ? sl_job_check_session(b->plan, answer->writer.session, err) : status;
+    status = status == SL_OK ? open_parts(b, answer->writer.session->n_tokens, err) : status;
     return status == SL_OK ? open_writer(decode, request, answer, b->plan, err) : status;
 }
 

@@ -400,6 +400,7 @@ static void tell_retrieval(const struct sl_retriever_stats *stats) {
 // Frees a job's resources here before its caller learns that the job is done.
 static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
     sl_reader_destroy(&answer->reader); // the reader of a turn that was not read completely; frees its session too
+    sl_decode_drop_joined(answer);
     sl_writer_close(&answer->writer);
     sl_ledger_set_promise(decode->node.ledger, &answer->promised_bytes, 0);
 }

@@ -210,6 +210,28 @@ static enum sl_status set_sampling(struct sl_request *request, const struct sl_r
     return SL_OK;
 }
 
+// Names the documents of "A" or "A,B,...".
+static enum sl_status name_documents(struct sl_request *request, const char *list, struct sl_error *err) {
+    if (!strchr(list, ',')) {
+        request->message.document = (char *)list;
+        return SL_OK;
+    }
+    size_t n = 0;
+    bool fits = strlen(list) < sizeof request->names;
+    char *at = fits ? strcpy(request->names, list) : NULL;
+    for (char *name; fits && (name = strsep(&at, ",")) != NULL; n++) {
+        fits = n < SL_REQUEST_MAX_DOCUMENTS && name[0] != '\0';
+        request->documents[fits ? n : 0] = name;
+    }
+    if (!fits) {
+        return sl_fail(err, SL_ERR_INVALID, "%.100s: must be 1 to %d names of documents, with commas between them",
+                       list, SL_REQUEST_MAX_DOCUMENTS);
+    }
+    request->message.documents = request->documents;
+    request->message.n_documents = n;
+    return SL_OK;
+}
+
 enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
                                       struct sl_error *err) {
     if (config->recipe && config->ship_at_most != 0) {
@@ -245,8 +267,7 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
     request->message.estimate_errors = config->estimate_errors;
     request->message.no_reuse = config->no_reuse;
     request->message.label = (char *)config->label;
-    request->message.document = (char *)(config->document ? config->document : "");
-    return SL_OK;
+    return config->document ? name_documents(request, config->document, err) : SL_OK;
 }
 
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
@@ -289,7 +310,8 @@ enum sl_status sl_request_ask(struct sl_request *request, const struct sl_reques
     enum sl_status status;
     if (config->document) {
         Sluice__V1__Document *document;
-        status = sl_client_get_document(client, config->document, deadline_ns, &document, err);
+        const char *name = request->message.n_documents > 0 ? request->documents[0] : config->document;
+        status = sl_client_get_document(client, name, deadline_ns, &document, err);
         if (status == SL_OK) {
             takes_chats = document->chat;
             sluice__v1__document__free_unpacked(document, NULL);

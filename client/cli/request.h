@@ -63,7 +63,7 @@ struct sl_request_config {
         SL_OPTION_ROW("prompt", 'p', SL_OPTION_STRING, NULL, "TEXT", "the document itself",                            \
                       SL_FIELD(type, request.prompt)),                                                                 \
         SL_OPTION_ROW("doc", 0, SL_OPTION_STRING, NULL, "NAME",                                                        \
-                      "a document of the cluster (`sluice doc`), before everything else of the prompt",                \
+                      "a document of the cluster (`sluice doc`), or several (A,B), before all else of the prompt",     \
                       SL_FIELD(type, request.document)),                                                               \
         SL_OPTION_ROW("question", 'q', SL_OPTION_LIST, NULL, "TEXT",                                                   \
                       "put behind the document, on a line of its own; with run --local several times: turns",          \
@@ -94,6 +94,8 @@ struct sl_request_config {
         SL_OPTION_ROW("label", 0, SL_OPTION_STRING, "", "TEXT", "shown by `sluice jobs`",                              \
                       SL_FIELD(type, request.label))
 
+#define SL_REQUEST_MAX_DOCUMENTS 8
+
 struct sl_request {
     Sluice__V1__GenerateRequest message; // points into the fields below
     Sluice__V1__Sampling sampling;
@@ -101,6 +103,7 @@ struct sl_request {
     Sluice__V1__ChatMessage chat_messages[2], *chat_list[2];
     char *prompt; // owned
     char *stops[1];
+    char names[SL_REQUEST_MAX_DOCUMENTS * 65], *documents[SL_REQUEST_MAX_DOCUMENTS]; // documents point into names
     const char *const *turns; // [n_turns] questions after the first, each a turn of its own
     int n_turns;
 };

@@ -22,8 +22,8 @@ static enum sl_status join(const struct sl_document *document, const char *rest,
     return SL_OK;
 }
 
-static enum sl_status check_form(const struct sl_document *document, uint64_t model_fingerprint,
-                                 const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
+enum sl_status sl_document_prompt_check(const struct sl_document *document, uint64_t model_fingerprint,
+                                        const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
     if (document->model_fingerprint != model_fingerprint) {
         return sl_fail(err, SL_ERR_PRECONDITION,
                        "document: %s was read by another model (%016" PRIx64 ", the cluster's is %016" PRIx64
@@ -55,7 +55,7 @@ static enum sl_status check_form(const struct sl_document *document, uint64_t mo
 enum sl_status sl_document_prompt_init(struct sl_document_prompt *prompt_out, const struct sl_document *document,
                                        uint64_t model_fingerprint, const Sluice__V1__GenerateRequest *request,
                                        struct sl_error *err) {
-    enum sl_status status = check_form(document, model_fingerprint, request, err);
+    enum sl_status status = sl_document_prompt_check(document, model_fingerprint, request, err);
     if (status != SL_OK) {
         return status;
     }

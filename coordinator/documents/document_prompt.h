@@ -19,6 +19,10 @@ struct sl_document_prompt {
     char *text;                         // owned
 };
 
+// Returns SL_ERR_INVALID or SL_ERR_PRECONDITION if the request cannot be about the document; err names both.
+enum sl_status sl_document_prompt_check(const struct sl_document *document, uint64_t model_fingerprint,
+                                        const Sluice__V1__GenerateRequest *request, struct sl_error *err);
+
 /*
  * Writes the request with the whole prompt. The client's request and the document must outlive it. SL_ERR_INVALID: err
  * begins with the field; SL_ERR_PRECONDITION: another model (fingerprint) has read the document; SL_ERR_EXHAUSTED.

@@ -585,13 +585,16 @@ void sl_documents_measured(struct sl_documents *documents, struct sl_document *d
     pthread_mutex_unlock(&documents->mutex);
 }
 
-void sl_documents_count(struct sl_documents *documents, const char *tenant, const char *name, int64_t n_reused) {
+int64_t sl_documents_count(struct sl_documents *documents, const char *tenant, const char *name, int64_t n_reused) {
+    int64_t n_saved = 0;
     pthread_mutex_lock(&documents->mutex);
     struct sl_document **at = find(documents, tenant, name);
     if (is_at(at, tenant, name)) { // a worker reports n_reused, which includes the question's tokens
         struct sl_document *document = *at;
         document->n_questions++;
-        document->saved_tokens += n_reused < 0 ? 0 : n_reused > document->n_tokens ? document->n_tokens : n_reused;
+        n_saved = n_reused < 0 ? 0 : n_reused > document->n_tokens ? document->n_tokens : n_reused;
+        document->saved_tokens += n_saved;
     }
     pthread_mutex_unlock(&documents->mutex);
+    return n_reused - n_saved;
 }

@@ -112,8 +112,9 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
 // Records how long the reading of the text took: n_tokens of it in ms on the prefill worker. A small part of the text
 // says nothing about the rate, and is not recorded.
 void sl_documents_measured(struct sl_documents *documents, struct sl_document *document, int64_t n_tokens, double ms);
-// Counts an answered question and its reused prompt tokens. Does nothing if there is no such document any more.
-void sl_documents_count(struct sl_documents *documents, const char *tenant, const char *name, int64_t n_reused);
+// Counts an answered question and its reused prompt tokens, as many as the document has; returns the others. Counts nothing
+// if there is no such document any more.
+int64_t sl_documents_count(struct sl_documents *documents, const char *tenant, const char *name, int64_t n_reused);
 // Returns whether all stores that are to get the document's capsule have reported on it since they were planned.
 bool sl_documents_are_told(struct sl_documents *documents, const struct sl_document *document);
 // Writes the names of the stores that have the document's capsule; returns how many.

@@ -41,7 +41,16 @@ bool sl_job_is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to) {
 
 // ---- life -------------------------------------------------------------------------------------------------------
 
+void sl_job_joins_free(struct sl_job_join *joins, int n_joins) {
+    for (int i = 0; i < n_joins; i++) {
+        free(joins[i].tokens);
+        free(joins[i].stores);
+    }
+    free(joins);
+}
+
 void sl_job_spec_cleanup(struct sl_job_spec *spec) {
+    sl_job_joins_free(spec->joins, spec->n_joins);
     free(spec->tokens);
     free(spec->keys);
     free(spec->stores);
@@ -53,6 +62,8 @@ void sl_job_spec_cleanup(struct sl_job_spec *spec) {
     spec->keys = NULL;
     spec->stores = NULL;
     spec->n_stores = 0;
+    spec->joins = NULL;
+    spec->n_joins = 0;
     spec->delivered = NULL;
     spec->n_stop = 0;
 }

@@ -81,6 +81,16 @@ struct sl_job_turn {
 };
 
 #define SL_JOB_DOCUMENT_BYTES 65 // the longest name of a document
+#define SL_MAX_JOINS_OF_JOB   7  // documents after the first
+
+// The part of a later document's capsule that a decode worker joins to the prompt (Decode.Run, JoinedPart).
+struct sl_job_join {
+    int32_t *tokens; // [n_all] the prompt of the capsule; owned
+    int64_t n_all, from, n_tokens, at;
+    uint64_t first_key; // of that prompt
+    char (*stores)[64]; // names of the stores that have the capsule; owned
+    int n_stores;
+};
 
 // A checked request (request.c). Constant from then on.
 struct sl_job_spec {
@@ -97,6 +107,9 @@ struct sl_job_spec {
     int64_t n_keys;
     char (*stores)[64]; // names of the stores that have the prompt's document; owned; NULL: none
     int n_stores;
+    struct sl_job_join *joins; // [n_joins], in the order of the prompt; owned. NULL: none, or the job was restored
+    int n_joins;
+    int64_t joined_tokens; // of all of them
     struct sl_sampling sampling;
     int32_t max_new_tokens;
     char *stop[SL_MAX_STOPS]; // owned
@@ -112,10 +125,12 @@ struct sl_job_spec {
     struct sl_job_turn turn;
     // Name of the document that begins the prompt; "": none, or the job was restored
     char document[SL_JOB_DOCUMENT_BYTES];
+    char later[SL_MAX_JOINS_OF_JOB][SL_JOB_DOCUMENT_BYTES]; // names of the documents that follow it, then ""
     int64_t submitted_ns; // when the request came in: all times of the statistics count from here
     int64_t deadline_ns;
 };
 void sl_job_spec_cleanup(struct sl_job_spec *spec);
+void sl_job_joins_free(struct sl_job_join *joins, int n_joins); // accepts NULL
 
 struct sl_job {
     // Constant.

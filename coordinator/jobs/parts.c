@@ -57,6 +57,7 @@ static enum sl_status append(struct sl_request_parts *parts, const Sluice__V1__G
 static bool says_more_than_its_part(const Sluice__V1__GenerateRequest *part) {
     return part->recipe[0] || part->sampling || part->n_stop || part->deadline_ms || part->ignore_eos ||
            part->label[0] || part->estimate_errors || part->no_reuse || part->idempotency_key[0] || part->document[0] ||
+           part->n_documents || part->reread_present_case != SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT__NOT_SET ||
            part->resumption ||
            part->max_new_tokens_present_case != SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT__NOT_SET;
 }

@@ -38,9 +38,8 @@ static enum sl_status check_tokens(const struct sl_request_rules *rules, const S
     return SL_OK;
 }
 
-// Refuses a text that cannot fit, before it is tokenized, which takes a hundred times as long and many times its memory.
-static enum sl_status check_bytes(const struct sl_request_rules *rules, const char *text, size_t n_bytes,
-                                  struct sl_error *err) {
+enum sl_status sl_request_check_bytes(const struct sl_request_rules *rules, const char *text, size_t n_bytes,
+                                      struct sl_error *err) {
     const size_t n_least = sl_tokenizer_least_tokens(rules->tokenizer, text, n_bytes);
     if (n_least <= (size_t)rules->model->max_positions) {
         return SL_OK;
@@ -57,7 +56,7 @@ static enum sl_status check_text(const struct sl_request_rules *rules, const cha
         return sl_fail(err, SL_ERR_INVALID, "text: the prompt is empty");
     }
     size_t n_tokens = 0, n_bytes = strlen(text);
-    enum sl_status status = check_bytes(rules, text, n_bytes, err);
+    enum sl_status status = sl_request_check_bytes(rules, text, n_bytes, err);
     if (status == SL_OK) {
         status = sl_tokenizer_encode(rules->tokenizer, text, n_bytes, true, &spec->tokens, &n_tokens, err);
     }
@@ -120,7 +119,7 @@ static enum sl_status choose_budget(const struct sl_request_rules *rules, const 
         sl_error_prefix(err, prompt_field(request, setting->is_chat));
         return status;
     }
-    if (request->document[0] != '\0' && n > DOCUMENT_BUDGET) {
+    if ((request->document[0] != '\0' || request->n_documents > 0) && n > DOCUMENT_BUDGET) {
         n = DOCUMENT_BUDGET;
     }
     // The other coordinator's workers were larger: the client keeps what it has.

@@ -29,9 +29,14 @@ struct sl_request_setting {
     int64_t arena_bytes;      // of the largest decode worker; 0: none is known
 };
 
+// Returns SL_ERR_INVALID if a text cannot fit: before it is tokenized, which takes a hundred times as long and many times
+// its memory.
+enum sl_status sl_request_check_bytes(const struct sl_request_rules *rules, const char *text, size_t n_bytes,
+                                      struct sl_error *err);
+
 /*
  * Checks the request and writes the job's specification. sl_job_spec_cleanup() frees *spec_out, or sl_job_create() takes it over.
- * SL_ERR_INVALID: err begins with the name of the field. SL_ERR_IO: no seed could be drawn.
+ * SL_ERR_INVALID: err begins with the name of the field. SL_ERR_IO: no seed could be drawn. SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/term.h"
+#include "coordinator/run/joined.h"
 #include "coordinator/run/token.h"
 #include "coordinator/workers/stores.h"
 #include "engine/job/job_request.h"
@@ -430,7 +431,9 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
         request.session_bytes = run->claim.demand.decode_bytes - run->from.kept_bytes;
     }
     char store[SL_ADDRESS_BYTES];
+    struct sl_joined_parts joined;
     enum sl_status status = choose_store(run, store, err);
+    status = status == SL_OK ? sl_joined_parts_fill(run, &joined, &request, err) : status;
     if (status != SL_OK) {
         return status;
     }

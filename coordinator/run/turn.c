@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "coordinator/run/attempt.h"
 #include "coordinator/workers/stores.h"
@@ -70,20 +71,22 @@ static int64_t count_stored(const struct sl_run *run) {
 // Returns the mode of an attempt that continues no session.
 static enum sl_turn_mode without_session(struct sl_run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
+    const struct sl_run_context *context = run->context;
     int64_t n_stored = count_stored(run), n_rest = spec->demand.n_prefill_tokens - n_stored;
+    int64_t n_read = n_rest - spec->joined_tokens;
     char store[SL_ADDRESS_BYTES];
     if (n_stored <= 0) {
         return SL_TURN_WHOLE;
     }
     n_rest = n_rest > 0 ? n_rest : 0; // a text may be encoded in fewer tokens before another end
-    if (n_rest > SL_JOB_SHORT_REST) {
+    if (n_read > SL_JOB_SHORT_REST) {
         sl_log_info("job", "job=%s has %lld tokens after what is stored: prefill reads them", run->job->id,
-                    (long long)n_rest);
+                    (long long)n_read);
         return SL_TURN_WHOLE;
     }
-    (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
-                           (const char(*)[64])spec->stores, spec->n_stores, store);
-    struct sl_kv_geometry geometry = sl_model_geometry(run->context->model);
+    (void)sl_stores_choose(context->registry, spec->n_keys > 0 ? spec->keys[0] : 0, (const char(*)[64])spec->stores,
+                           spec->n_stores, store);
+    struct sl_kv_geometry geometry = sl_model_geometry(context->model);
     struct sl_error err = {0};
     if (store[0] == '\0' || sl_demand_make_turn(&spec->parsed_recipe, &geometry, spec->demand.capsule_bytes,
                                                 n_rest + spec->max_new_tokens, &run->prefix_demand, &err) != SL_OK) {
@@ -91,8 +94,15 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
                     store[0] == '\0' ? "none is ready" : err.text);
         return SL_TURN_WHOLE;
     }
+    if (spec->n_joins > 0 && run->prefix_demand.decode_bytes > sl_admission_largest_decode(context->admission)) {
+        sl_log_info("job", "job=%s joins no documents: no decode worker has room for them twice", run->job->id);
+        return SL_TURN_WHOLE;
+    }
     int64_t n_blocks = n_stored / SL_PREFIX_BLOCK;
     run->held_key = n_blocks <= spec->n_keys ? spec->keys[n_blocks - 1] ^ HELD : 0;
+    for (int i = 0; i < spec->n_joins && run->held_key != 0; i++) { // jobs on the same documents meet
+        run->held_key = sl_hash(&spec->joins[i].first_key, sizeof spec->joins[i].first_key, run->held_key);
+    }
     return SL_TURN_PREFIX;
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: one prompt and where its chunks end. See reader.h.
+#include <assert.h>
 #include <stdlib.h>
 
+#include "engine/runner/join.h"
 #include "engine/runner/reader_internal.h"
 
 static bool has_offloaded(const struct sl_plan *plan) {
@@ -28,6 +30,10 @@ static enum sl_status open_reader(struct sl_reader *reader, const struct sl_read
     if (status == SL_OK) {
         status = sl_compressor_estimate(reader->compressor, config->estimate_errors, err);
     }
+    if (status == SL_OK && config->n_joins > 0) {
+        assert(config->resumed && config->n_joins <= SL_MAX_JOINS);
+        status = sl_join_check(config, config->resumed, err);
+    }
     if (status == SL_OK && !config->resumed) {
         status = sl_plan_create_session(reader->plan, config->extra_slots, config->arena, &reader->session, err);
     }
@@ -35,6 +41,9 @@ static enum sl_status open_reader(struct sl_reader *reader, const struct sl_read
         struct sl_compressor_wants wants = sl_compressor_wants(reader->compressor, false);
         reader->wants = (struct sl_pass_wants){.lse = wants.lse, .importance = wants.importance, .reading = true};
         reader->session = config->resumed ? config->resumed : reader->session;
+        for (; reader->n_joins < config->n_joins; reader->n_joins++) {
+            reader->joins[reader->n_joins] = config->joins[reader->n_joins];
+        }
     }
     return status;
 }
@@ -108,7 +117,7 @@ static int64_t chunk_at(const struct sl_reader *reader, int64_t done) {
 
 /*
  * Returns where the next chunk ends. Chunks end at multiples of the chunk size even in a resumed job, so that it
- * repeats the original's chunks. A chunk also ends where the prompt's tail begins, which is not compressed like its
+ * repeats the original's chunks. A chunk ends where tokens are joined. A chunk also ends where the prompt's tail begins, which is not compressed like its
  * body. A chunk never ends inside the window of rows that decides what stays, so that one pass sees the whole window.
  * With offloaded layers no chunk crosses the end of a split: the tokens that its rows find in the stores must not
  * depend on how the prompt is cut. (If offloaded layers are thinned, a split is one of the chunks and counts slots,
@@ -128,6 +137,9 @@ static int64_t next_end(const struct sl_reader *reader) {
     }
     if (reader->attends_elsewhere && !sl_recipe_thins(recipe) && done / SL_ATTEND_SPLIT != end / SL_ATTEND_SPLIT) {
         end = (done / SL_ATTEND_SPLIT + 1) * SL_ATTEND_SPLIT;
+    }
+    if (reader->n_joined < reader->n_joins && reader->joins[reader->n_joined].at < end) {
+        end = reader->joins[reader->n_joined].at;
     }
     return end < reader->plan->n_prompt ? end : reader->plan->n_prompt;
 }

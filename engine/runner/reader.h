@@ -14,6 +14,16 @@
 
 struct sl_reader;
 
+#define SL_MAX_JOINS 7
+
+// Tokens that another session holds, at other positions (engine/runner/join.h).
+struct sl_join {
+    struct sl_session *from; // has evicted nothing; the caller's, must outlive the reader
+    int64_t first;           // of its tokens
+    int64_t n_tokens;
+    int64_t at; // where the same tokens are in the prompt
+};
+
 struct sl_reader_config {
     const struct sl_plan *plan;       // copied
     const struct sl_runtime *runtime; // computes; must outlive the reader
@@ -21,12 +31,14 @@ struct sl_reader_config {
     const int32_t *tokens;            // [plan->n_prompt], must stay valid
     int64_t extra_slots;              // room for decoding in the same session, beyond what reading needs
     bool estimate_errors;             // sl_compressor_estimate()
-    struct sl_session *resumed; // holds the first resumed->n_tokens tokens, or NULL for an empty session; taken over
-    bool attends_elsewhere;     // the caller attends to offloaded layers: sl_reading_attend()
+    struct sl_session *resumed;  // holds the first resumed->n_tokens tokens, or NULL for an empty session; taken over
+    bool attends_elsewhere;      // the caller attends to offloaded layers: sl_reading_attend()
+    const struct sl_join *joins; // [n_joins], at most SL_MAX_JOINS: parts that are not read; copied
+    int n_joins;
 };
 
 // Creates a reader. On failure `resumed` stays the caller's. SL_ERR_INVALID: the plan has offloaded layers and the
-// caller does not attend to them. SL_ERR_EXHAUSTED: no memory.
+// caller does not attend to them. SL_ERR_EXHAUSTED: no memory. Statuses of sl_join_check().
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err);
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken

@@ -20,6 +20,8 @@ struct sl_reader {
     // set by sl_reader_feed(); n_fed 0: read the next chunk
     int n_fed;
     float *all_logits;
+    struct sl_join joins[SL_MAX_JOINS]; // [n_joins], the first n_joined of which are done
+    int n_joins, n_joined;
     enum sl_status status;
     struct sl_error err;
 };

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 
+#include "engine/runner/join.h"
 #include "engine/runner/reader_internal.h"
 
 enum sl_status sl_reading_begin(struct sl_reading *reading, const struct sl_runtime *runtime,
@@ -142,6 +143,10 @@ enum sl_status sl_reading_end(struct sl_reading *reading, struct sl_error *err) 
 
 enum sl_status sl_reading_step(struct sl_reader *reader, bool *done_out, struct sl_error *err) {
     const struct sl_runtime *runtime = reader->runtime;
+    if (sl_reader_joins(reader)) {
+        *done_out = false;
+        return sl_reader_join(reader, err);
+    }
     if (sl_reader_next_tokens(reader) == 0) {
         enum sl_status status = reader->finished ? SL_OK : sl_reader_finish(reader, err);
         *done_out = status == SL_OK;

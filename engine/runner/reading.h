@@ -55,7 +55,7 @@ bool sl_reading_layer(struct sl_reading *reading);
 // decide. Returns the statuses of sl_pass_append() and sl_pass_end(), which apply to every reader.
 enum sl_status sl_reading_end(struct sl_reading *reading, struct sl_error *err);
 
-// Runs the whole loop for one prompt and a caller that does nothing between layers: reads the next chunk, or makes
-// the layers final if nothing is left to read. *done_out: sl_reader_is_done(). The status is the pass's or the
+// Runs the whole loop for one prompt and a caller that does nothing between layers: reads the next chunk, joins tokens of
+// another session (engine/runner/join.h), or makes the layers final if nothing is left to read. *done_out: sl_reader_is_done(). The status is the pass's or the
 // reader's.
 enum sl_status sl_reading_step(struct sl_reader *reader, bool *done_out, struct sl_error *err);

@@ -10,6 +10,7 @@
 #include "engine/compress/recipe/recipe.h"
 #include "gateway/openai/messages.h"
 #include "gateway/openai/unused.h"
+#include "gateway/openai/request_documents.h"
 
 enum { MAX_TOP_LOGPROBS = 20 };
 
@@ -299,10 +300,8 @@ static enum sl_status take_document(const struct taking *taking) {
     return taking->request->message.document ? SL_OK : wrong_type(taking, "a string");
 }
 
-// A prompt begins with one document: capsules of several, each read apart, cannot be joined.
 static enum sl_status take_documents(const struct taking *taking) {
-    return sl_refuse_field(taking->refusal, taking->name,
-                           "documents: a request takes one document: name it in \"document\"");
+    return sl_openai_take_documents(taking->request, taking->name, taking->value, taking->refusal);
 }
 
 static enum sl_status take_ship_at_most(const struct taking *taking) {
@@ -369,6 +368,7 @@ static const struct field {
     {"ship_at_most", BOTH, take_ship_at_most},
     {"document", BOTH, take_document},
     {"documents", BOTH, take_documents},
+    {"reread", BOTH, take_documents},
     {"top_k", BOTH, take_top_k},
     {"min_p", BOTH, take_min_p},
     {"repetition_penalty", BOTH, take_repetition_penalty},

@@ -4,7 +4,7 @@
  *
  * Design: one table row per field (request.c). A field that is not in the table, or has an unsupported value, is
  *         refused by its name: no field is ignored that could change an answer (unused.h). The coordinator checks ranges;
- *         here only types are checked. Additional fields: recipe, ship_at_most, document, top_k, min_p,
+ *         here only types are checked. Additional fields: recipe, ship_at_most, document, documents, reread, top_k, min_p,
  *         repetition_penalty, ignore_eos, reuse, deadline_ms.
  */
 #pragma once
@@ -17,8 +17,9 @@
 #include "gateway/openai/refusal.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
-#define SL_OPENAI_MAX_STOPS   16
-#define SL_OPENAI_MAX_PROMPTS 256
+#define SL_OPENAI_MAX_STOPS     16
+#define SL_OPENAI_MAX_PROMPTS   256
+#define SL_OPENAI_MAX_DOCUMENTS 8
 
 struct sl_openai_prompt {
     char *text; // NULL: token ids
@@ -40,7 +41,7 @@ struct sl_openai_request {
     char **joined;                         // [chat.n_messages] contents that were sent in several pieces
     struct sl_openai_prompt *prompts, one; // [n_prompts] of a completion; &one if there is one
     size_t n_prompts;
-    char *stops[SL_OPENAI_MAX_STOPS];
+    char *stops[SL_OPENAI_MAX_STOPS], *documents[SL_OPENAI_MAX_DOCUMENTS];
     json_t *json;
     bool has_long_integers; // the body has integers of more than 64 bits: all of them were parsed as reals
     char ignored[256];      // names of accepted fields that are not used: "service_tier, messages.name", or ""

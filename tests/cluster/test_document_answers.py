@@ -2,13 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions on documents that a decode worker answers alone: with what a store has, and the pages of a document shared."""
 import concurrent.futures
+import contextlib
+import json
+import os
 import re
+import shutil
 import signal
+import tempfile
 import time
 import urllib.request
 
 from documents import ADD, add, asking, store_load
-from harness import (Cluster, State, call, cluster_pb, connect, document, documents_pb, eventually, inference, question, refused, run_tests,
+from harness import (MODEL, Cluster, State, call, cluster_pb, connect, document, documents_pb, eventually, inference, question, refused, run_tests,
                      stub, tokens, worker_pb)
 from test_restart import Restarting
 import grpc
@@ -127,6 +132,99 @@ def test_prefill_reads_what_decode_cannot_have():
         assert why in ("NOT_CACHED_UNREACHABLE", "NOT_CACHED_NO_STORE"), finished
         assert "prefill-0" in begun(events)[-1] and "(unreachable)" in "".join(e.state.detail for e in events), events
         assert prefixes(cluster, "decode-1") == {"unreachable": 1}
+
+
+FACTS = {"a": ("lantern", "48213", 0), "b": ("compass", "73150", 3), "c": ("anchor", "60724", 9)}
+
+
+def about(names, key, **fields):
+    return inference.GenerateRequest(documents=names, text=question(FACTS[key][0])[1:], max_new_tokens=12, stop=["."], **fields)
+
+
+@contextlib.contextmanager
+def short_model(n_positions):
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "short")
+        shutil.copytree(MODEL, model)
+        with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+            config = {**json.load(file), "max_position_embeddings": n_positions}
+        with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        yield model
+
+
+def test_decode_joins_documents():
+    """Capsules that were read apart are joined: each fact is found, whichever document has it. Else all is read as one text."""
+    with short_model(4800) as model, Cluster(model=model) as cluster:
+        made = {}
+
+        def add_all(names, form):
+            for name in names:
+                made[name] = add(cluster.channel, name, document(4000, *FACTS[name]), recipe=f"full,format={form}")[0].n_tokens
+
+        def check(names):
+            for key in names:
+                finished, events = cluster.answer(about(names, key))
+                s = finished.statistics
+                # Each document lacks up to a page at its end, and each later one its first 32 tokens.
+                assert sum(made[n] for n in names) - 128 * len(names) <= s.n_reused_tokens < s.n_prompt_tokens - 32 * (len(names) - 1), s
+                assert finished.text.strip() == FACTS[key][1] and s.transport in ("store", "held"), finished
+                assert ["with the stored beginning" in detail for detail in begun(events)] == [True], events
+
+        add_all("ab", "int8")
+        check(["a", "b"])
+        check(["b", "a"])
+        for name in "ab":
+            got = call(cluster.channel, "sluice.v1.Documents.Get", documents_pb.DocumentRequest(name=name))
+            assert got.n_questions == 4 and 4 * (got.n_tokens - 160) <= got.saved_tokens <= 4 * got.n_tokens, got
+            call(cluster.channel, "sluice.v1.Documents.Delete", documents_pb.DocumentRequest(name=name))
+        add_all("abc", "int4")
+        check(["c", "a", "b"])
+        # More that is read again is less that is joined. A document that is named alone is not joined.
+        less, _ = cluster.answer(about(["c", "a"], "a", reread=160))
+        more, _ = cluster.answer(about(["c", "a"], "a", reread=0))
+        assert more.statistics.n_reused_tokens - less.statistics.n_reused_tokens == 160, (less, more)
+        alone, alone_events = cluster.answer(about(["b"], "b"))
+        assert tokens(alone_events) == tokens(cluster.answer(asking("b", question("compass")[1:]))[1]), alone
+        assert alone.statistics.n_reused_tokens >= made["b"] - 64, alone
+        # A long question goes to prefill, which reads all after the first document.
+        finished, events = cluster.answer(inference.GenerateRequest(documents=["b", "a"], text=document(2000, seed=4), max_new_tokens=2))
+        assert "prefill-0" in begun(events)[0] and finished.statistics.n_reused_tokens < made["b"], finished
+
+        # Names that cannot be joined are refused.
+        invalid, missing = [grpc.StatusCode.INVALID_ARGUMENT], [grpc.StatusCode.NOT_FOUND]
+
+        def said(codes, names, **fields):
+            return refused(codes, lambda: cluster.answer(about(names, "a", **fields)))
+        add(cluster.channel, "d", document(2500, seed=5), recipe="full,format=int8")
+        assert "d under full,format=int8" in said(invalid, ["a", "d"]) and "a is named twice" in said(invalid, ["a", "b", "a"])
+        assert "no document nope" in said(missing, ["a", "nope"]) and "not both" in said(invalid, ["a", "b"], document="c")
+        assert "at most 8" in said(invalid, list("abcdefghi")) and "reread: is -1" in said(invalid, ["a", "b"], reread=-1)
+        assert "recipe: document a" in said(invalid, ["a", "b"], recipe="full")
+        assert "begins with one document" in said(invalid, ["a", "b"], conversation=inference.Conversation(id="x", keep_ms=1000))
+        long = said(invalid, ["a", "b", "c", "d"], no_reuse=True)
+        assert "together, and the model has 4800 positions" in long, long
+
+        # A worker takes no tokens for others.
+        part = worker_pb.JoinedPart(tokens=inference.TokenIds(ids=range(5, 205)), n_tokens=128, at=50, kvstore_address="127.0.0.1:1")
+        wrong = worker_pb.DecodeRequest(job_id="wrong", prompt=inference.TokenIds(ids=range(5, 305)), max_new_tokens=1,
+                                        recipe="full,format=int4", kvstore_address="127.0.0.1:1", joined=[part])
+        with connect(cluster.processes["decode-0"].address) as channel:
+            assert "not those of the prompt" in refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: list(
+                stub(channel.unary_stream, "sluice.v1.Decode.Run")(wrong, timeout=20)))
+
+        # A document that is deleted while it is asked is answered about. What the store has lost, prefill reads: as one text.
+        _, whole_events = cluster.answer(about(["b", "c"], "c", no_reuse=True))
+        stream = cluster.generate(inference.GenerateRequest(documents=["a", "b"], text="And?", max_new_tokens=100, ignore_eos=True))
+        next(stream)
+        call(cluster.channel, "sluice.v1.Documents.Delete", documents_pb.DocumentRequest(name="a"))
+        events = list(stream)
+        assert events[-1].finished.status_code == 0 and events[-1].finished.statistics.n_output_tokens == 100, events[-1]
+        cluster.kill("kvstore-0")
+        cluster.start_worker("kvstore-0")
+        cluster.wait_ready()
+        finished, events = cluster.answer(about(["b", "c"], "c"))
+        assert "prefill-0" in begun(events)[-1] and tokens(events) == tokens(whole_events), events
 
 
 def test_decode_continues_no_checkpoint():

@@ -31,6 +31,12 @@ def test_the_command():
         code, out, err = sluice(cluster, "doc", "ask", "gpl", *asked)
         finished = json.loads(out.splitlines()[-1])["finished"]
         assert code == 0 and finished["statistics"]["n_reused_tokens"] >= shown["n_tokens"] - 64, (code, finished, err)
+        assert sluice(cluster, "doc", "add", "other", "-", text=document(3000, "compass", "73150", 3))[0] == 0
+        code, out, err = sluice(cluster, "doc", "ask", "other,gpl", *asked)
+        joined = json.loads(out.splitlines()[-1])["finished"]
+        assert code == 0 and "48213" in joined["text"] and joined["statistics"]["n_reused_tokens"] > shown["n_tokens"], (code, joined, err)
+        assert sluice(cluster, "doc", "ask", "gpl,,other", "Why?")[0] == 2 and sluice(cluster, "doc", "ask", "gpl,gpl", "Why?")[0] == 2
+        assert sluice(cluster, "doc", "rm", "other")[0] == 0
         code, out, _ = sluice(cluster, "run", "--doc", "gpl", "--question", *asked)
         assert code == 0 and json.loads(out.splitlines()[-1])["finished"]["text"] == finished["text"], out
         # A folder, and HTML, whose text a program extracts (tests/unit/cli/test_doc_text.c has the rest).
@@ -77,18 +83,18 @@ def test_the_command():
         assert code == 0 and out == finished["text"] + "\n" and cost, (code, out, err)
         assert int(cost[1]) + int(cost[2]) == finished["statistics"]["n_prompt_tokens"] and int(cost[2]) >= shown["n_tokens"] - 64, err
         assert sluice(cluster, "doc", "ask", "gpl", "--quiet", *asked[:-1]) == (0, out, "")
-        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 4, 10, "four answers counted")
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 5, 10, "five answers counted")
         saved = of(cluster.channel, "Get", "gpl")
-        assert 4 * (saved.n_tokens - 64) <= saved.saved_tokens <= 4 * saved.n_tokens and saved.read_tokens >= saved.n_tokens - 1, saved
+        assert 5 * (saved.n_tokens - 160) <= saved.saved_tokens <= 5 * saved.n_tokens and saved.read_tokens >= saved.n_tokens - 1, saved
         assert abs(saved.saved_ms - saved.saved_tokens * saved.read_ms / saved.read_tokens) < 1 and saved.read_ms > 0, saved
         code, out, _ = sluice(cluster, "doc", "show", "gpl")
-        assert f"{saved.saved_tokens} tokens not read again for 4 questions: about" in out and "3.2 [0.5, 6.2] of 100 points" in out, out
+        assert f"{saved.saved_tokens} tokens not read again for 5 questions: about" in out and "3.2 [0.5, 6.2] of 100 points" in out, out
         # The same question with the text read again, in full.
         whole, _ = cluster.answer(inference.GenerateRequest(text=TEXT + question(), recipe="full", max_new_tokens=12, stop=["."], no_reuse=True))
         code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", *asked[:-1])
         assert code == 0 and out.splitlines() == [finished["text"], whole.text], (out, whole)
         assert "0 not read again (not cached: off)" in err and "check: the answers are the same" in err, err
-        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 5, 10, "the question, without the check of its answer")
+        eventually(lambda: of(cluster.channel, "Get", "gpl").n_questions == 6, 10, "the question, without the check of its answer")
         code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", "--json", "--temperature", "2", "Say something.", "-n", "24")
         *events, check = map(json.loads, out.splitlines())
         first, second = (event["finished"] for event in events if "finished" in event)
@@ -200,8 +206,15 @@ def test_http_and_chats():
         assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
         refusal = gateway.refusal(404, "/v1/chat/completions", {**chat, "document": "nope"})
         assert refusal["param"] == "document" and "no document nope" in refusal["message"] and refusal["code"] == "document_not_found", refusal
-        refusal = gateway.refusal(400, "/v1/chat/completions", {**chat, "documents": ["gpl"]})
-        assert refusal["param"] == "documents" and "one document" in refusal["message"] and refusal["code"] == "400", refusal
+        for names in "gpl", [], ["gpl", 5], ["gpl"] * 9, ["gpl", "gpl"]:
+            assert gateway.refusal(400, "/v1/chat/completions", {**chat, "documents": names})["param"] == "documents"
+        assert gateway.refusal(404, "/v1/chat/completions", {**chat, "documents": ["gpl", "nope"]})["code"] == "document_not_found"
+        assert gateway.post("/v1/documents", {"name": "other", "text": document(3000, seed=3)})[0] == 200
+        status, joined = gateway.post("/v1/chat/completions", {**chat, "documents": ["gpl", "other"], "reread": 16})
+        status_of_all, reply = gateway.post("/v1/chat/completions", {**chat, "documents": ["gpl", "other"], "reuse": False})
+        assert status == status_of_all == 200 and joined["usage"]["prompt_tokens"] == reply["usage"]["prompt_tokens"], (joined, reply)
+        assert reply["sluice"].get("reused_tokens", 0) == 0 and joined["sluice"]["reused_tokens"] > made["n_tokens"], (joined, reply)
+        assert delete(gateway, "/v1/documents/other")[0] == 200
         assert gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "raw"})["param"] == "document"
         assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
         system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
@@ -222,9 +235,9 @@ def test_http_and_chats():
         cost, usage = reply["sluice"], reply["usage"]
         assert cost["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply
         assert cost["read_tokens"] + cost["reused_tokens"] == usage["prompt_tokens"] and cost["capsule_bytes"] > 0 and cost["total_ms"] > 0, reply
-        eventually(lambda: json.loads(gateway.get("/v1/documents/gpl")[1])["questions"] == 3, 10, "three answers counted")
+        eventually(lambda: json.loads(gateway.get("/v1/documents/gpl")[1])["questions"] == 4, 10, "four answers counted")
         shown = json.loads(gateway.get("/v1/documents/gpl")[1])
-        assert shown["saved_tokens"] >= 3 * (made["n_tokens"] - 128) and shown["saved_ms"] > 0 and shown["lost_points"] == "3.2 [0.5, 6.2]", shown
+        assert shown["saved_tokens"] >= 4 * (made["n_tokens"] - 128) and shown["saved_ms"] > 0 and shown["lost_points"] == "3.2 [0.5, 6.2]", shown
         status, gone = delete(gateway, "/v1/documents/gpl")
         assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405

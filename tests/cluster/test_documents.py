@@ -291,6 +291,9 @@ def test_what_is_refused_says_why_and_leaves_nothing():
         assert "no document" in refused([grpc.StatusCode.NOT_FOUND], lambda: list(stub(umbrella.unary_stream, "sluice.v1.Inference.Generate")(
             asking("both"), timeout=20)))
 
+        assert "no document both" in refused([grpc.StatusCode.NOT_FOUND], lambda: list(stub(umbrella.unary_stream, "sluice.v1.Inference.Generate")(
+            inference.GenerateRequest(documents=["gpl", "both"], text="And?"), timeout=20)))
+
         # A call that ends leaves no document; a document that is deleted while it is asked is answered about.
         of(acme, "Delete", "both")
         stream = stub(acme.unary_stream, ADD)(documents_pb.AddDocumentRequest(name="cut", text=document(14000, seed=7)), timeout=60)

@@ -237,7 +237,7 @@ static bool check_request(const struct sl_openai_request *request, struct sl_ref
         sl_refuse_field(refusal, "logprobs", "logprobs: only a cluster reports them");
     } else if (request->n_prompts > 1) {
         sl_refuse_field(refusal, "prompt", "prompt: a line has one answer; give each prompt a line");
-    } else if (request->message.document[0] != '\0') {
+    } else if (request->message.document[0] != '\0' || request->message.n_documents > 0) {
         sl_refuse_field(refusal, "document", "document: only a cluster keeps them; put the text into the prompt");
     } else {
         return true;

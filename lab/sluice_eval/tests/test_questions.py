@@ -7,6 +7,7 @@ import unittest
 from .support import GOLDEN, MODEL, ROOT, FolderTest, needs_sluice
 
 from sluice_eval.errors import EvalError, RefusedError, UsageError
+from sluice_eval import joined
 from sluice_eval.hashing import hash_tokens, xxh3
 from sluice_eval.haystack import NOISE, open_haystack
 from sluice_eval.metrics import score
@@ -54,6 +55,30 @@ class Numbers(unittest.TestCase):
             self.assertEqual([other for other in WORDS if word in other], [word])
         self.assertEqual(len({word_pair(i) for i in range(0, N_PAIRS, 7)}), len(range(0, N_PAIRS, 7)))
         self.assertEqual([split_pair(i, 3) for i in range(6)], [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
+
+
+class Joined(unittest.TestCase):
+    def test_a_pair_has_its_facts_in_two_documents(self):
+        facts, haystack = joined.draw_facts(3, 1), open_haystack([str(ROOT / "LICENSE")])
+        texts = joined.write_documents(facts, haystack, 20, Random("documents", 3, 1))
+        self.assertEqual(texts, joined.write_documents(facts, haystack, 20, Random("documents", 3, 1)))
+        questions = {question.kind: question for question in joined.ask_pair(facts)}
+        self.assertEqual(tuple(questions), joined.KINDS)
+        where = {kind: [[answer in text for text in texts] for answer in question.answers] for kind, question in questions.items()}
+        self.assertEqual(where, {"one": [[False, True]], "both": [[True, False], [False, True]], "hop": [[False, True]],
+                                 "chain": [[True, True], [False, True]]})
+        self.assertIn(f"The code word of {facts.name} is: {facts.word}.", texts[0])  # of which only the second has the number
+        self.assertIn(f"magic numbers for {facts.word} is: {facts.word_value}.", texts[1])
+        self.assertIn(f"VAR {facts.copy} = VAR {facts.variable}.", texts[1])
+        self.assertIn(facts.name, questions["hop"].text)
+        self.assertNotIn(facts.word, questions["hop"].text)
+
+    def test_the_table_compares_pairs(self):
+        scores = {kind: {"joined, reread 0": [1.0, 0.5], "one text": [1.0, 1.0]} for kind in joined.KINDS}
+        lines = joined.table(scores, 1).splitlines()
+        self.assertEqual(lines[2], "| one | 2 | 100.0 | -25.0 [-50.0, +0.0] |")
+        self.assertTrue(lines[-1].startswith("| all | 8 | 100.0 | -25.0 ["), lines[-1])
+        self.assertEqual(joined.score("12 and 7", ("12", "8")), 0.5)
 
 
 # KNOWN_HASHES[n] is the hash of the first n bytes of 0, 1, ..., 250, 0, 1, ...

@@ -45,6 +45,35 @@ static struct sl_request_config plain(void) {
                                       .generation_config = "auto"};
 }
 
+static void test_request_names_documents_with_commas(void **state) {
+    (void)state;
+    struct sl_request_config config = plain();
+    struct sl_request request;
+    struct sl_error err = {0};
+    config.prompt = "why?";
+    config.document = "gpl";
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_string_equal(request.message.document, "gpl");
+    assert_int_equal(request.message.n_documents, 0);
+    sl_request_cleanup(&request);
+    config.document = "gpl,mit,a.b-c";
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_string_equal(request.message.document, "");
+    assert_int_equal(request.message.n_documents, 3);
+    assert_string_equal(request.message.documents[0], "gpl");
+    assert_string_equal(request.message.documents[2], "a.b-c");
+    sl_request_cleanup(&request);
+    char many[700];
+    memset(many, 'a', sizeof many - 1);
+    many[sizeof many - 1] = '\0';
+    many[9] = ',';
+    const char *const bad[] = {"gpl,", ",gpl", "gpl,,mit", "1,2,3,4,5,6,7,8,9", many};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        config.document = bad[i];
+        assert_int_equal(sl_request_init(&request, &config, &err), SL_ERR_INVALID);
+    }
+}
+
 static void test_request_joins_document_and_question(void **state) {
     (void)state;
     write_file("the document", 12);
@@ -306,6 +335,7 @@ static void test_request_without_a_recipe_takes_the_recommended_one(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request_names_documents_with_commas),
         cmocka_unit_test(test_request_joins_document_and_question),
         cmocka_unit_test(test_request_without_a_recipe_takes_the_recommended_one),
         cmocka_unit_test(test_request_can_do_without_the_models_sampling),

@@ -199,6 +199,36 @@ static void test_a_chat_is_a_request(void **state) {
     assert_int_equal(request->message.max_new_tokens, 4);
 }
 
+static void test_a_request_about_several_documents(void **state) {
+    (void)state;
+    ask(true,
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"documents\": [\"gpl\", \"mit\"], \"reread\": 0}");
+    assert_int_equal(request->message.n_documents, 2);
+    assert_string_equal(request->message.documents[1], "mit");
+    assert_int_equal(request->message.reread_present_case, SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT_REREAD);
+    assert_int_equal(request->message.reread, 0);
+    sl_openai_request_destroy(&request);
+    static const struct {
+        const char *fields, *param;
+    } rows[] = {{"\"documents\": \"gpl\"", "documents"},
+                {"\"documents\": []", "documents"},
+                {"\"documents\": [\"gpl\", 5]", "documents"},
+                {"\"documents\": [\"1\", \"2\", \"3\", \"4\", \"5\", \"6\", \"7\", \"8\", \"9\"]", "documents"},
+                {"\"reread\": -1", "reread"},
+                {"\"reread\": 1.5", "reread"},
+                {"\"reread\": 2147483648", "reread"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[256];
+        struct sl_refusal refusal = {0};
+        snprintf(body, sizeof body, "{\"prompt\": \"a\", %s}", rows[i].fields);
+        assert_int_equal(sl_openai_request_parse(false, body, strlen(body), NULL, &request, &refusal), SL_ERR_INVALID);
+        assert_string_equal(refusal.param, rows[i].param);
+        assert_int_equal(refusal.http_status, 400);
+    }
+    ask(false, "{\"prompt\": \"a\"}"); // without the field, the coordinator chooses
+    assert_int_equal(request->message.reread_present_case, SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT__NOT_SET);
+}
+
 static Sluice__V1__Token token_of(const char *text, const char *raw, Sluice__V1__Alternative **list, size_t n) {
     Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
     token.text = (char *)text;
@@ -428,6 +458,7 @@ int main(void) {
         cmocka_unit_test(test_codes_that_clients_look_for),
         cmocka_unit_test_teardown(test_prompts_of_other_shapes, forget),
         cmocka_unit_test_teardown(test_a_chat_is_a_request, forget),
+        cmocka_unit_test_teardown(test_a_request_about_several_documents, forget),
         cmocka_unit_test_teardown(test_the_transcript_of_a_chat, forget),
         cmocka_unit_test_teardown(test_logprobs_of_half_a_character, forget),
         cmocka_unit_test_teardown(test_one_object, forget),
