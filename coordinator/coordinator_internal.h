@@ -110,7 +110,7 @@ void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_
 // inference_service.c: returns the tenant whose jobs and documents the caller may see; NULL: all.
 const char *sl_coordinator_sees(const struct sl_rpc_call *call);
 
-// documents_service.c: finds a document of a tenant, with a reference. SL_ERR_NOT_FOUND, or as sl_coordinator_check_documents() (lead.h).
+// lead.c: finds a document of a tenant, with a reference. SL_ERR_NOT_FOUND, or as sl_coordinator_check_documents() (lead.h).
 enum sl_status sl_coordinator_find_document(struct sl_coordinator *coordinator, const char *tenant, const char *name,
                                             struct sl_document **document_out, struct sl_error *err);
 // documents_add.c: the handler that adds a document, and its checks, which others take too.

@@ -10,20 +10,6 @@
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
 
-enum sl_status sl_coordinator_find_document(struct sl_coordinator *coordinator, const char *tenant, const char *name,
-                                            struct sl_document **document_out, struct sl_error *err) {
-    enum sl_status status = sl_coordinator_check_documents(coordinator, err);
-    if (status == SL_OK) {
-        status = sl_documents_find(coordinator->documents, tenant, name, document_out, err);
-    }
-    if (status == SL_ERR_NOT_FOUND) { // the term may have ended meanwhile, and the documents with it
-        struct sl_error why = {0};
-        enum sl_status leads = sl_coordinator_check_documents(coordinator, &why);
-        status = leads == SL_OK ? status : sl_fail(err, leads, "%s", why.text);
-    }
-    return status;
-}
-
 static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                  struct sl_error *err) {
     struct sl_coordinator *coordinator = service;

@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "client/cli/child.h"
+#include "base/child.h"
 #include "client/cli/cluster_tls.h"
 #include "client/cli/tool.h"
 #include "client/libsluice/sluice.h"

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
-#include "client/cli/child.h"
+#include "base/child.h"
 
 #define STEP_MS 5
 #define TRY_MS  20000

@@ -7,7 +7,7 @@
 
 #include <limits.h>
 
-#include "client/cli/child.h"
+#include "base/child.h"
 
 struct sl_cluster_etcd {
     char servers[32];      // "127.0.0.1:PORT", for --etcd

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
-#include "client/cli/child.h"
+#include "base/child.h"
 
 enum { FIXED_WORDS = 5, NAME_BYTES = 48, MAKE_MS = 60000 };
 

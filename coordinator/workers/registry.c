@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see registry.h.
-#include "coordinator/workers/registry.h"
+#include "coordinator/workers/registry_internal.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -17,36 +17,6 @@
 
 #define FORGET_LOST_AFTER_NS (600 * SL_NS_PER_S)
 #define MAX_MEMORY_BYTES     ((int64_t)1 << 50) // of a worker: sums over all of them stay within 64 bits
-
-struct sl_worker {
-    struct sl_registry *registry; // its mutex guards what is not constant
-    // Constant.
-    char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
-    Sluice__V1__WorkerRole role;
-    uint64_t model_fingerprint, epoch;
-    int64_t arena_bytes, staging_bytes;
-    int max_jobs;
-    bool reads; // a decode worker that reads prompts, too
-    struct sl_rpc_channel *channel;
-    // Guarded.
-    int refs;
-    bool draining, lost, suspect, stalled;
-    bool drain_unheard; // the worker does not know our last drain command: its beats report an older state
-    int64_t last_beat_ns;
-    struct sl_liveness_timer liveness;
-    int64_t still_ns;            // without progress, though there is work
-    Sluice__V1__WorkerLoad load; // as last reported
-    int64_t claimed_bytes, claimed_staging_bytes, claimed_tokens, jobs_ever;
-    int jobs;
-};
-
-struct sl_registry {
-    struct sl_registry_config config;
-    pthread_mutex_t mutex;
-    struct sl_worker *workers[SL_MAX_WORKERS]; // one reference each, in order of registration
-    int n_workers;
-    struct sl_worker_set stores; // scratch of sl_registry_store_address(), without references
-};
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
                                   struct sl_error *err) {
@@ -372,10 +342,6 @@ static void look_at_progress(const struct sl_registry *registry, struct sl_worke
     worker->stalled = stalled;
 }
 
-static bool is_draining(const struct sl_worker *worker) {
-    return worker->draining || worker->load.stopping;
-}
-
 // Applies what a beat says of draining: the leader has told the worker, and the worker tells us. Called under the lock.
 static void look_at_drain(struct sl_worker *worker, const Sluice__V1__WorkerLoad *load) {
     if (load->drains == worker->draining) {
@@ -401,7 +367,7 @@ enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice_
         worker->last_beat_ns = now_ns;
         sl_liveness_timer_reset(&worker->liveness, now_ns);
         worker->suspect = false;
-        *drain_out = is_draining(worker);
+        *drain_out = sl_worker_is_draining(worker);
     }
     pthread_mutex_unlock(&registry->mutex);
     if (!known) {
@@ -481,7 +447,7 @@ static bool is_seen(const struct sl_worker *worker, Sluice__V1__WorkerRole role)
 }
 
 static bool takes_jobs(const struct sl_worker *worker) {
-    return !is_draining(worker) && !worker->suspect && !worker->stalled;
+    return !sl_worker_is_draining(worker) && !worker->suspect && !worker->stalled;
 }
 
 // Describes the workers of a role, without references. Called under the lock.
@@ -562,52 +528,4 @@ int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, ch
     strcpy(address_out, i < 0 ? "" : stores->workers[i]->rpc_address);
     pthread_mutex_unlock(&registry->mutex);
     return arena_bytes;
-}
-
-static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl_worker_report *report) {
-    strcpy(report->name, worker->name);
-    const char *at = strchr(worker->rpc_address, '@');
-    strcpy(report->rpc_address, at != NULL ? at + 1 : worker->rpc_address);
-    strcpy(report->fabric_address, worker->fabric_address);
-    strcpy(report->version, worker->version);
-    strcpy(report->device, worker->device);
-    sluice__v1__worker_info__init(&report->info);
-    report->info.name = report->name;
-    report->info.rpc_address = report->rpc_address;
-    report->info.fabric_address = report->fabric_address;
-    report->info.version = report->version;
-    report->info.device = report->device;
-    report->info.role = worker->role;
-    report->info.model_fingerprint = worker->model_fingerprint;
-    report->info.arena_bytes = worker->arena_bytes;
-    report->info.staging_bytes = worker->staging_bytes;
-    report->info.max_jobs = worker->max_jobs;
-    report->info.reads = worker->reads;
-    report->info.epoch = worker->epoch;
-    report->load = worker->load;
-    sluice__v1__worker_status__init(&report->status);
-    report->status.info = &report->info;
-    report->status.load = &report->load;
-    report->status.state = worker->lost          ? SLUICE__V1__WORKER_STATE__LOST
-                           : worker->stalled     ? SLUICE__V1__WORKER_STATE__STALLED
-                           : is_draining(worker) ? SLUICE__V1__WORKER_STATE__DRAINING
-                                                 : SLUICE__V1__WORKER_STATE__READY;
-    report->status.heartbeat_age_ms = (now_ns - worker->last_beat_ns) / SL_NS_PER_MS;
-}
-
-enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,
-                                  size_t *n_reports_out, struct sl_error *err) {
-    struct sl_worker_report *reports = calloc(SL_MAX_WORKERS, sizeof(*reports));
-    if (reports == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the list of workers");
-    }
-    pthread_mutex_lock(&registry->mutex);
-    int n = registry->n_workers;
-    for (int i = 0; i < n; i++) {
-        report_one(registry->workers[i], now_ns, &reports[i]);
-    }
-    pthread_mutex_unlock(&registry->mutex);
-    *reports_out = reports;
-    *n_reports_out = (size_t)n;
-    return SL_OK;
 }

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "client/cli/child.h"
+#include "base/child.h"
 #include "client/cli/commands/doc_office.h"
 #include "client/cli/commands/doc_text.h"
 

@@ -11,7 +11,7 @@
  *         the calling thread sleeps until then. The host's own work overlaps with it, as it does with a real device.
  *         Activations and new slots stay unwritten. Every answer is the same token. Pages that are shipped have their
  *         real size. Evicting recipes keep as many slots as they should, chosen by scores that mean nothing.
- *         Only hollow models (`sluice bench hollow`) run on it, and no other tier runs those: so nobody takes its answers
+ *         Only hollow models (`sluice bench hollow`) run on it, and no other tier runs those: so its answers are never taken
  *         for a model's.
  */
 #pragma once

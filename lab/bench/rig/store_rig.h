@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "client/cli/child.h"
+#include "base/child.h"
 #include "client/cli/tool.h"
 #include "net/offload/remote/remote_source.h"
 #include "net/rpc/rpc.h"

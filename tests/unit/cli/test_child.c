@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "client/cli/child.h"
+#include "base/child.h"
 
 static struct sl_child shell(const char *name, const char *script) {
     struct sl_child child;

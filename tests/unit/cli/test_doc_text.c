@@ -20,7 +20,7 @@
 #include <zip.h>
 
 #include "base/clock.h"
-#include "client/cli/child.h"
+#include "base/child.h"
 #include "client/cli/commands/doc_text.h"
 
 static char folder[] = "/tmp/sluice-test-doc-text-XXXXXX", path_before[4096];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: one child process of this process.
-#include "client/cli/child.h"
+#include "base/child.h"
 
 #include <errno.h>
 #include <fcntl.h>
