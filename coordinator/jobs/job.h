@@ -102,6 +102,7 @@ struct sl_job_spec {
     char *stop[SL_MAX_STOPS]; // owned
     int n_stop;
     bool ignore_eos, estimate_errors, no_reuse;
+    bool own_deadline; // the client chose one before the default: the job waits for a worker until then
     char label[SL_MAX_LABEL + 1];
     char tenant[SL_TENANT_BYTES]; // the owner; "": an operator, or tenants are not told apart
     struct sl_hash128 salt;       // the tenant's, of prefix hashes
