@@ -143,7 +143,7 @@ struct sl_job {
     Sluice__V1__Statistics statistics; // points into the next five
     Sluice__V1__Sampling sampling;     // the spec's
     char transport[32];
-    struct sl_slot_statistics slots;
+    struct sl_slot_statistics *slots; // sl_slot_statistics_bytes() of it; owned; NULL: nothing was measured
     struct sl_error_statistics errors;
     Sluice__V1__Retrieval retrieval;
     int status_code;    // gRPC's
