@@ -22,6 +22,7 @@ TABLE, METRICS = "docs/budget.csv", "tests/cluster/metrics.txt"
 CALLERS = ("stranger", "tenant", "worker")
 KINDS = ("bytes", "descriptors", "threads", "CPU", "log lines")
 COLUMNS = ("caller", "holds", "resource", "process", "at most", "set by", "shown by", "driven by")
+TEST_S = 300  # for a test that hangs
 PROGRAMS = ("base", "coordinator", "decode", "engine", "gateway", "kvstore", "net", "prefill")
 
 
@@ -80,8 +81,11 @@ def drive(root, build):
 
     def outcome(command):
         if tuple(command) not in outcomes:
-            ended = subprocess.run(command, cwd=os.path.join(root, "tests"), env=environment, capture_output=True, check=False)
-            outcomes[tuple(command)] = ended.returncode
+            try:
+                ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False, timeout=TEST_S)
+                outcomes[tuple(command)] = ended.returncode
+            except subprocess.TimeoutExpired:
+                outcomes[tuple(command)] = -1
         return outcomes[tuple(command)]
 
     for row in csv.DictReader(read(root, TABLE).splitlines()):
