@@ -90,7 +90,7 @@ def drive(root, build):
 
     for row in csv.DictReader(read(root, TABLE).splitlines()):
         results = {test: [outcome(command) for command in commands_of(root, build, test)] for test in row["driven by"].split()}
-        said = ", ".join(f"{test} {'not built' if not codes else 'FAILED' if any(codes) else 'ok'}" for test, codes in results.items())
+        said = ", ".join(f"{test} {'not run' if not codes else 'FAILED' if any(codes) else 'ok'}" for test, codes in results.items())
         print(f"{row['caller']:9}{row['holds']:12}{row['resource']}: {row['at most']}\n{'':21}{said}", flush=True)
     failed = [" ".join(command) for command, code in outcomes.items() if code]
     print("\n".join(["lint_budget: failed:", *failed]) if failed else f"lint_budget: {len(outcomes)} commands drove the rows to their bounds")
