@@ -5,12 +5,13 @@ BUILD_TYPE ?= RelWithDebInfo
 # Two more than processors: clusters wait, and work of a low priority takes what others leave (tests/CMakeLists.txt).
 CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 2)
 TIME       ?= 600
+MINUTES    ?= 60
 SEED       ?= 1
 PREFIX     ?= /usr/local
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build programs install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench bench-cluster quality lint tidy format clean help
+.PHONY: all deps build programs install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos soak faults demo bench bench-cluster quality lint tidy format clean help
 
 all: build
 
@@ -83,6 +84,9 @@ faults: build    ## every allocation, send and receive of a job fails once, in e
 
 chaos: build     ## random faults under load for TIME seconds, drawn by SEED; as root on two hosts (tests/chaos/chaos.py)
 	@SLUICE_BIN=$(CURDIR)/build/bin UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/chaos/chaos.py --time $(TIME) --seed $(SEED)
+
+soak: build      ## small jobs for MINUTES; fails if the memory of a process is not flat after ten of them (tests/chaos/soak.py)
+	@SLUICE_BIN=$(CURDIR)/build/bin UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/chaos/soak.py --minutes $(MINUTES)
 
 demo: programs   ## a cluster on this machine reads a long text and answers
 	@tools/demo.sh

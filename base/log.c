@@ -281,7 +281,14 @@ static void write_whole(const char *line, size_t used) {
     }
 }
 
+static _Atomic uint64_t n_lines[SL_LOG_TRACE + 1];
+
+uint64_t sl_log_lines(enum sl_log_level level) {
+    return atomic_load_explicit(&n_lines[level], memory_order_relaxed);
+}
+
 void sl_log_write(const char *component, enum sl_log_level level, const char *format, ...) {
+    atomic_fetch_add_explicit(&n_lines[level], 1, memory_order_relaxed);
     int saved_errno = errno; // logging must not change the errno that the caller is about to read
     va_list args;
     va_start(args, format);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -39,6 +40,7 @@ void sl_log_disarm(char *text, size_t bytes);
 bool sl_log_enabled(const char *component, enum sl_log_level level);
 void sl_log_write(const char *component, enum sl_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+uint64_t sl_log_lines(enum sl_log_level level); // that this process has written
 
 #define sl_log(component, level, ...)                                                                                  \
     do {                                                                                                               \

@@ -33,7 +33,7 @@ install(FILES ${CMAKE_BINARY_DIR}/installed/sluice.pc DESTINATION ${CMAKE_INSTAL
 # Documents, the contract for other languages, and a model to try everything with.
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright) # where Debian looks for it
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.png)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.png PATTERN budget.csv)
 install(DIRECTORY proto/sluice DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice/proto FILES_MATCHING PATTERN *.proto)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice/models)
 # `sluice bench cluster` runs this package; the evaluation is another one.

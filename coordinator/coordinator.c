@@ -41,7 +41,7 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .heartbeat_ms = 1000,
         .stall_ms = 30000,
         .silence_ms = 3000,
-        .worker_wait_ms = 2300,
+        .worker_wait_ms = 60000,
         .max_retries = 2,
         .deadline_ms = 600000,
         .retention_ms = 600000,

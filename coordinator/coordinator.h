@@ -52,7 +52,7 @@ struct sl_coordinator_config {
     int64_t stall_ms;           // a worker that has work and makes no progress for this long is stalled
     int64_t reader_ms;          // a client that does not read for this long is disconnected
     int64_t silence_ms;         // a worker call that is silent for this long is lost
-    int64_t worker_wait_ms;     // how long a job waits for a role without a ready worker
+    int64_t worker_wait_ms;     // how long a job without a deadline of its own waits for a role without a ready worker
     int64_t max_retries;        // attempts of a job that may be lost
     int64_t deadline_ms;        // for jobs that set none
     int64_t retention_ms;       // how long an ended job can be watched

@@ -51,7 +51,8 @@ def known(name, words, files):
     return any(w.startswith(name[:-1]) for w in words) if name.endswith("*") else name in words
 
 
-def check(root):
+def tests_of(root):
+    """Returns (names of test functions, files) of tests/."""
     words, files = set(), set()
     for folder, folders, entries in os.walk(os.path.join(root, "tests")):
         folders[:] = [f for f in folders if f not in ("corpus", "golden", "__pycache__")]
@@ -60,6 +61,11 @@ def check(root):
                 path = os.path.join(folder, entry)
                 files.add(os.path.relpath(path, root))
                 words |= set(re.findall(r"\btest_\w+", read(root, os.path.relpath(path, root))))
+    return words, files
+
+
+def check(root):
+    words, files = tests_of(root)
     complaints, failures = [], []
     for name, rows in ((PAGE, rows_of_page(read(root, PAGE))), (INTERNAL, rows_of_table(read(root, INTERNAL)))):
         for failure, tests, adds in rows:

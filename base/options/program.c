@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/descriptors.h"
+#include "base/heap.h"
 #include "base/options/environment.h"
 
 static void complain(const struct sl_program *program, const struct sl_error *err) {
@@ -46,6 +47,7 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
     if (status == SL_OK) {
         sl_environment_check(warn, program->name);
         sl_descriptors_raise();
+        sl_heap_limit();
     }
     if (status != SL_OK) {
         complain(program, &err);

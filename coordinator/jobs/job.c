@@ -122,6 +122,7 @@ void sl_job_unref(struct sl_job **job_in) {
     sl_job_spec_cleanup(&job->spec);
     sl_tenant_give(&job->place.tenant);
     pthread_mutex_destroy(&job->mutex);
+    free(job->slots);
     free(job->output);
     free(job);
 }
@@ -289,8 +290,16 @@ void sl_job_set_transport(struct sl_job *job, const char *transport) {
 }
 
 void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known) {
-    sl_slot_statistics_copy(known, &job->slots);
-    sl_slot_statistics_attach(&job->slots, &job->statistics);
+    static struct sl_slot_statistics nothing; // where there is no memory: statistics are displayed, never acted upon
+    free(job->slots);
+    job->slots = malloc(sizeof(*job->slots));
+    if (job->slots != NULL) {
+        sl_slot_statistics_copy(known, job->slots);
+        // An ended job is retained with it, and few models have as many heads as there may be.
+        struct sl_slot_statistics *fitting = realloc(job->slots, sl_slot_statistics_bytes(job->slots));
+        job->slots = fitting != NULL ? fitting : job->slots;
+    }
+    sl_slot_statistics_attach(job->slots != NULL ? job->slots : &nothing, &job->statistics);
 }
 
 // Plain numbers, but for what protobuf-c keeps of a message.
@@ -351,7 +360,9 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     report->message.n_read_tokens = job->n_read;
     report->message.status_code = job->status_code;
     report->statistics = job->statistics;
-    report->slots = job->slots;
+    if (job->slots != NULL) {
+        memcpy(&report->slots, job->slots, sl_slot_statistics_bytes(job->slots));
+    }
     report->errors = job->errors;
     report->retrieval = job->retrieval;
     strcpy(report->prefill_worker, job->prefill_worker);
@@ -410,5 +421,9 @@ int64_t sl_job_ended_ns(struct sl_job *job) {
 }
 
 size_t sl_job_bytes(struct sl_job *job) {
-    return sizeof(*job) + (size_t)job->spec.max_new_tokens * sizeof(*job->output) + sl_event_log_bytes(&job->log);
+    pthread_mutex_lock(&job->mutex);
+    size_t slot_bytes = job->slots != NULL ? sl_slot_statistics_bytes(job->slots) : 0;
+    pthread_mutex_unlock(&job->mutex);
+    return sizeof(*job) + slot_bytes + (size_t)job->spec.max_new_tokens * sizeof(*job->output) +
+           sl_event_log_bytes(&job->log);
 }

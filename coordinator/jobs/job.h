@@ -115,6 +115,7 @@ struct sl_job_spec {
     char *stop[SL_MAX_STOPS]; // owned
     int n_stop;
     bool ignore_eos, estimate_errors, no_reuse;
+    bool own_deadline; // the client chose one before the default: the job waits for a worker until then
     char label[SL_MAX_LABEL + 1];
     char tenant[SL_TENANT_BYTES]; // the owner; "": an operator, or tenants are not told apart
     struct sl_hash128 salt;       // the tenant's, of prefix hashes
@@ -157,7 +158,7 @@ struct sl_job {
     Sluice__V1__Statistics statistics; // points into the next five
     Sluice__V1__Sampling sampling;     // the spec's
     char transport[32];
-    struct sl_slot_statistics slots;
+    struct sl_slot_statistics *slots; // sl_slot_statistics_bytes() of it; owned; NULL: nothing was measured
     struct sl_error_statistics errors;
     Sluice__V1__Retrieval retrieval;
     int status_code;    // gRPC's

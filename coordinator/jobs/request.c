@@ -255,6 +255,9 @@ static enum sl_status check_deadline(const struct sl_request_rules *rules, const
                        deadline_ms, rules->max_deadline_ms);
     }
     int64_t allowed_ms = deadline_ms > 0 ? deadline_ms : rules->default_deadline_ms;
+    // Clients and gateways that were given no deadline send their own default, which is not sooner than the cluster's.
+    spec->own_deadline =
+        allowed_ms < rules->default_deadline_ms || call_deadline_ns < sl_deadline_in_ms(rules->default_deadline_ms);
     spec->submitted_ns -= elapsed_ms * SL_NS_PER_MS;
     spec->deadline_ns = sl_deadline_in_ms(allowed_ms > elapsed_ms ? allowed_ms - elapsed_ms : 0);
     if (call_deadline_ns < spec->deadline_ns) {

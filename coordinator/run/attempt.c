@@ -11,6 +11,7 @@
 #include "base/term.h"
 #include "coordinator/run/joined.h"
 #include "coordinator/run/token.h"
+#include "coordinator/run/worker_wait.h"
 #include "coordinator/workers/stores.h"
 #include "engine/job/job_request.h"
 #include "net/trace/trace.h"
@@ -86,10 +87,7 @@ static enum sl_status check_leads(struct sl_run *run, struct sl_error *err) {
 
 // ---- step 1: workers --------------------------------------------------------------------------------------------
 
-/*
- * Waits in the line until there is room. While a role has no ready worker, it waits only as long as a worker takes to
- * restart; then the client must hear that the cluster cannot run the job.
- */
+// Waits in the line until there is room. While a role has no ready worker, worker_wait.h says for how long.
 static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
     const struct sl_claim_spec claim = {.demand = demand_of(run),
@@ -99,7 +97,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
                                         .held_bytes = spec->demand.capsule_bytes,
                                         .avoid = &run->avoid,
                                         .only = run->mode == SL_TURN_KEPT ? run->from.worker : NULL};
-    int64_t missing_since_ns = 0;
+    struct sl_worker_wait wait = {0};
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
         if (status == SL_OK) {
@@ -110,15 +108,13 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
             continue;
         }
         if (status != SL_OK) {
-            return status;
+            return sl_worker_wait_explain(&wait, status, err);
         }
         status = sl_admission_claim(run->context->admission, &run->job->place, &claim, CLAIM_WAIT_MS, &run->claim, err);
         if (status == SL_AGAIN) {
-            missing_since_ns = 0;
+            wait.since_ns = 0;
         } else if (status == SL_ERR_PEER_LOST) {
-            int64_t now_ns = sl_now_ns();
-            missing_since_ns = missing_since_ns == 0 ? now_ns : missing_since_ns;
-            if (now_ns - missing_since_ns > run->context->worker_wait_ms * SL_NS_PER_MS) {
+            if (sl_worker_wait_ends(&wait, run->job, run->context->worker_wait_ms, err)) {
                 return fail_as(run, SL_RUN_ON_LOSE_HOPE, status, err);
             }
             sl_sleep_ms(CLAIM_WAIT_MS);

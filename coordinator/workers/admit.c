@@ -103,7 +103,7 @@ static int n_running_of(const struct sl_queue_place *place) {
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
     for (struct sl_queue_place *at = admission->line.next; at != &admission->line; at = at->next) {
-        if (admission->first == NULL || n_running_of(at) < n_running_of(admission->first)) {
+        if (!at->lacks_worker && (admission->first == NULL || n_running_of(at) < n_running_of(admission->first))) {
             admission->first = at;
         }
     }
@@ -115,6 +115,17 @@ static void wake_first(struct sl_admission *admission) {
     if (admission->first != NULL && admission->first->turn != NULL) {
         pthread_cond_signal(admission->first->turn);
     }
+}
+
+// Notes whether a role that the place needs has no worker. Returns whether that changed. Called under the lock.
+static bool note_lack(struct sl_admission *admission, struct sl_queue_place *place, bool lacks_worker) {
+    bool changed = place->lacks_worker != lacks_worker;
+    place->lacks_worker = lacks_worker;
+    if (changed) {
+        choose_first(admission);
+        wake_first(admission);
+    }
+    return changed;
 }
 
 // Counts one queued job of the place's tenant more or less. Called under the lock.
@@ -305,12 +316,14 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
     place->turn = &turn;
     enum sl_status status;
     while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {
-        if (sl_cond_wait_until(&turn, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
+        if (!note_lack(admission, place, false) &&
+            sl_cond_wait_until(&turn, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
             break;
         }
     }
     place->turn = NULL;
     pthread_cond_destroy(&turn);
+    (void)note_lack(admission, place, status == SL_ERR_PEER_LOST);
     if (status == SL_OK) {
         line_remove(place);
         count_running(admission, place, 1);

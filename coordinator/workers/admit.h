@@ -7,7 +7,8 @@
  *                           full (the text says when a place may be free)
  *         in line           it fits, but not now. First is the job of the tenant that has fewest running, and of a tenant, or
  *                           between equal ones, the one that came first: a big job is not starved by small ones that could
- *                           slip by, nor a tenant by one that asks more. A retry keeps the place of its job.
+ *                           slip by, nor a tenant by one that asks more. A retry keeps the place of its job. A job that lacks a
+ *                           worker holds up no other: it is passed over until that worker is ready.
  *         admitted          the job holds a claim on one worker of each role, or on one of both, until it gives it back
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
  * Threads: every function from any thread. Lock order: admission, then registry.
@@ -64,6 +65,7 @@ struct sl_queue_place {
     struct sl_queue_place *next, *prev;
     uint64_t ticket;
     bool in_line, was_admitted;
+    bool lacks_worker; // a role that it needs has no ready worker: it cannot be the first
     int64_t admitted_ns;
     pthread_cond_t *turn; // of the waiting thread: the place is the first, or room may have appeared
 };

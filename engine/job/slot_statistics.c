@@ -3,6 +3,11 @@
 #include "engine/job/slot_statistics.h"
 
 #include <math.h>
+#include <stddef.h>
+
+size_t sl_slot_statistics_bytes(const struct sl_slot_statistics *statistics) {
+    return offsetof(struct sl_slot_statistics, told) + (size_t)statistics->n_told * sizeof(statistics->told[0]);
+}
 
 void sl_slot_statistics_measure(const struct sl_session *session, struct sl_slot_statistics *statistics_out) {
     *statistics_out = (struct sl_slot_statistics){.n_layers = session->geometry.n_layers};

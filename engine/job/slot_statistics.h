@@ -17,10 +17,14 @@ struct sl_slot_statistics {
     int n_layers;
     int32_t min[SL_MAX_LAYERS], max[SL_MAX_LAYERS]; // slots of a layer, over its KV heads
     float mean[SL_MAX_LAYERS];
-    int n_told;                       // n_layers * n_kv_heads, or 0: too many to tell
-    uint32_t told[SL_MAX_TOLD_HEADS]; // slots of every KV head: [n_layers][n_kv_heads]
     Sluice__V1__KvBytes bytes;
+    int n_told; // n_layers * n_kv_heads, or 0: too many to tell
+    uint32_t
+        told[SL_MAX_TOLD_HEADS]; // slots of every KV head: [n_layers][n_kv_heads]; last: a copy holds n_told of them
 };
+
+// Returns the bytes of a copy that holds only the heads that were told. They are a prefix of the struct.
+size_t sl_slot_statistics_bytes(const struct sl_slot_statistics *statistics);
 
 void sl_slot_statistics_measure(const struct sl_session *session, struct sl_slot_statistics *statistics_out);
 

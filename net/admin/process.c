@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/metrics.h"
 
 static void write_one(FILE *page, enum sl_metric_type type, const char *name, const char *help, double value) {
@@ -74,7 +75,17 @@ static void write_files(FILE *page) {
     }
 }
 
+static void write_log_lines(FILE *page) {
+    static const char *const levels[] = {"error", "warn", "info", "debug", "trace"};
+    sl_metrics_declare(page, SL_COUNTER, "sluice_log_lines_total", "Lines of the log.");
+    for (int level = SL_LOG_ERROR; level <= SL_LOG_TRACE; level++) {
+        sl_metrics_sample(page, "sluice_log_lines_total", (double)sl_log_lines((enum sl_log_level)level), "level",
+                          levels[level], NULL);
+    }
+}
+
 void sl_process_write_metrics(FILE *page) {
     write_stat(page);
     write_files(page);
+    write_log_lines(page);
 }

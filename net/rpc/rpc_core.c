@@ -14,6 +14,7 @@
  * Threads: init and shutdown by one thread; everything else by any.
  */
 #include <assert.h>
+#include <dlfcn.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/support/log.h>
@@ -60,8 +61,26 @@ static void *poll_queue(void *queue) {
     }
 }
 
+/*
+ * Debian builds Abseil, which gRPC uses, with its detector of deadlocks. It records for each mutex which others were locked before it, in
+ * sets that only grow: about 100 bytes a call. gRPC's C interface cannot switch it off, so this looks for Abseil's function, whose name
+ * contains Debian's version of Abseil. Another build needs no such call, or is recognized by the test of this function.
+ */
+bool sl_rpc_stop_lock_records(void) {
+    enum { IGNORE = 0 }; // absl::OnDeadlockCycle::kIgnore
+    void (*set_mode)(int mode);
+    void *found = dlsym(RTLD_DEFAULT, "_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE");
+    if (found == NULL) {
+        return false;
+    }
+    memcpy(&set_mode, &found, sizeof set_mode); // ISO C has no conversion between the two kinds of pointers
+    set_mode(IGNORE);
+    return true;
+}
+
 void sl_rpc_init(void) {
     assert(!runtime.queue);
+    (void)sl_rpc_stop_lock_records();
     gpr_set_log_function(log_line);
     grpc_init();
     runtime.queue = grpc_completion_queue_create_for_next(NULL);

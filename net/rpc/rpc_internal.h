@@ -22,6 +22,8 @@ struct sl_rpc_tag {
     void (*fn)(struct sl_rpc_tag *tag, bool ok); // called on a polling thread
 };
 
+// Stops Abseil's record of the order in which gRPC locks its mutexes. Returns false if this build of Abseil has no such function.
+bool sl_rpc_stop_lock_records(void);
 // Returns the process's completion queue; sl_rpc_init() must have been called.
 grpc_completion_queue *sl_rpc_queue(void);
 

@@ -5,9 +5,10 @@ Random faults under load: chaos.py [--time SECONDS] [--seed N] [--clients N]
 
 A cluster of real processes with certificates, on two hosts where this machine lets us make them, is asked by several tenants, while its
 processes are killed, stopped and started again with other options, single threads stand still, clocks jump, the link is cut and slowed,
-connections are reset, the store's disk is full or fails, and strangers send garbage. What must hold: every call ends by its deadline; tokens are those of one process without faults;
+connections are reset, the store's disk is full or fails, and strangers send garbage; ports are flooded, streams reset, requests held
+open, heartbeats lie, and certificates are used in wrong roles (attacks.py). What must hold: every call ends by its deadline; tokens are those of one process without faults;
 errors are of those that clients can act upon; every tenant's documents are there to the end; processes that were not killed live; and when the faults are over, the cluster serves, every gauge
-is zero, and descriptors and memory are back. The same seed draws the same faults in the same order; what they hit depends on the machine.
+is zero, and descriptors and memory are back. How long answers took is printed for each fault. The same seed draws the same faults in the same order; what they hit depends on the machine.
 """
 import argparse
 import os
@@ -23,6 +24,7 @@ import hosts  # noqa: E402 (before anything starts a thread: it changes what net
 
 STALL_S = 4
 N_TENANTS = 3
+MOST_MORE_KIB = 96 << 10  # that a process may have more after the faults than before
 
 
 def parse():
@@ -37,8 +39,8 @@ def parse():
 class Scene:
     """The cluster, and what is needed to hurt it."""
 
-    def __init__(self, network, certificates, disk, folder):
-        self.network, self.disk = network, disk
+    def __init__(self, network, certificates, disk, folder, counts):
+        self.network, self.disk, self.counts = network, disk, counts
         # worker -> its host
         self.places = {"kvstore-0": "a", "kvstore-1": "b", "prefill-0": "a", "prefill-1": "b", "decode-0": "b", "decode-1": "a"}
         self.bends = {name: bend.Bend(folder, name) for name in ["coordinator", *self.places]}
@@ -55,7 +57,7 @@ class Scene:
 
         self.cluster = OnHosts(prefill=0, decode=0, kvstore=0, certificates=certificates, model=load.MODEL,
                                listen=f"{network.address['a']}:0",
-                               coordinator_args=["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms",
+                               coordinator_args=["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms", "--request-memory", "64M",
                                                  "--state", os.path.join(folder, "state"), "--salt-file", os.path.join(folder, "salt")])
         for name in self.places:
             self.start(name)
@@ -86,6 +88,14 @@ class Scene:
 
     def note_descriptors(self):
         return {name: len(os.listdir(f"/proc/{p.popen.pid}/fd")) for name, p in self.cluster.processes.items()}
+
+    def own_kib(self):
+        """Returns the memory of each process that it shares with no other."""
+        found = {}
+        for name, p in self.cluster.processes.items():
+            with open(f"/proc/{p.popen.pid}/smaps_rollup") as file:
+                found[name] = next(int(line.split()[1]) for line in file if line.startswith("Anonymous:"))
+        return found
 
 
 # ---- faults: each takes the scene and a generator, and leaves the cluster able to recover ------------------------------------
@@ -243,15 +253,18 @@ def check_recovery(scene, counts, descriptors):
     for name, n in scene.note_descriptors().items():
         if n > descriptors[name] + 64:
             counts.violation(f"{name} has {n} descriptors open, and had {descriptors[name]}")
+    for name, kib in scene.own_kib().items():
+        if kib > scene.baseline[name] + MOST_MORE_KIB:
+            counts.violation(f"{name} has {kib} KiB of its own, and had {scene.baseline[name]}")
 
 
 def run(options, network, folder):
     draw = hosts.seeds(options.seed)
     names = [f"client/tenant-{i % N_TENANTS}/{i}" for i in range(max(options.clients, N_TENANTS))]
     counts, stop = load.Counts(), threading.Event()
-    certificates = harness.Certificates(os.path.join(folder, "certificates"), *names)
+    certificates = harness.Certificates(os.path.join(folder, "certificates"), *names, *attacks.NAMES)
     disk = os.path.join(folder, "disk")
-    scene = Scene(network, certificates, os.path.join(disk, "store"), folder)
+    scene = Scene(network, certificates, os.path.join(disk, "store"), folder, counts)
     texts = load.prompts()
     for recipe in load.RECIPES:
         for text in texts:
@@ -265,7 +278,7 @@ def run(options, network, folder):
     for client in clients:
         client.start()
     time.sleep(3)
-    descriptors = scene.note_descriptors()
+    descriptors, scene.baseline = scene.note_descriptors(), scene.own_kib()
     rng, began = draw("faults"), time.monotonic()
     possible = [name for name in FAULTS if (network.has_link or name not in OF_THE_LINK) and
                 (not options.only or name in options.only.split(","))]
@@ -274,6 +287,7 @@ def run(options, network, folder):
         at = time.monotonic() - began
         said = FAULTS[name](scene, rng)
         print(f"chaos: {at:6.1f} s  {name}: {said}", flush=True)
+        counts.fault(name, began + at)
         check_deaths(scene, counts)
         time.sleep(rng.random() * 3)
     stop.set()
@@ -284,6 +298,7 @@ def run(options, network, folder):
     check_recovery(scene, counts, descriptors)
     check_deaths(scene, counts)
     print(f"chaos: seed {options.seed}: {dict(sorted(counts.by_outcome.items()))}", flush=True)
+    counts.print_latencies()
     codes = {name: process.stop() for name, process in list(scene.cluster.processes.items())[::-1] if not process.killed}
     for name, code in codes.items():
         if code != 0:
@@ -308,11 +323,13 @@ def main():
     script.needs("grpc", "google.protobuf")
     script.needs_programs(hosts.BIN)
     with hosts.choose() as network, tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder:
-        global bend, harness, load, stalls
-        import bend  # noqa: E402
+        global attacks, bend, harness, load, stalls
+        import attacks  # noqa: E402
+        import bend
         import harness
         import load
         import test_stalls as stalls
+        FAULTS.update((fault.__name__, fault) for fault in attacks.FAULTS)
         if not network.has_link:
             print("chaos: one host, and so no faults of the link: two want root, iproute2 and util-linux", flush=True)
         disk = os.path.join(folder, "disk")

@@ -74,11 +74,29 @@ def check_documents(channel):
 class Counts:
     def __init__(self):
         self.lock = threading.Lock()
-        self.by_outcome, self.violations = {}, []
+        self.by_outcome, self.violations, self.answers, self.faults = {}, [], [], []
 
     def count(self, outcome):
         with self.lock:
             self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + 1
+
+    def answered(self, began, took):
+        with self.lock:
+            self.answers.append((began, took))
+
+    def fault(self, name, began):
+        with self.lock:
+            self.faults.append((name, began, time.monotonic()))
+
+    def print_latencies(self):
+        """Prints how long right answers took, by the fault during which they began."""
+        rows = {}
+        for began, took in self.answers:
+            name = next((name for name, start, end in self.faults if start <= began < end), "(no fault)")
+            rows.setdefault(name, []).append(took)
+        for name, times in sorted(rows.items()):
+            times.sort()
+            print(f"chaos: answers during {name:18} {len(times):5}  median {times[len(times) // 2]:6.2f} s  p99 {times[int(0.99 * len(times))]:6.2f} s")
 
     def violation(self, text):
         with self.lock:
@@ -128,6 +146,8 @@ class Client(threading.Thread):
             if got is not None and got not in (self.wanted or [in_one_process(recipe, asked.text, N_TOKENS, MODEL)]):
                 self.counts.violation(f"{what}: tokens {got} are not those of one process")
             self.counts.count("right" if got is not None else "left")
+            if got is not None:
+                self.counts.answered(began, time.monotonic() - began)
         except grpc.RpcError as error:
             allowed = (error.code() in ALLOWED or error.code() == Code.NOT_FOUND and "there is no job" in error.details()
                        or error.code() == Code.FAILED_PRECONDITION and ("fits never" in error.details()  # by the workers that are left

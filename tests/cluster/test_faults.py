@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 and worse. A job finishes (retried, resumed) or fails with UNAVAILABLE within 5 s, and the next job works."""
+"""kill -9 and worse. A job finishes (retried, resumed) or fails with UNAVAILABLE after --worker-wait, and the next job works."""
 import signal
 import tempfile
 import threading
@@ -13,6 +13,9 @@ from harness import run_tests, tokens
 from test_cancel import wait_for_state
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
+
+
+IMPATIENT = ["--worker-wait", "2300ms"]
 
 
 class Watcher(threading.Thread):
@@ -34,7 +37,7 @@ class Watcher(threading.Thread):
 
 
 def kill_with_nobody_to_take_over(worker, job, state, args=None):
-    with Cluster(worker_args=args or {}) as cluster:
+    with Cluster(worker_args=args or {}, coordinator_args=IMPATIENT) as cluster:
         job_id = cluster.submit(job)
         wait_for_state(cluster, job_id, state)
         watcher = Watcher(cluster, job_id)
@@ -125,7 +128,7 @@ def test_failover_as_clients_see_it():
 
 
 def test_a_decode_worker_that_stands_still_is_lost_too():
-    with Cluster(decode=1) as cluster:
+    with Cluster(decode=1, coordinator_args=IMPATIENT) as cluster:
         job_id = cluster.submit(endless())
         wait_for_state(cluster, job_id, "DECODING")
         watcher = Watcher(cluster, job_id)
@@ -137,6 +140,26 @@ def test_a_decode_worker_that_stands_still_is_lost_too():
         cluster.kill("decode-0", signal.SIGCONT)
         cluster.wait_ready()
         assert cluster.answer(request(3000))[0].text.strip() == "48213"
+
+
+def test_jobs_wait_for_a_worker_that_stands_still():
+    """The only decode worker is suspended for longer than its liveness timer, in the middle of an answer and while other jobs arrive."""
+    with Cluster() as cluster:
+        running = cluster.submit(endless(3000, 300))
+        wait_for_state(cluster, running, "DECODING")
+        cluster.kill("decode-0", signal.SIGSTOP)
+        eventually(lambda: any(w.state == cluster_pb.LOST for w in cluster.workers().workers), 20, "the worker counts as lost")
+        watchers = [Watcher(cluster, cluster.submit(request(2000 + 300 * i, deadline_ms=deadline_ms)))
+                    for i, deadline_ms in enumerate([0, 0, 80000, 80000])]
+        time.sleep(3 * SLOW)
+        assert not any(w.events and w.events[-1].HasField("finished") for w in watchers)
+        cluster.kill("decode-0", signal.SIGCONT)
+        for watcher in watchers:
+            finished = watcher.finished()
+            assert finished.status_code == 0 and finished.text.strip() == "48213", finished
+        assert any(e.HasField("notice") and "no decode worker" in e.notice.text for e in watchers[0].events), watchers[0].events
+        finished = Watcher(cluster, running).finished(90)
+        assert finished.status_code == 0 and finished.statistics.n_output_tokens == 300, finished
 
 
 def test_a_worker_that_is_asked_to_stop_finishes_what_it_has_begun():

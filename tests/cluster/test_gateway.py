@@ -516,7 +516,7 @@ def test_a_client_that_does_not_read_is_left():
 
 def test_pings_and_failures_in_the_middle():
     asked = {**ANSWER, "max_tokens": 4000, "ignore_eos": True, "stop": None}
-    with Cluster(kvstore=0, coordinator_args=["--retries", "0"]) as cluster, Gateway(cluster, "--ping", "100ms") as gateway:
+    with Cluster(kvstore=0, coordinator_args=["--retries", "0", "--worker-wait", "2300ms"]) as cluster, Gateway(cluster, "--ping", "100ms") as gateway:
         with gateway.stream("/v1/completions", asked) as (reply, _):
             reply.read(500)
             cluster.kill("decode-0", signal.SIGSTOP)

@@ -295,7 +295,7 @@ def test_a_prefill_worker_that_dies_while_it_offloads():
 
 
 def test_without_a_store_nothing_is_offloaded():
-    with cluster_of(kvstore=0) as cluster:
+    with cluster_of(kvstore=0, coordinator_args=["--worker-wait", "1s"]) as cluster:
         for recipe, words in ((NEAR, ["kvstore", "place=resident"]), (NEAR + ",replicas=2", ["kvstore", "2"])):
             began = time.monotonic()
             finished = end_of(cluster, job(recipe, prompt(1000)))

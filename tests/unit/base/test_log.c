@@ -86,7 +86,10 @@ static void test_line_has_level_process_component_and_text(void **state) {
     sl_log_configure("info", NULL);
     sl_log_set_process("decode-0");
     char text[512];
+    uint64_t n_warnings = sl_log_lines(SL_LOG_WARN), n_shown_not = sl_log_lines(SL_LOG_DEBUG);
     capture(write_one, text, sizeof text);
+    assert_int_equal(sl_log_lines(SL_LOG_WARN), n_warnings + 1);
+    assert_int_equal(sl_log_lines(SL_LOG_DEBUG), n_shown_not);
     assert_non_null(strstr(text, "Z warn  decode-0 fabric: peer=d-0 lost retry\n"));
     assert_null(strstr(text, "not shown"));
     assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); // one line

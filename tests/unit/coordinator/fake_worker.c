@@ -478,8 +478,8 @@ void fake_cluster_assert_idle(struct fake_cluster *cluster) {
     Sluice__V1__WorkersRequest request = SLUICE__V1__WORKERS_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     struct sl_error err = {0};
-    assert_int_equal(sl_rpc_unary(cluster->channel, &sl_method_cluster_workers, &request.base, sl_deadline_in_ms(5000),
-                                  NULL, &message, &err),
+    assert_int_equal(sl_rpc_unary(cluster->channel, &sl_method_cluster_workers, &request.base,
+                                  sl_deadline_in_ms(FAKE_CALL_MS), NULL, &message, &err),
                      SL_OK);
     Sluice__V1__WorkersReply *reply = (Sluice__V1__WorkersReply *)message;
     assert_int_equal(reply->jobs_queued, 0);
@@ -512,7 +512,7 @@ void fake_submit(struct fake_cluster *cluster, const Sluice__V1__GenerateRequest
     ProtobufCMessage *message = NULL;
     struct sl_error err = {0};
     enum sl_status status = sl_rpc_unary(cluster->channel, &sl_method_inference_submit, &request->base,
-                                         sl_deadline_in_ms(5000), NULL, &message, &err);
+                                         sl_deadline_in_ms(FAKE_CALL_MS), NULL, &message, &err);
     if (status != SL_OK) {
         fail_msg("%s", err.text);
     }
@@ -524,11 +524,11 @@ static void collect(struct fake_cluster *cluster, const struct sl_rpc_method *me
                     struct fake_events *events) {
     struct sl_rpc_stream *stream = NULL;
     memset(events, 0, sizeof(*events));
-    assert_int_equal(
-        sl_rpc_stream_open(cluster->channel, method, request, sl_deadline_in_ms(30000), NULL, &stream, &events->err),
-        SL_OK);
+    assert_int_equal(sl_rpc_stream_open(cluster->channel, method, request, sl_deadline_in_ms(FAKE_CALL_MS), NULL,
+                                        &stream, &events->err),
+                     SL_OK);
     ProtobufCMessage *message;
-    while ((events->status = sl_rpc_stream_next(stream, 30000, &message, &events->err)) == SL_OK) {
+    while ((events->status = sl_rpc_stream_next(stream, FAKE_CALL_MS, &message, &events->err)) == SL_OK) {
         assert_true(events->n < 4096);
         events->events[events->n++] = (Sluice__V1__Event *)message;
     }
@@ -580,7 +580,7 @@ Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const struct sl_rpc
     ProtobufCMessage *message = NULL;
     struct sl_error err = {0};
     enum sl_status status =
-        sl_rpc_unary(cluster->channel, method, &request.base, sl_deadline_in_ms(10000), NULL, &message, &err);
+        sl_rpc_unary(cluster->channel, method, &request.base, sl_deadline_in_ms(FAKE_CALL_MS), NULL, &message, &err);
     if (status != SL_OK) {
         fail_msg("%s: %s", method->path, err.text);
     }
@@ -588,7 +588,7 @@ Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const struct sl_rpc
 }
 
 void fake_await_state(struct fake_cluster *cluster, const char *id, Sluice__V1__JobState state) {
-    for (int64_t end_ns = sl_deadline_in_ms(10000); sl_now_ns() < end_ns; sl_sleep_ms(5)) {
+    for (int64_t end_ns = sl_deadline_in_ms(FAKE_CALL_MS); sl_now_ns() < end_ns; sl_sleep_ms(5)) {
         Sluice__V1__Job *job = fake_call_job(cluster, &sl_method_inference_get, id);
         bool reached = job->state == state;
         protobuf_c_message_free_unpacked(&job->base, NULL);

@@ -92,6 +92,7 @@ struct fake_cluster {
 #define FAKE_HEARTBEAT_MS (100 * SLOWNESS)
 #define FAKE_SILENCE_MS   (400 * SLOWNESS)
 #define FAKE_WAIT_MS      (600 * SLOWNESS)
+#define FAKE_CALL_MS      60000 // for a machine that lets this process wait; tests of deadlines set their own
 void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinator_config *config); // NULL: defaults
 void fake_cluster_config(struct sl_coordinator_config *config);
 // Asserts that workers hold nothing for any job, then stops.

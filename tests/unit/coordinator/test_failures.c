@@ -329,6 +329,52 @@ static void test_nobody_left_fails_in_time_with_unavailable(void **state) {
     fake_events_free(&events);
 }
 
+static bool was_told_to_wait(void) {
+    for (int i = 0; i < events.n; i++) {
+        const Sluice__V1__Event *event = events.events[i];
+        if (event->what_case == SLUICE__V1__EVENT__WHAT_NOTICE && strstr(event->notice->text, "no decode worker")) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void stop_decode_workers(void) {
+    fake_worker_stop(&decode[0]);
+    fake_worker_stop(&decode[1]);
+    await_lost("decode-0");
+    await_lost("decode-1");
+}
+
+// A deadline of its own is all that ends the wait: neither --worker-wait nor another limit.
+static void test_job_with_a_deadline_waits_until_then(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    stop_decode_workers();
+    request.deadline_ms = 15000;
+    fake_submit(&cluster, &request, id);
+    sl_sleep_ms(2500 + FAKE_WAIT_MS);
+    start_worker(&decode[0], "decode-0", DECODE);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, 10)->status_code, 0);
+    assert_true(was_told_to_wait());
+    fake_events_free(&events);
+}
+
+static void test_deadline_without_a_worker_names_the_worker(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    stop_decode_workers();
+    request.deadline_ms = 2 * FAKE_WAIT_MS;
+    fake_generate(&cluster, &request, &events);
+    const Sluice__V1__Finished *finished = fake_events_check(&events, 0);
+    assert_int_equal(finished->status_code, 4); // DEADLINE_EXCEEDED
+    assert_non_null(strstr(finished->status_text, "no decode worker"));
+    fake_events_free(&events);
+}
+
 static void test_worker_that_comes_back_is_waited_for(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request;
@@ -449,6 +495,8 @@ int main(void) {
         TEST(test_decode_that_dies_during_prefill_aborts_it),
         TEST(test_reregistration_fails_jobs_over),
         TEST(test_nobody_left_fails_in_time_with_unavailable),
+        TEST(test_job_with_a_deadline_waits_until_then),
+        TEST(test_deadline_without_a_worker_names_the_worker),
         cmocka_unit_test_setup_teardown(test_worker_that_comes_back_is_waited_for, start_patient, stop),
         cmocka_unit_test_setup_teardown(test_prefill_reads_when_the_store_has_left, start_one_at_a_time, stop),
         TEST(test_retries_are_bounded),

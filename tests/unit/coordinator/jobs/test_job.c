@@ -116,6 +116,38 @@ static void test_job_interruption_names_its_cause(void **state) {
     sl_job_unref(&job);
 }
 
+// The statistics that a retained job has take the memory of the model's heads, not of the most heads that there may be.
+static void test_job_holds_what_its_statistics_need(void **state) {
+    (void)state;
+    struct sl_job *job = make_job("job-1");
+    size_t before = sl_job_bytes(job);
+    assert_true(before < 16384);
+    int32_t layers[] = {7, 9};
+    float means[] = {7, 9};
+    uint32_t heads[] = {7, 7, 9, 9};
+    Sluice__V1__KvBytes bytes = SLUICE__V1__KV_BYTES__INIT;
+    Sluice__V1__Statistics told = SLUICE__V1__STATISTICS__INIT;
+    told.n_slots_min = told.n_slots_max = told.n_slots_mean = 2;
+    told.slots_min = told.slots_max = layers;
+    told.slots_mean = means;
+    told.n_slots = 4;
+    told.slots = heads;
+    told.kv_bytes = &bytes;
+    for (int i = 0; i < 2; i++) { // a second attempt replaces those of the first
+        (void)sl_job_statistics_lock(job);
+        sl_job_set_slots(job, &told);
+        sl_job_statistics_unlock(job);
+        assert_in_range(sl_job_bytes(job) - before, 1, 4096);
+    }
+    struct sl_job_report *report = malloc(sizeof(*report));
+    sl_job_describe(job, report);
+    assert_int_equal(report->statistics.n_slots, 4);
+    assert_int_equal(report->statistics.slots[3], 9);
+    assert_int_equal(report->statistics.slots_max[0], 7);
+    free(report);
+    sl_job_unref(&job);
+}
+
 static void test_jobs_keep_what_lives_and_cap_what_ended(void **state) {
     (void)state;
     struct sl_jobs *jobs = NULL;
@@ -282,6 +314,7 @@ int main(void) {
         cmocka_unit_test(test_job_end_is_the_last_event),
         cmocka_unit_test(test_job_interruption_names_its_cause),
         cmocka_unit_test(test_jobs_know_tenants_and_their_keys),
+        cmocka_unit_test(test_job_holds_what_its_statistics_need),
         cmocka_unit_test(test_jobs_keep_what_lives_and_cap_what_ended),
         cmocka_unit_test(test_jobs_cap_bytes_of_ended_jobs),
         cmocka_unit_test(test_job_without_memory_is_not_made),

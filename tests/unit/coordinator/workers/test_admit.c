@@ -441,6 +441,30 @@ static void test_admission_names_the_missing_role(void **state) {
     cleanup(&f);
 }
 
+// A job that lacks a worker may wait long for it; jobs after it that need no such worker start.
+static void test_admission_passes_over_a_job_that_lacks_a_worker(void **state) {
+    (void)state;
+    struct fixture f = make(8, 8);
+    struct sl_error err;
+    struct sl_demand reads = {.n_prefill_tokens = 5, .decode_bytes = 10, .prefill_bytes = 10},
+                     turn = {.decode_bytes = 10};
+    struct sl_queue_place first = {0}, second = {0};
+    struct sl_claim a, b;
+    join(&f, "decode-0", DECODE, 1000, 8);
+    assert_int_equal(sl_admission_enter(f.admission, &reads, &first, &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &turn, &second, &err), SL_OK);
+    assert_int_equal(claim(&f, &second, &turn, &b, &err), SL_AGAIN); // it is not known yet what the first job lacks
+    assert_int_equal(claim(&f, &first, &reads, &a, &err), SL_ERR_PEER_LOST);
+    assert_int_equal(claim(&f, &second, &turn, &b, &err), SL_OK);
+    join(&f, "prefill-0", PREFILL, 1000, 8);
+    assert_int_equal(claim(&f, &first, &reads, &a, &err), SL_OK);
+    sl_admission_release(f.admission, &a);
+    sl_admission_release(f.admission, &b);
+    sl_admission_leave(f.admission, &first);
+    sl_admission_leave(f.admission, &second);
+    cleanup(&f);
+}
+
 static void test_admission_never_promises_more_than_there_is(void **state) {
     (void)state;
     struct fixture f = make(1000, 1000);
@@ -511,6 +535,7 @@ int main(void) {
         cmocka_unit_test(test_admission_is_first_come_first_served),
         cmocka_unit_test(test_admission_does_not_wait_for_one_worker),
         cmocka_unit_test(test_admission_names_the_missing_role),
+        cmocka_unit_test(test_admission_passes_over_a_job_that_lacks_a_worker),
         cmocka_unit_test(test_admission_never_promises_more_than_there_is),
         cmocka_unit_test(test_admission_without_memory_is_not_made),
     };

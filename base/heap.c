@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see heap.h.
+#include "base/heap.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+
+void sl_heap_limit(void) {
+    if (getenv("MALLOC_ARENA_MAX") == NULL) {
+        mallopt(M_ARENA_MAX, SL_HEAP_ARENAS);
+    }
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: bounds what the C library's allocator keeps of memory that was freed.
+#pragma once
+
+/*
+ * Lets glibc have at most SL_HEAP_ARENAS arenas, unless MALLOC_ARENA_MAX says otherwise. By default it makes eight for each processor. A
+ * thread takes any of them, and each keeps as much memory as it ever needed: a process grows until every arena has met the largest job.
+ * Only the main() of a server calls this, before it starts threads.
+ */
+void sl_heap_limit(void);
+
+// KV memory does not come from malloc, and threads cache small blocks: few arenas are enough for many processors.
+#define SL_HEAP_ARENAS 4

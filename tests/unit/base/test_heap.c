@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many threads allocate at once, and the C library makes no more arenas than it was allowed to.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/heap.h"
+
+enum { N_THREADS = 64 };
+
+static pthread_barrier_t all_have_memory;
+
+static void *allocate(void *arg) {
+    char *volatile block = malloc(5000); // larger than what threads cache
+    block[0] = 1;
+    pthread_barrier_wait(&all_have_memory);
+    free(block);
+    return arg;
+}
+
+static int n_arenas(void) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_int_equal(malloc_info(0, file), 0);
+    fclose(file);
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, "<heap nr=")) != NULL; at++) {
+        n++;
+    }
+    free(text);
+    return n;
+}
+
+static void test_heap_has_few_arenas_for_many_threads(void **state) {
+    (void)state;
+    pthread_t threads[N_THREADS];
+    unsetenv("MALLOC_ARENA_MAX");
+    sl_heap_limit();
+    assert_int_equal(pthread_barrier_init(&all_have_memory, NULL, N_THREADS), 0);
+    for (int i = 0; i < N_THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, allocate, NULL), 0);
+    }
+    for (int i = 0; i < N_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&all_have_memory);
+    assert_in_range(n_arenas(), 1, SL_HEAP_ARENAS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heap_has_few_arenas_for_many_threads)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
