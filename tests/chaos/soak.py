@@ -24,8 +24,8 @@ import script  # noqa: E402
 
 SAMPLE_S = 5
 RECIPES = ["full", "full,format=int8", "h2o,budget=0.5", "tailorkv"]
-# Of the coordinator: what it retains reaches its bound and has turned over several times before the warm-up ends. With its defaults, a
-# thousand jobs, its memory is flat after half an hour.
+# The coordinator's bounds are small, so what it retains has turned over several times before the warm-up ends. With the defaults, a thousand
+# jobs, its memory is flat after half an hour.
 BOUNDS = ["--prefixes", "2048", "--kept-jobs", "200"]
 ARENA_KIB = 48 << 10  # harness.ARENA
 

@@ -357,11 +357,13 @@ static void consider(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, s
 static enum sl_status apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t n_symbols) {
     struct sl_bpe_symbol *symbols = scratch->symbols;
     size_t n_heap = 0;
-    for (size_t i = 0; i + 1 < n_symbols; i++) {
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; status == SL_OK && i + 1 < n_symbols; i++) {
         consider(bpe, scratch, &n_heap, (int32_t)i);
+        status = sl_bpe_pause(scratch, 1);
     }
     while (n_heap > 0) {
-        const enum sl_status status = sl_bpe_pause(scratch, 1);
+        status = status == SL_OK ? sl_bpe_pause(scratch, 1) : status;
         if (status != SL_OK) {
             return status;
         }
@@ -388,7 +390,7 @@ static enum sl_status apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scrat
         consider(bpe, scratch, &n_heap, left->previous);
         consider(bpe, scratch, &n_heap, place);
     }
-    return SL_OK;
+    return status;
 }
 
 // --- the symbols to begin with ---------------------------------------------------------------------------------------

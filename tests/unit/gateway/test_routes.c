@@ -19,6 +19,7 @@ static const struct {
 } expected[] = {
     {"/v1/chat/completions", "POST", SL_ROUTE_KEYED},
     {"/v1/completions", "POST", SL_ROUTE_KEYED},
+    {"/v1/responses", "POST", SL_ROUTE_KEYED},
     {"/v1/documents", "GET, POST", SL_ROUTE_KEYED},
     {"/v1/documents/", "GET, HEAD, DELETE", SL_ROUTE_KEYED},
     {"/v1/documents/import", "GET, HEAD, POST, DELETE", SL_ROUTE_KEYED},

@@ -72,12 +72,18 @@ def bytes_taken(connection, piece):
     return sent
 
 
-with connect(*sys.argv[1:]) as one:
-    if not is_served(one, CALL + field(b"k", b"v" * 100) * 40, 7):  # more frames than bytes in most
-        sys.exit("a header block in pieces was not answered")
-for what in (field(b"k", b"v" * 100) * 150, b"v" * 16000, b""):
+def main():
     with connect(*sys.argv[1:]) as one:
-        taken = bytes_taken(one, what)
-        print(f"pieces of {len(what)} bytes: closed after {taken >> 10} KiB")
-        if taken >= MOST:
-            sys.exit("a header block without an end was read on and on")
+        if not is_served(one, CALL + field(b"k", b"v" * 100) * 40, 7):  # more frames than bytes in most
+            sys.exit("a header block in pieces was not answered")
+    for what in (field(b"k", b"v" * 100) * 150, b"v" * 16000, b""):
+        with connect(*sys.argv[1:]) as one:
+            taken = bytes_taken(one, what)
+            print(f"pieces of {len(what)} bytes: closed after {taken >> 10} KiB")
+            if taken >= MOST:
+                sys.exit("a header block without an end was read on and on")
+
+
+if __name__ == "__main__":
+    script.needs_arguments(1, "ADDRESS [FOLDER WHO]")
+    main()

@@ -69,7 +69,7 @@ static void test_gguf_refuses_sampling_out_of_bounds(void **state) {
         {"f general.sampling.temp -1\n", "temperature"},
         {"f general.sampling.temp 1e30\n", "temperature"},
         {"s general.sampling.top_k many\n", "top_k"},
-        {"F general.sampling.top_p 1,1\n", "top_p"},
+        {"F general.sampling.top_p 1,0.5\n", "top_p"},
         {"f general.sampling.top_k 4e9\n", "top_k"},
         {"f general.sampling.penalty_repeat -2\n", "repetition"},
     };
