@@ -519,7 +519,7 @@ class Limits(unittest.TestCase):
         }
         offered = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.M)
         # memory and evict time nothing; cluster's runs have a --duration
-        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "evict", "memory"]))
+        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "documents", "evict", "hollow", "memory"]))
         for name, words in benches.items():
             began = time.monotonic()
             done = run("bench", name, *words, "--time-limit", "2s", "--json")
