@@ -19,6 +19,7 @@
 
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
+#include "coordinator/lead.h"
 #include "engine/job/job_chat.h"
 
 #define REREAD     32 // docs/USING.md has the measurement
@@ -249,8 +250,8 @@ enum sl_status sl_joined_prompt_init(struct sl_joined_prompt *prompt, struct sl_
     enum sl_status status = check_fields(request, err);
     status = status == SL_OK ? sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &prompt->salt, err) : status;
     for (size_t i = 0; status == SL_OK && i < request->n_documents; i++) {
-        status = sl_documents_find(coordinator->documents, caller->tenant, request->documents[i], &prompt->documents[i],
-                                   err);
+        status = sl_coordinator_find_document(coordinator, caller->tenant, request->documents[i], &prompt->documents[i],
+                                              err);
         prompt->n_documents += status == SL_OK;
         if (status != SL_OK) {
             sl_error_prefix(err, "documents");

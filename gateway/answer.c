@@ -40,9 +40,9 @@ struct sl_http_answer {
     int fd; // socket of the connection; -1: it is closed
     int n_refs;
     bool suspended, decided, is_stream, ended, stopped, left; // left: the client has disconnected
-    bool is_cut;        // the file ends early
-    int64_t file_bytes; // of the file that is sent; 0: none
-    char *body;         // of an import; malloc'd, BODY_BYTES
+    bool is_cut;                                              // the file ends early
+    int64_t file_bytes;                                       // of the file that is sent; 0: none
+    char *body;                                               // of an import; malloc'd, BODY_BYTES
     size_t n_body;
     bool body_ended;
     char ignored[sizeof((struct sl_openai_request *)0)->ignored];
@@ -157,7 +157,8 @@ static void finish(struct sl_http_answer *answer, const Sluice__V1__Finished *fi
         answer->n_read_tokens += finished->statistics->n_prompt_tokens;
     }
     const bool is_last = finished->status_code != 0 || answer->words.index + 1 >= answer->request->n_prompts;
-    if (is_last && answer->n_read_tokens > 0) {
+    // A client that leaves before the last prompt owes those that were read, with their documents.
+    if (answer->n_read_tokens > (is_last ? 0 : answer->intake.n_charged_tokens)) {
         sl_intake_reconcile(&answer->intake, answer->n_read_tokens);
     }
     if (finished->status_code != 0) {
@@ -168,7 +169,11 @@ static void finish(struct sl_http_answer *answer, const Sluice__V1__Finished *fi
         begin_stream(answer);
         append(answer, sl_openai_end(&answer->words, finished));
     } else {
+        struct sl_refusal refusal;
         append(answer, sl_openai_whole(&answer->words, finished));
+        if (!is_last && sl_openai_check_room(&answer->words, &refusal) != SL_OK) {
+            refuse(answer, &refusal);
+        }
     }
 }
 

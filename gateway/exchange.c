@@ -458,10 +458,6 @@ const struct sl_route sl_gateway_routes[] = {
 };
 const size_t sl_n_gateway_routes = sizeof sl_gateway_routes / sizeof *sl_gateway_routes;
 
-static bool is_passed_on(const struct sl_exchange *exchange, const char *method) {
-    return exchange->route && exchange->route->begin_fn && strcmp(method, MHD_HTTP_METHOD_POST) == 0;
-}
-
 // Decides by the head alone who may: a caller without a key can make us hold nothing.
 static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                                  const char *method, const char *version, struct sl_refusal *refusal) {
@@ -470,8 +466,8 @@ static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connec
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     exchange->route = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
     const bool is_open = exchange->route && exchange->route->caller == SL_ROUTE_OPEN;
-    enum sl_status status = sl_head_check(is_passed_on(exchange, method) ? INT64_MAX : gateway->config.max_body_bytes,
-                                          connection, &exchange->line, version, refusal);
+    const int64_t most = sl_route_is_begun(exchange->route, method) ? INT64_MAX : gateway->config.max_body_bytes;
+    enum sl_status status = sl_head_check(most, connection, &exchange->line, version, refusal);
     if (status == SL_OK) {
         status = sl_head_check_site(rules, connection, is_open, refusal);
     }
@@ -516,7 +512,7 @@ static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection
         return refuse_by_head(exchange, connection, &refusal);
     }
     const struct sl_http_request request = request_of(exchange, &reply, url, method);
-    return is_passed_on(exchange, method) ? exchange->route->begin_fn(&request) : MHD_YES;
+    return sl_route_is_begun(exchange->route, method) ? exchange->route->begin_fn(&request) : MHD_YES;
 }
 
 static enum MHD_Result answer(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
@@ -553,6 +549,10 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
     }
     if (exchange->refusal.http_status == 0 && sl_connection_is_malformed(connection)) {
         sl_refuse(&exchange->refusal, 400, "a chunk of the body is malformed");
+        if (exchange->passes_body_on) { // the answer is reading it
+            sl_http_answer_stop(exchange->answer);
+        }
+        exchange->passes_body_on = false;
     }
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
@@ -574,7 +574,8 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         struct sl_http_reply reply = reply_to(exchange, connection);
         return sl_status_send(&reply, exchange->snapshot);
     }
-    return exchange->answer ? send_answer(exchange, connection) : answer(exchange, connection, url, method);
+    return exchange->answer && exchange->refusal.http_status == 0 ? send_answer(exchange, connection)
+                                                                  : answer(exchange, connection, url, method);
 }
 
 void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange_ptr,

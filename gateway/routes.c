@@ -18,6 +18,10 @@ const struct sl_route *sl_route_find(const struct sl_route *routes, size_t n_rou
 }
 
 // Returns true if `methods` ("GET, HEAD") has the method.
+bool sl_route_is_begun(const struct sl_route *route, const char *method) {
+    return route && route->begin_fn && strcmp(method, MHD_HTTP_METHOD_POST) == 0;
+}
+
 static bool takes(const char *methods, const char *method) {
     size_t n = strlen(method);
     for (const char *at = methods; *at; at += strspn(at, ", ")) {

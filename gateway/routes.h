@@ -42,6 +42,9 @@ extern const size_t sl_n_gateway_routes;
 // Returns the route of a path, or NULL.
 const struct sl_route *sl_route_find(const struct sl_route *routes, size_t n_routes, const char *path);
 
+// Returns true if a request with this method is begun before its body (begin_fn). route: may be NULL.
+bool sl_route_is_begun(const struct sl_route *route, const char *method);
+
 // Checks the method against the route. Refuses with 404 if route is NULL, naming the most similar path, and with 405.
 enum sl_status sl_route_check(const struct sl_route *routes, size_t n_routes, const struct sl_route *route,
                               const char *path, const char *method, struct sl_refusal *refusal);

@@ -9,7 +9,8 @@
 #include "proto/kept.h"
 
 // Logarithms and milliseconds have no more digits than this.
-#define FORM (JSON_COMPACT | JSON_REAL_PRECISION(7))
+#define FORM              (JSON_COMPACT | JSON_REAL_PRECISION(7))
+#define MAX_CHOICES_BYTES ((size_t)64 << 20) // of the prompts that are answered, before another one is
 
 // ---- tokens ---------------------------------------------------------------------------------------------------------
 
@@ -253,6 +254,46 @@ enum sl_status sl_openai_keep(struct sl_openai_answer *answer, const Sluice__V1_
     return json_array_append_new(answer->tokens, hear(answer, token)) == 0 ? SL_OK : SL_ERR_EXHAUSTED;
 }
 
+// Keeps the choice as text, because its JSON takes ten times as much memory. Takes the reference. False: no memory.
+static bool keep_choice(struct sl_openai_answer *answer, json_t *choice) {
+    char *text = choice ? json_dumps(choice, FORM) : NULL;
+    const size_t n = text ? strlen(text) : 0;
+    char *choices = text ? realloc(answer->choices, answer->n_choices + n + 2) : NULL;
+    if (choices) {
+        answer->choices = choices;
+        answer->n_choices +=
+            (size_t)snprintf(choices + answer->n_choices, n + 2, "%s%s", answer->n_choices ? "," : "", text);
+    }
+    free(text);
+    json_decref(choice);
+    return choices != NULL;
+}
+
+// Prints the object with the choices that were kept. Takes the reference.
+static char *print_with_choices(struct sl_openai_answer *answer, json_t *object) {
+    static const char begin[] = "\"choices\":["; // no text within the object has it: its quotes would be escaped
+    char *frame = object ? json_dumps(object, FORM) : NULL, *json = NULL;
+    const char *at = frame ? strstr(frame, begin) : NULL;
+    const int n = at ? (int)(at - frame) + (int)sizeof begin - 1 : 0;
+    if (at && asprintf(&json, "%.*s%s%s", n, frame, answer->choices, frame + n) < 0) {
+        json = NULL;
+    }
+    free(frame);
+    json_decref(object);
+    return json;
+}
+
+enum sl_status sl_openai_check_room(const struct sl_openai_answer *answer, struct sl_refusal *refusal) {
+    if (answer->n_choices <= MAX_CHOICES_BYTES) {
+        return SL_OK;
+    }
+    sl_refuse(refusal, 413,
+              "prompt: the answers to the first %zu have %zu bytes, too many for one reply: set stream, or "
+              "send fewer prompts",
+              answer->index, answer->n_choices);
+    return SL_ERR_RANGE;
+}
+
 char *sl_openai_whole(struct sl_openai_answer *answer, const Sluice__V1__Finished *finished) {
     json_t *logprobs = logprobs_of(answer, answer->tokens), *choice;
     const bool is_chat = answer->request->is_chat, is_over = !has_more(answer);
@@ -265,28 +306,28 @@ char *sl_openai_whole(struct sl_openai_answer *answer, const Sluice__V1__Finishe
     }
     json_t *sluice = measured(answer, finished->statistics);
     count(answer, finished->statistics);
-    answer->choices = answer->choices ? answer->choices : json_array();
     if (answer->request->n_prompts > 1) {
         json_object_set_new(choice, "sluice", sluice);
     }
-    const bool is_kept = json_array_append_new(answer->choices, choice) == 0;
+    const bool is_kept = keep_choice(answer, choice);
     advance(answer);
     if (!is_kept || !is_over) {
         return is_kept ? strdup("") : NULL;
     }
-    json_t *object = object_with(answer, is_chat ? "chat.completion" : "text_completion", answer->choices);
-    answer->choices = NULL;
+    json_t *object = object_with(answer, is_chat ? "chat.completion" : "text_completion", json_array());
     json_object_set_new(object, "usage", usage_of(answer));
     if (answer->request->n_prompts == 1) {
         json_object_set_new(object, "sluice", sluice);
     }
-    char *json = object ? json_dumps(object, FORM) : NULL;
-    json_decref(object);
+    char *json = print_with_choices(answer, object);
+    sl_openai_answer_cleanup(answer);
     return json;
 }
 
 void sl_openai_answer_cleanup(struct sl_openai_answer *answer) {
     json_decref(answer->tokens);
-    json_decref(answer->choices);
-    answer->tokens = answer->choices = NULL;
+    free(answer->choices);
+    answer->tokens = NULL;
+    answer->choices = NULL;
+    answer->n_choices = 0;
 }

@@ -25,7 +25,8 @@ struct sl_openai_answer {
     json_t *tokens;                            // tokens with logprobs, if the answer is sent as one object
     size_t n_text;                             // characters so far, for a completion's text_offset
     // The prompts that are answered.
-    json_t *choices; // if the answer is sent as one object
+    char *choices;    // "{...},{...}" if the answer is sent as one object; owned
+    size_t n_choices; // its bytes
     int64_t n_prompt_tokens, n_output_tokens, n_reused_tokens;
 };
 
@@ -40,5 +41,7 @@ char *sl_openai_end(struct sl_openai_answer *answer, const Sluice__V1__Finished 
 enum sl_status sl_openai_keep(struct sl_openai_answer *answer, const Sluice__V1__Token *token);
 // Returns the object after the last prompt's answer, and "" after those before it.
 char *sl_openai_whole(struct sl_openai_answer *answer, const Sluice__V1__Finished *finished);
+// Refuses further prompts if the answers so far are as large as one object may be. SL_ERR_RANGE: *refusal is set.
+enum sl_status sl_openai_check_room(const struct sl_openai_answer *answer, struct sl_refusal *refusal);
 
 void sl_openai_answer_cleanup(struct sl_openai_answer *answer);

@@ -317,6 +317,13 @@ def refuse_over_http(gateway, plain, folder, path, whole):
     before = peak_memory(plain.popen)
     assert "follow its end" in refusal(plain, 400, "/v1/documents/import?name=bad", "--data-binary", f"@{huge}", "-H", "Expect:")["message"]
     assert peak_memory(plain.popen) - before < 8 << 20, (before, peak_memory(plain.popen))
+    # A malformed chunk in the middle, and as the last one.
+    for first, last in ((b';a="x', b"0"), (b"", b"0;=")):
+        with contextlib.closing(socket.create_connection((plain.host, plain.port))) as client:
+            client.sendall(b"POST /v1/documents/import?name=bad HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.sendall(b"%x%s\r\n%s\r\n%s\r\n\r\n" % (len(whole), first, whole, last))
+            assert client.recv(100).startswith(b"HTTP/1.1 400"), (first, last)
+        eventually(lambda: plain.get("/v1/documents/bad")[0] == 404, 20, "nothing of a malformed body")
     # A client that goes away in the middle, in either direction.
     with contextlib.ExitStack() as uploads:
         for name in ("half", "other-half"):

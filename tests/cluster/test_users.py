@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 
+from documents import add
 from harness import Cluster, call, certificates, eventually, inference, refused, run_tests, stub
 import grpc
 from test_gateway import ANSWER, Gateway, key_line
@@ -190,6 +191,26 @@ def test_prompts_are_charged_as_counted():
             assert abs(n - len(ANSWER["prompt"]) / 4) > 50, "a guess that is right shows nothing"
             status, headers, reply = headers_of(gateway, "sk")  # a minute a token
             assert status == 429 and 60 * n - (time.monotonic() - began) <= int(headers["retry-after"]) <= 60 * n, (headers, reply)
+
+
+def test_prompts_of_a_list_are_owed_as_they_are_read():
+    """A client that leaves before the last one pays for those before it, with the document that a guess does not know."""
+    with tempfile.TemporaryDirectory(prefix="sluice-limits-") as folder, certificates("client/a") as made, \
+            Cluster(certificates=made) as cluster, cluster.channel_of("client/a") as a:
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w") as file:
+            file.write(key_line("sk", "a", "tokens=6000"))
+        assert 1500 < add(a, "gpl")[0].n_tokens < 6000
+        with Gateway(cluster, "--keys", keys, "--tenants", made.folder) as gateway:
+            body = {"prompt": ["why?"] * 8, "document": "gpl", "max_tokens": 400, "ignore_eos": True, "stream": True}
+            with contextlib.closing(gateway.connect()) as connection:
+                connection.request("POST", "/v1/completions", json.dumps(body), {"Authorization": "Bearer sk"})
+                reply = connection.getresponse()
+                while b'"index":5' not in reply.readline():
+                    pass
+            eventually(lambda: gateway.metric("sluice_gateway_answers") == 0, 20, "it is noticed")
+            status, _, reply = headers_of(gateway, "sk", prompt="x")
+            assert status == 429 and "tokens of prompts a minute" in reply, (status, reply)
 
 
 # ---- two of them --------------------------------------------------------------------------------------------------------

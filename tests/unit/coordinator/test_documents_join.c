@@ -274,11 +274,28 @@ static void test_joined_prompt_refuses_by_name(void **state) {
     free(long_text);
 }
 
+// Between two terms the list is empty: a client that asks again must not take that for a deleted document.
+static void test_joined_prompt_without_the_lead_names_no_document_missing(void **state) {
+    (void)state;
+    struct sl_election_config config = {0};
+    struct asked asked;
+    sl_election_config_init(&config);
+    config.etcd = "127.0.0.1:1"; // no thread asks it: the election never begins
+    config.prefix = "test";
+    sl_rpc_init();
+    assert_int_equal(sl_election_create(&config, &coordinator->election, NULL), SL_OK);
+    ask(&asked, (const char *const[]){"nope", "none"}, 2, false);
+    assert_refused(&asked, SL_ERR_PEER_LOST, "does not lead");
+    sl_election_destroy(&coordinator->election);
+    sl_rpc_shutdown();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joined_prompt_has_the_texts_once_and_the_frame_once),
         cmocka_unit_test(test_joined_prompt_leaves_out_a_capsule_of_other_tokens),
         cmocka_unit_test(test_joined_prompt_refuses_by_name),
+        cmocka_unit_test(test_joined_prompt_without_the_lead_names_no_document_missing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -376,6 +376,28 @@ static void test_choices_of_several_prompts(void **state) {
     free(whole);
     sl_openai_answer_cleanup(&answer);
 
+    // A text that looks like the list of choices; and answers that are too large together.
+    answer = (struct sl_openai_answer){.request = request, .model = "\"choices\":[", .job_id = "job-1", .created = 7};
+    first.text = "\"choices\":[";
+    assert_said(sl_openai_whole(&answer, &first), "");
+    struct sl_refusal refusal = {0};
+    assert_int_equal(sl_openai_check_room(&answer, &refusal), SL_OK);
+    char *large = calloc(1, (65 << 20) + 1);
+    second.text = memset(large, 'x', 65 << 20);
+    answer.index = 0;
+    assert_said(sl_openai_whole(&answer, &second), "");
+    assert_int_equal(sl_openai_check_room(&answer, &refusal), SL_ERR_RANGE);
+    assert_int_equal(refusal.http_status, 413);
+    whole = sl_openai_whole(&answer, &first);
+    json_t *parsed = json_loads(whole, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(parsed, "choices")), 3);
+    assert_string_equal(json_string_value(json_object_get(parsed, "model")), "\"choices\":[");
+    json_decref(parsed);
+    free(whole);
+    free(large);
+    first.text = "A";
+    second.text = "B";
+
     ask(false, "{\"prompt\": [\"x\", \"y\"], \"stream\": true, \"stream_options\": {\"include_usage\": true}}");
     answer = (struct sl_openai_answer){.request = request, .model = "m", .job_id = "job-1", .created = 7};
     assert_said(sl_openai_end(&answer, &first),
