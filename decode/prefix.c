@@ -373,8 +373,9 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
     struct sl_session_stats stats;
     struct sl_prefix_use *prefix = &answer->prefix;
     sl_session_get_stats(answer->writer.session, &stats);
-    prefix->slots_per_head = stats.n_slots_mean;
-    prefix->n_reused = stats.n_tokens + count_joined(request, stats.n_tokens);
+    int64_t n_joined = count_joined(request, stats.n_tokens);
+    prefix->slots_per_head = stats.n_slots_mean + (double)n_joined;
+    prefix->n_reused = stats.n_tokens + n_joined;
     struct sl_writer_config writing = {.plan = plan, .n_read = plan->n_prompt};
     enum sl_status status = sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
     if (status != SL_OK || stats.n_tokens == plan->n_prompt) {

@@ -293,6 +293,18 @@ static size_t count_ready(const Sluice__V1__WorkersReply *reply) {
     return n;
 }
 
+// Returns whether a coordinator leads: the others refuse jobs and documents.
+static bool has_leader(struct sl_client *client) {
+    Sluice__V1__ModelReply *reply;
+    struct sl_error why;
+    if (sl_client_model(client, sl_deadline_in_ms(1000), &reply, &why) != SL_OK) {
+        return false;
+    }
+    bool leads = !reply->standby;
+    sluice__v1__model_reply__free_unpacked(reply, NULL);
+    return leads;
+}
+
 static enum sl_status wait_for_workers(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
                                        struct sl_error *err) {
     size_t n_workers = cluster->n_children - cluster->n_first - cluster->config.has_gateway;
@@ -305,12 +317,15 @@ static enum sl_status wait_for_workers(struct sl_cluster *cluster, struct sl_cli
             n_ready = count_ready(reply);
             sluice__v1__workers_reply__free_unpacked(reply, NULL);
         }
-        if (n_ready == n_workers) {
+        if (n_ready == n_workers && has_leader(client)) {
             return SL_OK;
         }
         if (sl_deadline_left_ms(deadline_ns) == 0) {
-            return sl_fail(err, SL_ERR_DEADLINE, "only %zu of %zu workers reached the coordinator within %lld ms",
-                           n_ready, n_workers, (long long)cluster->config.ready_ms);
+            return n_ready == n_workers
+                       ? sl_fail(err, SL_ERR_DEADLINE, "no coordinator leads after %lld ms",
+                                 (long long)cluster->config.ready_ms)
+                       : sl_fail(err, SL_ERR_DEADLINE, "only %zu of %zu workers reached the coordinator within %lld ms",
+                                 n_ready, n_workers, (long long)cluster->config.ready_ms);
         }
         enum sl_status status = wait_step(cluster, signals, err);
         if (status != SL_OK) {

@@ -12,7 +12,6 @@ import urllib.request
 
 from harness import BIN, MODEL, PATIENCE, SLOW, Cluster, cluster_pb, document, endless, eventually, grpc, in_one_process, inference
 from harness import connect, question, refused, run_tests, stub, tokens, worker_pb
-from test_faults import Watcher
 from test_turns import end, said_of
 
 AGGREGATED = {"decode": ["--aggregated"]}
@@ -136,7 +135,8 @@ def test_what_a_worker_cannot_do_is_refused_with_the_reason():
         assert "chunk=512 is more than this worker's --max-chunk 256" in words_of(ask("h2o,budget=0.5,chunk=512"))
         words = words_of(ask("full,chunk=256", document(30000) * 2))
         assert re.search(r"needs \d+ bytes of KV memory on a decode worker", words), words
-        words = Watcher(cluster, cluster.submit(ask(RECIPES[-1] + ",chunk=256"))).finished().status_text  # of a call: until its deadline
+        # Submitted, as a job with a deadline of its own waits for a store until then
+        words = list(cluster.watch(cluster.submit(ask(RECIPES[-1] + ",chunk=256"))))[-1].finished.status_text
         assert "offloads layers" in words and "kvstores are ready" in words, words
     with Cluster(kvstore=0) as cluster, connect(cluster.processes["prefill-0"].address) as channel:
         request = worker_pb.PrefillRequest(job_id="job-1", recipe="full", tokens=inference.TokenIds(ids=[1, 2, 3]))

@@ -356,6 +356,10 @@ def test_up_starts_several():
                     about = json.load(file)
                 run = [os.path.join(BIN, "sluice"), "run", "--coordinator", about["coordinator"], "--prompt", "The licence", "--max-new-tokens",
                        "4", "--json"]
+                with contextlib.ExitStack() as stack:  # one leads by now, so the first call of any kind finds it
+                    channels = [stack.enter_context(connect(address)) for address in about["coordinator"].split(",")]
+                    replies = [call(channel, "sluice.v1.Inference.Model", inference.ModelRequest()) for channel in channels]
+                    assert [reply.standby for reply in replies].count(False) == 1, replies
                 before = subprocess.run(run, capture_output=True, timeout=60, check=True)
                 # The leader is killed: the other coordinator leads.
                 leaders = [p for p in about["processes"] if has_jobs(os.path.join(folder, "jobs", p["name"], "jobs.db"))]

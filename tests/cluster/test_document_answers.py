@@ -168,6 +168,7 @@ def test_decode_joins_documents():
                 s = finished.statistics
                 # Each document lacks up to a page at its end, and each later one its first 32 tokens.
                 assert sum(made[n] for n in names) - 128 * len(names) <= s.n_reused_tokens < s.n_prompt_tokens - 32 * (len(names) - 1), s
+                assert s.slots_per_head == s.n_reused_tokens, s
                 assert finished.text.strip() == FACTS[key][1] and s.transport in ("store", "held"), finished
                 assert ["with the stored beginning" in detail for detail in begun(events)] == [True], events
 

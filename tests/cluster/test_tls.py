@@ -24,6 +24,20 @@ def test_answers_over_tls_are_those_of_one_process():
             assert finished.statistics.n_reused_tokens > 0 or recipe != "full", finished.statistics
 
 
+def test_an_aggregated_worker_has_the_certificate_of_a_decode_worker():
+    """With it, the worker stores what it reads, offloads layers, and serves Prefill to coordinators alone."""
+    text = document(2000) + question()
+    with certificates("worker/prefill/p") as made, Cluster(prefill=0, transport="tcp", certificates=made,
+                                                           worker_args={"decode": ["--aggregated"]}) as cluster:
+        for recipe in ("full,format=k4v2", "tailorkv-near"):
+            asked = inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=12, ignore_eos=True)
+            finished, events = cluster.answer(asked)
+            assert tokens(events) == in_one_process(recipe, text) and finished.statistics.transport == "nothing: one worker", finished
+            eventually(lambda: cluster.answer(asked)[0].statistics.n_reused_tokens > 0, 20, f"{recipe}: a store has the prompt")
+        with made.channel(cluster.processes["decode-0"].address, "worker/prefill/p") as channel:
+            assert "expected coordinator" in denial(channel, "Prefill", "Run", 20)
+
+
 # Every method, and the roles that may call it.
 COMPUTE = "prefill decode"
 METHODS = {

@@ -13,7 +13,7 @@ import urllib.request
 from typing import Any, Optional
 
 from sluice_eval.answerers import HttpAnswerer, HttpConfig
-from sluice_eval.errors import EvalError, UsageError
+from sluice_eval.errors import CANCELLED, FAILED, EvalError, RefusedError, UsageError
 from sluice_eval.haystack import Haystack, open_haystack
 from sluice_eval.plots import new_figure, save_figure
 from sluice_eval.tables import Table
@@ -30,7 +30,7 @@ reuse its cache; again:RECIPE has it read anew for every question. Times to the 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached."""
 WAYS = "full,format=int4;full,format=k4v2;cache:full;again:full"
 NAMES = ("Ada", "Boris", "Clara", "Dmitri", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas")
-CALIBRATION = 400  # sentences
+CALIBRATION = 20  # sentences
 
 
 @dataclasses.dataclass
@@ -216,10 +216,10 @@ def main(words: Optional[list[str]] = None) -> int:
         return 0
     except KeyboardInterrupt:
         print(f"{PROGRAM}: stopped by a signal", file=sys.stderr)
-        return 4
-    except EvalError as error:
+        return CANCELLED
+    except (EvalError, RefusedError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return error.code
+        return getattr(error, "code", FAILED)
 
 
 if __name__ == "__main__":

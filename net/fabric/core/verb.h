@@ -57,7 +57,7 @@ struct sl_verb_ops {
     size_t state_bytes;                              // begins with struct sl_verb; zeroed before init()
     size_t peer_bytes;                               // per-peer state: sl_verb_of_peer(); zeroed
     struct sl_handler handlers[SL_MAX_HANDLERS + 1]; // up to the first without run()
-    struct sl_fault faults[5];                       // up to the first without a name
+    struct sl_fault faults[6];                       // up to the first without a name
     struct sl_gauge gauges[6];                       // up to the first without an offset
 
     void (*init)(void *state);    // on the creator's thread

@@ -487,6 +487,8 @@ static void test_config_is_checked(void **state) {
     assert_int_equal(sl_fabric_create(&config, &fabric, NULL), SL_ERR_INVALID);
     config = (struct sl_fabric_config){.listen = "127.0.0.1:0", .transport = "tcp", .inject = "corrupt:x"};
     assert_int_equal(sl_fabric_create(&config, &fabric, NULL), SL_ERR_INVALID);
+    config.inject = "nope:1";
+    assert_int_equal(sl_fabric_create(&config, &fabric, NULL), SL_ERR_INVALID);
     fabric = start_fabric("tcp", NULL, NULL, 0);
     assert_string_equal(sl_fabric_address(fabric), "");
     uint8_t *base = make_region(fabric, 4096);
