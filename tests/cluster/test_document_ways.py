@@ -171,7 +171,7 @@ def check_bench(gateway):
     assert [one["questions"] for one in (int4, k4v2, cache, again)] == [4, 4, 4, 1], done.stdout
     assert int4["read_tokens"] < 800 < 1200 < again["read_tokens"] and cache["read_tokens"] < 2 * again["read_tokens"], done.stdout
     assert 0.6 < k4v2["kept_bytes"] / int4["kept_bytes"] < 0.9 and again["fetched_bytes"] > 3 * int4["kept_bytes"] / 2, done.stdout
-    assert json.loads(gateway.get("/v1/documents")[1])["data"] == []
+    assert not [one for one in json.loads(gateway.get("/v1/documents")[1])["data"] if one["id"].startswith("bench-")]
     done = subprocess.run([*words[:5], "--ways", "full;full"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "different ways" in done.stderr, done
 
