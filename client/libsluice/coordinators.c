@@ -64,6 +64,17 @@ enum sl_status sl_client_find_leader(struct sl_client *client, int64_t deadline_
                                         "none of %d coordinators answers; the last one: %.200s", n, why.text);
 }
 
+enum sl_status sl_client_await_leader(struct sl_client *client, int64_t deadline_ns, int *coordinator_out,
+                                      struct sl_error *err) {
+    int64_t give_up_ns = sooner(deadline_ns, ELECTION_MS);
+    enum sl_status status;
+    while ((status = sl_client_find_leader(client, deadline_ns, coordinator_out, err)) == SL_ERR_PEER_LOST &&
+           sl_deadline_left_ms(give_up_ns) > PAUSE_MS) {
+        sl_sleep_ms(PAUSE_MS);
+    }
+    return status;
+}
+
 bool sl_client_others_lead(struct sl_client *client, int coordinator) {
     for (int i = 0; i < client->coordinators.n; i++) {
         bool leads = false;

@@ -19,7 +19,7 @@ enum sl_status sl_client_export_document(struct sl_client *client, const char *n
     int coordinator = 0;
     struct sl_rpc_stream *stream;
     *err = (struct sl_error){0};
-    enum sl_status status = sl_client_find_leader(client, pieces->deadline_ns, &coordinator, err);
+    enum sl_status status = sl_client_await_leader(client, pieces->deadline_ns, &coordinator, err);
     if (status == SL_OK) {
         status = sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_export, &request.base,
                                     pieces->deadline_ns, NULL, &stream, err);
@@ -73,7 +73,7 @@ enum sl_status sl_client_import_document(struct sl_client *client, const char *n
     struct sl_error ours = {0};
     int coordinator = 0;
     *err = (struct sl_error){0};
-    enum sl_status status = sl_client_find_leader(client, pieces->deadline_ns, &coordinator, err);
+    enum sl_status status = sl_client_await_leader(client, pieces->deadline_ns, &coordinator, err);
     struct sending *sending = status == SL_OK ? malloc(sizeof *sending) : NULL;
     if (sending == NULL) {
         return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "client: out of memory");

@@ -46,7 +46,7 @@ enum sl_status sl_client_add_document(struct sl_client *client, const Sluice__V1
     int coordinator = 0;
     struct sl_rpc_stream *stream;
     *err = (struct sl_error){0};
-    enum sl_status status = sl_client_find_leader(client, watch->deadline_ns, &coordinator, err);
+    enum sl_status status = sl_client_await_leader(client, watch->deadline_ns, &coordinator, err);
     if (status == SL_OK) {
         status = sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_add, &request->base,
                                     watch->deadline_ns, NULL, &stream, err);

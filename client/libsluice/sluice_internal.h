@@ -19,6 +19,9 @@ struct sl_client {
 // Finds the leader; a single coordinator is not asked. SL_ERR_PEER_LOST: no coordinator says that it leads.
 enum sl_status sl_client_find_leader(struct sl_client *client, int64_t deadline_ns, int *coordinator_out,
                                      struct sl_error *err);
+// Likewise, but waits for an election: as long as sl_client_call() retries. For calls with streams.
+enum sl_status sl_client_await_leader(struct sl_client *client, int64_t deadline_ns, int *coordinator_out,
+                                      struct sl_error *err);
 // Returns true if a coordinator other than this one leads; asks with a short deadline.
 bool sl_client_others_lead(struct sl_client *client, int coordinator);
 

@@ -139,7 +139,7 @@ enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err) {
         return sl_fail(err, SL_ERR_DEADLINE, "the job's deadline has passed");
     }
     if (atomic_load(&job->cancel)) {
-        return sl_fail(err, SL_ERR_CANCELLED, "cancelled by the client");
+        return sl_fail(err, SL_ERR_CANCELLED, "a client cancelled it, or its coordinator was stopped");
     }
     return SL_OK;
 }

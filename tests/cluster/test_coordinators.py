@@ -165,6 +165,9 @@ def test_documents_are_the_next_leaders():
         etcd.signal(signal.SIGSTOP)
         refused(UNAVAILABLE, lambda: (add(cluster.channel_to(third), "late"), time.sleep(0.1)))
         etcd.signal(signal.SIGCONT)
+        added = doc(order, "add", "waits", one)  # the command waits for the election
+        assert added.returncode == 0, added
+        assert doc(order, "rm", "waits").returncode == 0
         cluster.wait_for_leader()
         eventually(lambda: names(cluster.channel) == [], 20, "nothing of it is left")
 

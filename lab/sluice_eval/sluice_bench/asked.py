@@ -75,6 +75,8 @@ def make_text(haystack: Haystack, n_sentences: int, n_facts: int, seed: int) -> 
 
 class Run:
     def __init__(self, arguments: argparse.Namespace) -> None:
+        if not arguments.url.startswith(("http://", "https://")):
+            raise UsageError(f"--url {arguments.url}: expected something like http://127.0.0.1:8000")
         self._arguments = arguments
         self._http = HttpAnswerer(HttpConfig(arguments.url.rstrip("/").removesuffix("/v1") + "/v1", arguments.model, arguments.api_key, None,
                                              deadline_s=arguments.deadline))

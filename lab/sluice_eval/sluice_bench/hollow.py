@@ -19,7 +19,7 @@ PROGRAM = "sluice bench hollow"
 SUMMARY = "Write a folder with the shape of a model and no weights, for --tier timed:NAME."
 EPILOG = """The file of weights is sparse: it takes no room on a disk. The tokenizer is that of another model folder, by default the
 demo's; the prompts' words are its tokens. Then:
-  sluice up --model FOLDER --tier timed:h100 --prefill 4 --decode 4 --arena 4G
+  sluice up --model FOLDER --prefill 4 --decode 4 --arena 4G -- --tier timed:h100
   sluice bench cluster --rates 1,2,4 --input 8000 --output 128
 Exit codes: 0 done, 1 failed, 2 wrong usage."""
 

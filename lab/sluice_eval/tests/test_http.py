@@ -132,6 +132,16 @@ class Commands(FolderTest):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("127.0.0.1:1", done.stderr)
 
+    def test_a_bench_of_documents_says_why_a_server_refuses(self):
+        def refuse(body, n):
+            return 400, {"error": {"message": "too long" if len(body["prompt"]) > 8000 else "because"}}
+        with Server(refuse, "sluice") as server:
+            done = command("--url", server.url, "--tokens", "1500", program="sluice_bench.asked")
+        self.assertEqual((done.returncode, done.stderr), (1, "sluice bench documents: because\n"))
+        done = command("--url", "nonsense", program="sluice_bench.asked")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("--url nonsense: expected something like", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
