@@ -164,7 +164,7 @@ def test_documents_are_the_next_leaders():
         # Without etcd there is no leader, so a text is not added, and the call says so.
         etcd.signal(signal.SIGSTOP)
         refused(UNAVAILABLE, lambda: (add(cluster.channel_to(third), "late"), time.sleep(0.1)))
-        etcd.signal(signal.SIGCONT)
+        threading.Timer(2, lambda: etcd.signal(signal.SIGCONT)).start()
         added = doc(order, "add", "waits", one)  # the command waits for the election
         assert added.returncode == 0, added
         assert doc(order, "rm", "waits").returncode == 0

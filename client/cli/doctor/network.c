@@ -52,7 +52,11 @@ void sl_doctor_port(struct sl_findings *findings, const char *host, int64_t port
     }
     sl_findings_add(findings, "port", SL_HEALTH_FAILED, "%s:%lld: %s: `sluice up` cannot listen there", host,
                     (long long)port, strerror(why));
-    sl_findings_remedy(findings, "%s another port; `sluice status` lists the clusters of this machine", option);
+    if (why == EADDRNOTAVAIL) {
+        sl_findings_remedy(findings, "--host an address of this machine");
+    } else {
+        sl_findings_remedy(findings, "%s another port; `sluice status` lists the clusters of this machine", option);
+    }
 }
 
 // ---- clocks ---------------------------------------------------------------------------------------------------------
@@ -168,6 +172,7 @@ static bool is_certificate_name(const char *name) {
 
 void sl_doctor_certificates(struct sl_findings *findings, const char *path) {
     struct stat st;
+    const size_t n_before = findings->n;
     if (stat(path, &st) != 0) {
         sl_findings_add(findings, "certificate", SL_HEALTH_FAILED, "%.300s: %s", path, strerror(errno));
         return;
@@ -175,14 +180,19 @@ void sl_doctor_certificates(struct sl_findings *findings, const char *path) {
     DIR *dir = S_ISDIR(st.st_mode) ? opendir(path) : NULL;
     if (!dir) {
         check_certificate(findings, path);
-        return;
     }
-    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         char file[PATH_MAX + 256];
         snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
         if (is_certificate_name(entry->d_name)) {
             check_certificate(findings, file);
         }
     }
-    closedir(dir);
+    if (dir) {
+        closedir(dir);
+    }
+    if (findings->n == n_before) {
+        sl_findings_add(findings, "certificate", SL_HEALTH_FAILED, "%.300s has no certificate", path);
+        sl_findings_remedy(findings, "--pem a PEM file, or a folder of files *.pem or *.crt");
+    }
 }

@@ -143,9 +143,13 @@ static void test_certificates_that_end(void **state) {
     assert_int_equal(sl_doctor_before_up(&config, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "ca.pem ended 3 days ago"));
     struct sl_findings findings = {0};
-    sl_doctor_certificates(&findings, "/nonexistent");
-    assert_int_equal(only(&findings)->health, SL_HEALTH_FAILED);
-    sl_findings_cleanup(&findings);
+    static const char *const none[] = {"/nonexistent", "/dev/null",
+                                       "/proc/self/fd"}; // no file, and no certificate in it
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        sl_doctor_certificates(&findings, none[i]);
+        assert_int_equal(only(&findings)->health, SL_HEALTH_FAILED);
+        sl_findings_cleanup(&findings);
+    }
     temp_folder_destroy(&folder);
 }
 
@@ -166,6 +170,9 @@ static void test_a_port_in_use(void **state) {
     struct sl_cluster_config config = {.host = "127.0.0.1", .http_port = ntohs(address.sin_port), .has_gateway = true};
     assert_int_equal(sl_doctor_before_up(&config, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "--http-port another port"));
+    config.host = "192.0.2.1"; // an address for documentation: no machine has it
+    assert_int_equal(sl_doctor_before_up(&config, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "Remedy: --host"));
     config.has_gateway = false; // then it is not needed
     assert_int_equal(sl_doctor_before_up(&config, &err), SL_OK);
     close(fd);
