@@ -336,7 +336,8 @@ static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     } else if (s->capsule_bytes > s->full_bytes) {
         fprintf(file, ": whole pages of %d slots", SL_PAGE_SLOTS);
     }
-    fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
+    const bool ships = strncmp(s->transport, "nothing", strlen("nothing")) != 0; // else it says why not
+    fprintf(file, "%s%s\n", s->transport[0] == '\0' ? "" : ships ? ", by " : ", ships ", s->transport);
 }
 
 // Prints the state of the copies for later jobs, as far as it is known.

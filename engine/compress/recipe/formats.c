@@ -16,8 +16,8 @@ static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out
     }
     return sl_fail(
         err, SL_ERR_INVALID,
-        "recipe: format=%.40s is unknown; formats: %sa pair such as k4v2 (bits of keys and of values: 16, 8, 4 "
-        "or 2), or per layer: f16/0-1:int4/2-:int2, f16/dense:int2",
+        "recipe: format=%.40s is unknown; formats: %sa pair such as k4v2 (bits of keys and of values: two of 16, "
+        "8, 4 and 2), or per layer: f16/0-1:int4/2-:int2, f16/dense:int2",
         text, names);
 }
 

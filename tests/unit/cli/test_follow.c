@@ -97,6 +97,21 @@ static void test_follow_streams_the_answer_and_ends_with_statistics(void **state
     close_screen(&s);
 }
 
+static void test_one_worker_ships_nothing(void **state) {
+    (void)state;
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.capsule_bytes = 1 << 20;
+    statistics.full_bytes = 2 << 20;
+    statistics.transport = (char *)"nothing: one worker";
+    char *text;
+    size_t n_bytes;
+    FILE *file = open_memstream(&text, &n_bytes);
+    sl_statistics_print(&statistics, file);
+    fclose(file);
+    assert_non_null(strstr(text, "2.0 times smaller, ships nothing: one worker\n"));
+    free(text);
+}
+
 static void test_follow_prints_error_estimates_where_there_are_some(void **state) {
     (void)state;
     float evicted[3] = {0.01f, 0.04f, 0.01f}, key[3] = {0}, value[3] = {0, 0, 0.5f};
@@ -329,6 +344,7 @@ static void test_follow_tells_of_an_outage_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_follow_streams_the_answer_and_ends_with_statistics),
+        cmocka_unit_test(test_one_worker_ships_nothing),
         cmocka_unit_test(test_follow_prints_error_estimates_where_there_are_some),
         cmocka_unit_test(test_follow_shows_what_is_unknown_as_unknown),
         cmocka_unit_test(test_follow_says_what_is_kept),

@@ -81,6 +81,7 @@ static void test_recipe_refuses_bad_grammar(void **state) {
         {"budget=20%x", SL_ERR_INVALID, "budget=20%x"},
         {"budget=99999999999999999999", SL_ERR_INVALID, "expected a whole number from 1 to 16777216"},
         {"when=", SL_ERR_INVALID, "when= is unknown"},
+        {"format=k4v4", SL_ERR_INVALID, "two of 16, 8, 4 and 2"},
         {"format=int3", SL_ERR_INVALID, "format=int3 is unknown; formats: f32, f16"},
         {"format=f16/0-1", SL_ERR_INVALID, "expected FROM-TO:FORMAT"},
         {"format=f16/1:int4", SL_ERR_INVALID, "expected FROM-TO:FORMAT"},
