@@ -89,6 +89,14 @@ static int exit_code_of(const Sluice__V1__Finished *finished) {
     }
 }
 
+static bool ships(const Sluice__V1__Statistics *s) {
+    return strncmp(s->transport, "nothing", strlen("nothing")) != 0; // else it says why not
+}
+
+int64_t sl_statistics_shipped_bytes(const Sluice__V1__Statistics *statistics) {
+    return ships(statistics) ? statistics->capsule_bytes : 0;
+}
+
 static void print_cost(const Sluice__V1__Statistics *s, FILE *file) {
     const char *why = sl_not_cached_word(s->not_cached);
     char bytes[32];
@@ -96,7 +104,7 @@ static void print_cost(const Sluice__V1__Statistics *s, FILE *file) {
             "%lld tokens read, %lld not read again%s%s%s; %s shipped; first token after %.0f ms, %.0f ms in all\n",
             (long long)(s->n_prompt_tokens - s->n_reused_tokens), (long long)s->n_reused_tokens,
             why ? " (not cached: " : "", why ? why : "", why ? ")" : "",
-            sl_format_bytes((double)s->capsule_bytes, bytes, sizeof bytes), s->ttft_ms, s->total_ms);
+            sl_format_bytes((double)sl_statistics_shipped_bytes(s), bytes, sizeof bytes), s->ttft_ms, s->total_ms);
 }
 
 static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finished) {
@@ -336,8 +344,7 @@ static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     } else if (s->capsule_bytes > s->full_bytes) {
         fprintf(file, ": whole pages of %d slots", SL_PAGE_SLOTS);
     }
-    const bool ships = strncmp(s->transport, "nothing", strlen("nothing")) != 0; // else it says why not
-    fprintf(file, "%s%s\n", s->transport[0] == '\0' ? "" : ships ? ", by " : ", ships ", s->transport);
+    fprintf(file, "%s%s\n", s->transport[0] == '\0' ? "" : ships(s) ? ", by " : ", ships ", s->transport);
 }
 
 // Prints the state of the copies for later jobs, as far as it is known.

@@ -43,4 +43,7 @@ void sl_follow_loading(void *follow, size_t done_bytes, size_t total_bytes);
 // Clears the progress line after the watch has returned `status`, reports an error, and returns the exit code.
 int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err);
 
+// Returns the bytes of the capsule that another process sent; 0 if one worker, or one process, did both phases.
+int64_t sl_statistics_shipped_bytes(const Sluice__V1__Statistics *statistics);
+
 void sl_statistics_print(const Sluice__V1__Statistics *statistics, FILE *file);

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "client/cli/chat/chat.h"
+#include "client/cli/follow.h"
 #include "client/cli/message_json.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "proto/kept.h"
@@ -152,7 +153,7 @@ static void count(struct sl_chat_session *chat) {
     chat->turns[chat->n_turns++] = (struct sl_chat_turn){.n_context = s->n_prompt_tokens,
                                                          .n_read = s->n_prompt_tokens - s->n_reused_tokens,
                                                          .n_written = s->n_output_tokens,
-                                                         .shipped_bytes = s->capsule_bytes,
+                                                         .shipped_bytes = sl_statistics_shipped_bytes(s),
                                                          .ttft_ms = s->ttft_ms,
                                                          .total_ms = s->total_ms,
                                                          .not_cached = sl_not_cached_word(s->not_cached)};

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
+#include "client/cli/follow.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
 #include "client/cli/table.h"
@@ -127,7 +128,7 @@ static void add_reused(struct sl_table *table, const struct subject *subject) {
     }
 }
 static void add_shipped(struct sl_table *table, const struct subject *subject) {
-    add_bytes(table, subject->job->statistics->capsule_bytes);
+    add_bytes(table, sl_statistics_shipped_bytes(subject->job->statistics));
 }
 static void add_ratio(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;

@@ -110,6 +110,9 @@ static void test_one_worker_ships_nothing(void **state) {
     fclose(file);
     assert_non_null(strstr(text, "2.0 times smaller, ships nothing: one worker\n"));
     free(text);
+    assert_int_equal(sl_statistics_shipped_bytes(&statistics), 0);
+    statistics.transport = (char *)"put posix";
+    assert_int_equal(sl_statistics_shipped_bytes(&statistics), 1 << 20);
 }
 
 static void test_follow_prints_error_estimates_where_there_are_some(void **state) {
