@@ -115,8 +115,9 @@ static void ask(struct sl_disk_folder *folder, const struct file *files, size_t 
 static void write_one(struct sl_disk_folder *folder) {
     struct sl_hash128 hashes[] = {{{5}}, {{6}}};
     uint8_t body[100] = {1}, header[10] = {2};
-    struct sl_stored stored = {
-        .keys = {{1, 2, {{3}}}, hashes, 2, 64, false}, .n_tokens = 130, .capsule = {body, sizeof body, header, sizeof header}};
+    struct sl_stored stored = {.keys = {.id = {1, 2, {{3}}}, .hashes = hashes, .n_hashes = 2, .stride = 64},
+                               .n_tokens = 130,
+                               .capsule = {body, sizeof body, header, sizeof header}};
     enum sl_status status = sl_disk_folder_write(folder, &stored, NULL, NULL, NULL);
     require(status == SL_OK || status == SL_ERR_EXISTS);
     require(sl_disk_folder_has(folder, &stored.keys.id));
