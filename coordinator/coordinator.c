@@ -425,10 +425,10 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_admin_close(&coordinator->admin); // before the parts that it reports on
     sl_rpc_selfcheck_destroy(&coordinator->selfcheck);
     sl_rpc_standard_cleanup(&coordinator->standard);
+    sl_document_copies_stop(&coordinator->copies); // their threads ask who leads
+    sl_document_keeper_stop(&coordinator->keeper);
     sl_election_destroy(&coordinator->election);
     sl_coordinator_forget_restored(coordinator);
-    sl_document_copies_stop(&coordinator->copies);
-    sl_document_keeper_stop(&coordinator->keeper);
     sl_coordinator_forget_reading(coordinator);
     sl_documents_destroy(&coordinator->documents);
     sl_etcd_destroy(&coordinator->etcd);

@@ -113,7 +113,7 @@ def lie_in_heartbeats(scene, rng):
     except (StopIteration, grpc.RpcError):
         return f"none of {name}, which is not registered"
     lie = cluster_pb.HeartbeatRequest(name=name, epoch=epoch, term=1 << 62, load=cluster_pb.WorkerLoad())
-    with scene.cluster.channel_of(f"worker/{name}") as channel:
+    with scene.cluster.channel_of(f"worker/{name.rpartition('-')[0]}/{name}") as channel:
         while time.monotonic() < until:
             try:
                 call(channel, "sluice.v1.Cluster.Heartbeat", lie, 2)
