@@ -12,7 +12,7 @@ import time
 import grpc
 from harness import SLOW, cluster_pb, inference, refused, stub, worker_pb, call
 
-GREEDY, IMPOSTOR = "client/greedy", "worker/impostor"  # certificates that no client or worker of chaos.py has
+GREEDY, IMPOSTOR = "client/greedy", "worker/kvstore/impostor"  # certificates that no client or worker of chaos.py has
 NAMES = (GREEDY, IMPOSTOR)
 ATTACK_S = 3
 MANY = 400  # connections: more than a data-plane or an admin port keeps of silent ones
