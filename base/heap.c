@@ -5,6 +5,12 @@
 #include <malloc.h>
 #include <stdlib.h>
 
+void sl_heap_give_back(void) {
+    if (mallinfo2().fordblks > SL_HEAP_SPARE_BYTES) {
+        malloc_trim(0);
+    }
+}
+
 void sl_heap_limit(void) {
     if (getenv("MALLOC_ARENA_MAX") == NULL) {
         mallopt(M_ARENA_MAX, SL_HEAP_ARENAS);

@@ -2,12 +2,20 @@
 // Purpose: bounds what the C library's allocator keeps of memory that was freed.
 #pragma once
 
+#include <stddef.h>
+
 /*
  * Lets glibc have at most SL_HEAP_ARENAS arenas, unless MALLOC_ARENA_MAX says otherwise. By default it makes eight for each processor. A
  * thread takes any of them, and each keeps as much memory as it ever needed: a process grows until every arena has met the largest job.
  * Only the main() of a server calls this, before it starts threads.
  */
 void sl_heap_limit(void);
+
+// Gives free memory of all arenas back to the system if it is more than SL_HEAP_SPARE_BYTES: after a flood of calls it lies between
+// blocks that are in use. A process's self-check calls this now and then. Takes a millisecond for each 100 MB or so that it gives back.
+void sl_heap_give_back(void);
+
+#define SL_HEAP_SPARE_BYTES ((size_t)32 << 20)
 
 // KV memory does not come from malloc, and threads cache small blocks: few arenas are enough for many processors.
 #define SL_HEAP_ARENAS 4

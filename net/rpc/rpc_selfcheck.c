@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "proto/grpc/health/v1/health.pb-c.h"
@@ -72,6 +73,7 @@ static void *check_now_and_then(void *arg) {
     while (!selfcheck->stopping) {
         pthread_mutex_unlock(&selfcheck->mutex);
         check(selfcheck);
+        sl_heap_give_back();
         const int64_t next_ns = sl_deadline_in_ms(PERIOD_MS);
         pthread_mutex_lock(&selfcheck->mutex);
         while (!selfcheck->stopping && sl_cond_wait_until(&selfcheck->wake, &selfcheck->mutex, next_ns) == SL_OK) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/heap.h"
 
@@ -57,7 +58,38 @@ static void test_heap_has_few_arenas_for_many_threads(void **state) {
     assert_in_range(n_arenas(), 1, SL_HEAP_ARENAS);
 }
 
+static size_t resident_bytes(void) {
+    unsigned long all, resident;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_int_equal(fscanf(file, "%lu %lu", &all, &resident), 2);
+    fclose(file);
+    return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+// Blocks in use lie between those that are freed, as after a flood: the library would keep all of it.
+static void test_heap_gives_free_memory_back(void **state) {
+    enum { N = 16384, BYTES = 8000 };
+    static char *blocks[N], *pins[N];
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        blocks[i] = memset(malloc(BYTES), 1, BYTES);
+        pins[i] = malloc(100);
+    }
+    for (int i = 0; i < N; i++) {
+        free(blocks[i]);
+    }
+    size_t before = resident_bytes();
+    sl_heap_give_back();
+    assert_true(resident_bytes() + (size_t)N * BYTES / 4 < before);
+    for (int i = 0; i < N; i++) {
+        free(pins[i]);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heap_has_few_arenas_for_many_threads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_heap_has_few_arenas_for_many_threads),
+        cmocka_unit_test(test_heap_gives_free_memory_back),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
