@@ -79,7 +79,7 @@ static const struct unused top[] = {
     {"keep_alive", is_anything},
     {"cache_prompt", is_anything},
     {"request_id", is_anything},
-    // What Sluice does not do.
+    // Sluice supports none of these.
     {"n", is_one},
     {"best_of", is_one},
     {"echo", is_false},

@@ -251,7 +251,7 @@ def test_keys_are_tenants():
 
             with open(keys, "w") as file:
                 file.write(key_line("sk-acme", "acme"))
-            eventually(lambda: ask("sk-beta")[0] == 401, 10, "a key that is taken away is nobody's")
+            eventually(lambda: ask("sk-beta")[0] == 401, 10, "a removed key is refused")
             assert ask("sk-acme")[0] == 200
 
 

@@ -2,15 +2,16 @@
 """The command line: `sluice bench cluster`, or `python3 -m sluice_bench`."""
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import shutil
 import sys
 from typing import Optional
 
-from sluice_eval.errors import CANCELLED, FAILED, EvalError, RefusedError
+from sluice_eval.errors import EvalError
 
-from . import options, pictures, report
+from . import command, options, pictures, report
 from .sweep import Sweep, make_series, open_servers
 
 
@@ -29,8 +30,7 @@ def _show(sweep: Sweep, slo: str, as_json: bool) -> None:
         print(f"Note: {note}.", file=out)
 
 
-def _run(words: Optional[list[str]]) -> None:
-    arguments = options.parser().parse_args(words)
+def _run(arguments: argparse.Namespace) -> None:
     if arguments.pictures:
         pictures.prepare(arguments.pictures)
     workload = options.workload(arguments)
@@ -53,22 +53,7 @@ def _run(words: Optional[list[str]]) -> None:
 
 
 def main(words: Optional[list[str]] = None) -> int:
-    if (sys.argv[1:] if words is None else words) == ["--describe"]:
-        print(options.describe(options.parser()))
-        return 0
-    try:
-        _run(words)
-        sys.stdout.flush()
-        return 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
-        return FAILED
-    except KeyboardInterrupt:
-        print(f"{options.PROGRAM}: stopped by a signal", file=sys.stderr)
-        return CANCELLED
-    except (EvalError, RefusedError) as error:
-        print(f"{options.PROGRAM}: {error}", file=sys.stderr)
-        return getattr(error, "code", FAILED)
+    return command.start(options.parser(), _run, words)
 
 
 if __name__ == "__main__":

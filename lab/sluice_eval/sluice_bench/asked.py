@@ -13,13 +13,14 @@ import urllib.request
 from typing import Any, Optional
 
 from sluice_eval.answerers import HttpAnswerer, HttpConfig
-from sluice_eval.errors import CANCELLED, FAILED, EvalError, RefusedError, UsageError
+from sluice_eval.errors import UsageError
 from sluice_eval.haystack import Haystack, open_haystack
 from sluice_eval.plots import new_figure, save_figure
 from sluice_eval.tables import Table
 
 from . import __version__
-from .options import _whole, describe, duration
+from .command import start
+from .options import duration, whole
 from .pictures import prepare
 from .report import dumps
 
@@ -179,20 +180,19 @@ def parser() -> argparse.ArgumentParser:
     add("--url", default="http://127.0.0.1:8000", metavar="URL", help="the gateway [http://127.0.0.1:8000]")
     add("--model", "-m", default="", metavar="MODEL", help="the model's name there; without: its first one")
     add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="without: $OPENAI_API_KEY")
-    add("--tokens", type=_whole(200, 10**7), default=8000, metavar="N", help="of the text, about [8000]")
-    add("--questions", type=_whole(1, 100000), default=50, metavar="N", help="facts in it, and questions [50]")
-    add("--again", type=_whole(1, 100000), default=5, metavar="N", help="questions of ways that read the text again [5]")
+    add("--tokens", type=whole(200, 10**7), default=8000, metavar="N", help="of the text, about [8000]")
+    add("--questions", type=whole(1, 100000), default=50, metavar="N", help="facts in it, and questions [50]")
+    add("--again", type=whole(1, 100000), default=5, metavar="N", help="questions of ways that read the text again [5]")
     add("--ways", default=WAYS, metavar="W;W", help=f"how the text is kept [{WAYS}]")
     add("--text", metavar="FILE", help="the text between the facts; without: licenses of this system")
-    add("--seed", type=_whole(0, 1 << 48), default=1, metavar="N", help="of the facts [1]")
+    add("--seed", type=whole(0, 1 << 48), default=1, metavar="N", help="of the facts [1]")
     add("--deadline", type=duration, default="10m", metavar="TIME", help="of one answer [10m]")
     add("--json", "-j", action="store_true", help="one JSON object a way")
     add("--pictures", metavar="DIR", help="draw documents.png there (needs matplotlib)")
     return made
 
 
-def _run(words: Optional[list[str]]) -> None:
-    arguments = parser().parse_args(words)
+def _run(arguments: argparse.Namespace) -> None:
     ways = ways_of(arguments.ways)
     if arguments.pictures:
         prepare(arguments.pictures)
@@ -210,18 +210,7 @@ def _run(words: Optional[list[str]]) -> None:
 
 
 def main(words: Optional[list[str]] = None) -> int:
-    if (sys.argv[1:] if words is None else words) == ["--describe"]:
-        print(describe(parser(), PROGRAM, SUMMARY, EPILOG))
-        return 0
-    try:
-        _run(words)
-        return 0
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: stopped by a signal", file=sys.stderr)
-        return CANCELLED
-    except (EvalError, RefusedError) as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return getattr(error, "code", FAILED)
+    return start(parser(), _run, words)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from sluice_eval.errors import EvalError, UsageError
 
 from . import __version__
-from .options import describe
+from .command import start
 
 PROGRAM = "sluice bench hollow"
 SUMMARY = "Write a folder with the shape of a model and no weights, for --tier timed:NAME."
@@ -115,8 +115,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _run(words: Optional[list[str]]) -> None:
-    arguments = parser().parse_args(words)
+def _run(arguments: argparse.Namespace) -> None:
     tokenizer = pathlib.Path(arguments.tokenizer) if arguments.tokenizer else _demo()
     if not arguments.output:
         raise UsageError("--output: name the new folder")
@@ -127,15 +126,7 @@ def _run(words: Optional[list[str]]) -> None:
 
 
 def main(words: Optional[list[str]] = None) -> int:
-    if (sys.argv[1:] if words is None else words) == ["--describe"]:
-        print(describe(parser(), PROGRAM, SUMMARY, EPILOG))
-        return 0
-    try:
-        _run(words)
-        return 0
-    except EvalError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return error.code
+    return start(parser(), _run, words)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def _number(least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
+def whole(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not re.fullmatch("[0-9]{1,18}", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"'{text}' is not a number from {least} to {most}")
@@ -122,20 +122,20 @@ def parser() -> argparse.ArgumentParser:
     add("--scale-lengths", type=_number(1e-6, 1e3), default=1.0, metavar="X", help="of the trace's prompts and answers [1]")
     add("--conversations", action="store_true", help="conversations: each turn repeats all before it")
     add("--rates", type=rates, metavar="N,N", help="requests a second, turns included, or inf [1; a trace: its own]")
-    add("--count", type=_whole(1, 10**7), metavar="N", help=f"requests of each run [{DEFAULT_COUNT}; a trace: all rows]")
+    add("--count", type=whole(1, 10**7), metavar="N", help=f"requests of each run [{DEFAULT_COUNT}; a trace: all rows]")
     add("--duration", type=duration, metavar="TIME", help="of each run, in place of --count: as many requests as the rate has in it")
     add("--burstiness", type=_number(1e-3, 1e3), default=1.0, metavar="X",
         help="shape of the gamma distribution of gaps; 1 is Poisson, less comes in bursts [1]")
     add("--input", type=lengths(1), default="512", metavar="LENGTH", help="tokens of a prompt, or of a conversation's first message [512]")
     add("--output", type=lengths(1), default="64", metavar="LENGTH", help="tokens of an answer [64]")
-    add("--shared", type=_whole(0, 10**7), default=0, metavar="N", help="tokens that all prompts of a run begin with [0]")
+    add("--shared", type=whole(0, 10**7), default=0, metavar="N", help="tokens that all prompts of a run begin with [0]")
     add("--turns", type=lengths(1), default="4", metavar="LENGTH", help="turns of a conversation [4]")
     add("--message", type=lengths(1), default="64", metavar="LENGTH", help="tokens of its later messages, or of a tool's output [64]")
     add("--think", type=lengths(0, duration), default="exp:2s", metavar="TIMES", help="a user's pause before a turn, as a length [exp:2s]")
-    add("--max-input", type=_whole(1, 10**8), metavar="N", help="cut longer prompts; without: to the model's context, where servers say it")
-    add("--max-output", type=_whole(1, 10**8), metavar="N", help="cut longer answers")
-    add("--seed", type=_whole(0, 1 << 48), default=1, metavar="N", help="of all draws; the same seed sends the same bytes [1]")
-    add("--repetitions", type=_whole(1, 1000), default=1, metavar="N", help="of each run, series by turns [1]")
+    add("--max-input", type=whole(1, 10**8), metavar="N", help="cut longer prompts; without: to the model's context, where servers say it")
+    add("--max-output", type=whole(1, 10**8), metavar="N", help="cut longer answers")
+    add("--seed", type=whole(0, 1 << 48), default=1, metavar="N", help="of all draws; the same seed sends the same bytes [1]")
+    add("--repetitions", type=whole(1, 1000), default=1, metavar="N", help="of each run, series by turns [1]")
     add("--slo", type=slo, default="ttft:2s,tpot:100ms", metavar="LIMITS", help="what a good answer keeps; also e2el:TIME [ttft:2s,tpot:100ms]")
     add("--max-lag", type=duration, default="50ms", metavar="TIME", help="a run is void if the generator's lag has a higher p99 [50ms]")
     add("--deadline", type=duration, default="10m", metavar="TIME", help="of one answer [10m]")
@@ -149,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def describe(made: argparse.ArgumentParser, name: str = PROGRAM, summary: str = SUMMARY, epilog: str = EPILOG) -> str:
+def describe(made: argparse.ArgumentParser) -> str:
     """Returns the JSON description that `sluice` prints of its commands (base/options/describe.h). "config": no file or variable sets options."""
     found = []
     for action in made._actions:
@@ -161,7 +161,7 @@ def describe(made: argparse.ArgumentParser, name: str = PROGRAM, summary: str = 
         found.append({"name": action.option_strings[0][2:], "letter": letter, "default": default if text else "",
                       "help": text or (action.help or "").replace("%%", "%"), "list": isinstance(action.default, list) or action.dest == "url",
                       **({} if is_flag else {"metavar": action.metavar})})
-    return json.dumps({"name": name, "usage": "[options]", "summary": summary, "epilog": epilog, "options": found, "config": False})
+    return json.dumps({"name": made.prog, "usage": "[options]", "summary": made.description, "epilog": made.epilog, "options": found, "config": False})
 
 
 def workload(arguments: argparse.Namespace) -> Workload:
