@@ -56,7 +56,7 @@ static int teardown(void **state) {
 static char *write_text(const char *first, int n) {
     char *text = malloc(strlen(first) + (size_t)n * 64 + 1), *at = text + sprintf(text, "%s", first);
     for (int i = 0; i < n; i++) {
-        at += sprintf(at, " Section %d alone speaks of %d.", i, i * 7);
+        at += sprintf(at, " Section %d says what no other one has said of %d.", i, i * 7);
     }
     return text;
 }
