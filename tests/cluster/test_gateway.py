@@ -50,9 +50,10 @@ class Gateway:
             options = (*options, *cluster.certificates.options(who))
         words = ["sluice-gateway", "--listen", listen, "--coordinator", cluster.addresses_of_all(), *options]
         self.log, self.log_path = tempfile.mkstemp(prefix="sluice-gateway-", suffix=".log")
-        from harness import BIN, script
+        from harness import BIN, script, started
         script.needs_programs(BIN, words[0])
         self.popen = subprocess.Popen(wrap([os.path.join(BIN, words[0]), *words[1:]]), stdout=subprocess.PIPE, stderr=self.log)
+        started.append(self.popen)
         line = self.popen.stdout.readline().decode()
         match = re.match(r"ready http=(\S+):(\d+)", line)
         assert match, f"{line!r}\n{self.errors()}"
