@@ -120,7 +120,7 @@ enum sl_status sl_conversation_turn(struct sl_conversation *conversation, const 
                                     struct sl_local_result *result_out, struct sl_error *err);
 /*
  * Reads a text that questions are asked about, compresses it, and keeps a copy of its session. Every later turn is one
- * question alone behind that copy, read as a decode worker reads what follows a capsule: nothing is evicted or quantized
+ * question alone after that copy, read as a decode worker reads what follows a capsule: nothing is evicted or quantized
  * again. Writes no answer; SL_ERR_UNSUPPORTED: the recipe offloads, or the device has its own memory. The conversation
  * is new.
  */
