@@ -89,7 +89,7 @@ const struct sl_recommendation *sl_recipe_recommendations(bool later) {
 }
 
 bool sl_recipe_serves_later(const struct sl_recipe *recipe) {
-    return !sl_recipe_evicts(recipe);
+    return !sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe);
 }
 
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation) {

@@ -219,8 +219,8 @@ struct sl_recommendation {
     const char *lost; // points of 100 that it lost to the full cache, with a 95% interval: suites.csv of docs/quality
 };
 const struct sl_recommendation *sl_recipe_recommendations(bool later);
-// Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing by
-// what the prompt alone attends to.
+// Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing,
+// or by what the prompt's repetition attends to.
 bool sl_recipe_serves_later(const struct sl_recipe *recipe);
 // Returns what a recommendation asks of the prompt or the model; "" if nothing.
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);
