@@ -221,7 +221,8 @@ def table_rows(rows: list[dict[str, str]], seed: int) -> Iterator[list[str]]:
         differences = [_mean(_points(row)) - _mean(_points(whole)) for row, whole in paired]
         interval = bootstrap_mean([differences], seed)
         star = "*" if interval.low > 0 or interval.high < 0 else ""
-        to_full = "" if recipe == "full" or not paired else f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]{star}"
+        around = "" if math.isnan(interval.low) else f" [{interval.low:+.1f}, {interval.high:+.1f}]{star}"
+        to_full = "" if recipe == "full" or not paired else f"{interval.mean:+.1f}{around}"
         yield [recipe, mode, f"{_mean([float(row['bytes']) for row in asked]):.1f}%", f"{_mean([_mean(_points(row)) for row in asked]):.1f}", to_full,
                f"{_mean([float(row['prefill_ms']) for row in asked]):.0f}", f"{_mean([float(row['step_ms']) for row in asked]):.1f}",
                f"{sum(len(_points(row)) for row in asked)} in {len(asked)}"]
