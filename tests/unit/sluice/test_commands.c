@@ -113,7 +113,8 @@ static void test_command_help_describes_every_command(void **state) {
     struct outcome o = run("$SLUICE --help");
     assert_int_equal(o.code, 0);
     static const char *const names[] = {"run",  "chat", "up",      "submit", "watch",   "cancel",
-                                        "jobs", "top",  "workers", "drain",  "recipes", "plan"};
+                                        "jobs", "top",  "workers", "drain",  "recipes", "plan",
+                                        "simulate"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         assert_non_null(strstr(o.text, names[i]));
         char line[128];
