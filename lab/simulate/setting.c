@@ -36,7 +36,7 @@ static enum sl_status add_named(struct sl_sim_setting *s, const char *name, stru
     if (sscanf(name, "%lf%%%n", &percent, &end) != 1 || end < 0 || name[end] != '\0') {
         return add_recipe(s, name, name, err);
     }
-    const struct sl_recommendation *r = sl_recipe_recommend(percent / 100);
+    const struct sl_recommendation *r = sl_recipe_recommend(percent / 100, false);
     return r ? add_recipe(s, name, r->recipe, err)
              : sl_fail(err, SL_ERR_INVALID, "%s: no recommended recipe ships so little", name);
 }
@@ -49,7 +49,7 @@ static enum sl_status add_usual(struct sl_sim_setting *s, struct sl_error *err) 
         const char *usual = sl_job_default_recipe(&s->model);
         (void)(strcmp(usual, "full") != 0 && add_recipe(s, usual, usual, &ignored));
     }
-    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe && status == SL_OK; r++) {
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(false); r->recipe && status == SL_OK; r++) {
         if (!r->needs_heads && r->share < 0.5) {
             (void)add_recipe(s, r->recipe, r->recipe, &ignored);
         }
