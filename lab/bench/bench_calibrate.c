@@ -32,7 +32,7 @@ struct options {
 static const struct sl_option option_table[] = {
     {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(options, model)},
-    {"output", 'o', SL_OPTION_STRING, NULL, "FILE", "the table (required)", SL_FIELD(options, output)},
+    {"out", 'o', SL_OPTION_STRING, NULL, "FILE", "the table (required)", SL_FIELD(options, output)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times. Without: the full cache and full,format=int8", SL_FIELD(options, recipes)},
     {"contexts", 0, SL_OPTION_STRING, "512,2048,8192", "LIST", "tokens before a pass or a step",
@@ -126,7 +126,7 @@ static enum sl_status parse_list(const char *option, const char *text, int64_t m
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     if (!b->options.output) {
-        return sl_fail(err, SL_ERR_INVALID, "--output FILE is missing: where the table goes");
+        return sl_fail(err, SL_ERR_INVALID, "--out FILE is missing: where the table goes");
     }
     enum sl_status status =
         parse_list("contexts", b->options.contexts, 1000000, b->calibration.contexts, &b->calibration.n_contexts, err);
@@ -192,7 +192,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 
 const struct sl_bench sl_bench_calibrate = {
     .name = "sluice bench calibrate",
-    .usage = "--output FILE [options]",
+    .usage = "--out FILE [options]",
     .summary = "Measure how long reading, writing and shipping take, for `sluice simulate` and `sluice plan`.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),

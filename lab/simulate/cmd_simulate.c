@@ -17,8 +17,8 @@ struct config {
 static const struct sl_option options[] = {
     {"prefill", 0, SL_OPTION_INT, "0", "N", "prefill workers", SL_FIELD(config, n_workers[0]), 0, SL_SIM_MAX_NODES},
     {"decode", 0, SL_OPTION_INT, "0", "N", "decode workers", SL_FIELD(config, n_workers[1]), 0, SL_SIM_MAX_NODES},
-    {"aggregated", 0, SL_OPTION_INT, "0", "N", "workers that read prompts and write answers",
-     SL_FIELD(config, n_workers[2]), 0, SL_SIM_MAX_NODES},
+    {"both", 0, SL_OPTION_INT, "0", "N", "workers that read prompts and write answers", SL_FIELD(config, n_workers[2]),
+     0, SL_SIM_MAX_NODES},
     SL_SIM_OPTIONS,
 };
 
@@ -91,7 +91,7 @@ static enum sl_status simulate(struct sl_sim_setting *s, const struct config *co
 static enum sl_status check(const struct config *config, struct sl_error *err) {
     const int64_t *n = config->n_workers;
     if (n[2] == 0 && (n[0] == 0 || n[1] == 0)) {
-        return sl_fail(err, SL_ERR_INVALID, "expected --prefill N with --decode N, or --aggregated N");
+        return sl_fail(err, SL_ERR_INVALID, "expected --prefill N with --decode N, or --both N");
     }
     return SL_OK;
 }

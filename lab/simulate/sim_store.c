@@ -39,11 +39,11 @@ enum sl_status sl_sim_store_create(const struct sl_sim_store_config *config, str
                                                                                  config->now_ns, config->arg});
         status = sl_kv_segments_create(config->keep_ms, &s->segments, err);
     }
-    sl_room_init(&s->room, s->ledger, NULL, s->capsule_cache, s->segments);
     if (status != SL_OK) {
         sl_sim_store_destroy(&s);
         return status;
     }
+    sl_room_init(&s->room, s->ledger, NULL, s->capsule_cache, s->segments);
     *store_out = s;
     return SL_OK;
 }
@@ -53,7 +53,9 @@ void sl_sim_store_destroy(struct sl_sim_store **store_inout) {
     if (!s) {
         return;
     }
-    sl_room_cleanup(&s->room);
+    if (s->segments) { // made last
+        sl_room_cleanup(&s->room);
+    }
     sl_kv_segments_destroy(&s->segments);
     sl_capsule_cache_destroy(&s->capsule_cache);
     sl_ledger_destroy(&s->ledger);

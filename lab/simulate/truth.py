@@ -76,7 +76,7 @@ def simulate(folder, arguments, recipes):
     calibrate = [word for recipe in recipes for word in ("--recipe", recipe)]
     sluice("bench", "calibrate", "-m", f"{folder}/model", "--tier", f"timed:{arguments.accelerator}/{arguments.slower:g}", "--link", link, "--contexts",
            "512,2048,8192", "--call", arguments.call, *calibrate, "-o", f"{folder}/costs", stdout=sys.stderr)
-    roles = ["--aggregated", arguments.decode] if arguments.prefill == 0 else ["--prefill", arguments.prefill, "--decode", arguments.decode]
+    roles = ["--both", arguments.decode] if arguments.prefill == 0 else ["--prefill", arguments.prefill, "--decode", arguments.decode]
     found = sluice("simulate", "-m", f"{folder}/model", "--costs", f"{folder}/costs", "--trace", f"{folder}/asked", "--rate", arguments.rates,
                    "--slo", arguments.slo, *roles, "--prefill-arena", arguments.arena, "--decode-arena", arguments.arena, "--jobs", 64, "--out-only",
                    "--json", *recipes, stdout=subprocess.PIPE)

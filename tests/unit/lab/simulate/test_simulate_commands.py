@@ -52,7 +52,7 @@ class Commands(unittest.TestCase):
             self.assertGreater(line["p50_itl_ms"], 5)
         self.assertGreater(lines[0]["capsule_bytes"], 2 * lines[1]["capsule_bytes"])  # 30% is full,format=int4
         self.assertGreater(lines[2]["p90_ttft_ms"], lines[0]["p90_ttft_ms"])
-        table = self.simulate("--aggregated", 2, "full").stdout
+        table = self.simulate("--both", 2, "full").stdout
         self.assertIn("TTFT P50/90/99 MS", table)
         self.assertIn("made up", table)
 
@@ -79,10 +79,10 @@ class Commands(unittest.TestCase):
             done = self.simulate("--prefill", 1, "--decode", 1, "--trace", self.write(name, text))
             self.assertEqual(done.returncode, 2, name)
             self.assertIn(says, done.stderr, name)
-        for words, says in [(("--prefill", 1), "--decode"), (("--aggregated", 1, "--rate", "1,x"), "--rate"),
-                            (("--aggregated", 1, "--slo", "soon"), "--slo"), (("--aggregated", 1, "--input", "9-8"), "--input"),
-                            (("--aggregated", 1, "snapkv"), "calibrate"), (("--aggregated", 1, "--link", "fast"), "--link"),
-                            (("--aggregated", 1, "--trace", "/nonexistent"), "/nonexistent")]:
+        for words, says in [(("--prefill", 1), "--decode"), (("--both", 1, "--rate", "1,x"), "--rate"),
+                            (("--both", 1, "--slo", "soon"), "--slo"), (("--both", 1, "--input", "9-8"), "--input"),
+                            (("--both", 1, "snapkv"), "calibrate"), (("--both", 1, "--link", "fast"), "--link"),
+                            (("--both", 1, "--trace", "/nonexistent"), "/nonexistent")]:
             done = self.simulate(*words)
             self.assertEqual(done.returncode, 1 if "/nonexistent" in words else 2, done.stderr)
             self.assertIn(says, done.stderr)
@@ -92,7 +92,7 @@ class Commands(unittest.TestCase):
         done = run("bench", "calibrate", "-m", MODEL, "--contexts", "64,256", "--batches", "1,2", "--link", "10", "-o", path, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(any("held_out" in line for line in map(json.loads, done.stdout.splitlines())))
-        done = run("simulate", "-m", MODEL, "--costs", path, "--aggregated", 1, "--count", 20, "--input", 200, "--output", 5, "--json")
+        done = run("simulate", "-m", MODEL, "--costs", path, "--both", 1, "--count", 20, "--input", 200, "--output", 5, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([json.loads(line)["completed"] for line in done.stdout.splitlines()], [20, 20])
 
