@@ -43,7 +43,7 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, tier)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
     SL_DEVICE_OPTION(options, device),
-    {"transport", 0, SL_OPTION_STRING, "tcp", "NAME", "of ships: tcp or shm", SL_FIELD(options, transport)},
+    {"transport", 't', SL_OPTION_STRING, "tcp", "NAME", "of ships: tcp or shm", SL_FIELD(options, transport)},
     {"link", 0, SL_OPTION_FLOAT, "0", "GBIT", "between workers; 0: ships on this machine are measured",
      SL_FIELD(options, link), 0, 1e5},
     {"latency", 0, SL_OPTION_FLOAT, "0.1", "MS", "of a ship", SL_FIELD(options, latency_ms), 0, 1e4},
