@@ -73,6 +73,7 @@ struct sl_local_result {
     bool cut;   // by token_fn, see may_cut
     char *text; // malloc'd, the caller's to free
     int64_t n_output_tokens;
+    double repeat_ms; // the part of prefill_ms in which the prompt was read a second time
     double prefill_ms, ttft_ms, total_ms, tpot_ms;
     int64_t n_tokens;     // tokens of the session when the answer began: all tokens ever read
     int64_t n_read;       // of those, read by this turn, including the last one; without tokens from a shared prefix

@@ -43,6 +43,8 @@ static const struct sl_preset presets[] = {
     {"roco+fastcaote", ROCO ",value=fastcaote," ROCO_AT, "roco weighted by the distance to the mean value"},
     {"pyramidkv", SNAPKV "," SNAPKV_AT ",layers=pyramid,when=end", "snapkv with more slots for lower layers"},
     {"adakv", SNAPKV "," SNAPKV_AT ",heads=adaptive,when=end", "snapkv whose heads compete for a layer's slots"},
+    {"kvzip", "score=reconstruct,scope=sinks:4,budget=0.3,heads=global,when=end",
+     "what repeating the prompt needs of it, for questions that come later; reads the prompt twice"},
     {"d2o", H2O ",scope=sinks:4+recent:0.25,budget=0.2,layers=d2o,when=end+step,evicted=merge",
      "budgets by the layers' variance, evicted slots merged into their nearest"},
     {"locret", "score=cis,scope=stabilizers:2500+tail:100,budget=6000,when=chunk,positions=slot,chunk=3072",
@@ -87,7 +89,7 @@ const struct sl_recommendation *sl_recipe_recommendations(bool later) {
 }
 
 bool sl_recipe_serves_later(const struct sl_recipe *recipe) {
-    return !sl_recipe_evicts(recipe);
+    return !sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe);
 }
 
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation) {
