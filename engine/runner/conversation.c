@@ -223,7 +223,6 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
         status = sl_reading_step(reader, &done, err);
         if (status == SL_OK) {
             struct sl_reader_progress progress = sl_reader_get_progress(reader);
-            result->repeat_ms = (double)progress.repeated_ns / SL_NS_PER_MS;
             status = tell_progress(request, progress.done, progress.total);
         }
     }

@@ -73,7 +73,6 @@ struct sl_local_result {
     bool cut;   // by token_fn, see may_cut
     char *text; // malloc'd, the caller's to free
     int64_t n_output_tokens;
-    double repeat_ms; // the part of prefill_ms in which the prompt was read a second time
     double prefill_ms, ttft_ms, total_ms, tpot_ms;
     int64_t n_tokens;     // tokens of the session when the answer began: all tokens ever read
     int64_t n_read;       // of those, read by this turn, including the last one; without tokens from a shared prefix
@@ -101,6 +100,7 @@ enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_r
  *   when=chunk, when=end       as chunks of a prompt; "end" is the end of every turn's prompt. The budget applies again
  *                              after the prompt has been read; ratios are of all tokens read so far. Answers between
  *                              turns are on top of it
+ *   score=reconstruct          the first turn's prompt is repeated and evicted from; later turns are kept whole
  *   quantized pages            do not change; new tokens are appended in f16 after them, and their full pages are
  *                              quantized after the turn's prompt has been read. Nothing can be evicted from a quantized
  *                              layer: under a recipe that evicts and quantizes, later turns are kept whole

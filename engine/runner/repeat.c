@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/runner/reader_internal.h"
 
 #define N_REMINDED 8 // tokens before a segment that its instruction names, as in the authors' code
@@ -85,5 +86,9 @@ const int32_t *sl_repeat_tokens(struct sl_reader *r) {
 enum sl_status sl_repeat_end_segment(struct sl_reader *r, struct sl_error *err) {
     r->repeat.done += segment_tokens(r);
     r->repeat.ns = sl_now_ns() - r->repeat.began_ns;
+    if (r->repeat.done == r->plan->n_prompt) {
+        sl_log_info("reader", "read %lld tokens a second time in %.0f ms",
+                    (long long)(r->repeat.done - r->repeat.first), (double)r->repeat.ns / SL_NS_PER_MS);
+    }
     return sl_session_truncate(r->session, r->plan->n_prompt, err);
 }

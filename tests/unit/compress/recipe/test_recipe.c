@@ -173,6 +173,7 @@ static void test_recipe_presets_round_trip(void **state) {
         char text[SL_RECIPE_TEXT_BYTES];
         struct sl_recipe recipe = parsed_recipe(p->name), spelled_out = parsed_recipe(p->text);
         assert_string_equal(sl_recipe_format(&recipe, text, sizeof text), p->name);
+        assert_true(sl_recipe_serves_later(&recipe) == (!sl_recipe_evicts(&recipe) || strcmp(p->name, "kvzip") == 0));
         assert_recipe_equal(&recipe, &spelled_out);
         assert_round_trip(&recipe);
         const char *plus = strchr(p->name, '+'); // X+caote is X with value=caote, and nothing else
