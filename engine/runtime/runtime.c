@@ -9,8 +9,6 @@
 #include "engine/tensor/cpu/device.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/timed/timed.h"
-#include "engine/tensor/cuda/emulated/driver.h"
-#include "engine/tensor/cuda/table/ops.h"
 
 // Opens the teams. Adjacent CPUs belong to one rank: if threads are pinned, ranks fill one NUMA node after the other.
 static enum sl_status open_teams(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
@@ -44,7 +42,7 @@ struct opener {
     enum sl_status (*open)(const struct opener *opener, int rank, struct sl_team *team, struct sl_device **device_out,
                            struct sl_error *err);
     const struct sl_ops *ops;       // of each rank
-    const struct sl_plugin *plugin; // for cuda; NULL for other devices
+    const struct sl_plugin *plugin; // NULL for the CPU
     int first;                      // index of the first device
 };
 
@@ -81,33 +79,21 @@ static enum sl_status open_processors(const struct sl_runtime_config *config, st
     return open_all(&opener, config->ranks, r, err);
 }
 
-static enum sl_status open_emulated_device(const struct opener *opener, int rank, struct sl_team *team,
-                                           struct sl_device **device_out, struct sl_error *err) {
-    (void)opener;
-    return sl_gpu_device_open(&sl_gpu_emulator, rank, team, device_out, err);
-}
-
-static enum sl_status open_emulated(const struct sl_runtime_config *config, struct sl_runtime *r,
-                                    struct sl_error *err) {
-    const struct opener opener = {.open = open_emulated_device, .ops = sl_gpu_ops(&sl_gpu_emulator, r->ops)};
-    return open_all(&opener, config->ranks, r, err);
-}
-
-static enum sl_status open_cuda_device(const struct opener *opener, int rank, struct sl_team *team,
-                                       struct sl_device **device_out, struct sl_error *err) {
+static enum sl_status open_plugin_device(const struct opener *opener, int rank, struct sl_team *team,
+                                         struct sl_device **device_out, struct sl_error *err) {
     char text[160];
     enum sl_status status = opener->plugin->open(opener->first + rank, team, device_out, err);
     if (status == SL_OK) {
         opener->plugin->describe(opener->first + rank, text, sizeof text);
-        sl_log_info("runtime", "device=cuda:%d is=\"%s\"", opener->first + rank, text);
+        sl_log_info("runtime", "device=%s:%d is=\"%s\"", opener->plugin->name, opener->first + rank, text);
     }
     return status;
 }
 
-static enum sl_status open_cuda(const struct sl_runtime_config *config, int first, struct sl_runtime *r,
-                                struct sl_error *err) {
-    struct opener opener = {.open = open_cuda_device, .first = first};
-    enum sl_status status = sl_plugin_find(&opener.plugin, err);
+static enum sl_status open_plugin(const char *name, const struct sl_runtime_config *config, int first,
+                                  struct sl_runtime *r, struct sl_error *err) {
+    struct opener opener = {.open = open_plugin_device, .first = first};
+    enum sl_status status = sl_plugin_find(name, &opener.plugin, err);
     if (status == SL_OK) {
         opener.ops = opener.plugin->ops(r->ops);
         status = open_all(&opener, config->ranks, r, err);
@@ -121,7 +107,7 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
     if (config->host_reader != NULL) {
         status = sl_fail(&why, SL_ERR_UNSUPPORTED, "%s reads tensors as the host", config->host_reader);
     } else {
-        status = open_cuda(config, 0, r, &why);
+        status = open_plugin("cuda", config, 0, r, &why);
     }
     if (status != SL_ERR_UNSUPPORTED) {
         if (status != SL_OK && err != NULL) {
@@ -148,10 +134,10 @@ static enum sl_status open_device(const struct sl_runtime_config *config, const 
         status = open_processors(config, r, err);
         break;
     case SL_DEVICE_CUDA:
-        status = open_cuda(config, choice->index, r, err);
+        status = open_plugin("cuda", config, choice->index, r, err);
         break;
     case SL_DEVICE_EMULATED:
-        status = open_emulated(config, r, err);
+        status = open_plugin("emulated", config, 0, r, err);
         break;
     }
     if (status == SL_OK && config->host_reader != NULL && !r->device->ops->one_memory) {

@@ -23,8 +23,8 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "base/options/config.h"
+#include "engine/runtime/plugin.h"
 #include "engine/runtime/transfer.h"
-#include "engine/tensor/cuda/emulated/driver.h"
 
 struct options {
     const char *model, *geometry, *weights, *recipe;
@@ -50,6 +50,7 @@ static const struct sl_option option_table[] = {
 
 struct bench {
     struct options options;
+    const struct sl_plugin_counts *device; // of the emulated device
     struct sl_runtime runtime;
     struct sl_recipe recipe; // as written: determines the engine's rows
     struct sl_plan *plan;
@@ -66,7 +67,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
     status = status == SL_OK ? sl_runtime_open(&config, &b->runtime, err) : status;
     if (status == SL_OK) {
-        b->weights = sl_gpu_emulator_bytes() - sl_engine_bytes(b->runtime.engine);
+        b->weights = b->device->bytes() - sl_engine_bytes(b->runtime.engine);
     }
     return status;
 }
@@ -115,7 +116,7 @@ static enum sl_status read_prompt(struct bench *b, struct sl_error *err) {
 
 static void print(const struct bench *b) {
     size_t weights = b->weights, engine = sl_engine_bytes(b->runtime.engine);
-    size_t arena = b->plan->prefill_peak_bytes, peak = sl_gpu_emulator_most_bytes();
+    size_t arena = b->plan->prefill_peak_bytes, peak = b->device->most_bytes();
     size_t rest = peak - weights - engine - arena;
     if (b->options.json) {
         json_t *line = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "bench", "memory", "model",
@@ -158,15 +159,20 @@ static enum sl_status run_model(struct bench *b, const char *dir, struct sl_erro
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     char dir[SL_SYNTHETIC_PATH_BYTES];
+    const struct sl_plugin *plugin;
+    enum sl_status status = sl_plugin_find("emulated", &plugin, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    b->device = plugin->counts;
     if (!b->options.compute) {
-        sl_gpu_emulator_only_counts();
+        b->device->only();
     }
     if (b->options.geometry == NULL) {
         return run_model(b, b->options.model, err);
     }
     struct sl_model_config config;
-    enum sl_status status =
-        sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
+    status = sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
     config.retaining_hidden = (int)b->options.retaining;
     status = status == SL_OK ? sl_synthetic_create_empty(&config, dir, sizeof dir, err) : status;
     if (status == SL_OK) {
