@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "gateway/import_query.h"
 #include "gateway/metrics.h"
 #include "gateway/models.h"

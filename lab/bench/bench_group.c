@@ -8,7 +8,6 @@
  *         geometry reads one chunk on emulated devices that count and do not compute, and the ranks report the bytes
  *         that they sent and received.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

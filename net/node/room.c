@@ -2,7 +2,6 @@
 // Memory for KV. See room.h.
 #include "net/node/room.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
 

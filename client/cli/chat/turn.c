@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "client/cli/chat/chat.h"
 #include "client/cli/follow.h"
-#include "client/cli/message_json.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "proto/kept.h"
 

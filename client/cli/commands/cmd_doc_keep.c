@@ -2,7 +2,6 @@
 // Purpose: `sluice doc keep`: how long, and in how many stores, a document is kept.
 #include "client/cli/commands/cmd_doc_keep.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "client/cli/message_json.h"

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "net/fabric/core/ucx_internal.h"
 
 static_assert(sizeof(struct iovec) == sizeof(ucp_dt_iov_t) &&
