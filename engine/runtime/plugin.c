@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
+
 enum sl_status sl_plugin_load(const char *path, const struct sl_plugin **plugin_out, struct sl_error *err) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, dlerror());
-    }
+    SL_FAIL_IF(library == NULL, err, SL_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, dlerror());
     sl_plugin_get_fn get = (sl_plugin_get_fn)dlsym(library, SL_PLUGIN_GETTER);
     if (get == NULL) {
         dlclose(library);

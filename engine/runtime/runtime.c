@@ -2,6 +2,7 @@
 // Purpose: opens operations, threads, device, model and tokenizer together, and engine, in this order. See runtime.h.
 #include "engine/runtime/transfer.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/thread.h"
@@ -162,10 +163,7 @@ static enum sl_status load_model(const struct sl_runtime_config *config, struct 
     const struct sl_loading_config reports = {config->model_dir, teams, SL_MAX_RANKS, config->loading_fn,
                                               config->loading_arg};
     struct sl_loading loading;
-    enum sl_status status = sl_loading_begin(&loading, &reports, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_loading_begin(&loading, &reports, err));
     bool shares = config->share_weights && sl_runtime_ranks(r) == 1 && config->instead == NULL && config->ops == NULL;
     if (shares && sl_processors_node("") < 0) { // one copy would be far from half of the threads
         shares = false;
@@ -173,8 +171,8 @@ static enum sl_status load_model(const struct sl_runtime_config *config, struct 
     }
     // The team packs weights: the member that will read a share packs it.
     sl_team_pin_caller(r->team);
-    status = (shares ? sl_model_load_shared : sl_model_load)(config->model_dir, r->ops, config->weights, r->stream,
-                                                             &loading.progress, &r->model, err);
+    enum sl_status status = (shares ? sl_model_load_shared : sl_model_load)(
+        config->model_dir, r->ops, config->weights, r->stream, &loading.progress, &r->model, err);
     sl_team_release_caller(r->team);
     sl_loading_end(&loading);
     return status;
@@ -202,11 +200,8 @@ static enum sl_status load_both(const struct sl_runtime_config *config, struct s
     if (!config->tokenizer) {
         return load_model(config, r, err);
     }
-    enum sl_status status = sl_thread_start("tokenizer", load_tokenizer, &loading, &loading.thread, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = load_model(config, r, err);
+    SL_TRY(sl_thread_start("tokenizer", load_tokenizer, &loading, &loading.thread, err));
+    enum sl_status status = load_model(config, r, err);
     pthread_join(loading.thread, NULL);
     r->tokenizer = loading.tokenizer;
     if (status == SL_OK && loading.status != SL_OK) {

@@ -22,6 +22,7 @@
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "base/check.h"
 #include "base/options/config.h"
 #include "engine/runtime/plugin.h"
 #include "engine/runtime/transfer.h"
@@ -83,9 +84,7 @@ static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: what is offloaded needs stores", b->options.recipe);
     }
     b->plan = malloc(sizeof *b->plan);
-    if (b->plan == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(b->plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     return status == SL_OK ? sl_recipe_cell_plan(model, b->options.recipe, b->options.n_tokens, b->plan, err) : status;
 }
 
@@ -93,9 +92,7 @@ static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
 static enum sl_status ship(struct bench *b, const struct sl_session *session, struct sl_error *err) {
     b->capsule = sl_capsule_body_bytes(session);
     void *body = sl_device_alloc(b->runtime.device, SL_MEMORY_SHARED, b->capsule);
-    if (body == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no %zu bytes of host memory for the capsule", b->capsule);
-    }
+    SL_FAIL_IF(body == NULL, err, SL_ERR_EXHAUSTED, "no %zu bytes of host memory for the capsule", b->capsule);
     enum sl_status status = sl_transfer_body_out(&b->runtime, session, body, err);
     sl_device_free(b->runtime.device, SL_MEMORY_SHARED, body);
     return status;
@@ -160,10 +157,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     char dir[SL_SYNTHETIC_PATH_BYTES];
     const struct sl_plugin *plugin;
-    enum sl_status status = sl_plugin_find("emulated", &plugin, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_plugin_find("emulated", &plugin, err));
     b->device = plugin->counts;
     if (!b->options.compute) {
         b->device->only();
@@ -172,7 +166,8 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         return run_model(b, b->options.model, err);
     }
     struct sl_model_config config;
-    status = sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
+    enum sl_status status =
+        sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
     config.retaining_hidden = (int)b->options.retaining;
     status = status == SL_OK ? sl_synthetic_create_empty(&config, dir, sizeof dir, err) : status;
     if (status == SL_OK) {
