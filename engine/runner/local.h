@@ -118,6 +118,15 @@ enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, 
  */
 enum sl_status sl_conversation_turn(struct sl_conversation *conversation, const struct sl_local_request *request,
                                     struct sl_local_result *result_out, struct sl_error *err);
+/*
+ * Reads a text that questions are asked about, compresses it, and keeps a copy of its session. Every later turn is one
+ * question alone after that copy, read as a decode worker reads what follows a capsule: nothing is evicted or quantized
+ * again. Writes no answer; SL_ERR_UNSUPPORTED: the recipe offloads, or the device has its own memory. The conversation
+ * is new.
+ */
+enum sl_status sl_conversation_read_document(struct sl_conversation *conversation,
+                                             const struct sl_local_request *request, struct sl_local_result *result_out,
+                                             struct sl_error *err);
 // For tests and inspection; NULL before the first turn.
 const struct sl_session *sl_conversation_session(const struct sl_conversation *conversation);
 void sl_conversation_close(struct sl_conversation **conversation);
