@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see kept.h.
 #include "decode/kept.h"
 
 #include <stdlib.h>

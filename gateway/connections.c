@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see connections.h.
 #include "gateway/connections.h"
 
 #include <pthread.h>

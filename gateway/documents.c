@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see documents.h.
 #include "gateway/documents.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see exchange.h.
 #include "gateway/exchange.h"
 
 #include <inttypes.h>

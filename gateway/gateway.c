@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see gateway.h.
 #include "gateway/gateway.h"
 
 #include <signal.h>

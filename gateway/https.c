@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see https.h.
 #include "gateway/https.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see served.h.
 #include "gateway/served.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see status_board.h.
 #include "gateway/status_board.h"
 
 #include <stdlib.h>

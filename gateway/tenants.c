@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see tenants.h.
 #include "gateway/tenants.h"
 
 #include <limits.h>

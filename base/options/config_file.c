@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see config_file.h.
 #include "base/options/config_file.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see cluster_argv.h.
 #include "client/cli/cluster_argv.h"
 
 #include <jansson.h>

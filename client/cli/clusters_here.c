@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see clusters_here.h.
 #include "client/cli/clusters_here.h"
 
 #include <ctype.h>

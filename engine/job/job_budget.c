@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job_budget.h.
 #include "engine/job/job_budget.h"
 
 #include <inttypes.h>

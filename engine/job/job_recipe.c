@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job_recipe.h.
 #include "engine/job/job_recipe.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see plugin.h.
 #include "engine/runtime/plugin.h"
 
 #include <dlfcn.h>

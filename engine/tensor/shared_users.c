@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see shared_users.h.
 #include "engine/tensor/shared_users.h"
 
 #include <dirent.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see limits.h.
 #include "gateway/access/limits.h"
 
 #include <math.h>

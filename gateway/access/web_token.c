@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see web_token.h.
 #include "gateway/access/web_token.h"
 
 #include <jansson.h>

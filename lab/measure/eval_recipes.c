@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see eval_recipes.h.
 #include "lab/measure/eval_recipes.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see fidelity_recall.h.
 #include "lab/measure/fidelity_recall.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see inspected.h.
 #include "lab/measure/inspected.h"
 
 #include <errno.h>

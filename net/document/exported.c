@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see exported.h.
 #include "net/document/exported.h"
 
 #include <inttypes.h>

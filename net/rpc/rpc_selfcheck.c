@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see rpc_selfcheck.h.
 #include "net/rpc/rpc_selfcheck.h"
 
 #include <inttypes.h>

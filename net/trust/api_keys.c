@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see api_keys.h.
 #include "net/trust/api_keys.h"
 
 #include <ctype.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see changing_file.h.
 #include "net/trust/changing_file.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see public_keys.h.
 #include "net/trust/public_keys.h"
 
 #include <limits.h>

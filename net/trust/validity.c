@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see validity.h.
 #include "net/trust/validity.h"
 
 #include <errno.h>

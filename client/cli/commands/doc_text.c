@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see doc_text.h.
 #include "client/cli/commands/doc_text.h"
 
 #include <errno.h>

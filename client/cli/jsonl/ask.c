@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see ask.h.
 #include "client/cli/jsonl/ask.h"
 
 #include <inttypes.h>

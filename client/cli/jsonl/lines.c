@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see lines.h.
 #include "client/cli/jsonl/lines.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see catalog.h.
 #include "client/cli/pull/catalog.h"
 
 #include <jansson.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see disk.h.
 #include "client/cli/pull/disk.h"
 
 #include <errno.h>

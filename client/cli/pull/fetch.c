@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see fetch.h.
 #include "client/cli/pull/fetch.h"
 
 #include <curl/curl.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see folder.h.
 #include "client/cli/pull/folder.h"
 
 #include <dirent.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see wheel.h.
 #include "client/cli/pull/wheel.h"
 
 #include <errno.h>

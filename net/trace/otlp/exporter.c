@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see otlp.h.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
