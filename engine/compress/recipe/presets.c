@@ -73,12 +73,31 @@ static const struct sl_recommendation recommendations[] = {
     {0, NULL, false, NULL},
 };
 
-const struct sl_recommendation *sl_recipe_recommendations(void) {
-    return recommendations;
+// For questions that come later: docs/quality/later.csv. A score of what the prompt attends to loses more than chance.
+static const struct sl_recommendation for_later[] = {
+    {1, "full", false, "0"},
+    {0.55, "full,format=int8", false, "0.2 [0.0, 0.5]"},
+    {0.30, "full,format=int4", false, "3.2 [0.5, 6.2]"},
+    {0.25, "full,format=k4v2", false, "5.0 [0.0, 10.0]"},
+    {0, NULL, false, NULL},
+};
+
+const struct sl_recommendation *sl_recipe_recommendations(bool later) {
+    return later ? for_later : recommendations;
+}
+
+bool sl_recipe_serves_later(const struct sl_recipe *recipe) {
+    return !sl_recipe_evicts(recipe);
+}
+
+const char *sl_recommendation_needs(const struct sl_recommendation *recommendation) {
+    struct sl_recipe recipe;
+    bool later = sl_recipe_parse(recommendation->recipe, &recipe, NULL) == SL_OK && sl_recipe_serves_later(&recipe);
+    return recommendation->needs_heads ? "retaining heads" : later ? "" : "the question at the prompt's end";
 }
 
 const char *sl_recipe_lost_points(const char *recipe) {
-    for (const struct sl_recommendation *r = recommendations; r->recipe; r++) {
+    for (const struct sl_recommendation *r = for_later; r->recipe; r++) {
         if (strcmp(r->recipe, recipe) == 0) {
             return r->lost;
         }
@@ -86,8 +105,8 @@ const char *sl_recipe_lost_points(const char *recipe) {
     return "";
 }
 
-const struct sl_recommendation *sl_recipe_recommend(double share) {
-    for (const struct sl_recommendation *r = recommendations; r->recipe; r++) {
+const struct sl_recommendation *sl_recipe_recommend(double share, bool later) {
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(later); r->recipe; r++) {
         if (r->share <= share) {
             return r;
         }

@@ -194,10 +194,10 @@ struct sl_preset {
 const struct sl_preset *sl_recipe_presets(void);
 
 /*
- * Recommendations by shipped share of the full f16 cache, in falling order. Each is a recipe that ships at most that
- * share, leaves nothing at stores, and lost as few answers of models/demo as any such recipe (docs/quality.md),
- * within the noise. Of two equal ones the table has the one that needs no retaining heads. The last has a NULL
- * recipe.
+ * Recommendations by shipped share of the full f16 cache, in falling order: recipes that ship at most that share, leave
+ * nothing at stores, and lost as few answers as any such recipe, within the noise. One table is for a question in the
+ * prompt (models/demo), the other for questions that come later (docs/quality.md). Of two equal recipes a table has the
+ * one that needs no retaining heads. The last has a NULL recipe.
  */
 struct sl_recommendation {
     double share;
@@ -205,9 +205,14 @@ struct sl_recommendation {
     bool needs_heads; // the model needs retaining heads
     const char *lost; // points of 100 that it lost to the full cache, with a 95% interval: suites.csv of docs/quality
 };
-const struct sl_recommendation *sl_recipe_recommendations(void);
+const struct sl_recommendation *sl_recipe_recommendations(bool later);
+// Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing by
+// what the prompt alone attends to.
+bool sl_recipe_serves_later(const struct sl_recipe *recipe);
+// Returns what a recommendation asks of the prompt or the model; "" if nothing.
+const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);
 
 // Returns `lost` of the recommendation with this text; "" if there is none.
 const char *sl_recipe_lost_points(const char *recipe);
 // Returns the recommendation for at most `share`; NULL if no recipe ships so little.
-const struct sl_recommendation *sl_recipe_recommend(double share);
+const struct sl_recommendation *sl_recipe_recommend(double share, bool later);
