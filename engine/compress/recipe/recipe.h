@@ -45,7 +45,7 @@ enum sl_split_layers {
     SL_LAYERS_D2O_MINMAX, // softmax of minus the layers' min-max variance
     SL_LAYERS_PYRAMID
 };
-enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER };
+enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER, SL_HEADS_GLOBAL };
 enum sl_when { SL_WHEN_CHUNK = 1, SL_WHEN_END = 2, SL_WHEN_STEP = 4 };
 enum sl_evicted { SL_EVICTED_DROP, SL_EVICTED_MERGE };
 enum sl_retrieve { SL_RETRIEVE_NEAR, SL_RETRIEVE_PULL };
@@ -154,9 +154,22 @@ static inline bool sl_recipe_thins(const struct sl_recipe *recipe) {
     return sl_recipe_evicts(recipe) && sl_recipe_offloads(recipe);
 }
 
-// Returns true if budgets of layers depend on the attention of all layers.
+// Returns true if budgets of layers depend on the attention that all layers gave (D2O).
 static inline bool sl_recipe_splits_by_attention(const struct sl_recipe *recipe) {
     return recipe->layers >= SL_LAYERS_D2O && recipe->layers <= SL_LAYERS_D2O_MINMAX;
+}
+
+// Return true if scores or attention decide how many slots each layer, and each head of a layer, keeps.
+static inline bool sl_recipe_uneven_layers(const struct sl_recipe *recipe) {
+    return sl_recipe_splits_by_attention(recipe) || recipe->heads == SL_HEADS_GLOBAL;
+}
+static inline bool sl_recipe_uneven_heads(const struct sl_recipe *recipe) {
+    return recipe->heads == SL_HEADS_ADAPTIVE || recipe->heads == SL_HEADS_GLOBAL;
+}
+
+// Returns true if the prompt is read a second time before anything is evicted.
+static inline bool sl_recipe_repeats(const struct sl_recipe *recipe) {
+    return sl_recipe_evicts(recipe) && sl_score_repeats(sl_score_get_traits(recipe->score));
 }
 
 // Returns how many of the newest rows the score uses when it decides: 1 unless it has a window.
@@ -206,8 +219,8 @@ struct sl_recommendation {
     const char *lost; // points of 100 that it lost to the full cache, with a 95% interval: suites.csv of docs/quality
 };
 const struct sl_recommendation *sl_recipe_recommendations(bool later);
-// Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing by
-// what the prompt alone attends to.
+// Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing,
+// or by what the prompt's repetition attends to.
 bool sl_recipe_serves_later(const struct sl_recipe *recipe);
 // Returns what a recommendation asks of the prompt or the model; "" if nothing.
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);
