@@ -154,6 +154,13 @@ enum sl_status sl_joined_prompt_init(struct sl_joined_prompt *prompt, struct sl_
                                      const struct sl_identity *caller, const Sluice__V1__GenerateRequest *request,
                                      struct sl_error *err);
 void sl_joined_prompt_cleanup(struct sl_joined_prompt *prompt); // frees what a job has not taken over
+/*
+ * documents_join.c: encodes a text as the beginning of a question on it, for a capsule that evicts slots and cannot be cut
+ * afterwards. *ids_inout: NULL, or the text's own tokens, which it replaces; *n_inout: at most so many, and no more than both
+ * prompts begin with.
+ */
+enum sl_status sl_coordinator_encode_compacted(const struct sl_coordinator *coordinator, const char *text, bool chat,
+                                               int32_t **ids_inout, int64_t *n_inout, struct sl_error *err);
 
 // documents_export.c, documents_import.c: the handlers about documents in files.
 enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

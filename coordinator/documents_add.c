@@ -66,16 +66,37 @@ static enum sl_status check_fields(struct sl_coordinator *coordinator, const Slu
     return sl_coordinator_check_kept(asked->keep_ms, asked->replicas, err);
 }
 
+// Cuts the prompt to what questions on the text begin with, if the recipe evicts: the capsule cannot be cut afterwards.
+static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
+    struct sl_coordinator *coordinator = adding->coordinator;
+    const struct sl_recipe *recipe = &spec->parsed_recipe;
+    if (!sl_recipe_serves_later(recipe) || sl_recipe_offloads(recipe)) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "recipe: a document is kept for questions that come later, and %.200s evicts for the first one, or "
+            "offloads; for example " SL_DOCUMENT_RECIPE " or kvzip,format=int4",
+            spec->recipe);
+    }
+    if (!sl_recipe_evicts(recipe)) {
+        return SL_OK;
+    }
+    bool chat = adding->reading.request.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    struct sl_kv_geometry geometry = sl_model_geometry(&coordinator->model);
+    enum sl_status status =
+        sl_rpc_call_hold(adding->call, (sizeof(int32_t) + 1) * strlen(adding->asked->text), err); // the second prompt
+    status = status == SL_OK ? sl_coordinator_encode_compacted(coordinator, adding->asked->text, chat, &spec->tokens,
+                                                               &spec->n_tokens, err)
+                             : status;
+    return status == SL_OK ? sl_demand_make(recipe, &geometry, spec->n_tokens, 1, &spec->demand, err) : status;
+}
+
 // Fills in the document from the checked job, and takes its tokens as the job's prompt.
 static enum sl_status make_document(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const Sluice__V1__AddDocumentRequest *asked = adding->asked;
-    if (sl_recipe_evicts(&spec->parsed_recipe) || sl_recipe_offloads(&spec->parsed_recipe)) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "recipe: a document is kept whole, for questions that come later, and %.200s evicts or offloads; "
-            "for example " SL_DOCUMENT_RECIPE,
-            spec->recipe);
+    enum sl_status status = cut_prompt(adding, spec, err);
+    if (status != SL_OK) {
+        return status;
     }
     // Prefill continues from whole blocks, and from no fewer tokens than a chunk (net/store/store.h).
     if (spec->demand.n_prefill_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK < spec->parsed_recipe.chunk_tokens) {
@@ -84,8 +105,8 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
                        " tokens) is reused; put them into the question",
                        spec->n_tokens, (int64_t)spec->parsed_recipe.chunk_tokens);
     }
-    enum sl_status status = sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text,
-                                               &adding->document, err);
+    status = sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text, &adding->document,
+                                err);
     if (status != SL_OK) {
         return status;
     }

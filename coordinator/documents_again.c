@@ -3,6 +3,7 @@
  * Purpose: reads a document's text again after the store with its capsule was lost, by a job like the one that added it.
  * Threads: the keeper's (documents/keeper.h).
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -35,9 +36,19 @@ static enum sl_status begin(struct sl_coordinator *coordinator, struct sl_docume
     strcpy(owner.tenant, document->tenant);
     sl_document_reading_init(&reading, document->name, document->text, document->recipe, document->chat);
     enum sl_status status = check_room(coordinator, document, err);
-    return status == SL_OK
-               ? sl_coordinator_submit(coordinator, &owner, &reading.request, SL_NO_DEADLINE, true, job_out, err)
-               : status;
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    if (status == SL_OK && sl_document_is_compacted(document)) { // exactly the tokens of its capsule
+        int64_t n = document->n_tokens;
+        status = sl_coordinator_encode_compacted(coordinator, document->text, document->chat, &ids.ids, &n, err);
+        ids.n_ids = (size_t)n;
+        reading.request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+        reading.request.tokens = &ids;
+    }
+    status = status == SL_OK
+                 ? sl_coordinator_submit(coordinator, &owner, &reading.request, SL_NO_DEADLINE, true, job_out, err)
+                 : status;
+    free(ids.ids);
+    return status;
 }
 
 void sl_coordinator_forget_reading(struct sl_coordinator *coordinator) {

@@ -218,7 +218,8 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
 
 // Checks that the capsule is the one that this model makes of the document, and gives it its key in this cluster.
 static enum sl_status check_capsule(struct importing *importing, struct sl_error *err) {
-    const struct sl_document *document = importing->document;
+    struct sl_document *document = importing->document;
+    bool compacted = sl_document_is_compacted(document);
     const struct sl_kv_geometry expected = sl_model_geometry(&importing->coordinator->model);
     struct sl_capsule_info info;
     uint8_t *header = NULL;
@@ -230,9 +231,10 @@ static enum sl_status check_capsule(struct importing *importing, struct sl_error
     const struct sl_kv_geometry *g = &info.geometry;
     if (info.id.model_fingerprint != document->capsule.model_fingerprint ||
         info.id.recipe_fingerprint != document->capsule.recipe_fingerprint ||
-        info.n_tokens != document->capsule_tokens || info.evicted || g->n_layers != expected.n_layers ||
+        info.n_tokens != document->capsule_tokens || info.evicted != compacted || g->n_layers != expected.n_layers ||
         g->n_kv_heads != expected.n_kv_heads || g->head_dim != expected.head_dim ||
-        (int64_t)info.body_bytes != document->capsule_bytes ||
+        (compacted ? (int64_t)info.body_bytes > document->capsule_bytes // which is the most that can be left
+                   : (int64_t)info.body_bytes != document->capsule_bytes) ||
         (int64_t)info.body_bytes != sl_exported_reader_head(importing->reader)->body_bytes) {
         return sl_fail(err, SL_ERR_PRECONDITION,
                        "the capsule in the file, of %zu bytes and %" PRId64
@@ -240,6 +242,7 @@ static enum sl_status check_capsule(struct importing *importing, struct sl_error
                        " tokens",
                        info.body_bytes, info.n_tokens, document->capsule_bytes, document->capsule_tokens);
     }
+    document->capsule_bytes = (int64_t)info.body_bytes;
     status = sl_capsule_rekey_header(importing->header, (size_t)importing->header_bytes, &document->capsule.prefix_hash,
                                      &header, &n, err);
     if (status == SL_OK) {
@@ -262,7 +265,7 @@ static enum sl_status announce(struct importing *importing, struct sl_error *err
         return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
     }
     n_blocks = sl_prefix_keys(&salt, importing->tokens, document->capsule_tokens, importing->prefixes, n_blocks);
-    for (int64_t i = stride - 1; i < n_blocks; i += stride) {
+    for (int64_t i = stride - 1; i < n_blocks && !sl_document_is_compacted(document); i += stride) {
         importing->prefixes[importing->n_prefixes++] = importing->prefixes[i];
     }
     sluice__v1__store_key__init(&importing->key);

@@ -14,9 +14,11 @@
  * Threads: any.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
 #include "engine/job/job_chat.h"
@@ -73,6 +75,13 @@ static enum sl_status check_documents(const struct sl_coordinator *coordinator,
                 "add one of them again, or set no_reuse to read the texts",
                 first->name, first->recipe, document->name, document->recipe);
         }
+        if (!request->no_reuse && sl_document_is_compacted(document)) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "documents: %s was read under %s, which evicts: it is asked alone; add it again under another "
+                "recipe, or set no_reuse to read the texts",
+                document->name, document->recipe);
+        }
         n_tokens += document->n_tokens;
     }
     int64_t n_positions = coordinator->model.max_positions;
@@ -102,6 +111,25 @@ static enum sl_status encode_text(const struct sl_coordinator *coordinator, cons
     struct sl_document_reading reading;
     sl_document_reading_init(&reading, "", text, "", chat);
     return encode(coordinator, &reading.request, out, err);
+}
+
+enum sl_status sl_coordinator_encode_compacted(const struct sl_coordinator *coordinator, const char *text, bool chat,
+                                               int32_t **ids_inout, int64_t *n_inout, struct sl_error *err) {
+    struct ids asked = {0};
+    char *question = NULL;
+    SL_FAIL_IF(asprintf(&question, "%s\nQ", text) < 0, err, SL_ERR_EXHAUSTED, "no memory for a document");
+    enum sl_status status = encode_text(coordinator, question, chat, &asked, err);
+    free(question);
+    int64_t n = 0, most = *n_inout < (int64_t)asked.n ? *n_inout : (int64_t)asked.n;
+    while (status == SL_OK && n < most && (*ids_inout == NULL || (*ids_inout)[n] == asked.ids[n])) {
+        n++;
+    }
+    if (status == SL_OK) {
+        free(*ids_inout);
+        *ids_inout = asked.ids;
+        *n_inout = n;
+    }
+    return status;
 }
 
 // Writes a text of one letter that neither begins nor ends as the other text does, spaces apart.

@@ -250,6 +250,27 @@ static enum sl_status begin_with(struct sl_coordinator *coordinator, const struc
     return SL_OK;
 }
 
+// Has the job go on from the document's capsule, if that is used whole and is what this prompt begins with.
+static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_document *document,
+                            struct sl_job_spec *spec) {
+    const struct sl_capsule_id *id = &document->capsule;
+    int64_t n = document->capsule_tokens;
+    int rope_set = sl_model_rope_set(&coordinator->model, spec->n_tokens + spec->max_new_tokens);
+    struct sl_hash128 hash =
+        n < spec->n_tokens ? sl_prefix_hash(&spec->salt, spec->tokens, n) : (struct sl_hash128){{0}};
+    if (!sl_document_is_compacted(document) || !sl_hash128_equals(&hash, &id->prefix_hash) ||
+        sl_model_set_fingerprint(coordinator->model_fingerprint, rope_set) != id->model_fingerprint) {
+        return;
+    }
+    struct sl_described_document described; // its bytes, as the stores have told
+    sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
+    spec->compacted = (struct sl_session_copy){.model_fingerprint = id->model_fingerprint,
+                                               .recipe_fingerprint = id->recipe_fingerprint,
+                                               .history = id->prefix_hash,
+                                               .n_tokens = n,
+                                               .bytes = described.message.capsule_bytes};
+}
+
 // Makes a job's specification from a request whose prompt begins with a document.
 static enum sl_status specify_with(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                    const struct sl_document *document, const Sluice__V1__GenerateRequest *request,
@@ -261,7 +282,11 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     }
     status = specify_whole(coordinator, caller, &prompt.request, NULL, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
-    return status == SL_OK ? begin_with(coordinator, document, document->capsule_tokens, spec_out, err) : status;
+    status = status == SL_OK ? begin_with(coordinator, document, document->capsule_tokens, spec_out, err) : status;
+    if (status == SL_OK && !spec_out->no_reuse) {
+        begin_compacted(coordinator, document, spec_out);
+    }
+    return status;
 }
 
 // Makes a job's specification from a request whose prompt begins with several documents.

@@ -63,6 +63,11 @@ void sl_document_unref(struct sl_document **document_inout) {
     *document_inout = NULL;
 }
 
+bool sl_document_is_compacted(const struct sl_document *document) {
+    struct sl_recipe recipe;
+    return sl_recipe_parse(document->recipe, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
+}
+
 Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document) {
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
     key.model_fingerprint = document->capsule.model_fingerprint;

@@ -80,6 +80,9 @@ enum sl_status sl_document_create(const char *tenant, const char *name, const ch
 struct sl_document *sl_document_ref(struct sl_document *document);
 void sl_document_unref(struct sl_document **document); // accepts NULL, nulls *document
 
+// Returns whether its capsule has evicted slots, so that it is used whole or not at all.
+bool sl_document_is_compacted(const struct sl_document *document);
+
 // Returns the capsule's key at stores, which points to the document.
 Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document);
 

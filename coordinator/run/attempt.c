@@ -347,7 +347,8 @@ static int64_t count_resumed(const struct sl_run *run) {
 // The first token, or the end of an answer without tokens, shows that the session of a turn was there.
 static enum sl_status hear(struct sl_run *run, enum sl_run_event event, struct sl_error *err) {
     if (sl_turn_continues(run->mode) && run->state == SL_RUN_STARTING) {
-        sl_run_report_reused(&run->report, run->job, run->from.n_kept);
+        sl_run_report_reused(&run->report, run->job, run->from.n_kept,
+                             run->mode == SL_TURN_STORED ? run->from.kept_bytes : 0);
     }
     return sl_run_move(run, event, err);
 }

@@ -117,9 +117,11 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
     sl_job_statistics_unlock(job);
 }
 
-void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens) {
+void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens, int64_t shipped_bytes) {
     count(report, job, SL_TOTAL_READ_TOKENS, job->spec.n_tokens - n_tokens);
-    sl_job_statistics_lock(job)->n_reused_tokens = n_tokens;
+    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    statistics->n_reused_tokens = n_tokens;
+    statistics->capsule_bytes = shipped_bytes;
     sl_job_statistics_unlock(job);
 }
 

@@ -22,11 +22,10 @@
 
 // ---- where it continues ---------------------------------------------------------------------------------------------
 
-// Continues from the session of an earlier turn; the tokens of all turns since then are read.
-static bool go_back(struct sl_run *run) {
+// Continues from a stored session: of an earlier turn, or of the document that the prompt begins with. What follows is read.
+static bool go_on_from(struct sl_run *run, const struct sl_session_copy copy) {
     const struct sl_job *job = run->job;
     struct sl_job_turn *from = &run->from;
-    const struct sl_session_copy copy = from->earlier;
     if (copy.store[0] == '\0' || copy.n_tokens < 1 || copy.n_tokens >= job->spec.n_tokens) {
         return false;
     }
@@ -35,7 +34,7 @@ static bool go_back(struct sl_run *run) {
     struct sl_demand demand;
     struct sl_error err = {0};
     if (sl_demand_make_turn(&job->spec.parsed_recipe, &geometry, copy.bytes, n_new, &demand, &err) != SL_OK) {
-        sl_log_warn("turn", "job=%s does not go back to an earlier turn: %s", job->id, err.text);
+        sl_log_warn("turn", "job=%s does not go on from a stored session: %s", job->id, err.text);
         return false;
     }
     from->n_kept = copy.n_tokens;
@@ -43,8 +42,30 @@ static bool go_back(struct sl_run *run) {
     from->history = copy.history;
     from->demand = demand;
     from->copy = copy;
-    from->earlier = (struct sl_session_copy){0};
     return true;
+}
+
+static bool go_back(struct sl_run *run) {
+    const struct sl_session_copy earlier = run->from.earlier;
+    run->from.earlier = (struct sl_session_copy){0};
+    return go_on_from(run, earlier);
+}
+
+static bool is_from_document(const struct sl_run *run) {
+    return run->job->spec.compacted.n_tokens > 0 &&
+           sl_hash128_equals(&run->from.history, &run->job->spec.compacted.history);
+}
+
+// Continues once from the capsule of a document that has evicted slots.
+static bool go_on_from_document(struct sl_run *run) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    struct sl_session_copy copy = spec->compacted;
+    if (copy.n_tokens == 0 || spec->estimate_errors || is_from_document(run)) {
+        return false;
+    }
+    (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
+                           (const char(*)[64])spec->stores, spec->n_stores, copy.store);
+    return go_on_from(run, copy);
 }
 
 /*
@@ -76,7 +97,7 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     int64_t n_read = n_rest - spec->joined_tokens;
     char store[SL_ADDRESS_BYTES];
     if (n_stored <= 0) {
-        return SL_TURN_WHOLE;
+        return go_on_from_document(run) ? SL_TURN_STORED : SL_TURN_WHOLE;
     }
     n_rest = n_rest > 0 ? n_rest : 0; // a text may be encoded in fewer tokens before another end
     if (n_read > SL_JOB_SHORT_REST) {
@@ -137,7 +158,7 @@ void sl_turn_announce(struct sl_run *run) {
     } else {
         static const char *const whys[] = {[SL_TURN_WHOLE] = "nothing to prefill",
                                            [SL_TURN_PREFIX] = "with the stored beginning of its prompt",
-                                           [SL_TURN_STORED] = "with the session of the turn before from its store",
+                                           [SL_TURN_STORED] = "with a session from its store",
                                            [SL_TURN_KEPT] = "where the session of the turn before is"};
         snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->mode]);
     }
@@ -204,7 +225,8 @@ static void name_history(struct sl_run *run, const int32_t *tokens) {
     struct sl_hash128 hash = sl_prefix_hash(salt, tokens, turn->n_kept),
                       begin = sl_salted_hash(salt, turn->id, strlen(turn->id));
     turn->history =
-        sl_salted_hash(&hash, sl_turn_continues(run->mode) ? &run->from.history : &begin, sizeof(struct sl_hash128));
+        sl_salted_hash(&hash, sl_turn_continues(run->mode) && !is_from_document(run) ? &run->from.history : &begin,
+                       sizeof(struct sl_hash128));
 }
 
 enum sl_status sl_turn_end(struct sl_run *run, struct sl_error *err) {

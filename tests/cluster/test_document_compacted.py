@@ -1,0 +1,129 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Documents whose recipe evicts: read once, kept as a small part of their cache, and asked anything."""
+import concurrent.futures
+import json
+import os
+import subprocess
+import tempfile
+
+from documents import TEXT, add, asking, of, sluice
+from harness import BIN, MODEL, Cluster, call, document, eventually, inference, question, refused, run_tests, tokens
+from test_gateway import chatting_model
+import grpc
+
+RECIPE = "kvzip,format=int4"
+FACT = question()[1:]
+QUESTIONS = [FACT, "What is this text about?", "Say something else.\nAnd then?", document(700, "compass", "73150", 5) + question("compass"), "Why?"]
+
+
+def answers_here(questions):
+    """What one process answers about the text, which it has read under the same recipe: (the reading, the answers)."""
+    lines = [{"operation": "document", "name": "gpl", "text": TEXT, "recipe": RECIPE}]
+    lines += [{"document": "gpl", "prompt": "\n" + one, "max_tokens": 12, "temperature": 0, "stop": ["."]} for one in questions]
+    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--jsonl"],
+                         input="".join(json.dumps(line) + "\n" for line in lines), text=True, capture_output=True, timeout=120)
+    assert run.returncode == 0, run
+    read, *answers = (json.loads(line) for line in run.stdout.splitlines())
+    return read, [one["choices"][0]["text"] for one in answers]
+
+
+def answer(cluster, end, name="gpl"):
+    finished, events = cluster.answer(asking(name, end))
+    return finished, tokens(events)
+
+
+def test_it_is_the_document_of_one_process_on_every_cluster():
+    read, here = answers_here(QUESTIONS)
+    with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
+        made, _ = add(cluster.channel, "gpl", recipe=RECIPE)
+        assert made.n_tokens == read["n_tokens"] and made.recipe == RECIPE, (made, read)
+        assert made.capsule_bytes < 0.13 * read["full_bytes"] and made.lost_points, (made, read)
+        first = [answer(cluster, end) for end in QUESTIONS]
+        assert [one.text for one, _ in first] == here and "48213" in here[0] and "73150" in here[3], (first, here)
+        for finished, _ in first:  # only the question is read, however long
+            statistics = finished.statistics
+            assert statistics.n_reused_tokens == read["n_tokens"] - 1 and statistics.capsule_bytes == made.capsule_bytes, statistics
+        path = os.path.join(folder, "gpl.doc")
+        code, _, err = sluice(cluster, "doc", "export", "gpl", path)
+        assert code == 0 and os.path.getsize(path) < made.capsule_bytes + made.text_bytes + 4096, err
+        code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", FACT, "-n", "12", "--stop", ".")
+        assert code == 0 and out.splitlines()[0] == here[0] and "check: the text is read again, under the recipe full" in err, (out, err)
+        code, out, _ = sluice(cluster, "doc", "show", "gpl")
+        assert code == 0 and f"recipe       {RECIPE}" in out and "of 100 points" in out, out
+        with Cluster() as second:
+            code, _, err = sluice(second, "doc", "import", "there", path)
+            assert code == 0, err
+            assert [answer(second, end, "there")[1] for end in QUESTIONS] == [ids for _, ids in first]
+            with open(path, "rb") as file:
+                content = bytearray(file.read())
+            content[-5000] ^= 1
+            with open(path, "wb") as file:
+                file.write(content)
+            code, _, err = sluice(second, "doc", "import", "bad", path)
+            assert code == 2 and "edited" in err, (code, err)
+
+
+def test_what_is_refused():
+    with Cluster() as cluster:
+        for recipe in ("h2o,format=int4", "snapkv"):
+            says = refused([grpc.StatusCode.INVALID_ARGUMENT], lambda name: add(cluster.channel, name, recipe=recipe), "gpl")
+            assert "evicts for the first one" in says and "kvzip" in says, says
+        add(cluster.channel, "gpl", recipe=RECIPE)
+        add(cluster.channel, "other", document(3000, "compass", "73150", 3), recipe=RECIPE)
+        joined = inference.GenerateRequest(documents=["other", "gpl"], text=FACT, max_new_tokens=12, stop=["."])
+        says = refused([grpc.StatusCode.INVALID_ARGUMENT], cluster.answer, joined)
+        assert "other was read under kvzip,format=int4, which evicts: it is asked alone" in says, says
+
+
+def test_ten_at_once_and_a_lost_store():
+    with Cluster(kvstore=2) as cluster:
+        made, _ = add(cluster.channel, "gpl", recipe=RECIPE)
+        first, ids = answer(cluster, FACT)
+        with concurrent.futures.ThreadPoolExecutor(10) as pool:
+            for finished, again in pool.map(lambda _: answer(cluster, FACT), range(10)):
+                assert again == ids and finished.statistics.n_reused_tokens == made.n_tokens - 1, finished.statistics
+        cluster.kill(made.store)
+        whole, _ = answer(cluster, FACT)  # reads all of it, under the recipe of the document
+        assert whole.status_code == 0 and "48213" in whole.text and whole.statistics.n_reused_tokens == 0, whole
+
+        def is_as_before():  # the text was read again: exactly the tokens of its capsule
+            finished, again = answer(cluster, FACT)
+            return again == ids and finished.statistics.n_reused_tokens == made.n_tokens - 1
+        eventually(is_as_before, 60, "another store has it")
+
+
+def test_conversations_go_on_from_it():
+    with Cluster(kvstore=2) as cluster:
+        made, _ = add(cluster.channel, "gpl", recipe=RECIPE, replicas=2)
+        assert len(made.stores) == 2, made
+
+        def turn(text, name):
+            return cluster.answer(inference.GenerateRequest(document="gpl", text=text, max_new_tokens=8, ignore_eos=True,
+                                                            conversation=inference.Conversation(id=name, keep_ms=60000)))[0]
+        first = turn(FACT, "a")
+        assert "48213" in first.text and first.statistics.n_reused_tokens == made.n_tokens - 1, first
+        assert turn(FACT, "b").text == first.text
+        second = turn(FACT + first.text + " And?", "a")
+        assert second.statistics.n_reused_tokens == first.statistics.n_prompt_tokens + 7, second
+        call(cluster.channel, "sluice.v1.Inference.EndConversation", inference.ConversationRequest(id="a"))
+        cluster.kill("decode-0")  # the sessions go on from their copies in a store, which are no copies of each other
+        cluster.start_worker("decode-1")
+        cluster.wait_ready()
+        again = turn(FACT + first.text + " And?", "b")
+        assert again.text == second.text and again.statistics.n_reused_tokens == second.statistics.n_reused_tokens, (again, second)
+        call(cluster.channel, "sluice.v1.Inference.EndConversation", inference.ConversationRequest(id="b"))
+        cluster.kill(made.stores[0])
+        eventually(lambda: answer(cluster, FACT)[0].statistics.n_reused_tokens == made.n_tokens - 1, 20, "the other store serves it")
+
+
+def test_a_chat_is_cut_before_what_follows_the_text():
+    with chatting_model() as model, Cluster(model=model) as cluster:
+        made, _ = add(cluster.channel, "gpl", recipe=RECIPE)
+        chat = inference.Chat(messages=[inference.ChatMessage(role="user", content=FACT)])
+        finished, _ = cluster.answer(inference.GenerateRequest(document="gpl", chat=chat, max_new_tokens=8))
+        assert made.chat and finished.statistics.n_reused_tokens == made.n_tokens - 1, (made, finished)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
