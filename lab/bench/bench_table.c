@@ -24,6 +24,8 @@ static const struct {
     {"group", &sl_bench_group, NULL, "what it costs ranks of one model to have each other's activations"},
     {"compress", &sl_bench_compress, NULL, "prefill under each recipe against prefill with the full cache"},
     {"ship", &sl_bench_ship, NULL, "capsules between two processes against ucx_perftest"},
+    {"store", &sl_bench_store, NULL,
+     "a kvstore against Redis: capsules put and got, long prompts looked up, memory an entry"},
     {"retrieve", &sl_bench_retrieve, NULL, "offloaded layers: the scan, latency over each transport, bytes a step"},
     {"decode", &sl_bench_decode, NULL, "steps of decode with layers in a kvstore against steps with the full cache"},
     {"ttft", &sl_bench_ttft, NULL, "time to first token: the cluster against one process doing both phases"},
