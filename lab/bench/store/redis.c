@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Redis server beside a bench. See redis.h.
-#include "lab/bench/rig/redis.h"
+#include "lab/bench/store/redis.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
