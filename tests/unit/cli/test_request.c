@@ -328,8 +328,8 @@ static void test_request_without_a_recipe_takes_the_recommended_one(void **state
     check_recommended(config);
     config.later = true;
     check_recommended(config);
-    config.ship_at_most = 10; // what a question in the prompt may have
-    assert_refused(&config, "--ship-at-most 10");
+    config.ship_at_most = 7; // what a question in the prompt may have
+    assert_refused(&config, "--ship-at-most 7");
     config.later = false;
     config.ship_at_most = 0.1;
     assert_refused(&config, "--ship-at-most 0.1");
