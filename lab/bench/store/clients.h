@@ -11,7 +11,7 @@
 #include "engine/kvcache/capsule.h"
 #include "lab/bench/rig/store_rig.h"
 
-// What clients use, and the capsules that they move.
+// Holds what clients use, and the capsules that they move.
 struct sl_store_ends {
     struct sl_store_rig *store;
     struct sl_arena *arena; // of the sessions that headers describe: address space alone

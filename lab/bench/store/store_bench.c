@@ -26,8 +26,19 @@ enum { N_WAYS = sizeof ways / sizeof ways[0] };
 static const int64_t sizes[] = {64 << 10, 1 << 20, 64 << 20};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
+const struct sl_option sl_store_bench_options[SL_STORE_BENCH_N_OPTIONS] = {
+    {"largest", 0, SL_OPTION_SIZE, "64M", "SIZE", "of the capsules of 64 KiB, 1 MiB and 64 MiB",
+     SL_FIELD(sl_store_bench, largest), 64 << 10, 64 << 20},
+    {"clients", 0, SL_OPTION_INT, "8", "N", "measured after one", SL_FIELD(sl_store_bench, clients), 1,
+     SL_STORE_BENCH_MAX_CLIENTS},
+    {"entries", 0, SL_OPTION_INT, "1000000", "N", "keys in the index when chains are looked up",
+     SL_FIELD(sl_store_bench, entries), 1024, 20000000},
+    {"runs", 0, SL_OPTION_INT, "5", "N", "of each, by turns", SL_FIELD(sl_store_bench, runs), 1, SL_BENCH_MAX_TURNS},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(sl_store_bench, json)},
+};
+
 struct bench {
-    const struct sl_store_bench_config *config;
+    struct sl_store_bench *config;
     struct sl_store_rig stores[N_WAYS];
     struct sl_redis redis;
     bool has_redis;
@@ -41,7 +52,7 @@ static enum sl_status run_turn(struct bench *b, enum sl_store_op op, int n_clien
     pthread_t threads[SL_STORE_BENCH_MAX_CLIENTS];
     int64_t n = TURN_BYTES / b->ends.size / n_clients, begin_ns = sl_now_ns();
     n = n < 2 ? 2 : n > 256 ? 256 : n;
-    enum sl_status status = sl_signals_check(b->config->signals, err);
+    enum sl_status status = sl_signals_check(&b->config->signals, err);
     int started = 0;
     for (; started < n_clients && status == SL_OK; started += status == SL_OK) {
         struct sl_store_bench_client *c = &b->clients[started];
@@ -151,12 +162,12 @@ static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err
     return status;
 }
 
-enum sl_status sl_store_bench_run(const struct sl_store_bench_config *config, struct sl_error *err) {
+enum sl_status sl_store_bench_run(void *bench, struct sl_error *err) {
     struct bench *b = calloc(1, sizeof *b);
     if (!b) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    b->config = config;
+    b->config = bench;
     char arena[32];
     snprintf(arena, sizeof arena, "%" PRId64 "M", ((2 * b->config->clients + 2) * b->config->largest >> 20) + 256);
     enum sl_status status = sl_redis_start(&b->redis, err); // children are forked before this process has threads
@@ -176,10 +187,10 @@ enum sl_status sl_store_bench_run(const struct sl_store_bench_config *config, st
         b->clients[i] = (struct sl_store_bench_client){.ends = &b->ends, .index = i, .fd = -1};
         sem_init(&b->clients[i].released, 0, 0);
     }
-    status = status == SL_OK
-                 ? sl_index_bench_run(
-                       &(struct sl_index_bench){b->ends.arena, config->entries, config->signals, config->json}, err)
-                 : status;
+    status = status == SL_OK ? sl_index_bench_run(&(struct sl_index_bench){b->ends.arena, b->config->entries,
+                                                                           &b->config->signals, b->config->json},
+                                                  err)
+                             : status;
     for (int way = 0; way < N_WAYS; way++) {
         status = status == SL_OK ? measure_way(b, way, err) : status;
         sl_store_rig_close(&b->stores[way]);

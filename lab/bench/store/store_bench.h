@@ -11,14 +11,18 @@
  */
 #pragma once
 
+#include "base/options/config.h"
 #include "client/cli/tool.h"
 
 #define SL_STORE_BENCH_MAX_CLIENTS 64
 
-struct sl_store_bench_config {
-    int64_t largest, clients, entries, runs; // bytes of a capsule; n; of the index; of each row
+struct sl_store_bench {
+    // Options:
+    int64_t largest, clients, entries, runs;
     bool json;
-    struct sl_signals *signals;
+    struct sl_signals signals;
 };
+#define SL_STORE_BENCH_N_OPTIONS 5
+extern const struct sl_option sl_store_bench_options[SL_STORE_BENCH_N_OPTIONS];
 
-enum sl_status sl_store_bench_run(const struct sl_store_bench_config *config, struct sl_error *err);
+enum sl_status sl_store_bench_run(void *bench, struct sl_error *err);
