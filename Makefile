@@ -11,7 +11,7 @@ PREFIX     ?= /usr/local
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build programs install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos soak faults demo bench bench-cluster quality lint tidy format clean help
+.PHONY: all deps build programs install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos victim soak faults demo bench bench-cluster quality lint tidy format clean help
 
 all: build
 
@@ -84,6 +84,9 @@ faults: build    ## every allocation, send and receive of a job fails once, in e
 
 chaos: build     ## random faults under load for TIME seconds, drawn by SEED; as root on two hosts (tests/chaos/chaos.py)
 	@SLUICE_BIN=$(CURDIR)/build/bin UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/chaos/chaos.py --time $(TIME) --seed $(SEED)
+
+victim: build    ## how long a well-behaved client waits beside each attack (tests/chaos/victim.py)
+	@SLUICE_BIN=$(CURDIR)/build/bin UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/chaos/victim.py
 
 soak: build      ## small jobs for MINUTES; fails if the memory of a process is not flat after ten of them (tests/chaos/soak.py)
 	@SLUICE_BIN=$(CURDIR)/build/bin UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/chaos/soak.py --minutes $(MINUTES)

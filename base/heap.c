@@ -3,10 +3,13 @@
 #include "base/heap.h"
 
 #include <malloc.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 void sl_heap_give_back(void) {
-    if (mallinfo2().fordblks > SL_HEAP_SPARE_BYTES) {
+    static atomic_uint n_calls;
+    if (atomic_fetch_add(&n_calls, 1) % SL_HEAP_CALLS == SL_HEAP_CALLS - 1 ||
+        mallinfo2().fordblks > SL_HEAP_SPARE_BYTES) {
         malloc_trim(0);
     }
 }

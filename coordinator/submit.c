@@ -306,7 +306,7 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
     struct sl_document *document = NULL;
     enum sl_status status = sl_coordinator_find_document(coordinator, caller->tenant, name, &document, err);
     if (status != SL_OK) {
-        sl_error_prefix(err, "document");
+        sl_error_prefix(err, is_one ? "documents" : "document");
         return status;
     }
     status = specify_with(coordinator, caller, document, request, call_deadline_ns, spec_out, err);

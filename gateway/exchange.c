@@ -38,6 +38,7 @@ struct sl_exchange {
     struct sl_api_key key;
     struct sl_rate_limits rate_limits; // rate limits of the key
     struct sl_http_answer *answer;
+    bool is_replied;                     // the head of the answer was sent
     bool passes_body_on;                 // to the answer, until the body has ended
     int64_t discards_until_ns;           // the rest of a body that the answer does not need; 0: it needs it
     struct sl_snapshot *snapshot;        // a pending query of the cluster's state
@@ -272,23 +273,17 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, const
     if ((is_transfer ? start_transfer : start_answer)(request, work, &refusal) == SL_OK) {
         return MHD_YES;
     }
-    struct sl_http_reply reply =
-        reply_to(request->exchange, request->reply->connection); // with the limits that refuse it
+    struct sl_http_reply reply = *request->reply;
+    reply.limits = request->exchange->rate_limits; // that refuse it
     return sl_http_reply_refusal(&reply, &refusal);
 }
 
 static enum MHD_Result post_chat(const struct sl_http_request *request) {
-    static const struct work chat = {.route = "POST /v1/chat/completions", .is_chat = true};
-    return begin_answer(request, &chat);
+    return begin_answer(request, &(struct work){.route = "POST /v1/chat/completions", .is_chat = true});
 }
 
 static enum MHD_Result post_completion(const struct sl_http_request *request) {
-    static const struct work completion = {.route = "POST /v1/completions"};
-    return begin_answer(request, &completion);
-}
-
-static bool is_method(const struct sl_http_request *request, const char *method) {
-    return strcmp(request->method, method) == 0;
+    return begin_answer(request, &(struct work){.route = "POST /v1/completions"});
 }
 
 static enum MHD_Result refuse_responses(const struct sl_http_request *request) {
@@ -300,11 +295,11 @@ static enum MHD_Result refuse_responses(const struct sl_http_request *request) {
 static enum MHD_Result call_documents(const struct sl_http_request *request) {
     static const struct work list = {.route = "GET /v1/documents", .verb = SL_DOCUMENT_LIST},
                              add = {.route = "POST /v1/documents", .verb = SL_DOCUMENT_ADD};
-    return begin_answer(request, is_method(request, "POST") ? &add : &list);
+    return begin_answer(request, strcmp(request->method, "POST") == 0 ? &add : &list);
 }
 
 static enum MHD_Result call_named_document(const struct sl_http_request *request, const char *name) {
-    bool deletes = is_method(request, "DELETE");
+    bool deletes = strcmp(request->method, "DELETE") == 0;
     const struct work work = {.route = deletes ? "DELETE /v1/documents/NAME" : "GET /v1/documents/NAME",
                               .verb = deletes ? SL_DOCUMENT_DELETE : SL_DOCUMENT_SHOW,
                               .document = name};
@@ -313,12 +308,12 @@ static enum MHD_Result call_named_document(const struct sl_http_request *request
 
 // GET, HEAD /v1/documents/NAME/export
 static enum MHD_Result export_document(const struct sl_http_request *request, const char *name) {
-    bool measures = is_method(request, "HEAD");
+    bool measures = strcmp(request->method, "HEAD") == 0;
     const struct work work = {.route = "GET /v1/documents/NAME/export",
                               .verb = measures ? SL_DOCUMENT_MEASURE : SL_DOCUMENT_EXPORT,
                               .document = name};
     struct sl_refusal refusal;
-    if (is_method(request, "DELETE")) {
+    if (strcmp(request->method, "DELETE") == 0) {
         sl_refuse(&refusal, 405, "/v1/documents/NAME" EXPORT " does not take DELETE");
         refusal.allow = "GET, HEAD";
         return sl_http_reply_refusal(request->reply, &refusal);
@@ -574,6 +569,7 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         struct sl_http_reply reply = reply_to(exchange, connection);
         return sl_status_send(&reply, exchange->snapshot);
     }
+    exchange->is_replied = exchange->answer != NULL;
     return exchange->answer && exchange->refusal.http_status == 0 ? send_answer(exchange, connection)
                                                                   : answer(exchange, connection, url, method);
 }
@@ -588,6 +584,8 @@ void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **excha
         return;
     }
     if (exchange->answer) {
+        // The daemon may read the end of a resumed connection before it calls the handler.
+        atomic_fetch_add(&exchange->gateway->n_requests[SL_OUTCOME_LEFT], !exchange->is_replied);
         remove_from_list(exchange);
         sl_http_answer_leave(&exchange->answer);
     }

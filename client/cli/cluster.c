@@ -17,7 +17,9 @@
 #include "client/cli/cluster_internal.h"
 #include "engine/tensor/ops.h"
 
-#define STEP_MS 50
+#define STEP_MS         50
+#define SECOND_GRACE_MS 3000 // after the second signal
+#define LEFT_GRACE_MS   500  // of a coordinator without workers: its jobs cannot end
 
 static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_error *err) {
     ssize_t n = readlink("/proc/self/exe", cluster->bin, sizeof cluster->bin - 1);
@@ -393,10 +395,15 @@ static bool wait_for_exit(struct sl_cluster *cluster, size_t first, size_t end, 
 
 static void stop_range(struct sl_cluster *cluster, size_t first, size_t end, int64_t grace_ms,
                        struct sl_signals *signals) {
-    for (size_t i = first; i < end; i++) {
-        sl_child_signal(&cluster->children[i], SIGTERM);
+    bool stopped = false;
+    for (int n_sent = 0; n_sent < 2 && !stopped; n_sent++) { // at the second signal a server ends its jobs
+        for (size_t i = first; i < end; i++) {
+            sl_child_signal(&cluster->children[i], SIGTERM);
+        }
+        stopped =
+            wait_for_exit(cluster, first, end, sl_deadline_in_ms(n_sent == 0 ? grace_ms : SECOND_GRACE_MS), signals);
     }
-    if (!wait_for_exit(cluster, first, end, sl_deadline_in_ms(grace_ms), signals)) {
+    if (!stopped) {
         for (size_t i = first; i < end; i++) {
             if (cluster->children[i].running) {
                 fprintf(stderr, "sluice: %s did not stop, killing it\n", cluster->children[i].name);
@@ -423,7 +430,8 @@ void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct s
         }
         stop_range(cluster, n_inner, cluster->n_children, grace_ms, signals);
         stop_range(cluster, cluster->n_first, n_inner, grace_ms, signals);
-        stop_range(cluster, cluster->first_coordinator, cluster->n_first, grace_ms, signals);
+        const int64_t short_ms = grace_ms < LEFT_GRACE_MS ? grace_ms : LEFT_GRACE_MS;
+        stop_range(cluster, cluster->first_coordinator, cluster->n_first, short_ms, signals);
         stop_range(cluster, 0, cluster->first_coordinator, grace_ms, signals);
     }
     for (size_t i = 0; i < cluster->n_children; i++) {

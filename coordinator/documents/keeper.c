@@ -139,11 +139,12 @@ static void forget(struct sl_document_keeper *keeper, const struct sl_document *
 // ---- calls of other threads -----------------------------------------------------------------------------------------
 
 void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
+    const int64_t until_ns = sl_deadline_in_ms(SL_TOLD_MS);
     pthread_mutex_lock(&keeper->mutex);
     int64_t number = ++keeper->n_asked;
     pthread_cond_signal(&keeper->changed);
-    while (!keeper->stopping && keeper->n_told < number) {
-        sl_cond_wait_until(&keeper->told, &keeper->mutex, SL_NO_DEADLINE);
+    while (!keeper->stopping && keeper->n_told < number &&
+           sl_cond_wait_until(&keeper->told, &keeper->mutex, until_ns) == SL_OK) {
     }
     pthread_mutex_unlock(&keeper->mutex);
 }

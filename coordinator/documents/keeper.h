@@ -23,8 +23,9 @@ enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct s
 void sl_document_keeper_stop(struct sl_document_keeper **keeper); // accepts NULL, nulls
 
 // Has the thread tell all stores now. Returns after a round that began after this call: each store has answered, or failed
-// to answer within a second.
+// to answer within a second. Returns earlier at SL_TOLD_MS: a round takes longer where stores or etcd stand still.
 void sl_document_keeper_tell(struct sl_document_keeper *keeper);
+#define SL_TOLD_MS 5000
 // Removes a document from the registry, as sl_documents_remove(); the thread then has the stores forget its capsule.
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
                                          struct sl_error *err);

@@ -32,6 +32,7 @@ struct sl_conversation {
     struct sl_writer writer;           // writing; zeros before the first turn
     struct sl_plan plan;               // of the turn that is being read; too large for a stack
     struct sl_error_statistics errors; // of the steps of a turn; too large for a stack
+    struct sl_capsule_bytes document;  // of a text that every turn asks about; zeros: turns follow each other
     bool broken;
 };
 
@@ -64,6 +65,8 @@ void sl_conversation_close(struct sl_conversation **conversation) {
         return;
     }
     sl_writer_close(&c->writer);
+    free(c->document.body);
+    free(c->document.header);
     free(c->tokens);
     free(c);
     *conversation = NULL;
@@ -158,9 +161,8 @@ static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int
     return sl_writing_step(&c->local->runtime, &c->writer, err);
 }
 
-static enum sl_status tell_progress(const struct sl_conversation *c, const struct sl_local_request *request,
-                                    int64_t end) {
-    return request->progress_fn ? request->progress_fn(request->arg, c->writer.session->n_tokens, end) : SL_OK;
+static enum sl_status tell_progress(const struct sl_local_request *request, int64_t done, int64_t end) {
+    return request->progress_fn ? request->progress_fn(request->arg, done, end) : SL_OK;
 }
 
 // Reads a later turn's tokens up to `end` by decode steps. Retrieval handles one query at a time.
@@ -172,7 +174,7 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
         int64_t n = end - c->writer.session->n_tokens;
         status = step(c, c->tokens + c->writer.session->n_tokens, (int)(n < most ? n : most), NULL, err);
         if (status == SL_OK) {
-            status = tell_progress(c, request, end);
+            status = tell_progress(request, c->writer.session->n_tokens, end);
         }
     }
     return status;
@@ -195,8 +197,8 @@ static enum sl_status begin_at_shared_prefix(struct sl_conversation *c, const st
 static void keep_shared_prefix(const struct sl_conversation *c, const struct sl_plan *plan,
                                const struct sl_reader *reader) {
     int64_t done = c->writer.session->n_tokens, shared = sl_reader_shared_tokens(plan);
-    if (c->local->shared_prefixes && sl_plan_reads_whole(plan) && done <= shared &&
-        done + sl_reader_next_tokens(reader) > shared) {
+    if (c->local->shared_prefixes && sl_plan_reads_whole(plan) && done % plan->recipe.chunk_tokens == 0 &&
+        done <= shared && done + sl_reader_next_tokens(reader) > shared) {
         sl_shared_prefixes_keep(c->local->shared_prefixes, plan, c->tokens, c->writer.session);
     }
 }
@@ -220,7 +222,8 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
         keep_shared_prefix(c, plan, reader);
         status = sl_reading_step(reader, &done, err);
         if (status == SL_OK) {
-            status = tell_progress(c, request, end);
+            struct sl_reader_progress progress = sl_reader_get_progress(reader);
+            status = tell_progress(request, progress.done, progress.total);
         }
     }
     struct sl_compress_stats stats;
@@ -249,12 +252,31 @@ static enum sl_status show_session(const struct sl_conversation *c, const struct
     return status;
 }
 
+// Measures the session that has read the prompt from token `begin` on, and shows it to the caller.
+static enum sl_status describe_prompt(const struct sl_conversation *c, const struct sl_local_request *request,
+                                      int64_t begin, struct sl_local_result *result, struct sl_error *err) {
+    struct sl_session_stats stats;
+    sl_session_get_stats(c->writer.session, &stats);
+    struct sl_kv_geometry g = c->writer.session->geometry;
+    result->n_tokens = c->n_tokens;
+    result->n_read = c->n_tokens - begin;
+    result->slots_per_head = stats.n_slots_mean;
+    result->capsule_bytes = sl_capsule_body_bytes(c->writer.session);
+    result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
+                         sizeof(uint16_t);
+    return request->prefilled_fn ? show_session(c, request, err) : SL_OK;
+}
+
 // Reads all new tokens except the last.
 static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_local_request *request,
                                   struct sl_local_result *result, struct sl_error *err) {
     int64_t end = c->n_tokens - 1, begin = c->writer.session ? c->writer.session->n_tokens : 0;
     bool first = !c->writer.session;
     struct sl_plan *plan = &c->plan;
+    if (c->document.header) {
+        enum sl_status status = read_by_steps(c, request, end, err);
+        return status == SL_OK ? describe_prompt(c, request, begin, result, err) : status;
+    }
     if (first) {
         c->rope_set = sl_model_rope_set(sl_local_model(c->local),
                                         c->reach > 0 ? c->reach : c->n_tokens + request->max_new_tokens);
@@ -277,19 +299,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
                                                            .estimate_errors = request->estimate_errors},
                                 err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
-    struct sl_session_stats stats;
-    sl_session_get_stats(c->writer.session, &stats);
-    struct sl_kv_geometry g = c->writer.session->geometry;
-    result->n_tokens = end + 1;
-    result->n_read = end + 1 - begin;
-    result->slots_per_head = stats.n_slots_mean;
-    result->capsule_bytes = sl_capsule_body_bytes(c->writer.session);
-    result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
-                         sizeof(uint16_t);
-    return request->prefilled_fn ? show_session(c, request, err) : SL_OK;
+    return status == SL_OK ? describe_prompt(c, request, begin, result, err) : status;
 }
 
 static enum sl_status write_answer(struct sl_conversation *c, const struct sl_local_request *request,
@@ -381,12 +391,80 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     return status;
 }
 
+// ---- a document -----------------------------------------------------------------------------------------------------
+
+static enum sl_status copy_piece(void *body, const struct sl_capsule_piece *piece) {
+    memcpy((char *)body + piece->offset, piece->data, piece->bytes);
+    return SL_OK;
+}
+
+// Copies the session to c->document.
+static enum sl_status keep_document(struct sl_conversation *c, struct sl_error *err) {
+    const struct sl_session *session = c->writer.session;
+    struct sl_capsule_bytes *kept = &c->document;
+    kept->body_bytes = sl_capsule_body_bytes(session);
+    kept->body = malloc(kept->body_bytes + 1);
+    if (!kept->body) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to keep %zu bytes of a document", kept->body_bytes);
+    }
+    size_t offset = 0;
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        sl_capsule_layer_pieces(session, l, offset, kept->body_bytes, copy_piece, kept->body);
+        offset += sl_capsule_layer_bytes(session, l);
+    }
+    return sl_capsule_write_header(session, &(struct sl_capsule_id){0}, &kept->header, &kept->header_bytes, err);
+}
+
+// Makes the session that of the document again, and forgets all later tokens.
+static enum sl_status return_to_document(struct sl_conversation *c, struct sl_error *err) {
+    struct sl_runtime *runtime = &c->local->runtime;
+    struct sl_kv_geometry geometry = sl_model_geometry(sl_local_model(c->local));
+    struct sl_capsule_bytes copy = c->document;
+    sl_writer_close(&c->writer);
+    copy.body = sl_arena_alloc(runtime->arena, copy.body_bytes);
+    if (!copy.body) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory in the arena for a document's %zu bytes", copy.body_bytes);
+    }
+    memcpy(copy.body, c->document.body, copy.body_bytes);
+    enum sl_status status = sl_capsule_open(&copy, runtime->arena, &geometry, &(struct sl_capsule_id){0}, c->max_tokens,
+                                            &c->writer.session, err);
+    if (status != SL_OK) {
+        sl_arena_free(runtime->arena, copy.body);
+        return status;
+    }
+    c->writer.session->rope_set = c->rope_set;
+    c->n_tokens = c->writer.session->n_tokens + 1;
+    c->broken = false;
+    return sl_writer_open(&c->writer, runtime,
+                          &(struct sl_writer_config){.plan = &c->plan, .n_read = c->writer.session->n_tokens}, err);
+}
+
+enum sl_status sl_conversation_read_document(struct sl_conversation *c, const struct sl_local_request *request,
+                                             struct sl_local_result *result_out, struct sl_error *err) {
+    int64_t began_ns = sl_now_ns();
+    memset(result_out, 0, sizeof *result_out);
+    enum sl_status status = check(c, request, err);
+    if (status == SL_OK && (sl_recipe_offloads(&c->recipe) || !c->local->runtime.device->ops->one_memory)) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "document: one process keeps it without offloaded layers and in the "
+                       "host's memory; use a cluster");
+    }
+    status = status == SL_OK ? add_prompt(c, request, err) : status;
+    status = status == SL_OK ? read_prompt(c, request, result_out, err) : status;
+    status = status == SL_OK ? keep_document(c, err) : status;
+    c->broken = status != SL_OK;
+    result_out->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
+    return status;
+}
+
 enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_local_request *caller_request,
                                     struct sl_local_result *result_out, struct sl_error *err) {
-    int64_t began_ns = sl_now_ns(), n_before = c->n_tokens;
+    int64_t began_ns = sl_now_ns();
     struct sl_local_request asked = *caller_request;
     const struct sl_local_request *request = &asked;
-    enum sl_status status = choose_budget(c, &asked, err);
+    enum sl_status status = c->document.header ? return_to_document(c, err) : SL_OK;
+    int64_t n_before = c->n_tokens;
+    status = status == SL_OK ? choose_budget(c, &asked, err) : status;
     if (status == SL_OK) {
         status = check(c, request, err);
     }

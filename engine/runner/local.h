@@ -100,6 +100,7 @@ enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_r
  *   when=chunk, when=end       as chunks of a prompt; "end" is the end of every turn's prompt. The budget applies again
  *                              after the prompt has been read; ratios are of all tokens read so far. Answers between
  *                              turns are on top of it
+ *   score=reconstruct          the first turn's prompt is repeated and evicted from; later turns are kept whole
  *   quantized pages            do not change; new tokens are appended in f16 after them, and their full pages are
  *                              quantized after the turn's prompt has been read. Nothing can be evicted from a quantized
  *                              layer: under a recipe that evicts and quantizes, later turns are kept whole
@@ -118,6 +119,15 @@ enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, 
  */
 enum sl_status sl_conversation_turn(struct sl_conversation *conversation, const struct sl_local_request *request,
                                     struct sl_local_result *result_out, struct sl_error *err);
+/*
+ * Reads a text that questions are asked about, compresses it, and keeps a copy of its session. Every later turn is one
+ * question alone after that copy, read as a decode worker reads what follows a capsule: nothing is evicted or quantized
+ * again. Writes no answer; SL_ERR_UNSUPPORTED: the recipe offloads, or the device has its own memory. The conversation
+ * is new.
+ */
+enum sl_status sl_conversation_read_document(struct sl_conversation *conversation,
+                                             const struct sl_local_request *request, struct sl_local_result *result_out,
+                                             struct sl_error *err);
 // For tests and inspection; NULL before the first turn.
 const struct sl_session *sl_conversation_session(const struct sl_conversation *conversation);
 void sl_conversation_close(struct sl_conversation **conversation);

@@ -124,7 +124,9 @@ void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err) {
     }
     size_t n = field_bytes(text);
     if (status == SL_ERR_NOT_FOUND && n > 0 && text[n] == ':') { // a field names a missing document
-        sl_refuse_unknown(refusal, "document", "%s", text);
+        char field[sizeof refusal->param];
+        snprintf(field, sizeof field, "%.*s", (int)n, text);
+        sl_refuse_unknown(refusal, field, "%s", text);
         return;
     }
     sl_refuse(refusal, http_status_of(status), "%s", text[0] ? text : sl_status_text(status));

@@ -259,7 +259,7 @@ static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
             differences[b] = trial->blocks[b] - e->trials[0].blocks[b];
         }
         if (status == SL_OK) {
-            trial->above = sl_bootstrap_mean(differences, NULL, (size_t)e->n_blocks, 1, 1);
+            trial->above = sl_bootstrap_mean(differences, (size_t)e->n_blocks, 1);
         }
     }
     free(differences);

@@ -9,17 +9,20 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "net/admin/form.h"
 #include "net/admin/listen.h"
 #include "net/admin/process.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
 
 enum {
     MAX_ADDED = 8,
     MAX_CONNECTIONS = 64,
+    CROWDED = 48,         // above it, a new connection ends the one that has waited longest
     MAX_OF_ONE_HOST = 16, // so that no single one keeps the others out
     IDLE_S = 20,          // longer than between two scrapes of most
     HEAD_BYTES = 8 << 10,
@@ -31,15 +34,19 @@ struct source {
     void *arg;
 };
 
+// A connection, and its request.
 struct request {
-    struct sl_http_line line;
+    int fd;
+    int64_t since_ns; // the connection waits since then
+    bool is_used, is_shut, has_head;
     size_t n_body; // bytes of the body so far
-    bool is_used, has_head;
+    struct sl_http_line line;
 };
 
 struct sl_admin {
     char address[128];
-    struct request requests[MAX_CONNECTIONS]; // a connection has one at a time; the daemon's thread alone uses them
+    struct request requests[MAX_CONNECTIONS]; // the daemon's thread alone uses them
+    int n_requests;
     const char *version;
     struct MHD_Daemon *daemon;
     pthread_mutex_t mutex; // guards what follows
@@ -139,25 +146,55 @@ static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned sta
 }
 
 static void *begin(void *cls, const char *path, struct MHD_Connection *connection) {
-    (void)connection;
-    struct sl_admin *admin = cls;
-    for (int i = 0; i < MAX_CONNECTIONS; i++) {
-        struct request *request = &admin->requests[i];
-        if (!request->is_used) {
-            *request = (struct request){.line = sl_http_line_read(path), .is_used = true};
-            return request;
-        }
+    (void)cls;
+    struct request *request = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+    if (request) {
+        request->line = sl_http_line_read(path);
+        request->n_body = 0;
+        request->has_head = false;
     }
-    return NULL;
+    return request;
 }
 
 static void end(void *cls, struct MHD_Connection *connection, void **seen, enum MHD_RequestTerminationCode how) {
     (void)cls, (void)connection, (void)how;
     struct request *request = *seen;
     if (request) {
-        request->is_used = false;
+        request->since_ns = sl_now_ns();
     }
     *seen = NULL;
+}
+
+// Takes a place for a connection, or gives it back. A connection that says nothing, or little, does not keep others out.
+static void see(void *cls, struct MHD_Connection *connection, void **place, enum MHD_ConnectionNotificationCode code) {
+    struct sl_admin *admin = cls;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (*place) {
+            ((struct request *)*place)->is_used = false;
+            admin->n_requests--;
+        }
+        return;
+    }
+    struct request *oldest = NULL, *free_place = NULL;
+    for (int i = 0; i < MAX_CONNECTIONS; i++) {
+        struct request *other = &admin->requests[i];
+        if (!other->is_used) {
+            free_place = other;
+        } else if (!other->is_shut && (!oldest || other->since_ns < oldest->since_ns)) {
+            oldest = other;
+        }
+    }
+    if (free_place) {
+        *free_place =
+            (struct request){.fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+                             .since_ns = sl_now_ns(),
+                             .is_used = true};
+        *place = free_place;
+        if (++admin->n_requests > CROWDED && oldest) {
+            oldest->is_shut = true;
+            shutdown(oldest->fd, SHUT_RDWR); // the daemon handles this like any other end of a connection
+        }
+    }
 }
 
 // Refuses a head that is malformed, or announces chunks: who asks here has no body to send.
@@ -247,9 +284,10 @@ enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_
         admin->daemon = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, admin, MHD_OPTION_EXTERNAL_LOGGER,
             log_line, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK, begin, admin,
-            MHD_OPTION_NOTIFY_COMPLETED, end, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
-            MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)MAX_OF_ONE_HOST, MHD_OPTION_CONNECTION_TIMEOUT,
-            (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_END);
+            MHD_OPTION_NOTIFY_COMPLETED, end, NULL, MHD_OPTION_NOTIFY_CONNECTION, see, admin,
+            MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+            (unsigned)MAX_OF_ONE_HOST, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
+            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_END);
         if (!admin->daemon) {
             close(fd);
             status = sl_fail(err, SL_ERR_IO, "--admin-listen %.200s: the HTTP server does not start", listen);

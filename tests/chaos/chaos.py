@@ -320,6 +320,7 @@ def run(options, network, folder):
 
 def main():
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with us
     script.needs("grpc", "google.protobuf")
     script.needs_programs(hosts.BIN)
     with hosts.choose() as network, tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder:

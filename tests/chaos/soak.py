@@ -13,6 +13,7 @@ import argparse
 import itertools
 import os
 import random
+import signal
 import statistics
 import sys
 import threading
@@ -145,6 +146,7 @@ def run(options, cluster, gateway):
 
 def main():
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with us
     script.needs("grpc", "google.protobuf")
     global harness
     import harness

@@ -5,6 +5,7 @@ that protoc makes from proto/ when the tests run. Every Cluster, when it is left
 admitted byte or live job is left, and every process that was not killed on purpose ends with exit code 0. What the processes
 said is then removed; behind a failure it stays, and is named.
 """
+import atexit
 import contextlib
 import functools
 import json
@@ -161,6 +162,17 @@ def store_stats(address):
         return stub(channel.unary_unary, "sluice.v1.Store.Stats")(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
 
 
+started = []
+
+
+@atexit.register
+def _kill_what_is_left():
+    """A test that ends by an exception, wherever that was, leaves nothing running."""
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+
+
 class Process:
     """One of our executables. Its standard error is kept; its first line of output says where it listens."""
 
@@ -174,6 +186,7 @@ class Process:
                                           env={**os.environ, **(env or {})})
         finally:
             os.close(log)
+        started.append(self.popen)
         line = self._first_line(30 * SLOW)
         match = re.search(r"ready rpc=(\S+)", line)
         if not match:

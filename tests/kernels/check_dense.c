@@ -213,7 +213,7 @@ static void test_auto_is_one_of_the_tiers(void **state) {
     const struct sl_ops *fastest = ops;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         assert_string_equal(tier(*name)->name, *name);
-        found = found || tier(*name) == fastest;
+        found = found || strcmp(*name, fastest->name) == 0; // soft tiles have tables of their own
         if (strcmp(*name, "amx") == 0) { // where there are tiles, nothing else pays
             assert_string_equal(ops->name, "amx");
             assert_int_equal(sl_ops_select_closer("auto", &ops, NULL), SL_OK);

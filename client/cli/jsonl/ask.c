@@ -121,6 +121,6 @@ json_t *sl_jsonl_ask(const struct sl_jsonl_model *model, const json_t *line, str
             return operations[i].ask(model, line, refusal);
         }
     }
-    sl_refuse_field(refusal, "operation", "operation: expected model, tokenize, recipe or reserve");
+    sl_refuse_field(refusal, "operation", "operation: expected model, tokenize, recipe, reserve or document");
     return NULL;
 }

@@ -27,6 +27,8 @@ struct run {
     struct sl_local *local; // NULL: no line has asked for an answer yet
     size_t arena_bytes;     // for the longest sequence that a line has announced; 0: as the config says
     struct sl_chat_template *chat_template;
+    struct sl_conversation *document; // the text that lines ask about; NULL: none
+    char *document_name;
     struct sl_local_result result; // of the line that is being answered
 };
 
@@ -89,7 +91,8 @@ static enum sl_status encode(struct run *run, const struct sl_openai_request *re
     size_t n = message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS ? request->one.tokens.n_ids : 0;
     enum sl_status status = SL_OK;
     if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
-        status = sl_tokenizer_encode(run->tokenizer, message->text, strlen(message->text), true, ids_out, &n, err);
+        status = sl_tokenizer_encode(run->tokenizer, message->text, strlen(message->text), message->document[0] == '\0',
+                                     ids_out, &n, err);
     } else if (request->is_chat) {
         status =
             run->chat_template ? SL_OK : sl_chat_template_load(run->config->local.model_dir, &run->chat_template, err);
@@ -201,7 +204,8 @@ static enum sl_status generate(struct run *run, const struct sl_openai_request *
         status = sl_job_choose_seed(message->sampling, NULL, &asked.sampling.seed, err);
     }
     if (status == SL_OK) {
-        status = sl_local_generate(run->local, &asked, result, err);
+        status = message->document[0] ? sl_conversation_turn(run->document, &asked, result, err)
+                                      : sl_local_generate(run->local, &asked, result, err);
     }
     if (status == SL_OK) {
         *json_out = answer_json(request, &asked, result, &asking, number);
@@ -230,15 +234,23 @@ static enum sl_status load(struct run *run, struct sl_error *err) {
 }
 
 // Rejects fields that need a stream or alternatives of tokens.
-static bool check_request(const struct sl_openai_request *request, struct sl_refusal *refusal) {
+static bool check_request(const struct run *run, const struct sl_openai_request *request, struct sl_refusal *refusal) {
+    const char *document = request->message.document;
     if (request->stream) {
         sl_refuse_field(refusal, "stream", "stream: a line has one answer; leave it out");
     } else if (request->wants_logprobs) {
         sl_refuse_field(refusal, "logprobs", "logprobs: only a cluster reports them");
     } else if (request->n_prompts > 1) {
         sl_refuse_field(refusal, "prompt", "prompt: a line has one answer; give each prompt a line");
-    } else if (request->message.document[0] != '\0' || request->message.n_documents > 0) {
-        sl_refuse_field(refusal, "document", "document: only a cluster keeps them; put the text into the prompt");
+    } else if (request->message.n_documents > 0) {
+        sl_refuse_field(refusal, "documents", "documents: only a cluster joins them; name one by `document`");
+    } else if (document[0] != '\0' && (!run->document || strcmp(document, run->document_name) != 0)) {
+        sl_refuse_field(refusal, "document",
+                        "document: the last one that this process has read is %.100s; read it by "
+                        "{\"operation\": \"document\"}",
+                        run->document ? run->document_name : "none");
+    } else if (document[0] != '\0' && request->is_chat) {
+        sl_refuse_field(refusal, "messages", "messages: one process asks a document by `prompt`; use a cluster");
     } else {
         return true;
     }
@@ -251,7 +263,7 @@ static enum sl_status answer_request(struct run *run, bool is_chat, const struct
     struct sl_refusal refusal = {0};
     struct sl_openai_request *request = NULL;
     if (sl_openai_request_parse(is_chat, line->text, line->n_bytes, NULL, &request, &refusal) != SL_OK ||
-        !check_request(request, &refusal)) {
+        !check_request(run, request, &refusal)) {
         *json_out = sl_refusal_json(&refusal);
         sl_openai_request_destroy(&request);
         return SL_OK;
@@ -293,11 +305,54 @@ static json_t *reserve(struct run *run, const json_t *line, struct sl_refusal *r
     return json_pack("{s:I}", "arena_bytes", (json_int_t)run->arena_bytes);
 }
 
+// Opens a conversation about a text and reads that. *n_tokens_out: of the text.
+static enum sl_status open_document(struct run *run, const char *text, const char *recipe, int64_t *n_tokens_out,
+                                    struct sl_error *err) {
+    int32_t *ids = NULL;
+    size_t n = 0;
+    enum sl_status status = load(run, err);
+    status = status == SL_OK ? sl_tokenizer_encode(run->tokenizer, text, strlen(text), true, &ids, &n, err) : status;
+    status = status == SL_OK ? sl_conversation_open(run->local, recipe, 0, &run->document, err) : status;
+    struct sl_local_request request = {.prompt = ids, .n_prompt = (int64_t)n};
+    status = status == SL_OK ? sl_conversation_read_document(run->document, &request, &run->result, err) : status;
+    free(ids);
+    *n_tokens_out = (int64_t)n;
+    return status;
+}
+
+// Reads a text under a recipe, in the place of the last one. Returns the reply; NULL: *refusal has the reason.
+static json_t *read_document(struct run *run, const json_t *line, struct sl_refusal *refusal) {
+    const char *name = json_string_value(json_object_get(line, "name")),
+               *text = json_string_value(json_object_get(line, "text"));
+    const char *recipe = json_string_value(json_object_get(line, "recipe"));
+    struct sl_error err = {0};
+    int64_t n_tokens = 0;
+    if (!name || !name[0] || !text) {
+        sl_refuse_field(refusal, name ? "text" : "name", "document: expected a name and a text");
+        return NULL;
+    }
+    sl_conversation_close(&run->document);
+    free(run->document_name);
+    run->document_name = strdup(name);
+    recipe = recipe ? recipe : sl_job_default_recipe(&run->model);
+    if (!run->document_name || open_document(run, text, recipe, &n_tokens, &err) != SL_OK) {
+        sl_conversation_close(&run->document);
+        sl_refuse_error(refusal, &err);
+        return NULL;
+    }
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:f}", "name", name, "recipe", recipe, "n_tokens", (json_int_t)n_tokens,
+                     "capsule_bytes", (json_int_t)run->result.capsule_bytes, "full_bytes",
+                     (json_int_t)run->result.full_bytes, "prefill_ms", run->result.prefill_ms);
+}
+
 // Answers a line with "operation".
 static json_t *operate(struct run *run, const json_t *line, struct sl_refusal *refusal) {
     const char *name = json_string_value(json_object_get(line, "operation"));
     if (name && strcmp(name, "reserve") == 0) {
         return reserve(run, line, refusal);
+    }
+    if (name && strcmp(name, "document") == 0) {
+        return read_document(run, line, refusal);
     }
     struct sl_jsonl_model model = {.dir = run->config->local.model_dir,
                                    .weights = run->config->weights,
@@ -348,6 +403,8 @@ static enum sl_status open_model(struct run *run, struct sl_error *err) {
 }
 
 static void close_model(struct run *run) {
+    sl_conversation_close(&run->document);
+    free(run->document_name);
     if (!run->local) {
         sl_tokenizer_destroy(&run->tokenizer);
     }

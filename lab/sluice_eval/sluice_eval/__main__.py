@@ -8,6 +8,7 @@ import sys
 from typing import Optional
 
 from . import __version__, commands, options
+from .documents import add_document_options
 from .errors import CANCELLED, FAILED, EvalError, RefusedError
 
 EPILOG = """docs/EVALUATION.md describes tasks, metrics, plans and the tables. Ctrl-C ends a run with the tables of the answers
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--depths", type=int, default=11, choices=range(1, 102), metavar="N",
         help="so many places, evenly from the beginning to the end (11)")
     add("--png", metavar="FILE", help="draw the maps (needs matplotlib)")
+    add_document_options(command("documents"))
     add = command("report")
     _saved(add)
     _pictures(add)

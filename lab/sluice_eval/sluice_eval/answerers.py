@@ -136,12 +136,18 @@ class HttpAnswerer:
     def post(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
         return self.call(url, body, time.monotonic() + self._config.deadline_s)
 
-    def call(self, url: str, body: Optional[dict[str, Any]], end: float) -> dict[str, Any]:
-        """Returns the JSON answer; GET without a body. Waits between retries, up to the time `end`."""
+    def get(self, url: str) -> dict[str, Any]:
+        return self.call(url, None, time.monotonic() + self._config.deadline_s)
+
+    def delete(self, url: str) -> dict[str, Any]:
+        return self.call(url, None, time.monotonic() + self._config.deadline_s, "DELETE")
+
+    def call(self, url: str, body: Optional[dict[str, Any]], end: float, method: Optional[str] = None) -> dict[str, Any]:
+        """Returns the JSON answer; without a method, GET without a body. Waits between retries, up to the time `end`."""
         wait = FIRST_WAIT_S
         while True:
             try:
-                return self._call_once(url, body, end)
+                return self._call_once(url, body, end, method)
             except UnavailableError as error:
                 pause = min(float(getattr(error, "retry_after", 0) or wait * random.uniform(0.5, 1.5)), LONGEST_WAIT_S)
                 if time.monotonic() + pause >= end:
@@ -150,12 +156,12 @@ class HttpAnswerer:
                     raise CancelledError("stopped") from error
                 wait = min(2 * wait, LONGEST_WAIT_S)
 
-    def _call_once(self, url: str, body: Optional[dict[str, Any]], end: float) -> dict[str, Any]:
+    def _call_once(self, url: str, body: Optional[dict[str, Any]], end: float, method: Optional[str]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self._config.api_key:
             headers["Authorization"] = f"Bearer {self._config.api_key}"
         data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(url, data, headers)
+        request = urllib.request.Request(url, data, headers, method=method)
         left = max(end - time.monotonic(), 0.001)
         try:
             with urllib.request.urlopen(request, timeout=left, context=self._context) as answer:

@@ -12,6 +12,7 @@ import sys
 from typing import Optional
 
 from . import plots
+from .documents import documents  # noqa: F401: a command
 from .errors import EvalError, UsageError
 from .options import add_recipes, check_plan_options, make_plan
 from .plan import Plan

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@
 #include "base/metrics.h"
 #include "base/thread.h"
 
-static int connect_to(const struct sl_admin *admin) {
+static int connect_from(const struct sl_admin *admin, const char *host) {
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host)};
     struct sockaddr_in there = {.sin_family = AF_INET,
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                 .sin_port = htons((uint16_t)atoi(strrchr(sl_admin_address(admin), ':') + 1))};
@@ -27,8 +29,13 @@ static int connect_to(const struct sl_admin *admin) {
     assert_true(fd >= 0);
     struct timeval patience = {.tv_sec = 20};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    assert_int_equal(bind(fd, (struct sockaddr *)&here, sizeof here), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&there, sizeof there), 0);
     return fd;
+}
+
+static int connect_to(const struct sl_admin *admin) {
+    return connect_from(admin, "127.0.0.1");
 }
 
 // Sends these bytes and returns all that is received until the connection ends.
@@ -220,6 +227,27 @@ static void test_one_host_does_not_keep_many_connections(void **state) {
     sl_admin_close(&admin);
 }
 
+static void test_many_hosts_make_room(void **state) {
+    (void)state;
+    enum { N_HOSTS = 5, N_EACH = 15 }; // more than there are places
+    struct sl_admin *admin = open_admin();
+    int fds[N_HOSTS * N_EACH];
+    for (int i = 0; i < N_HOSTS * N_EACH; i++) {
+        char host[32];
+        snprintf(host, sizeof host, "127.0.0.%d", 2 + i / N_EACH);
+        fds[i] = connect_from(admin, host);
+        (void)!send(fds[i], "GET /livez HTTP/1.1\r\nHost:", 26, MSG_NOSIGNAL); // a head that does not end
+        usleep(1000);
+    }
+    assert_answer(admin, "/livez", "200", "ok\n");
+    char byte;
+    assert_true(recv(fds[0], &byte, 1, 0) <= 0); // the oldest has made room
+    for (int i = 0; i < N_HOSTS * N_EACH; i++) {
+        close(fds[i]);
+    }
+    sl_admin_close(&admin);
+}
+
 static void test_places_are_checked(void **state) {
     (void)state;
     static const char *const bad[] = {
@@ -320,6 +348,7 @@ int main(void) {
         cmocka_unit_test(test_metrics_are_those_of_all),
         cmocka_unit_test(test_everything_else_is_refused),
         cmocka_unit_test(test_one_host_does_not_keep_many_connections),
+        cmocka_unit_test(test_many_hosts_make_room),
         cmocka_unit_test(test_places_are_checked),
         cmocka_unit_test(test_brackets_are_of_ipv6),
         cmocka_unit_test(test_none_is_no_port),

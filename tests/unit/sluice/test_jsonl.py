@@ -73,6 +73,19 @@ class Answers(unittest.TestCase):
         self.assertIn("error", small)
 
 
+    def test_questions_about_a_document_do_not_see_each_other(self):
+        document = {"operation": "document", "name": "d", "text": "The river runs on. The mill wheel turns. " * 40, "recipe": "full"}
+        ask = {**ASK, "document": "d", "prompt": "The river"}
+        code, lines, _ = run([document, ask, {**ask, "prompt": "A cart goes by. The mill"}, ask, {**ASK, "prompt": document["text"] + "The river"},
+                              {**document, "name": "e", "recipe": "snapkv,budget=96"}, ask, {**ask, "document": "e"}])
+        texts = [line["choices"][0]["text"] if "choices" in line else line for line in lines]
+        self.assertEqual((code, texts[1], texts[1]), (0, texts[3], texts[4]))
+        self.assertEqual(lines[3]["usage"]["prompt_tokens_details"]["cached_tokens"], lines[0]["n_tokens"] - 1)
+        self.assertLess(lines[5]["capsule_bytes"], lines[0]["capsule_bytes"] / 2)
+        self.assertIn("is e", lines[6]["error"]["message"])  # one document at a time
+        self.assertLess(lines[7]["sluice"]["slots_per_head"], 120)
+
+
 class Errors(unittest.TestCase):
     def test_an_error_of_a_line_is_its_answer_and_the_run_goes_on(self):
         bad = [{"prompt": "x", "foo": 1}, {"prompt": "x", "recipe": "h2x"}, {"prompt": [0, 10 ** 6]}, {"max_tokens": 3}, [1],

@@ -1,0 +1,290 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+How long a well-behaved client waits alone and beside each attack: victim.py [--seconds N] [--turns N] [--only ATTACK,...]
+
+A cluster with certificates and a gateway with keys serves the victim's short prompts, by turns over gRPC and HTTP, while an attacker drives
+rows of docs/budget.csv to their bounds. The victim runs alone before each attack, so that both figures are of the same time. Prints the
+median and the 99th percentile of each, and which rows no attack drives. Attackers have a nice value of 19: where they share processors
+with the servers, their own work is not what is measured; what the servers do for them is.
+
+Fails if a 99th percentile beside an attack is above twice the one alone (--at-most), or if the victim gets an error.
+"""
+import argparse
+import contextlib
+import csv
+import hashlib
+import http.client
+import itertools
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "cluster"), os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools")]
+import script  # noqa: E402
+
+script.needs("grpc", "google.protobuf")
+import grpc  # noqa: E402
+import attacks  # noqa: E402
+import harness  # noqa: E402
+import hosts  # noqa: E402
+from harness import inference, stub  # noqa: E402
+
+VICTIM = "client/victim"
+KEYS = {"victim": "k-victim", "greedy": "k-greedy"}  # tenant -> key
+SETTLE_S = 1  # an attack reaches its bounds, and what it held is let go
+TABLE = os.path.join(HERE, "../../docs/budget.csv")
+
+
+def stranger_says_nothing(scene, _rng):
+    """Connections to the gateway that begin nothing, or a head that does not end."""
+    opened = []
+    with contextlib.suppress(OSError):  # it keeps no more
+        for i in range(attacks.MANY):
+            opened.append(attacks.connect(scene.gateway))
+            if i % 2:
+                opened[-1].send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX: ")
+    time.sleep(attacks.ATTACK_S)
+    for connection in opened:
+        connection.close()
+
+
+def stranger_sends_bodies(scene, _rng):
+    """Bodies without a key, byte by byte."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16000000\r\n\r\n"
+    opened = []
+    with contextlib.suppress(OSError):
+        for _ in range(60):
+            opened.append(attacks.connect(scene.gateway))
+            opened[-1].send(head)
+    until = time.monotonic() + attacks.ATTACK_S
+    while time.monotonic() < until:
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                connection.send(b"{" * 1000)
+        time.sleep(0.05)
+    for connection in opened:
+        connection.close()
+
+
+def stranger_sends_garbage(scene, rng):
+    addresses = [address for process in scene.processes.values() for address in attacks.addresses_of(process)] + [scene.gateway]
+    until = time.monotonic() + attacks.ATTACK_S
+    while time.monotonic() < until:
+        hosts.garbage(rng.choice(addresses), rng)
+
+
+def stranger_continues_headers(scene, _rng):
+    """HTTP/2 headers that do not end."""
+    with contextlib.suppress(OSError), \
+            attacks.tls_of(scene, attacks.GREEDY).wrap_socket(attacks.connect(scene.cluster.coordinator.address), server_hostname="localhost") as tls:
+        tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + attacks.frame(4, 0, 0) + attacks.frame(1, 0, 1, attacks.literal(b":method", b"POST")))
+        while True:
+            tls.sendall(attacks.frame(9, 0, 1, attacks.literal(b"x", b"y" * 100) * 100))
+
+
+def ask(scene, path, body):
+    with contextlib.closing(http.client.HTTPConnection(scene.gateway, timeout=60)) as connection:
+        connection.request("POST", path, body, {"Authorization": f"Bearer {KEYS['greedy']}"})
+        return connection.getresponse().read()
+
+
+def in_threads(n, what):
+    threads = [threading.Thread(target=what, args=(i,)) for i in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def tenant_sends_json(scene, _rng):
+    """Bodies of 16 MB that are much larger when they are parsed."""
+    body = b'{"prompt": [' + b",".join([b"[{},{}]"] * 2000000)[:15 << 20] + b"]}"
+    in_threads(4, lambda _: contextlib.suppress(OSError, http.client.HTTPException).__enter__() or ask(scene, "/v1/completions", body))
+
+
+def calls(scene, n, method, requests):
+    """Begins n streamed calls as the greedy tenant, holds them for a while without reading, and cancels them."""
+    with scene.cluster.channel_of(attacks.GREEDY) as channel:
+        began = [stub(channel.unary_stream, method)(request, timeout=60) for request in itertools.islice(requests, n)]
+        time.sleep(attacks.ATTACK_S)
+        for one in began:
+            one.cancel()
+
+
+def tenant_reads_nothing(scene, _rng):
+    """Streams of one long job, which nobody reads."""
+    with scene.cluster.channel_of(attacks.GREEDY) as channel:
+        asked = inference.GenerateRequest(text="x", max_new_tokens=200, ignore_eos=True)
+        job_id = stub(channel.unary_unary, "sluice.v1.Inference.Submit")(asked, timeout=20).job_id
+    calls(scene, 600, "sluice.v1.Inference.Watch", itertools.repeat(inference.WatchRequest(job_id=job_id)))
+
+
+def tenant_fills_the_line(scene, rng):
+    """More jobs than the line takes of a tenant, of a token each."""
+    calls(scene, 300, "sluice.v1.Inference.Generate",
+          (inference.GenerateRequest(text=f"{rng.random()}", max_new_tokens=1, ignore_eos=True) for _ in itertools.count()))
+
+
+def tenant_sends_long_texts(scene, _rng):
+    """Texts whose bytes fit the model, and whose tokens do not."""
+    text = "a!" * 60000
+    with scene.cluster.channel_of(attacks.GREEDY) as channel:
+        def submit(_):
+            until = time.monotonic() + attacks.ATTACK_S
+            while time.monotonic() < until:
+                with contextlib.suppress(grpc.RpcError):
+                    stub(channel.unary_unary, "sluice.v1.Inference.Submit")(inference.GenerateRequest(text=text, max_new_tokens=1), timeout=20)
+        in_threads(8, submit)
+
+
+# attack -> rows of docs/budget.csv, by the beginnings of their resources
+ATTACKS = {
+    attacks.flood_half_open: ["gRPC connections", "a gRPC connection that", "data-plane connections", "admin connections", "connections"],
+    stranger_says_nothing: ["HTTP connections", "an HTTP connection", "a request line"],
+    stranger_sends_bodies: ["a body without"],
+    stranger_sends_garbage: ["refused connections", "transfers to a worker"],
+    stranger_continues_headers: ["headers of a gRPC call"],
+    attacks.reset_streams: ["calls cancelled"],
+    attacks.hold_parts: ["a request in parts", "all requests in parts", "a gRPC request", "all gRPC requests"],
+    tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job"],
+    tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed"],
+    tenant_sends_json: ["an HTTP body", "all HTTP bodies", "HTTP answers"],
+    tenant_sends_long_texts: ["tokenizing"],
+    attacks.lie_in_heartbeats: ["heartbeats", "reports of newer terms", "calls of workers"],
+    attacks.use_wrong_roles: ["registrations", "errors and names"],
+}
+NAMED = {attack.__name__: attack for attack in ATTACKS}
+
+
+def attack(name, path):
+    """Makes an attack again and again, until this process is killed."""
+    with open(path) as file:
+        told = json.load(file)
+    made = harness.Certificates(told["certificates"])
+    processes = {who: types.SimpleNamespace(**fields) for who, fields in told["processes"].items()}
+    cluster = types.SimpleNamespace(certificates=made, coordinator=processes["coordinator"],
+                                    channel_of=lambda who: made.channel(processes["coordinator"].address, who))
+    operator = cluster.channel_of("operator/me")
+    cluster.workers = lambda: harness.call(operator, "sluice.v1.Cluster.Workers", harness.cluster_pb.WorkersRequest())
+    places = [who for who in processes if who != "coordinator"]
+    scene = types.SimpleNamespace(cluster=cluster, gateway=told["gateway"], processes=processes, bends=processes, places=places,
+                                  process=processes.__getitem__, counts=types.SimpleNamespace(violation=print))
+    # One worker of each role: the chaos has two.
+    processes.update({f"{role}-1": processes[f"{role}-0"] for role in ("decode", "kvstore")})
+    for i in itertools.count():
+        NAMED[name](scene, random.Random(i))
+
+
+class Victim:
+    def __init__(self, cluster, gateway):
+        self.gateway = gateway
+        self.channel = cluster.channel_of(VICTIM)
+        self.n = 0
+
+    def ask(self):
+        """Returns how long an answer took."""
+        self.n += 1
+        text = harness.document(300, value=str(10000 + self.n), seed=self.n) + harness.question()
+        began = time.monotonic()
+        if self.n % 2:
+            request = inference.GenerateRequest(text=text, max_new_tokens=4, ignore_eos=True)
+            *_, last = stub(self.channel.unary_stream, "sluice.v1.Inference.Generate")(request, timeout=60)
+            assert last.finished.status_code == 0, last.finished.status_text
+        else:
+            status, reply = self.gateway.post("/v1/completions", {"prompt": text, "max_tokens": 4, "ignore_eos": True}, KEYS["victim"])
+            assert status == 200, reply
+        return time.monotonic() - began
+
+    def run(self, seconds):
+        """Returns (times, errors) of a while."""
+        times, errors, until = [], [], time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                times.append(self.ask())
+            except (AssertionError, grpc.RpcError, OSError) as error:
+                errors.append(str(error)[:300])
+            time.sleep(0.01)
+        return times, errors
+
+
+def percentile(times, share):
+    return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))] if times else float("inf")
+
+
+def rows_not_driven():
+    with open(TABLE, encoding="utf-8") as file:
+        resources = [row["resource"] for row in csv.DictReader(file)]
+    begun = [beginning for beginnings in ATTACKS.values() for beginning in beginnings]
+    for beginning in begun:
+        assert any(resource.startswith(beginning) for resource in resources), f"no row of {TABLE} begins with {beginning}"
+    return [resource for resource in resources if not resource.startswith(tuple(begun))]
+
+
+def drive(options, cluster, gateway, folder):
+    path = os.path.join(folder, "scene.json")
+    with open(path, "w") as file:
+        json.dump({"certificates": cluster.certificates.folder, "gateway": f"{gateway.host}:{gateway.port}",
+                   "processes": {name: {"address": p.address, "fabric": p.fabric, "admin": p.admin} for name, p in cluster.processes.items()}}, file)
+    victim, wrong = Victim(cluster, gateway), []
+    victim.run(2)
+    print(f"{'attack':28} {'alone: p50 ms':>13} {'p99':>7} {'beside: p50':>11} {'p99':>7} {'ratio':>6} {'answers':>8} {'errors':>6}")
+    for name in options.only.split(",") if options.only else NAMED:
+        alone, beside, errors = [], [], []
+        for _ in range(options.turns):
+            alone += victim.run(options.seconds)[0]
+            attacker = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--attack", name, "--scene", path],
+                                        preexec_fn=lambda: os.nice(19))
+            time.sleep(SETTLE_S + 1)  # it imports gRPC first
+            times, failed = victim.run(options.seconds)
+            beside += times
+            errors += failed
+            assert attacker.poll() is None, f"{name} has ended by itself"
+            attacker.kill()
+            attacker.wait()
+            time.sleep(SETTLE_S)
+        ratio = percentile(beside, 0.99) / percentile(alone, 0.99)
+        print(f"{name:28} {percentile(alone, 0.5):13.1f} {percentile(alone, 0.99):7.1f} {percentile(beside, 0.5):11.1f} "
+              f"{percentile(beside, 0.99):7.1f} {ratio:6.2f} {len(beside):8} {len(errors):6}", flush=True)
+        wrong += [f"{name}: the p99 is {ratio:.2f} times what it is alone"] if ratio > options.at_most else []
+        wrong += [f"{name}: {text}" for text in errors[:3]]
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10, metavar="N", help="of each measurement (10)")
+    parser.add_argument("--turns", type=int, default=2, metavar="N", help="alone and beside it (2)")
+    parser.add_argument("--at-most", type=float, default=2, metavar="RATIO", help="of the 99th percentiles (2)")
+    parser.add_argument("--only", metavar="ATTACK,...", help="of: " + ", ".join(NAMED))
+    parser.add_argument("--attack", help=argparse.SUPPRESS)
+    parser.add_argument("--scene", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.attack:
+        return attack(options.attack, options.scene)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with us
+    from test_gateway import Gateway
+    not_driven = rows_not_driven()
+    with harness.certificates(VICTIM, "client/greedy", *attacks.NAMES) as made, harness.Cluster(certificates=made) as cluster:
+        keys = os.path.join(made.folder, "keys")
+        with open(keys, "w") as file:
+            file.writelines(f"{hashlib.sha256(key.encode()).hexdigest()} {tenant}\n" for tenant, key in KEYS.items())
+        os.chmod(keys, 0o600)
+        with Gateway(cluster, "--keys", keys, "--tenants", made.folder) as gateway:
+            wrong = drive(options, cluster, gateway, made.folder)
+    print("victim: rows that no attack drives: " + "; ".join(not_driven))
+    for text in wrong:
+        print(f"victim: {text}")
+    print("victim: served as if alone" if not wrong else f"victim: {len(wrong)} complaints")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
