@@ -17,7 +17,7 @@
 
 #include "client/cli/message_json.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "base/options/config.h"

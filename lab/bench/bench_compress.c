@@ -19,7 +19,7 @@
 #include "client/cli/message_json.h"
 #include "engine/job/job_recipe.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"

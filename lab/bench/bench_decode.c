@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "engine/compress/plan/plan.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/store_rig.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"

@@ -18,7 +18,7 @@
 #include "engine/job/job_recipe.h"
 #include "engine/kvcache/capsule.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"

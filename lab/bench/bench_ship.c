@@ -212,6 +212,17 @@ static bool ship_all(const struct children *children, double rates_out[N_SHAPES]
            sl_pair_read(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
 }
 
+double sl_bench_ship_rate(const char *transport) {
+    struct children children;
+    double rates[N_SHAPES] = {0};
+    if (!start_children(&children, transport)) {
+        return 0;
+    }
+    bool good = ship_all(&children, rates) && ship_all(&children, rates); // the first one warms up
+    stop_children(&children);
+    return good ? rates[1] * 1e9 : 0;
+}
+
 // ---- the reference -----------------------------------------------------------------------------------------------
 
 // Returns the GB/s of one ucx_perftest between two processes; 0: it is not installed, or failed.

@@ -64,6 +64,9 @@ struct sl_rpc_server {
 static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err) {
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
+    if (sl_rpc_call_cancelled(call)) { // before it had a thread
+        return sl_fail(err, SL_ERR_CANCELLED, "%s: its client has cancelled it", method->path);
+    }
     if (method->kind != SL_RPC_BIDI) {
         const enum sl_status unpacked =
             call->payload

@@ -35,11 +35,20 @@ struct sl_workload {
 enum sl_status sl_workload_load(const char *path, double rate_scale, struct sl_workload *workload_out,
                                 struct sl_error *err);
 
+// A distribution of lengths in tokens, as `sluice bench cluster` writes it: N, A-B (uniform), exp:MEAN or
+// lognormal:MEDIAN:SIGMA.
+struct sl_lengths {
+    enum { SL_LENGTHS_UNIFORM, SL_LENGTHS_EXPONENTIAL, SL_LENGTHS_LOGNORMAL } kind;
+    double a, b;
+};
+enum sl_status sl_lengths_parse(const char *option, const char *text, struct sl_lengths *lengths_out,
+                                struct sl_error *err);
+
 struct sl_workload_config {
-    double rate;               // per second; arrivals are a Poisson process
-    int64_t n;                 // number of requests
-    double n_prompt, n_output; // means
-    double spread;             // for both: sigma of a lognormal distribution; 0: all equal
+    double rate;       // per second
+    double burstiness; // shape of the gamma distribution of the gaps; 1: a Poisson process
+    int64_t n;         // number of requests
+    struct sl_lengths input, output;
     uint64_t seed;
 };
 // Draws a workload. Prompts share no prefix.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see workload.h.
-#include "lab/plan/workload.h"
+#include "lab/simulate/workload.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-#include "lab/plan/json_lines.h"
+#include "lab/simulate/json_lines.h"
 #include "lab/random.h"
 
 #define MAX_TOKENS   (INT64_C(1) << 30)
@@ -128,11 +129,53 @@ static double draw_uniform(struct sl_random *random) {
     return ((double)(sl_random_next(random) >> 11) + 1) * 0x1p-53;
 }
 
-// Returns a lognormal number of this mean.
-static int64_t draw_length(struct sl_random *random, double mean, double sigma) {
-    double normal = sqrt(-2 * log(draw_uniform(random))) * cos(2 * M_PI * draw_uniform(random)); // Box and Muller
-    double n = round(mean * exp(sigma * normal - sigma * sigma / 2));
+static double draw_normal(struct sl_random *random) { // Box and Muller
+    double radius = sqrt(-2 * log(draw_uniform(random)));
+    return radius * cos(2 * M_PI * draw_uniform(random));
+}
+
+// Returns a number of the gamma distribution with this shape and mean 1 (Marsaglia and Tsang, 2000).
+static double draw_gamma(struct sl_random *random, double shape) {
+    double less = shape < 1 ? pow(draw_uniform(random), 1 / shape) : 1, d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;
+    for (;;) {
+        double x = draw_normal(random), v = 1 + x / sqrt(9 * d);
+        v = v * v * v;
+        if (v > 0 && log(draw_uniform(random)) < x * x / 2 + d - d * v + d * log(v)) {
+            return d * v * less / shape;
+        }
+    }
+}
+
+static int64_t draw_length(struct sl_random *random, const struct sl_lengths *lengths) {
+    double n = lengths->kind == SL_LENGTHS_EXPONENTIAL ? -lengths->a * log(draw_uniform(random))
+               : lengths->kind == SL_LENGTHS_LOGNORMAL ? lengths->a * exp(lengths->b * draw_normal(random))
+                                                       : lengths->a + (lengths->b - lengths->a) * draw_uniform(random);
+    n = round(n);
     return n < 1 ? 1 : n > (double)MAX_TOKENS ? MAX_TOKENS : (int64_t)n;
+}
+
+enum sl_status sl_lengths_parse(const char *option, const char *text, struct sl_lengths *lengths_out,
+                                struct sl_error *err) {
+    struct sl_lengths found = {0};
+    int end = -1, ends[3] = {-1, -1, -1};
+    if (sscanf(text, "exp:%lf%n", &found.a, &end) == 1 && end >= 0 && text[end] == '\0') {
+        found.kind = SL_LENGTHS_EXPONENTIAL;
+    } else if (sscanf(text, "lognormal:%lf:%lf%n", &found.a, &found.b, &ends[0]) == 2 && text[ends[0]] == '\0') {
+        found.kind = SL_LENGTHS_LOGNORMAL;
+    } else if (sscanf(text, "%lf%n-%lf%n", &found.a, &ends[1], &found.b, &ends[2]) >= 1 &&
+               text[ends[2] >= 0 ? ends[2] : ends[1]] == '\0') {
+        found.b = ends[2] >= 0 ? found.b : found.a;
+    } else {
+        return sl_fail(err, SL_ERR_INVALID, "--%s %s: expected N, A-B, exp:MEAN or lognormal:MEDIAN:SIGMA", option,
+                       text);
+    }
+    bool good = found.a >= 1 && found.a <= (double)MAX_TOKENS && found.b <= (double)MAX_TOKENS &&
+                (found.kind != SL_LENGTHS_LOGNORMAL || (found.b >= 0 && found.b <= 10)) &&
+                (found.kind != SL_LENGTHS_UNIFORM || found.b >= found.a);
+    *lengths_out = good ? found : *lengths_out;
+    return good ? SL_OK
+                : sl_fail(err, SL_ERR_INVALID, "--%s %s: lengths are 1 to %" PRId64 ", the first at most the second",
+                          option, text, MAX_TOKENS);
 }
 
 enum sl_status sl_workload_draw(const struct sl_workload_config *config, struct sl_workload *workload_out,
@@ -146,9 +189,9 @@ enum sl_status sl_workload_draw(const struct sl_workload_config *config, struct 
     double at_s = 0;
     for (int64_t i = 0; i < config->n; i++) {
         workload.arrivals[i].at_s = at_s;
-        workload.arrivals[i].n_prompt = draw_length(&random, config->n_prompt, config->spread);
-        workload.arrivals[i].n_output = draw_length(&random, config->n_output, config->spread);
-        at_s -= log(draw_uniform(&random)) / config->rate;
+        workload.arrivals[i].n_prompt = draw_length(&random, &config->input);
+        workload.arrivals[i].n_output = draw_length(&random, &config->output);
+        at_s += draw_gamma(&random, config->burstiness) / config->rate;
     }
     workload.seconds = at_s > 0 ? at_s : 1;
     *workload_out = workload;

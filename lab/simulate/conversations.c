@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "lab/plan/workload.h"
+#include "lab/simulate/workload.h"
 #include "lab/random.h"
 
 #define RATE          2.0

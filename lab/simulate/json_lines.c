@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see json_lines.h.
-#include "lab/plan/json_lines.h"
+#include "lab/simulate/json_lines.h"
 
 #include <errno.h>
 #include <stdio.h>
