@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see intake.h.
 #include "gateway/intake.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see environment.h.
 #include "base/options/environment.h"
 
 #include <ctype.h>

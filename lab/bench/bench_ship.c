@@ -15,7 +15,6 @@
  *         ucx_perftest poll without a pause. On two cores a third busy thread slows it over tcp several times, and the
  *         ships much less: such ratios are meaningless. Run it on idle cores.
  */
-#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>

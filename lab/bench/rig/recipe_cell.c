@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/compress/evict/compressor.h"
 #include "engine/job/job_recipe.h"
@@ -66,9 +67,7 @@ static enum sl_status run_prefill(struct sl_rig *rig, const char *recipe, const 
     int64_t n = plan->n_prompt, short_n = WARM_UP_CHUNKS * plan->recipe.chunk_tokens;
     double ignored;
     struct sl_plan *warm_up = malloc(sizeof *warm_up);
-    if (warm_up == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(warm_up == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_rig_open_arena(rig, plan->prefill_peak_bytes, err);
     if (status == SL_OK) {
         status = sl_recipe_cell_plan(rig->runtime.config, recipe, n < short_n ? n : short_n, warm_up, err);
@@ -157,9 +156,7 @@ static enum sl_status run_decode(struct sl_rig *rig, const struct sl_plan *plan,
     struct sl_writer *writers[SL_CELL_MAX_BATCH];
     int64_t n_new = WARM_UP_STEPS + n_runs * rig->config.n_steps;
     struct sl_writer *block = calloc((size_t)rig->cell.batch, sizeof *block);
-    if (block == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(block == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     for (int s = 0; s < rig->cell.batch; s++) {
         writers[s] = &block[s];
     }
@@ -183,9 +180,7 @@ static enum sl_status run_decode(struct sl_rig *rig, const struct sl_plan *plan,
 enum sl_status sl_recipe_cell_run(struct sl_rig *rig, const char *recipe, const struct sl_cell *cell, int64_t n_runs,
                                   double *seconds_out, struct sl_error *err) {
     struct sl_plan *plan = malloc(sizeof *plan);
-    if (plan == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     rig->cell = *cell;
     enum sl_status status = sl_recipe_cell_plan(rig->runtime.config, recipe, cell->n, plan, err);
     if (status == SL_OK && sl_recipe_offloads(&plan->recipe)) {

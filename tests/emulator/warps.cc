@@ -3,7 +3,7 @@
 //         copies.
 #include <cstring>
 
-#include "engine/tensor/cuda/emu/machine.h"
+#include "tests/emulator/machine.h"
 #include "engine/tensor/half.h"
 
 namespace emu {

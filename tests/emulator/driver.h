@@ -12,3 +12,5 @@ void sl_gpu_emulator_only_counts(void);
 // Returns the maximum so far of the bytes of device 0's memory in use.
 size_t sl_gpu_emulator_most_bytes(void);
 size_t sl_gpu_emulator_bytes(void); // the bytes in use now
+// sl_emu_stall_at() of libsluice_emulated.so, for a test that links it
+void sl_emulated_stall_at(int device, uint64_t n);

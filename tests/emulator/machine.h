@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/tensor/cuda/emu/emu.h"
+#include "tests/emulator/emu.h"
 
 #if defined(EMU_TSAN)
 extern "C" {

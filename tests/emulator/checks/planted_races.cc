@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "engine/tensor/cuda/emu/emulator.h"
+#include "tests/emulator/emulator.h"
 #include "engine/tensor/cuda/gpu.h"
 
 constexpr int THREADS = 128, TILE = 32;

@@ -15,7 +15,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include "engine/tensor/cuda/emu/emulator.h"
+#include "tests/emulator/emulator.h"
 #include "engine/tensor/cuda/gpu.h"
 
 static struct gpu_queue *queue;

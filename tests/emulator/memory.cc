@@ -14,8 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emu/machine.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/machine.h"
 
 namespace emu {
 

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <sys/mman.h>
 
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emu/machine.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/machine.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the emulator as a driver. Shared memory is the host's own: emulated kernels reach all of it.
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/driver.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/tensor/cuda/emu/emulator.h"
+#include "tests/emulator/emulator.h"
 
 // For tests of a worker's failures. FAULT: the number of the kernel that fails, counted over all devices, or as "40@1"
 // over device 1's. STALL: the number of the kernel of device 1 that never ends (of device 0 as "40@0"). SMALL: the

@@ -9,7 +9,7 @@
  */
 #include <cstring>
 
-#include "engine/tensor/cuda/emu/machine.h"
+#include "tests/emulator/machine.h"
 #include "engine/tensor/half.h"
 
 namespace emu {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <deque>
 
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emu/machine.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/machine.h"
 
 struct gpu_event {
     gpu_queue *by; // the queue that recorded it last
