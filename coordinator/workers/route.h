@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SL_ROUTE_MAX_VIEWS 256
+#define SL_ROUTE_MAX_VIEWS 1024
 
 struct sl_route_view {
     const char *name;
