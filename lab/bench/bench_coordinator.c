@@ -243,7 +243,7 @@ static void note_most(struct load *load) {
 }
 
 /*
- * Runs one phase: for `rate` 0, with all clients busy at all times; else with `rate` jobs a second. Returns when all jobs have ended.
+ * Runs one phase: for `rate` 0, with all clients busy at all times, after a while; else with `rate` jobs a second. Returns when all jobs have ended.
  */
 static enum sl_status run_phase(struct load *load, double rate, struct sl_signals *signals, struct sl_error *err) {
     const int64_t begin_ns = sl_now_ns(), span_ns = load->bench->options.seconds * SL_NS_PER_S;
@@ -252,12 +252,15 @@ static enum sl_status run_phase(struct load *load, double rate, struct sl_signal
     load->n_counted = load->n_ended = load->n_failed = 0;
     int64_t look_ns = begin_ns;
     load->n_samples = load->n_lags = 0;
-    int64_t due_ns = begin_ns, step_ns = rate > 0 ? (int64_t)(SL_NS_PER_S / rate) : 0, now_ns;
+    int64_t due_ns = begin_ns, now_ns;
+    const int64_t step_ns =
+        rate > 0 ? (int64_t)(SL_NS_PER_S / rate) : (load->count_from_ns - begin_ns) / load->n_clients;
     while ((now_ns = sl_now_ns()) < load->end_ns || load->n_running > 0) {
         if (sl_signals_check(signals, err) != SL_OK) {
             return err->status;
         }
-        while (load->idle && due_ns <= now_ns && now_ns < load->end_ns) {
+        bool all_are_due = rate == 0 && now_ns >= load->count_from_ns; // until then, one after the other begins
+        while (load->idle && (all_are_due || due_ns <= now_ns) && now_ns < load->end_ns) {
             struct client *client = load->idle;
             load->idle = client->next;
             if (rate > 0) {
@@ -271,7 +274,7 @@ static enum sl_status run_phase(struct load *load, double rate, struct sl_signal
             note_most(load);
         }
         int64_t wait_ns = now_ns + 100 * SL_NS_PER_MS;
-        struct client *client = next_news(load, rate > 0 && due_ns < wait_ns ? due_ns : wait_ns);
+        struct client *client = next_news(load, load->idle && due_ns > now_ns && due_ns < wait_ns ? due_ns : wait_ns);
         if (!client) {
             continue;
         }
