@@ -35,6 +35,7 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .metrics_alias = "none",
         .weights = "stored",
         .generation_config = "auto",
+        .routing = sl_route_policies[0].name,
         .max_jobs = 64,
         .max_queued = 256,
         .max_watchers = 1024,
@@ -99,7 +100,8 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
     if (strcmp(config->metrics_alias, "none") != 0 && strcmp(config->metrics_alias, "vllm") != 0) {
         return sl_fail(err, SL_ERR_INVALID, "--metrics-alias %.40s: expected vllm or none", config->metrics_alias);
     }
-    return SL_OK;
+    const struct sl_route_policy *policy;
+    return sl_route_policy_find(config->routing, &policy, err);
 }
 
 static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, struct sl_error *err) {
@@ -203,6 +205,10 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     if (status == SL_OK) {
         status = sl_admission_create(coordinator->registry, coordinator->affinity, (int)config->max_jobs,
                                      (int)config->max_queued, &coordinator->admission, err);
+    }
+    const struct sl_route_policy *policy;
+    if (status == SL_OK && sl_route_policy_find(config->routing, &policy, err) == SL_OK) { // it was checked
+        sl_admission_route_by(coordinator->admission, policy);
     }
     if (status == SL_OK) {
         status = sl_jobs_create(&retention, &coordinator->jobs, err);

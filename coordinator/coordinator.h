@@ -45,6 +45,7 @@ struct sl_coordinator_config {
     struct sl_tls_files etcd_tls;
     const char *advertise;      // "HOST:PORT" for clients; "": as listen
     const char *default_recipe; // for requests without a recipe; NULL: sl_job_default_recipe() of the model
+    const char *routing;        // the policy that chooses workers (workers/route.h)
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting
     int64_t max_watchers;       // Generate, Watch, Cancel and SubmitInParts calls at once

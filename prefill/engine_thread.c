@@ -395,9 +395,11 @@ static struct sl_schedule_job describe(const struct stepper *stepper, const stru
     int64_t end = begin + sl_reader_next_tokens(job->reader);
     double chunk = sl_schedule_work(begin, end, slots, stepper->half);
     int n_layers = stepper->prefill->node->runtime.config->n_layers;
-    return (struct sl_schedule_job){.ticket = job->ticket,
-                                    .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
-                                    .next = chunk / n_layers};
+    struct sl_reader_progress progress = sl_reader_get_progress(job->reader);
+    return (struct sl_schedule_job){
+        .ticket = job->ticket,
+        .left = sl_schedule_work(begin, begin + progress.total - progress.done, slots, stepper->half),
+        .next = chunk / n_layers};
 }
 
 // Returns the job whose turn it is. NULL: none is open, or all wait for copies. While no pass can begin, only jobs with

@@ -41,7 +41,7 @@ enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct s
                                         int64_t n_reused, size_t resident_bytes) {
     Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
     progress.tokens_done = n_done;
-    progress.tokens_total = job->plan.n_prompt;
+    progress.tokens_total = sl_plan_read_tokens(&job->plan);
     progress.tokens_reused = n_reused;
     progress.resident_bytes = (int64_t)resident_bytes;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;

@@ -98,7 +98,7 @@ static void report(struct sl_prefill_job *job) {
     if (job->n_done == 0) {
         pthread_cond_signal(&job->changed);
     }
-    job->n_done = session->n_tokens;
+    job->n_done = sl_reader_get_progress(job->reader).done;
     job->resident_bytes = stats.resident_bytes;
     job->peak_bytes = peak_bytes > job->offload_peak_bytes ? peak_bytes : job->offload_peak_bytes;
     pthread_mutex_unlock(&job->mutex);

@@ -234,7 +234,7 @@ static enum sl_status finish_offload(struct sl_prefill_job *job, struct sl_rpc_c
         status = sl_offload_finish(job->offload, job->is_whole ? NULL : job->session, sl_deadline_in_ms(REPORT_MS),
                                    &job->shares, &job->n_shares, err);
         if (status == SL_AGAIN) {
-            status = sl_prefill_send_progress(call, job, job->plan.n_prompt, job->n_reused, 0);
+            status = sl_prefill_send_progress(call, job, sl_plan_read_tokens(&job->plan), job->n_reused, 0);
             status = status == SL_OK && !atomic_load(&job->cancelled)
                          ? SL_AGAIN
                          : sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping to its stores", job->id);
@@ -342,7 +342,7 @@ static enum sl_status await_copy(struct sl_prefill_job *job, struct sl_rpc_call 
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its copy was sent", job->id);
         }
         if (sl_now_ns() >= next_report_ns) {
-            (void)sl_prefill_send_progress(call, job, job->plan.n_prompt, job->n_reused,
+            (void)sl_prefill_send_progress(call, job, sl_plan_read_tokens(&job->plan), job->n_reused,
                                            0); // a failure cancels the call
             next_report_ns = sl_deadline_in_ms(REPORT_MS);
         }

@@ -10,7 +10,8 @@ tests/unit/compress/evict/test_golden_methods.c computes as well, and queries of
 (1 + (h + 2 l) mod 4) / 2, so that heads and layers differ. A case reads its prompt chunk by chunk, then single tokens:
 
     case NAME SEED LAYERS HEADS GROUP HEAD_DIM N_PROMPT N_STEPS SCALE RECIPE
-    pass M chunk|last|step          M tokens through all layers; last: the prompt's last chunk
+    pass M chunk|last|step|repeat   M tokens through all layers; last: the prompt's last chunk; repeat: rows of KVzip's
+                                    repetition, whose slots are dropped again
     gone LAYER HEAD POSITION...     what the pass evicted; no line: nothing
     state PLANE LAYER HEAD X...     score state of the slots that are kept
     rows LAYER HEAD X...            of every kept slot the digest of its K and of its V: sum_c (7 c mod 11 - 5) / 8 x_c
@@ -96,14 +97,14 @@ class Head:
     def __init__(self, d):
         self.positions = np.zeros(0, int)
         self.k, self.v = np.zeros((0, d)), np.zeros((0, d))
-        self.sum, self.square, self.above, self.cis = (np.zeros(0) for _ in range(4))
+        self.sum, self.square, self.above, self.cis, self.most = (np.zeros(0) for _ in range(5))
 
     def append(self, positions, k, v, cis):
         m = len(positions)
         self.positions = np.concatenate([self.positions, positions])
         self.k, self.v = np.concatenate([self.k, k]), np.concatenate([self.v, v])
-        self.sum, self.square, self.above = (np.concatenate([x, np.zeros(m)])
-                                             for x in (self.sum, self.square, self.above))
+        self.sum, self.square, self.above, self.most = (np.concatenate([x, np.zeros(m)])
+                                                        for x in (self.sum, self.square, self.above, self.most))
         self.cis = np.concatenate([self.cis, cis])
 
     def attend(self, q, scale, window, slot_positions):
@@ -124,8 +125,16 @@ class Head:
         self.last = rows[:, -1]
         self.window = rows[:, -window:].sum(axis=1)  # [G][n]
 
+    def hear(self, q, k, scale):
+        """KVzip: rows that repeat the prompt, behind it; q [m][G][d], k [m][d]. Only the prompt's slots remain."""
+        n = len(self.k)
+        keys = np.concatenate([self.k, k])
+        rows = np.stack([attention(q[:, g], keys, scale)[:, :n] for g in range(q.shape[1])])
+        self.most = np.maximum(self.most, rows.max(axis=(0, 1)))
+        self.sum = self.sum + rows.mean(axis=0).sum(axis=0)
+
     def keep(self, stay):
-        for name in ("positions", "k", "v", "sum", "square", "above", "cis"):
+        for name in ("positions", "k", "v", "sum", "square", "above", "cis", "most"):
             setattr(self, name, getattr(self, name)[stay])
 
 
@@ -141,7 +150,9 @@ def pooled(sums, kernel, kind):
 
 def weights_of(case, head, n_read):
     """The method's importance of every slot, one row per query head where it has them, else one row."""
-    if case.score == "aas":
+    if case.score == "reconstruct":
+        return head.most[None]
+    if case.score in ("aas", "reconstruct_sum"):
         return head.sum[None]
     if case.score == "mas":  # a slot has been attended to by its own row and every later one
         return (head.sum / (n_read - head.positions))[None]
@@ -211,6 +222,20 @@ def stay_of(case, heads, n_read, budget, last_eviction):
             if set(best(s + first, np.flatnonzero(~f), len(chosen), True, True)) != set(chosen):
                 raise TooCloseToCall
     return [np.sort(np.concatenate([np.flatnonzero(f), chosen])) for f, chosen in zip(fixed, free)]
+
+
+def compete(case, cache):
+    """KVzip: the slots of all heads of all layers compete; protected ones come first. Returns what each head keeps."""
+    rows = [(layer, h) for layer in range(case.layers) if layer not in case.exempt for h in range(case.n_heads)]
+    fixed = [protected_of(case, cache[layer][h], case.n, True) for layer, h in rows]
+    scores = np.concatenate([np.where(f, np.inf, scores_of(case, cache[layer][h], case.n))
+                             for (layer, h), f in zip(rows, fixed)])
+    count = case.budget * len(rows)
+    chosen = np.zeros(len(scores), bool)
+    chosen[scores == np.inf] = True
+    free = np.flatnonzero(~chosen)
+    chosen[best(scores, free, count - chosen.sum())] = True
+    return dict(zip(rows, map(np.flatnonzero, chosen.reshape(len(rows), case.n))))
 
 
 def adaptive(scores, fixed, budget, plateaus):
@@ -309,7 +334,7 @@ class Case:
         self.value, self.sinks, self.recent, self.std, self.stabilizers, self.tail = None, 0, None, None, 0, 0
         self.window, self.pool, self.split, self.heads, self.when = 32, (7, "max"), "uniform", "uniform", "chunk"
         self.exempt, self.beta, self.slot, self.chunk, self.budget = (), None, False, 64, 100
-        self.topk, self.channels = 0, 0
+        self.topk, self.channels, self.repeats = 0, 0, ()
         for key, value in options.items():
             assert hasattr(self, key), key
             setattr(self, key, value)
@@ -342,13 +367,17 @@ class Case:
         bounds = sorted(bounds - cut | {self.n - self.window} if cut else bounds)
         for begin, end in itertools.pairwise(bounds):
             yield begin, end - begin, "last" if end == self.n else "chunk"
+        for i, m in enumerate(self.repeats):
+            yield self.n + sum(self.repeats[:i]), m, "repeat"
         for token in range(self.n, self.n + self.steps):
             yield token, 1, "step"
 
     def evicts(self, end, kind):
         if kind == "step":
             return "step" in self.when
-        if end > self.n - self.tail:
+        if kind == "repeat":
+            return end == self.n + sum(self.repeats)
+        if end > self.n - self.tail or self.repeats:
             return False
         return "chunk" in self.when or end == self.n - self.tail
 
@@ -358,7 +387,8 @@ def digest(x):
 
 
 def details(case, cache, thresholds, merged, finished):
-    planes = {"aas": ["sum"], "mas": ["sum", "square"], "aqas": ["above"], "cis": ["cis"]}.get(case.score, [])
+    planes = {"aas": ["sum"], "mas": ["sum", "square"], "aqas": ["above"], "cis": ["cis"],
+              "reconstruct": ["most"], "reconstruct_sum": ["sum"]}.get(case.score, [])
     for layer, h in itertools.product(range(case.layers), range(case.n_heads)):
         head = cache[layer][h]
         if layer in case.exempt:
@@ -378,7 +408,7 @@ def details(case, cache, thresholds, merged, finished):
 
 
 def trace(case, seed):
-    total, L, H = case.n + case.steps, case.layers, case.n_heads
+    total, L, H = case.n + case.steps + sum(case.repeats), case.layers, case.n_heads
     q = queries(seed, Q, L, total, H * case.group, case.d).reshape(L, total, H, case.group, case.d)
     k, v = values(seed, K, (L, total, H, case.d)), values(seed, V, (L, total, H, case.d))
     cis = values(seed, CIS_HIGH, (L, total, H)) + values(seed, CIS_LOW, (L, total, H)) / 256
@@ -386,22 +416,26 @@ def trace(case, seed):
     budgets = pyramid(case.budget, L) if case.split == "pyramid" else np.full(L, case.budget)
     budgets = np.where(np.isin(np.arange(L), case.exempt), total, budgets)
     thresholds, merged = [[] for _ in range(L)], 0
-    yield f"case {case.name} {seed} {L} {H} {case.group} {case.d} {case.n} {case.steps} {case.scale} {case.recipe()}"
+    yield f"case {case.name} {seed} {L} {H} {case.group} {case.d} {case.n} {total - case.n} {case.scale} {case.recipe()}"
     for begin, m, kind in case.passes():
         end = begin + m
         yield f"pass {m} {kind}"
         for layer, h in itertools.product(range(L), range(H)):
             head = cache[layer][h]
+            if kind == "repeat":
+                head.hear(q[layer, begin:end, h], k[layer, begin:end, h], case.scale)
+                continue
             head.append(np.arange(begin, end), k[layer, begin:end, h], v[layer, begin:end, h], cis[layer, begin:end, h])
-            if case.score != "cis":
+            if case.score != "cis" and not case.repeats:
                 head.attend(q[layer, begin:end, h], case.scale, case.window, case.slot)
         if kind == "last" and case.split.startswith("d2o"):
             budgets = d2o_budgets(case, cache)
+        shared = compete(case, cache) if case.heads == "global" and case.evicts(end, kind) else None
         for layer in range(L):
             heads = cache[layer]
             if not case.evicts(end, kind) or layer in case.exempt or len(heads[0].k) <= budgets[layer]:
                 continue
-            stays = stay_of(case, heads, end, budgets[layer], kind != "chunk" or end == case.n - case.tail)
+            stays = [shared[layer, h] for h in range(H)] if shared else stay_of(case, heads, end, budgets[layer], kind != "chunk" or end == case.n - case.tail)
             if case.beta:
                 merged += merge(case, heads, stays, thresholds[layer])
             for h, (head, stay) in enumerate(zip(heads, stays)):
@@ -409,7 +443,7 @@ def trace(case, seed):
                 if len(gone):
                     yield f"gone {layer} {h} {integers(gone)}"
                 head.keep(stay)
-        if kind == "last" or end == total:
+        if kind == "last" and not case.repeats or end == total:
             yield from details(case, cache, thresholds, merged, end == total)
 
 
@@ -444,6 +478,7 @@ def retrieval_trace(case, seed):
 ROCO = dict(score="mas", sinks=4, recent=10)
 SNAP = dict(score="snapkv", recent=32, when="end", n=430)
 D2O = dict(sinks=4, recent=20, n_heads=4, layers=3, when="end+step", n=300, budget=90, steps=8)
+ZIP = dict(sinks=4, recent=6, when="end", n=230, budget=70)
 FILES = {
     "roco": [Case("prefill", 101, std=0.1, **ROCO), Case("prefill-decode", 102, std=0.3, when="chunk+step", steps=20,
                                                          **ROCO),
@@ -478,6 +513,11 @@ FILES = {
             Case("raw", 172, split="d2o-raw", beta=0.7, scale=0.01, **D2O),
             Case("minmax", 173, split="d2o-minmax", beta=0.7, scale=0.05, **D2O),
             Case("uniform", 174, beta=0.7, **D2O), Case("exempt", 175, split="d2o", exempt=(0,), scale=0.03, **D2O)],
+    "kvzip": [Case("global", 201, score="reconstruct", heads="global", repeats=(90, 90, 60), layers=3, **ZIP),
+              Case("adaptive-sum", 202, score="reconstruct_sum", heads="adaptive", repeats=(90, 90, 60), **ZIP),
+              Case("uniform", 203, score="reconstruct", repeats=(200,), exempt=(1,), layers=3, group=3, **ZIP),
+              Case("h2o-global", 204, heads="global", layers=3, **ZIP),
+              Case("caote", 205, score="reconstruct", value="caote", heads="global", repeats=(70, 70), group=1, **ZIP)],
     "locret": [Case("stabilizers", 181, score="cis", stabilizers=24, tail=40, n=500, chunk=128),
                Case("no-tail", 182, score="cis", stabilizers=16, n=450),
                Case("slots", 183, score="cis", stabilizers=30, tail=100, n=500, slot=True, budget=80)],

@@ -29,9 +29,9 @@ struct sl_cluster_config {
     int64_t ranks;    // ranks of every worker with a model; 0: one
     int64_t port;     // first coordinator's port; further ones get the next ports; 0 picks free ones
     bool has_gateway;
-    int64_t http_port;             // the same for the gateway
-    const char *generation_config; // option of the coordinator; NULL: its default
-    const char *tls;               // NULL, or a folder for certificates, which are made: all connections then need one
+    int64_t http_port;                       // the same for the gateway
+    const char *generation_config, *routing; // options of the coordinator; NULL: its defaults
+    const char *tls;    // NULL, or a folder for certificates, which are made: all connections then need one
     const char *disk;   // NULL, or a folder in which every KV store has one of its own name; made if it does not exist
     int64_t disk_bytes; // disk of each KV store
     const char

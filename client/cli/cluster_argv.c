@@ -109,6 +109,7 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     add_option(words, "--weights", config->weights);
     add_option(words, "--log", config->workers_log);
     add_option(words, "--generation-config", config->generation_config);
+    add_option(words, "--routing", config->routing);
     add_option(words, "--etcd", several ? of->etcd_servers : NULL);
     enum sl_status status = SL_OK;
     if (config->coordinator_state) {

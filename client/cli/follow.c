@@ -417,7 +417,10 @@ static void print_times(const Sluice__V1__Statistics *s, FILE *file) {
 void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
     if (s->recipe[0]) { // an older coordinator does not report it
-        fprintf(file, "recipe       %s\n", s->recipe);
+        struct sl_recipe recipe;
+        bool once = sl_recipe_parse(s->recipe, &recipe, NULL) == SL_OK && !sl_recipe_serves_later(&recipe);
+        fprintf(file, "recipe       %s\n%s", s->recipe,
+                once ? "questions    those in the prompt; later ones may find nothing\n" : "");
     }
     if (s->sampling) {
         print_sampling(s->sampling, file);

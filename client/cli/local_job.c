@@ -237,6 +237,12 @@ static enum sl_status run_turns(struct job *job, struct sl_error *err) {
         return status;
     }
     sl_recipe_format(&recipe, job->recipe, sizeof job->recipe);
+    if (request->n_turns > 0 && !sl_recipe_serves_later(&recipe)) {
+        sl_log_warn("client",
+                    "%s chooses slots for the first question: others may find nothing. See `sluice recipes "
+                    "--recommended`",
+                    job->recipe);
+    }
     status = sl_job_choose_seed(request->message.sampling, NULL, &job->seed, err);
     status = status == SL_OK ? run_turn(job, conversation, request->prompt, true, err) : status;
     for (int i = 0; status == SL_OK && i < request->n_turns; i++) {

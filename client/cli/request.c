@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "engine/compress/recipe/recipe.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -165,7 +166,12 @@ static const char *recipe_of(const struct sl_request_config *config) {
     if (config->recipe || config->ship_at_most == 0) {
         return config->recipe ? config->recipe : "";
     }
-    const struct sl_recommendation *recommended = sl_recipe_recommend(config->ship_at_most / 100);
+    bool later = config->document || config->questions.n > 1 || config->later;
+    const struct sl_recommendation *recommended = sl_recipe_recommend(config->ship_at_most / 100, later);
+    if (recommended) {
+        sl_log_info("client", "recipe=%s reason=\"--ship-at-most %g, %s\"", recommended->recipe, config->ship_at_most,
+                    later ? "and questions may come later" : "and the question is in the prompt");
+    }
     return recommended ? recommended->recipe : NULL;
 }
 

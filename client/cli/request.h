@@ -18,6 +18,7 @@ struct sl_request_config {
     int64_t max_new, top_k, seed, deadline_ms;
     double ship_at_most, temperature, top_p, repetition_penalty, min_p, frequency_penalty, presence_penalty;
     bool chat, raw, ignore_eos, estimate_errors, no_reuse;
+    bool later; // more questions may follow, beside those in `questions`
     // If true, the option overrides the model's own value
     bool has_temperature, has_top_k, has_top_p, has_repetition_penalty, has_min_p;
     bool has_seed, has_max_new;

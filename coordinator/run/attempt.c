@@ -96,6 +96,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
                                         .held_key = run->mode == SL_TURN_PREFIX ? run->held_key : 0,
                                         .held_bytes = spec->demand.capsule_bytes,
                                         .avoid = &run->avoid,
+                                        .deadline_ns = spec->deadline_ns,
                                         .only = run->mode == SL_TURN_KEPT ? run->from.worker : NULL};
     struct sl_worker_wait wait = {0};
     for (;;) {

@@ -73,6 +73,7 @@ enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affin
     }
     admission->registry = registry;
     admission->affinity = affinity;
+    admission->policy = &sl_route_policies[0];
     admission->max_running = max_running;
     admission->max_queued = max_queued;
     admission->place_interval_ms = 1000;
@@ -80,6 +81,10 @@ enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affin
     pthread_mutex_init(&admission->mutex, NULL);
     *admission_out = admission;
     return SL_OK;
+}
+
+void sl_admission_route_by(struct sl_admission *admission, const struct sl_route_policy *policy) {
+    admission->policy = policy;
 }
 
 void sl_admission_destroy(struct sl_admission **admission_in) {

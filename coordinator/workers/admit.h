@@ -57,6 +57,8 @@ struct sl_admission;
 
 enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affinity *affinity, int max_running,
                                    int max_queued, struct sl_admission **admission_out, struct sl_error *err);
+// Replaces the default policy; before the first job.
+void sl_admission_route_by(struct sl_admission *admission, const struct sl_route_policy *policy);
 void sl_admission_destroy(struct sl_admission **admission);
 
 // A place in the line; part of a job. Zero-initialised, then used by the functions below only.
@@ -125,6 +127,7 @@ struct sl_claim_spec {
     uint64_t held_key;  // 0: none
     int64_t held_bytes; // of demand->decode_bytes: jobs on the document share them
     const struct sl_avoid *avoid;
+    int64_t deadline_ns; // of the job; 0: none
     const char *
         only; // the decode worker that it must be, by name; NULL: any. SL_ERR_PEER_STALE: it takes no jobs; _EXHAUSTED: it is full
 };

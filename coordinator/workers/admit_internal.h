@@ -11,6 +11,7 @@
 struct sl_admission {
     struct sl_registry *registry;
     struct sl_affinity *affinity;
+    const struct sl_route_policy *policy;
     int max_running, max_queued;
     pthread_mutex_t mutex;
     struct sl_queue_place line;   // sentinel of a ring in order of tickets

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "coordinator/workers/admit_internal.h"
 #include "engine/kvcache/capsule.h"
 
@@ -78,6 +79,17 @@ enum sl_status sl_choose_check_fits(struct sl_admission *admission, const struct
 
 // ---- choices --------------------------------------------------------------------------------------------------------
 
+// Asks for a worker by the policy. A job that has waited long leaves a worker less time to read.
+static struct sl_route_ask ask_of(const struct sl_admission *admission, const struct sl_claim_spec *spec,
+                                  struct sl_route_need need) {
+    double left_tokens = (double)sl_deadline_left_ms(spec->deadline_ns) / 1000 * admission->rates.tokens_per_s;
+    bool is_known = spec->deadline_ns > 0 && admission->rates.tokens_per_s > 0 && left_tokens < 1e15;
+    return (struct sl_route_ask){.policy = admission->policy,
+                                 .need = need,
+                                 .n_tokens = spec->demand->n_prefill_tokens,
+                                 .budget_tokens = is_known ? (int64_t)left_tokens : INT64_MAX};
+}
+
 static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid) {
     for (int i = 0; i < set->n; i++) {
         for (int j = 0; j < avoid->n; j++) {
@@ -118,8 +130,9 @@ enum sl_status sl_choose_decode(struct sl_admission *admission, const struct sl_
         set->views[j].ready &= strcmp(set->views[j].name, spec->only) == 0;
     }
     see_bases(admission, spec);
-    int i = sl_route_decode(set->views, set->n, sl_decode_need(demand));
-    enum sl_status status = i < 0 ? no_worker(set, "decode", sl_decode_need(demand), err) : SL_OK;
+    const struct sl_route_ask ask = ask_of(admission, spec, sl_decode_need(demand));
+    int i = sl_route_decode(set->views, set->n, &ask);
+    enum sl_status status = i < 0 ? no_worker(set, "decode", ask.need, err) : SL_OK;
     if (spec->only != NULL && status == SL_ERR_PEER_LOST) {
         status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
                          spec->only);
@@ -164,8 +177,9 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
     mark_avoided(set, spec->avoid);
     int64_t n_read = see_readers(admission, spec);
-    int i = sl_route_prefill(set->views, set->n, demand->n_prefill_tokens, sl_prefill_need(demand));
-    enum sl_status status = i < 0 ? no_worker(set, "prefill", sl_prefill_need(demand), err) : SL_OK;
+    const struct sl_route_ask ask = ask_of(admission, spec, sl_prefill_need(demand));
+    int i = sl_route_prefill(set->views, set->n, &ask);
+    enum sl_status status = i < 0 ? no_worker(set, "prefill", ask.need, err) : SL_OK;
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set->workers[i]);
         *offer_out = offer_of(&set->views[i], demand->n_prefill_tokens, n_read);
@@ -184,8 +198,9 @@ static enum sl_status choose_here(struct sl_admission *admission, const struct s
     snapshot_here(admission);
     mark_avoided(set, spec->avoid);
     int64_t n_read = see_readers(admission, spec);
-    int i = sl_route_here(set->views, set->n, demand->n_prefill_tokens, sl_here_need(demand));
-    enum sl_status status = i < 0 ? no_worker(set, "aggregated", sl_here_need(demand), err) : SL_OK;
+    const struct sl_route_ask ask = ask_of(admission, spec, sl_here_need(demand));
+    int i = sl_route_here(set->views, set->n, &ask);
+    enum sl_status status = i < 0 ? no_worker(set, "aggregated", ask.need, err) : SL_OK;
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set->workers[i]);
         *offer_out = offer_of(&set->views[i], demand->n_prefill_tokens, n_read);

@@ -40,32 +40,99 @@ static bool ties_before(const struct sl_route_view *a, const struct sl_route_vie
     return strcmp(a->name, b->name) < 0;
 }
 
-static double prefill_cost(const struct sl_route_view *view, int64_t n_tokens) {
-    int64_t unread = n_tokens - view->matched_tokens;
-    return (double)view->claimed_tokens + (double)(unread > 0 ? unread : 0);
+// ---- policies ---------------------------------------------------------------------------------------------------
+
+static int64_t unread_tokens(const struct sl_route_view *view, int64_t n_tokens) {
+    return n_tokens > view->matched_tokens ? n_tokens - view->matched_tokens : 0;
 }
 
-static double here_cost(const struct sl_route_view *view, int64_t n_tokens) {
-    return prefill_cost(view, n_tokens) * (view->jobs > 0 ? 2 : 1);
+static double affinity_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
+    (void)budget_tokens;
+    return (double)view->claimed_tokens + (double)unread_tokens(view, n_tokens);
 }
 
 // Counts what the worker holds of the need neither as a need nor as a claim of other jobs.
-static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) {
+static double affinity_write(const struct sl_route_view *view, int64_t need_bytes) {
     int64_t more_bytes = need_bytes - view->held_bytes, others_bytes = view->claimed_bytes - view->shared_bytes;
     return ((double)others_bytes + (double)more_bytes) / (double)(view->capacity_bytes + 1);
 }
 
-// Returns the worker that can take the job at the least cost; -1: none can. `amount` is cost_fn's argument.
-static int cheapest(const struct sl_route_view *views, int n_views, struct sl_route_need need,
-                    double (*cost_fn)(const struct sl_route_view *view, int64_t amount), int64_t amount) {
+// Reads as little as possible where that is in time: a worker that has the prefix may have a longer line.
+static double deadline_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
+    const double all = affinity_read(view, n_tokens, 0), unread = (double)unread_tokens(view, n_tokens);
+    const double most = (double)budget_tokens;
+    return budget_tokens < INT64_MAX && all <= most ? unread : all <= most ? all : all + most;
+}
+
+static double least_loaded_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
+    (void)n_tokens;
+    (void)budget_tokens;
+    return (double)view->claimed_tokens;
+}
+
+static double least_loaded_write(const struct sl_route_view *view, int64_t need_bytes) {
+    (void)need_bytes;
+    return (double)view->claimed_bytes / (double)(view->capacity_bytes + 1);
+}
+
+static double round_robin_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
+    (void)n_tokens;
+    (void)budget_tokens;
+    return (double)view->jobs_ever;
+}
+
+static double round_robin_write(const struct sl_route_view *view, int64_t need_bytes) {
+    (void)need_bytes;
+    return (double)view->jobs_ever;
+}
+
+// To add one: a row, and a case in tests/unit/coordinator/workers/test_route.c that tells it apart.
+const struct sl_route_policy sl_route_policies[] = {
+    {"affinity", "the fewest tokens to read, those in line included; the least full decode worker", affinity_read,
+     affinity_write},
+    {"deadline", "of the workers that read in time, the one with most of the prompt; as affinity otherwise",
+     deadline_read, affinity_write},
+    {"least-loaded", "the fewest tokens in line; the fewest bytes in use", least_loaded_read, least_loaded_write},
+    {"round-robin", "the fewest jobs so far", round_robin_read, round_robin_write},
+    {0},
+};
+
+enum sl_status sl_route_policy_find(const char *name, const struct sl_route_policy **policy_out, struct sl_error *err) {
+    for (const struct sl_route_policy *policy = sl_route_policies; policy->name != NULL; policy++) {
+        if (strcmp(policy->name, name) == 0) {
+            *policy_out = policy;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_INVALID, "--routing %.40s: expected affinity, deadline, least-loaded or round-robin",
+                   name);
+}
+
+// ---- choices ----------------------------------------------------------------------------------------------------
+
+static double read_cost(const struct sl_route_view *view, const struct sl_route_ask *ask) {
+    return ask->policy->read_fn(view, ask->n_tokens, ask->budget_tokens);
+}
+
+static double here_cost(const struct sl_route_view *view, const struct sl_route_ask *ask) {
+    return read_cost(view, ask) * (view->jobs > 0 ? 2 : 1);
+}
+
+static double write_cost(const struct sl_route_view *view, const struct sl_route_ask *ask) {
+    return ask->policy->write_fn(view, ask->need.bytes);
+}
+
+// Returns the worker that can take the job at the least cost; -1: none can.
+static int cheapest(const struct sl_route_view *views, int n_views, const struct sl_route_ask *ask,
+                    double (*cost_fn)(const struct sl_route_view *view, const struct sl_route_ask *ask)) {
     bool no_avoided = must_avoid(views, n_views);
     int best = -1;
     double best_cost = 0;
     for (int i = 0; i < n_views; i++) {
-        if (!can_take(&views[i], no_avoided, need)) {
+        if (!can_take(&views[i], no_avoided, ask->need)) {
             continue;
         }
-        double cost = cost_fn(&views[i], amount);
+        double cost = cost_fn(&views[i], ask);
         if (best < 0 || cost < best_cost || (cost == best_cost && ties_before(&views[i], &views[best]))) {
             best = i;
             best_cost = cost;
@@ -74,16 +141,16 @@ static int cheapest(const struct sl_route_view *views, int n_views, struct sl_ro
     return best;
 }
 
-int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need) {
-    return cheapest(views, n_views, need, prefill_cost, n_tokens);
+int sl_route_prefill(const struct sl_route_view *views, int n_views, const struct sl_route_ask *ask) {
+    return cheapest(views, n_views, ask, read_cost);
 }
 
-int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need) {
-    return cheapest(views, n_views, need, decode_cost, need.bytes);
+int sl_route_decode(const struct sl_route_view *views, int n_views, const struct sl_route_ask *ask) {
+    return cheapest(views, n_views, ask, write_cost);
 }
 
-int sl_route_here(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need) {
-    return cheapest(views, n_views, need, here_cost, n_tokens);
+int sl_route_here(const struct sl_route_view *views, int n_views, const struct sl_route_ask *ask) {
+    return cheapest(views, n_views, ask, here_cost);
 }
 
 // ---- stores -----------------------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 /*
  * Purpose: chooses workers. Pure functions over a snapshot of the workers: the same snapshot gives the same answer.
  *
- * Design: prefill   the worker with the least to read: tokens already promised to it, plus the tokens of this prompt
- *                   that it has not seen (whose turn it is there is its own business: prefill/schedule.h). Both terms are
- *                   in tokens, so neither needs a weight. A worker that has a popular prefix stops being attractive as soon as its line is
- *                   longer than the prefix.
- *         decode    the worker whose arena will be the least full with this job in it. A worker that holds the capsule of the job's
- *                   document needs less.
- *         here      the decode worker that reads prompts, too, with the least to read; what it reads counts twice while it
- *                   runs other jobs, because it gives them half of its time.
+ * Design: read, here, write   the worker of least cost by the policy of the cluster (sl_route_policies, in route.c). Policy
+ *                   affinity reads where least is to be read: tokens already promised to the worker, plus the tokens of this
+ *                   prompt that it has not seen (prefill/schedule.h orders them). Both terms are in tokens, so neither needs a
+ *                   weight, and a worker with a popular prefix stops being attractive when its line is longer than the
+ *                   prefix. It writes where the arena will be the least full; a worker that holds the capsule of the job's
+ *                   document needs less. "Here" is a decode worker that reads prompts, too; what it reads counts twice
+ *                   while it runs other jobs, because it gives them half of its time.
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
  *                   or goes only its own share moves.
  *         shares    the stores in the order of the same hashing, so that prompts with the same beginning meet here too:
@@ -21,6 +20,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base/status.h"
 
 #define SL_ROUTE_MAX_VIEWS 1024
 
@@ -47,10 +48,26 @@ struct sl_route_need {
     int64_t staging_bytes; // of its staging memory, if it has any
 };
 
+struct sl_route_policy {
+    const char *name, *summary;
+    // Both return a cost. budget_tokens: what a worker can read until the job's deadline; INT64_MAX: not known.
+    double (*read_fn)(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens);
+    double (*write_fn)(const struct sl_route_view *view, int64_t need_bytes);
+};
+extern const struct sl_route_policy sl_route_policies[]; // the default first; ends with a row without a name
+// SL_ERR_INVALID: no policy has this name; the message lists them.
+enum sl_status sl_route_policy_find(const char *name, const struct sl_route_policy **policy_out, struct sl_error *err);
+
+struct sl_route_ask {
+    const struct sl_route_policy *policy;
+    struct sl_route_need need;
+    int64_t n_tokens, budget_tokens; // of the prompt; as above
+};
+
 // All return an index, or -1 when no worker can take the job now.
-int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need);
-int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need);
-int sl_route_here(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need);
+int sl_route_prefill(const struct sl_route_view *views, int n_views, const struct sl_route_ask *ask);
+int sl_route_decode(const struct sl_route_view *views, int n_views, const struct sl_route_ask *ask);
+int sl_route_here(const struct sl_route_view *views, int n_views, const struct sl_route_ask *ask);
 int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
 
 // The offloaded heads of a session that stores are to hold: n of equal size, `replicas` times in different stores.

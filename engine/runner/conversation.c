@@ -161,9 +161,8 @@ static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int
     return sl_writing_step(&c->local->runtime, &c->writer, err);
 }
 
-static enum sl_status tell_progress(const struct sl_conversation *c, const struct sl_local_request *request,
-                                    int64_t end) {
-    return request->progress_fn ? request->progress_fn(request->arg, c->writer.session->n_tokens, end) : SL_OK;
+static enum sl_status tell_progress(const struct sl_local_request *request, int64_t done, int64_t end) {
+    return request->progress_fn ? request->progress_fn(request->arg, done, end) : SL_OK;
 }
 
 // Reads a later turn's tokens up to `end` by decode steps. Retrieval handles one query at a time.
@@ -175,7 +174,7 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
         int64_t n = end - c->writer.session->n_tokens;
         status = step(c, c->tokens + c->writer.session->n_tokens, (int)(n < most ? n : most), NULL, err);
         if (status == SL_OK) {
-            status = tell_progress(c, request, end);
+            status = tell_progress(request, c->writer.session->n_tokens, end);
         }
     }
     return status;
@@ -223,7 +222,8 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
         keep_shared_prefix(c, plan, reader);
         status = sl_reading_step(reader, &done, err);
         if (status == SL_OK) {
-            status = tell_progress(c, request, end);
+            struct sl_reader_progress progress = sl_reader_get_progress(reader);
+            status = tell_progress(request, progress.done, progress.total);
         }
     }
     struct sl_compress_stats stats;

@@ -100,6 +100,7 @@ enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_r
  *   when=chunk, when=end       as chunks of a prompt; "end" is the end of every turn's prompt. The budget applies again
  *                              after the prompt has been read; ratios are of all tokens read so far. Answers between
  *                              turns are on top of it
+ *   score=reconstruct          the first turn's prompt is repeated and evicted from; later turns are kept whole
  *   quantized pages            do not change; new tokens are appended in f16 after them, and their full pages are
  *                              quantized after the turn's prompt has been read. Nothing can be evicted from a quantized
  *                              layer: under a recipe that evicts and quantizes, later turns are kept whole

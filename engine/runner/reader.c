@@ -5,6 +5,7 @@
 
 #include "engine/runner/join.h"
 #include "engine/runner/reader_internal.h"
+#include "engine/runner/repeat.h"
 
 static bool has_offloaded(const struct sl_plan *plan) {
     bool any = false;
@@ -29,6 +30,9 @@ static enum sl_status open_reader(struct sl_reader *reader, const struct sl_read
     }
     if (status == SL_OK) {
         status = sl_compressor_estimate(reader->compressor, config->estimate_errors, err);
+    }
+    if (status == SL_OK && sl_recipe_repeats(&reader->plan->recipe)) {
+        status = sl_repeat_open(reader, err);
     }
     if (status == SL_OK && config->n_joins > 0) {
         assert(config->resumed && config->n_joins <= SL_MAX_JOINS);
@@ -70,6 +74,7 @@ void sl_reader_destroy(struct sl_reader **reader) {
     if (*reader) {
         sl_compressor_destroy(&(*reader)->compressor);
         sl_session_destroy(&(*reader)->session);
+        sl_repeat_close(*reader);
         free((*reader)->plan);
         free(*reader);
         *reader = NULL;
@@ -145,7 +150,16 @@ static int64_t next_end(const struct sl_reader *reader) {
 }
 
 int64_t sl_reader_next_tokens(const struct sl_reader *reader) {
-    return next_end(reader) - reader->session->n_tokens;
+    return reader->repeating ? sl_repeat_next_rows(reader) : next_end(reader) - reader->session->n_tokens;
+}
+
+struct sl_reader_progress sl_reader_get_progress(const struct sl_reader *reader) {
+    const struct sl_plan *plan = reader->plan;
+    return (struct sl_reader_progress){
+        .done = reader->session->n_tokens + reader->repeat.done - reader->repeat.first,
+        .total = sl_plan_read_tokens(plan),
+        .repeated_ns = reader->repeat.ns,
+    };
 }
 
 void sl_reader_feed(struct sl_reader *reader, int n_tokens, float *all_logits) {

@@ -38,7 +38,7 @@ struct sl_reader_config {
 };
 
 // Creates a reader. On failure `resumed` stays the caller's. SL_ERR_INVALID: the plan has offloaded layers and the
-// caller does not attend to them. SL_ERR_EXHAUSTED: no memory. Statuses of sl_join_check().
+// caller does not attend to them. SL_ERR_EXHAUSTED: no memory. Statuses of sl_join_check() and sl_repeat_open().
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err);
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken
@@ -48,8 +48,15 @@ void sl_reader_destroy(struct sl_reader **reader); // the session with it, unles
 double sl_reader_half_position(const struct sl_model_config *model);
 
 // Returns how many tokens the next pass reads: a chunk (far into a prompt a part of one, where that changes no bit), or
-// the rest of the prompt; 0: all has been read.
+// the rest of the prompt; then a part of the second reading; 0: all has been read.
 int64_t sl_reader_next_tokens(const struct sl_reader *reader);
+
+// Tokens that have been read and those that will be; a recipe may read the prompt a second time (engine/runner/repeat.h).
+struct sl_reader_progress {
+    int64_t done, total;
+    int64_t repeated_ns; // time of the second reading so far
+};
+struct sl_reader_progress sl_reader_get_progress(const struct sl_reader *reader);
 
 // For measurements: makes the next pass read n_tokens regardless of chunks, not end the prompt, and write the logits
 // of every row to all_logits [n_tokens][n_vocab] (or NULL).

@@ -4,6 +4,16 @@
 
 #include "engine/runner/reader.h"
 
+// The second reading of the prompt (engine/runner/repeat.h).
+struct sl_repeat {
+    int32_t *instructions[2]; // before the first segment; before later ones, and before the tokens that precede them
+    int64_t n_instructions[2];
+    int32_t *rows;       // [chunk_tokens] of the current segment
+    int64_t segment;     // tokens of the prompt that a pass repeats
+    int64_t first, done; // tokens of the prompt where it begins, and that have been repeated
+    int64_t began_ns, ns;
+};
+
 struct sl_reader {
     const struct sl_runtime *runtime;
     struct sl_plan *plan;             // owned
@@ -12,7 +22,9 @@ struct sl_reader {
     struct sl_pass_wants wants;       // extra results of the forward pass
     const int32_t *tokens;
     bool attends_elsewhere;
-    bool last;                 // the prompt ends with the current pass
+    bool last;      // the prompt ends with the current pass
+    bool repeating; // it has been read and is repeated
+    struct sl_repeat repeat;
     bool finished;             // every layer is final
     bool final[SL_MAX_LAYERS]; // per layer: its pages will not change any more
     int n_taken;               // layers returned by sl_reader_take_final()

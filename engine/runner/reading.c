@@ -6,6 +6,7 @@
 
 #include "engine/runner/join.h"
 #include "engine/runner/reader_internal.h"
+#include "engine/runner/repeat.h"
 
 enum sl_status sl_reading_begin(struct sl_reading *reading, const struct sl_runtime *runtime,
                                 struct sl_activations *activations, struct sl_reader *const *readers, int n,
@@ -16,10 +17,12 @@ enum sl_status sl_reading_begin(struct sl_reading *reading, const struct sl_runt
     for (int i = 0; i < n; i++) {
         struct sl_reader *r = readers[i];
         int64_t begin = r->session->n_tokens, n_tokens = sl_reader_next_tokens(r);
-        r->last = r->n_fed == 0 && begin + n_tokens == r->plan->n_prompt;
+        r->last = r->n_fed == 0 && !r->repeating && begin + n_tokens == r->plan->n_prompt;
         reading->readers[i] = r;
-        reading->inputs[i] = (struct sl_input){
-            .session = r->session, .tokens = r->tokens + begin, .n_tokens = (int)n_tokens, .all_logits = r->all_logits};
+        reading->inputs[i] = (struct sl_input){.session = r->session,
+                                               .tokens = r->repeating ? sl_repeat_tokens(r) : r->tokens + begin,
+                                               .n_tokens = (int)n_tokens,
+                                               .all_logits = r->all_logits};
         r->n_fed = 0;
         r->all_logits = NULL;
         wants.lse |= r->wants.lse;
@@ -114,8 +117,18 @@ bool sl_reading_layer(struct sl_reading *reading) {
 
 // ---- the end --------------------------------------------------------------------------------------------------------
 
-// Finishes the prompt: recipes that need the attention of every layer now decide.
+// Finishes the prompt: recipes that need the attention of every layer now decide. Does nothing while a part of the prompt
+// has not been read, or is to be read a second time.
 static void end_prompt(struct sl_reader *r) {
+    if (r->repeating) {
+        r->status = sl_repeat_end_segment(r, &r->err);
+    } else if (r->last && sl_recipe_repeats(&r->plan->recipe)) {
+        sl_repeat_begin(r);
+    }
+    if (r->status != SL_OK || (r->repeating ? sl_repeat_next_rows(r) > 0 : !r->last)) {
+        return;
+    }
+    r->repeating = false;
     r->status = sl_compressor_end(r->compressor, r->session, &r->err);
     for (int layer = 0; r->status == SL_OK && layer < r->session->geometry.n_layers; layer++) {
         r->final[layer] = true;
@@ -134,7 +147,7 @@ enum sl_status sl_reading_end(struct sl_reading *reading, struct sl_error *err) 
     sl_stream_hold(reading->runtime->stream);
     enum sl_status status = sl_pass_end(&reading->pass, err);
     for (int i = 0; status == SL_OK && i < reading->n; i++) {
-        if (reading->readers[i]->last && reading->readers[i]->status == SL_OK) {
+        if (reading->readers[i]->status == SL_OK) {
             end_prompt(reading->readers[i]);
         }
     }

@@ -25,7 +25,7 @@ enum sl_status sl_turn_plan(const struct sl_recipe *recipe, const struct sl_mode
         // Answers are on top of the budget until the next eviction.
         int64_t most = stats.n_slots_max + end - session->n_tokens;
         plan_out->max_slots = most > plan_out->max_slots ? most : plan_out->max_slots;
-        if (is_packed(session, recipe)) {
+        if (is_packed(session, recipe) || sl_recipe_repeats(recipe)) {
             plan_out->recipe.budget = (struct sl_amount){0};
         }
     }

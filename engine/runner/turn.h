@@ -8,7 +8,8 @@
 
 /*
  * Makes the plan of all tokens up to `end`, in the form that the reader takes; session: holds the first of them, or
- * NULL. If a session can no longer evict, because the layers to evict from are quantized, the plan evicts nothing.
+ * NULL. If a session can no longer evict, because the layers to evict from are quantized or the prompt that a score would
+ * repeat is gone, the plan evicts nothing.
  */
 enum sl_status sl_turn_plan(const struct sl_recipe *recipe, const struct sl_model_config *model, int64_t end,
                             int rope_set, const struct sl_session *session, struct sl_plan *plan_out,

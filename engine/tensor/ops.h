@@ -280,6 +280,9 @@ struct sl_fold {
     int sum;    // += sum_r abar[r][j]
     int square; // += sum_r abar[r][j]^2
     int above;  // += number of rows r with abar[r][j] > 1 / (slots that r sees)
+    // The plane `sum` becomes max(itself, max over rows r and query heads g of softmax_j(scale * q[r][g] . K_j))
+    // instead; square and above are not wanted then.
+    bool largest;
 };
 
 // --- digests, candidates and scans -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@
 #include "engine/tensor/device.h"
 #include "engine/tensor/ops.h"
 
-#define SL_PLUGIN_REVISION 7
+#define SL_PLUGIN_REVISION 8
 #define SL_PLUGIN_ABI      (SL_PLUGIN_REVISION * 100000u + (uint32_t)(sizeof(struct sl_ops) + sizeof(struct sl_device_ops)))
 
 struct sl_group_ops;

@@ -305,13 +305,15 @@ static enum sl_status take_documents(const struct taking *taking) {
 }
 
 static enum sl_status take_ship_at_most(const struct taking *taking) {
+    const Sluice__V1__GenerateRequest *message = &taking->request->message;
     float percent = 0;
     enum sl_status status = take_real(taking, &percent);
     status = status == SL_OK ? check_only_choice(taking) : status;
     if (status != SL_OK) {
         return status;
     }
-    const struct sl_recommendation *recommended = sl_recipe_recommend((double)percent / 100);
+    const struct sl_recommendation *recommended =
+        sl_recipe_recommend((double)percent / 100, message->document[0] || message->n_documents > 0);
     if (!recommended) {
         return sl_refuse_field(taking->refusal, taking->name, "ship_at_most: no recommended recipe ships so little");
     }
@@ -365,9 +367,9 @@ static const struct field {
     {"stream_options", BOTH, take_stream_options},
     // Fields of Sluice, and fields that other servers add to OpenAI's.
     {"recipe", BOTH, take_recipe},
-    {"ship_at_most", BOTH, take_ship_at_most},
     {"document", BOTH, take_document},
     {"documents", BOTH, take_documents},
+    {"ship_at_most", BOTH, take_ship_at_most}, // depends on documents
     {"reread", BOTH, take_documents},
     {"top_k", BOTH, take_top_k},
     {"min_p", BOTH, take_min_p},

@@ -86,9 +86,10 @@ static enum sl_status add_cases(struct bench *b, struct sl_error *err) {
     }
     const struct sl_preset *preset = recipes->n ? NULL : sl_recipe_presets();
     for (; preset && preset->name && status == SL_OK; preset++) {
-        struct sl_recipe recipe;
+        struct sl_recipe recipe; // random weights have no tokenizer: no instruction to repeat the prompt with
         bool evicts = sl_recipe_parse(preset->name, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
-        for (size_t i = 0; evicts && i < sizeof budgets / sizeof budgets[0] && status == SL_OK; i++) {
+        bool can = evicts && (b->model.runtime.tokenizer || !sl_recipe_repeats(&recipe));
+        for (size_t i = 0; can && i < sizeof budgets / sizeof budgets[0] && status == SL_OK; i++) {
             status = add_case(b, preset->name, budgets[i], err);
         }
         if (!evicts && strcmp(preset->name, "full") != 0) {

@@ -22,7 +22,7 @@
 
 struct profile_config {
     struct sl_tool_config tool;
-    const char *model, *device, *png, *out;
+    const char *model, *weights, *device, *png, *out;
     struct sl_option_list texts;
     double threshold;
     int64_t tokens, threads;
@@ -32,6 +32,8 @@ struct profile_config {
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(profile_config, model)},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
+     SL_FIELD(profile_config, weights)},
     {"text", 0, SL_OPTION_LIST, NULL, "FILE",
      "a prompt; may be given several times, the scores are averaged. Without: the text of this tool's licence",
      SL_FIELD(profile_config, texts)},
@@ -269,6 +271,7 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
     const struct profile_config *config = arg;
     struct sl_eval_model m;
     struct sl_eval_model_config model = {.dir = config->model,
+                                         .weights = config->weights,
                                          .device = config->device,
                                          .threads = (int)config->threads,
                                          .max_rows = MAX_ROWS,

@@ -220,7 +220,7 @@ static enum sl_status add_recipe(struct planning *p, const char *text, struct sl
 static enum sl_status add_usual_recipes(struct planning *p, struct sl_error *err) {
     enum sl_status status = add_recipe(p, "full", err);
     status = status == SL_OK ? add_recipe(p, sl_job_default_recipe(&p->model), err) : status;
-    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe && status == SL_OK; r++) {
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(false); r->recipe && status == SL_OK; r++) {
         if (!r->needs_heads && r->share < 0.5) {
             status = add_recipe(p, r->recipe, err);
         }

@@ -45,6 +45,8 @@ MORE = {
     "one bit": "tailorkv,topk=16,retrieve=near,scan=int1",
     "exact": "full,place=offload/2-,topk=16",
     "boundary": "h2o,budget=80",
+    "repeated": "kvzip,score=reconstruct_sum,budget=0.4,heads=adaptive,format=int4",
+    "global": "h2o,budget=0.4,scope=sinks:4,heads=global,when=end",
     "thin": "tailorkv,topk=16,score=cis,budget=0.5,when=chunk",
 }
 # Asked another question about the prompt that is in the store. Those of full precision, and those that go on from a state between
@@ -53,7 +55,7 @@ RESUMED_EXACTLY = ("full", "f32", "bf16", "boundary", "slots", "exact")
 RESUMED_IN_PART = RESUMED_EXACTLY + ("int8", "int4", "k4v2", "tailorkv", "tailorkv-near")
 # The recipes of `make test`: one of every kind.
 QUICK = ("full", "streamingllm", "h2o", "snapkv", "d2o", "locret", "tailorkv", "tailorkv-near", "int4", "steps", "adaptive", "packed",
-         "thin")
+         "thin", "kvzip")
 QUICK_EIGHT = ("h2o", "int4", "tailorkv")
 
 
@@ -72,7 +74,7 @@ class Recipe:
     def __init__(self, name, text, axes):
         self.name, self.text = name, text
         # When a recipe evicts after each chunk, or sums attention chunk by chunk, another chunk size gives other bits.
-        self.cut = any(word in axes for word in ("when=chunk", "score=aas", "score=aqas", "score=mas"))
+        self.cut = any(word in axes for word in ("when=chunk", "score=aas", "score=aqas", "score=mas", "score=reconstruct"))
         self.evicts = "budget=" in text
 
     def at(self, chunk):

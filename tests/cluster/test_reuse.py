@@ -3,6 +3,7 @@
 """The kvstore keeps capsules: a second job with the same prefix, model and recipe does not read it again, and says so."""
 import itertools
 import os
+import re
 import subprocess
 import urllib.request
 
@@ -294,6 +295,19 @@ def test_a_job_survives_the_loss_of_the_store():
         cluster.kill("kvstore-0")
         finished, again = cluster.answer(request(4000))
         assert tokens(again) == tokens(events) and finished.statistics.n_reused_tokens == 0
+
+
+def test_a_policy_says_who_reads():
+    """Three jobs with one beginning: its reader gets them, or each worker in turn."""
+    def readers(policy):
+        with Cluster(prefill=2, coordinator_args=["--routing", policy]) as cluster:
+            for _ in range(3):
+                cluster.answer(request(2000))
+            return re.findall(r"PREFILLING (prefill-\d)", cluster.coordinator.errors())
+    one, *others = readers("affinity")
+    assert others == [one, one], others
+    first, second, third = readers("round-robin")
+    assert first == third != second, (first, second, third)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,8 @@ static void check_route(struct sl_registry *registry, Sluice__V1__WorkerRole rol
     struct sl_worker_set set;
     struct sl_route_need need = {1000, 100};
     sl_registry_snapshot(registry, role, &set);
-    int at[] = {sl_route_prefill(set.views, set.n, 100, need), sl_route_decode(set.views, set.n, need)};
+    const struct sl_route_ask ask = {sl_route_policies, need, 100, 1000};
+    int at[] = {sl_route_prefill(set.views, set.n, &ask), sl_route_decode(set.views, set.n, &ask)};
     for (int i = 0; i < 2; i++) {
         require(at[i] >= -1 && at[i] < set.n);
         if (at[i] >= 0) {

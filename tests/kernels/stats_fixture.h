@@ -117,6 +117,7 @@ static inline void setup_close(struct setup *s) {
 // --- what is expected, in f64 ----------------------------------------------------------------------------------------
 
 struct expected {
+    double largest[MAX_KV_HEADS][MAX_SLOTS]; // weight of any row and query head
     double sum[MAX_KV_HEADS][MAX_SLOTS], square[MAX_KV_HEADS][MAX_SLOTS];
     double above_least[MAX_KV_HEADS][MAX_SLOTS], above_most[MAX_KV_HEADS][MAX_SLOTS];
     double *heads; // [H][MAX_SLOTS]
@@ -200,6 +201,7 @@ static inline struct expected *expect(const char *name, const struct sl_attend *
                 }
                 for (uint32_t j = first; j < n; j++) {
                     mean[j] += weights[j] / group;
+                    e->largest[h][j] = fmax(e->largest[h][j], weights[j]);
                     e->heads[(size_t)head * MAX_SLOTS + j] += weights[j];
                 }
             }

@@ -127,7 +127,9 @@ static enum sl_status ask_cluster(struct sl_chat_session *chat, struct sl_error 
 // Prepares the recipe text for requests, and the system message.
 static enum sl_status prepare(struct sl_chat_session *chat, struct sl_error *err) {
     struct sl_request request;
-    enum sl_status status = sl_request_set_options(&request, &chat->config->request, err);
+    struct sl_request_config config = chat->config->request;
+    config.later = true;
+    enum sl_status status = sl_request_set_options(&request, &config, err);
     if (status == SL_OK && request.message.recipe[0]) {
         struct sl_recipe recipe;
         status = sl_recipe_parse(request.message.recipe, &recipe, err);

@@ -78,21 +78,24 @@ static void list_grammar(void) {
     sl_table_finish(&table, stdout);
 }
 
-static void list_recommendations_as_json(void) {
-    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
-        sl_json_print(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recipe", r->recipe,
-                                "needs_retaining_heads", r->needs_heads),
-                      JSON_COMPACT, stdout);
-    }
-}
-
-static void list_recommendations(void) {
-    static const struct sl_column columns[] = {{"SHIPS AT MOST", true}, {"RECOMMENDED", false}, {"NEEDS", false}};
+static void list_recommendations(bool later, bool as_json) {
+    const struct sl_column columns[] = {{"SHIPS AT MOST", true},
+                                        {later ? "READ ONCE, ASK OFTEN" : "THE QUESTION IS IN THE PROMPT", false},
+                                        {"NEEDS", false}};
     struct sl_table table = SL_TABLE(columns);
-    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
-        sl_table_add(&table, "%.0f%%\t%s\t%s", 100 * r->share, r->recipe, r->needs_heads ? "retaining heads" : "");
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(later); r->recipe; r++) {
+        if (as_json) {
+            sl_json_print(json_pack("{s:f, s:s, s:b, s:b, s:s}", "ships_at_most", r->share, "recipe", r->recipe,
+                                    "later_questions", later, "needs_retaining_heads", r->needs_heads, "needs",
+                                    sl_recommendation_needs(r)),
+                          JSON_COMPACT, stdout);
+        } else {
+            sl_table_add(&table, "%.0f%%\t%s\t%s", 100 * r->share, r->recipe, sl_recommendation_needs(r));
+        }
     }
-    sl_table_finish(&table, stdout);
+    if (!as_json) {
+        sl_table_finish(&table, stdout);
+    }
 }
 
 // Lists presets in two columns: with the axes, rows would be wider than most terminals.
@@ -145,7 +148,8 @@ int sl_command_recipes(int argc, char **argv) {
     }
     if (first == argc) {
         if (config.recommended) {
-            config.tool.json ? list_recommendations_as_json() : list_recommendations();
+            list_recommendations(false, config.tool.json);
+            list_recommendations(true, config.tool.json);
         } else if (config.grammar) {
             config.tool.json ? list_grammar_as_json() : list_grammar();
         } else {

@@ -5,7 +5,8 @@
  *     accumulate   every chunk   adds the chunk's attention to the score state of the slots that it attended to; with
  *                                the attention itself, where the device can
  *     evict        when=chunk    after every chunk of the prompt's body
- *                  when=end      after the body's last chunk; layers=d2o: when all layers have read the prompt
+ *                  when=end      after the body's last chunk; layers=d2o, heads=global: when all layers have read the
+ *                                prompt; score=reconstruct: when it has been read a second time
  *     thin         every chunk   evicts from offloaded layers with a budget (thin.c)
  *     pack         last chunk    quantizes full pages; the last, partial page stays as it is
  *
@@ -38,13 +39,14 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
     if (recipe->std > 0 && !c->score->sums_squares) {
         return sl_fail(err, SL_ERR_INVALID, "compressor: scope=std needs score=mas, which keeps squares of attention");
     }
-    if (sl_budgets_at_end(c) && !c->score->sums_attention) {
+    if (sl_recipe_splits_by_attention(recipe) && !c->score->sums_attention) {
         return sl_fail(err, SL_ERR_INVALID,
                        "compressor: layers=d2o measures accumulated attention; it needs score=aas or score=mas");
     }
-    if (sl_budgets_at_end(c) && sl_value_per_query_head(recipe)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "compressor: layers=d2o evicts when no query is at hand; value=...-heads looks at queries");
+    if (sl_evicts_at_end(c) && (sl_value_per_query_head(recipe) || sl_score_is_of_rows(c->score))) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "compressor: the recipe evicts when no query is at hand, and its score or value looks at queries");
     }
     return SL_OK;
 }
@@ -139,9 +141,9 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     if (status != SL_OK) {
         return status;
     }
-    bool at_end = sl_budgets_at_end(c);
+    bool at_end = sl_evicts_at_end(c);
     // Accumulates in the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
-    if (!folded) {
+    if (!folded && (c->repeating || !sl_score_repeats(c->score))) {
         sl_score_accumulate(c->method, c->ops, c->stream, attend);
     }
     bool final = !in_tail && (end == body || last); // of the body
@@ -159,8 +161,14 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     return sl_evict_layer(c, &eviction, err);
 }
 
+void sl_compressor_repeat(struct sl_compressor *c) {
+    assert(sl_recipe_repeats(&c->plan.recipe));
+    c->repeating = true;
+}
+
 bool sl_compressor_attend(struct sl_compressor *c, int layer, const struct sl_attend *attend) {
-    if (!sl_layer_evicts(c, layer) || c->method->fold == NULL || c->ops->attend_fold == NULL) {
+    if (!sl_layer_evicts(c, layer) || c->method->fold == NULL || c->ops->attend_fold == NULL ||
+        (sl_score_repeats(c->score) && !c->repeating)) {
         return false;
     }
     c->ops->attend_fold(c->stream, attend, c->method->fold);
@@ -176,7 +184,7 @@ enum sl_status sl_compressor_layer(struct sl_compressor *c, struct sl_session *s
     assert(!sl_compressor_wants(c, false).importance || attend->importance != NULL);
     int64_t begin_ns = sl_now_ns();
     bool evicts = sl_layer_evicts(c, layer);
-    *final_out = last && !(evicts && sl_budgets_at_end(c));
+    *final_out = last && !(evicts && sl_evicts_at_end(c)) && !sl_recipe_repeats(&c->plan.recipe);
     enum sl_status status = evicts ? evict_behind_chunk(c, session, layer, attend, last, err) : SL_OK;
     if (sl_recipe_layer_thins(&c->plan.recipe, layer)) {
         status = sl_thin_layer(c, session, layer, attend, err);
@@ -198,7 +206,7 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_ses
     return status;
 }
 
-// --- the end of the prompt (layers=d2o) -----------------------------------------------------------------------------
+// --- the end of the prompt -----------------------------------------------------------------------------------------
 
 // Divides the budget over the layers that evict, by the variance of their accumulated attention; other layers keep 0
 // here.
@@ -260,29 +268,37 @@ done:
 }
 
 static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *session, struct sl_error *err) {
-    int64_t budgets[SL_MAX_LAYERS];
-    enum sl_status status = divide_budgets(c, session, budgets, err);
+    int64_t divided[SL_MAX_LAYERS];
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    bool by_variance = sl_recipe_splits_by_attention(recipe);
+    size_t n_heads = (size_t)session->geometry.n_kv_heads;
+    uint32_t *counts = NULL;
+    enum sl_status status = by_variance ? divide_budgets(c, session, divided, err) : SL_OK;
+    if (recipe->heads == SL_HEADS_GLOBAL) {
+        counts = calloc((size_t)session->geometry.n_layers * n_heads, sizeof *counts);
+        status = counts != NULL ? sl_count_globally(c, session, counts, err)
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the counts of all heads");
+    }
     for (int l = 0; status == SL_OK && l < session->geometry.n_layers; l++) {
-        if (!sl_layer_evicts(c, l)) {
-            continue; // final since sl_compressor_layer()
-        }
         struct sl_eviction eviction = {
             .session = session,
             .layer = l,
             .n_tokens = session->n_tokens,
-            .budget = budgets[l],
+            .budget = by_variance ? divided[l] : c->plan.layer_budget[l],
+            .head_counts = counts != NULL ? counts + (size_t)l * n_heads : NULL,
             .tail = c->plan.tail_slots,
         };
-        status = sl_evict_layer(c, &eviction, err);
-        if (status == SL_OK) {
-            status = sl_pack_layer(c, session, l, err);
+        if (sl_layer_evicts(c, l)) { // others are final since sl_compressor_layer(), unless the prompt was repeated
+            status = sl_evict_layer(c, &eviction, err);
         }
+        status = status == SL_OK ? sl_pack_layer(c, session, l, err) : status;
     }
+    free(counts);
     return status;
 }
 
 enum sl_status sl_compressor_end(struct sl_compressor *c, struct sl_session *session, struct sl_error *err) {
-    if (!sl_budgets_at_end(c)) {
+    if (!sl_evicts_at_end(c)) {
         return SL_OK;
     }
     int64_t begin_ns = sl_now_ns();

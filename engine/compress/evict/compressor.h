@@ -25,7 +25,7 @@ void sl_compressor_destroy(struct sl_compressor **compressor);
  * Starts (or, with `wanted` false, stops) estimating the error of eviction and quantization; counts begin at zero. A
  * new compressor does not estimate. Estimates change what the compressor wants from the forward pass, but no slot,
  * page or budget. They cost a second pass over the keys at every eviction. SL_ERR_EXHAUSTED: estimating is off from
- * now on. SL_ERR_INVALID: the recipe thins.
+ * now on. SL_ERR_INVALID: the recipe thins, or repeats the prompt.
  */
 enum sl_status sl_compressor_estimate(struct sl_compressor *compressor, bool wanted, struct sl_error *err);
 
@@ -35,6 +35,10 @@ struct sl_compressor_wants {
 };
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping);
 
+// From now on rows repeat the prompt, which has been read in full: their attention becomes the slots' scores. For recipes
+// with sl_recipe_repeats(); sl_compressor_wants() changes. The session's n_tokens stays that of the prompt.
+void sl_compressor_repeat(struct sl_compressor *compressor);
+
 // Attends over a chunk and adds its attention to the scores of `layer` at once, where the recipe and the device allow
 // it; sl_compressor_layer() follows and does not add it again. Returns false, and does nothing, where the caller must
 // attend.
@@ -43,7 +47,8 @@ bool sl_compressor_attend(struct sl_compressor *compressor, int layer, const str
 /*
  * Compresses layer `layer` of `session` after it has attended over a chunk, which begins at session->n_tokens.
  * `last`: the chunk is the prompt's last. *final_out: the layer is final and may be shipped. If layers are not final
- * after the last layer of the last chunk, sl_compressor_end() makes them final.
+ * after the last layer of the last chunk, sl_compressor_end() makes them final. Rows after sl_compressor_repeat() evict
+ * nothing.
  *
  * SL_ERR_PRECONDITION: the chunk runs into the tail, the layer is quantized already, or holds more slots than
  * planned; nothing has been evicted. SL_ERR_EXHAUSTED: the arena has no room for quantized pages
@@ -53,8 +58,8 @@ bool sl_compressor_attend(struct sl_compressor *compressor, int layer, const str
 enum sl_status sl_compressor_layer(struct sl_compressor *compressor, struct sl_session *session, int layer,
                                    const struct sl_attend *attend, bool last, bool *final_out, struct sl_error *err);
 
-// Ends the prompt for recipes that need the attention of every layer (layers=d2o): sets budgets, evicts and packs all
-// layers. Does nothing for other recipes. Called once, after the last chunk's forward pass. Returns the statuses of
+// Ends the prompt for recipes that need the attention of every layer (layers=d2o, heads=global) or repeat the prompt:
+// sets budgets, evicts and packs all layers. Does nothing for other recipes. Called once, after the last chunk's forward pass. Returns the statuses of
 // sl_compressor_layer().
 enum sl_status sl_compressor_end(struct sl_compressor *compressor, struct sl_session *session, struct sl_error *err);
 

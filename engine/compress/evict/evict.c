@@ -142,7 +142,8 @@ static struct sl_counts count(struct sl_compressor *c, const struct sl_eviction 
         return decided;
     }
     for (int h = 0; h < heads->n; h++) {
-        s->kept[h] = (uint32_t)least(heads->kv[h].n_slots, head_budget(e, h) + e->tail);
+        int64_t stay = e->head_counts != NULL ? e->head_counts[h] : head_budget(e, h) + e->tail;
+        s->kept[h] = (uint32_t)least(heads->kv[h].n_slots, stay);
     }
     return (struct sl_counts){.host = s->kept};
 }
@@ -167,7 +168,7 @@ static enum sl_status check_heads(const struct sl_compressor *c, const struct sl
                            " slots: this session was made under another recipe",
                            h, e->layer, heads->kv[0].n_slots, n);
         }
-        int64_t budget = head_budget(e, h) + e->tail;
+        int64_t budget = e->head_counts != NULL ? e->head_counts[h] : head_budget(e, h) + e->tail;
         over = over || (!adaptive && n > budget);
         room += budget - n;
     }
@@ -203,6 +204,18 @@ static enum sl_status settle(struct sl_compressor *c, const struct sl_eviction *
         }
     }
     return SL_OK;
+}
+
+enum sl_status sl_rank_layer(struct sl_compressor *c, const struct sl_eviction *e, struct sl_kv_heads *heads_out,
+                             struct sl_error *err) {
+    bool over = false;
+    enum sl_status status = sl_layer_heads(c, e->session, e->layer, heads_out, err);
+    status = status == SL_OK ? check_heads(c, e, heads_out, &over, err) : status;
+    status = status == SL_OK ? rank(c, e, heads_out, err) : status;
+    if (status == SL_OK) {
+        protect(c, e, heads_out);
+    }
+    return status;
 }
 
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *e, struct sl_error *err) {

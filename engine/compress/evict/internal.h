@@ -3,6 +3,7 @@
  * Purpose: declarations that only the files of the compressor share.
  *
  *     compressor.c   life cycle, the layer's flow during prefill, the end of the prompt
+ *     global.c       divides one budget over the heads of all layers (heads=global)
  *     evict.c        one eviction of one layer: scores, protection, budgets of heads, selection, compaction
  *     merge.c        merges evicted slots into kept ones (evicted=merge)
  *     pack.c         quantizes final pages
@@ -69,6 +70,7 @@ struct sl_compressor {
     struct sl_plan plan;
     const struct sl_score_traits *score;
     const struct sl_score_method *method;
+    bool repeating;   // sl_compressor_repeat()
     int folded_layer; // whose attention over the current chunk is in the scores already; -1: none
     const struct sl_ops *ops;
     struct sl_stream *stream;
@@ -89,6 +91,7 @@ struct sl_eviction {
     int64_t n_tokens;               // read so far
     int64_t budget;                 // slots per head that stay, not counting the tail
     const int64_t *head_budgets;    // [n_kv_heads] instead of `budget`, or NULL
+    const uint32_t *head_counts;    // [n_kv_heads] slots that stay in all, decided elsewhere (heads=global), or NULL
     int64_t stabilizers;            // newest slots that stay this time
     int64_t tail;                   // newest slots that stay, on top of the budget
 };
@@ -120,6 +123,18 @@ enum sl_status sl_layer_heads(struct sl_compressor *c, const struct sl_session *
 // sl_take_sums().
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
 
+// Ranks the slots of a layer in scratch.scores, +inf for those that stay whatever their score: the first steps of
+// sl_evict_layer(). Same statuses.
+enum sl_status sl_rank_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_kv_heads *heads_out,
+                             struct sl_error *err);
+
+// --- global.c
+
+// Writes counts_out[n_layers][n_kv_heads]: the slots that every head of the layers that evict keeps when all of them
+// compete for the whole budget (KVzip). Waits for the device. SL_ERR_EXHAUSTED: no memory for their scores.
+enum sl_status sl_count_globally(struct sl_compressor *c, struct sl_session *session, uint32_t *counts_out,
+                                 struct sl_error *err);
+
 // --- estimate.c: nothing to do where estimates are not asked for
 void sl_estimator_destroy(struct sl_compressor *c);
 // Runs after the selection, while all slots are unchanged. Overwrites scratch.sums and scratch.work.
@@ -141,9 +156,11 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
 static inline bool sl_layer_evicts(const struct sl_compressor *c, int layer) {
     return sl_recipe_layer_evicts(&c->plan.recipe, layer); // plans are of resolved recipes
 }
-// Returns whether budgets depend on the attention of all layers: then nothing is evicted before sl_compressor_end().
-static inline bool sl_budgets_at_end(const struct sl_compressor *c) {
-    return sl_recipe_evicts(&c->plan.recipe) && sl_recipe_splits_by_attention(&c->plan.recipe);
+// Returns whether budgets depend on all layers, or scores on a second reading: then nothing is evicted before
+// sl_compressor_end().
+static inline bool sl_evicts_at_end(const struct sl_compressor *c) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    return sl_recipe_evicts(recipe) && (sl_recipe_uneven_layers(recipe) || sl_recipe_repeats(recipe));
 }
 static inline bool sl_value_per_query_head(const struct sl_recipe *recipe) {
     return recipe->value == SL_VALUE_CAOTE_HEADS || recipe->value == SL_VALUE_FASTCAOTE_HEADS;

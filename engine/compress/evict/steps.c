@@ -20,8 +20,8 @@ static bool evicts_at_steps(const struct sl_compressor *c) {
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *c, bool stepping) {
     bool evicts = stepping ? evicts_at_steps(c) : sl_recipe_evicts(&c->plan.recipe);
     return (struct sl_compressor_wants){
-        .lse = evicts && (sl_score_is_attention(c->score) || sl_value_per_query_head(&c->plan.recipe) ||
-                          c->estimator.layers != NULL),
+        .lse = evicts && ((sl_score_is_attention(c->score) && (c->repeating || !sl_score_repeats(c->score))) ||
+                          sl_value_per_query_head(&c->plan.recipe) || c->estimator.layers != NULL),
         .importance = evicts && c->score->wants_importance,
     };
 }
@@ -34,7 +34,7 @@ bool sl_compressor_steps(const struct sl_compressor *c) {
 static int64_t step_budget(const struct sl_compressor *c, const struct sl_session *session, int64_t n_prompt, int layer,
                            int h) {
     const struct sl_plan *plan = &c->plan;
-    if (!sl_budgets_at_end(c) && plan->recipe.heads != SL_HEADS_ADAPTIVE) {
+    if (!sl_evicts_at_end(c) && plan->recipe.heads != SL_HEADS_ADAPTIVE) {
         return plan->layer_budget[layer] + plan->tail_slots;
     }
     int64_t held = session->layers[layer].heads[h].n_slots, least = plan->least_slots;

@@ -95,7 +95,7 @@ static void set_budget(struct sl_plan *plan, int64_t *most_out) {
         most = larger(body, plan->least_slots);
         double all = recipe->budget.ratio * (double)plan->n_prompt;
         plan->budget_slots = smaller(larger((int64_t)all, plan->least_slots), most);
-        bool shared = sl_recipe_splits_by_attention(recipe); // remainders of rounding go to some layers
+        bool shared = sl_recipe_uneven_layers(recipe); // remainders of rounding go to some layers
         plan->total_budget = shared ? (int64_t)(all * (double)n_layers) : plan->budget_slots * n_layers;
         plan->total_budget = larger(plan->total_budget, plan->least_slots * n_layers);
         plan->total_budget = smaller(plan->total_budget, most * n_layers);
@@ -151,9 +151,10 @@ static void set_budgets(struct sl_plan *plan) {
     }
     if (recipe->layers == SL_LAYERS_PYRAMID) {
         sl_budget_pyramid(plan->total_budget, n, plan->least_slots, most, shares);
-    } else if (sl_recipe_splits_by_attention(recipe)) {
+    } else if (sl_recipe_uneven_layers(recipe)) {
+        int64_t others = recipe->heads == SL_HEADS_GLOBAL ? 0 : plan->least_slots * (n - 1);
         for (int l = 0; l < n; l++) {
-            shares[l] = smaller(most, plan->total_budget - plan->least_slots * (n - 1));
+            shares[l] = smaller(most, plan->total_budget - others);
         }
     }
     for (int l = 0, i = 0; l < n_layers; l++) {

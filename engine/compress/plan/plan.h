@@ -67,6 +67,12 @@ int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new
 // chunk_tokens: where the tail begins; n_prompt if there is no tail.
 int64_t sl_plan_body_tokens(const struct sl_plan *plan);
 
+// Returns how many tokens prefill reads: those of the prompt, and once more those that the recipe repeats.
+static inline int64_t sl_plan_read_tokens(const struct sl_plan *plan) {
+    int64_t n = plan->n_prompt, sinks = plan->recipe.sinks < n ? plan->recipe.sinks : n;
+    return n + (sl_recipe_repeats(&plan->recipe) ? n - sinks : 0);
+}
+
 // Returns true when the layer has evicted slots after the first n_tokens of the body, which end a chunk and are not
 // the whole body. Until then the state does not depend on the budget.
 bool sl_plan_evicts_within(const struct sl_plan *plan, int layer, int64_t n_tokens);

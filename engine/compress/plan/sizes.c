@@ -13,7 +13,7 @@
  *         Prefill holds only the newest slots of an offloaded layer (net/offload/prefill/offload.h), and two tiles of
  *         one layer that it reads back for attention.
  *
- *         If attention distributes the slots (layers=d2o, heads=adaptive), only sums are known. Their bound: every
+ *         If attention distributes the slots (layers=d2o, heads=adaptive or global), only sums are known. Their bound: every
  *         head has a partly filled page, and the rest of the sum fills pages of the largest kind.
  */
 #include <assert.h>
@@ -30,7 +30,7 @@ static size_t in_units(size_t bytes) {
 
 // Returns whether budgets of layers depend on attention. If all layers get the most that they can, they are the same.
 static bool layers_are_uneven(const struct sl_plan *plan) {
-    for (int l = 0; sl_recipe_splits_by_attention(&plan->recipe) && l < plan->geometry.n_layers; l++) {
+    for (int l = 0; sl_recipe_uneven_layers(&plan->recipe) && l < plan->geometry.n_layers; l++) {
         if (sl_recipe_layer_evicts(&plan->recipe, l)) {
             return plan->total_budget != plan->layer_budget[l] * sl_plan_n_evicting(plan);
         }
@@ -39,7 +39,7 @@ static bool layers_are_uneven(const struct sl_plan *plan) {
 }
 
 static bool is_uneven(const struct sl_plan *plan, int layer) {
-    bool heads = plan->recipe.heads == SL_HEADS_ADAPTIVE && plan->layer_budget[layer] < sl_plan_body_tokens(plan);
+    bool heads = sl_recipe_uneven_heads(&plan->recipe) && plan->layer_budget[layer] < sl_plan_body_tokens(plan);
     return sl_recipe_layer_evicts(&plan->recipe, layer) && (heads || layers_are_uneven(plan));
 }
 
@@ -55,8 +55,8 @@ static size_t last_page_bytes(const struct sl_plan *plan, int layer) {
  */
 static size_t uneven_bytes(const struct sl_plan *plan, const bool *uneven, int64_t sum) {
     int64_t n_heads = plan->geometry.n_kv_heads;
-    // Equal heads fill pages together; with heads=adaptive each fills its pages separately.
-    int64_t together = plan->recipe.heads == SL_HEADS_ADAPTIVE ? 1 : n_heads, apart = n_heads / together;
+    // Equal heads fill pages together; with heads=adaptive or global each fills its pages separately.
+    int64_t together = sl_recipe_uneven_heads(&plan->recipe) ? 1 : n_heads, apart = n_heads / together;
     bool taken[SL_MAX_LAYERS] = {false};
     size_t bytes = 0;
     int64_t full = sum;

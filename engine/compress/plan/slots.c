@@ -29,6 +29,8 @@ static int64_t kept_slots(const struct sl_plan *plan, int layer) {
         // Each of the other heads keeps at least a fifth of the budget (ops->budgets), which may include the tail.
         int64_t others = plan->geometry.n_kv_heads - 1;
         budget += others * (budget - larger((budget + plan->tail_slots) / 5 - plan->tail_slots, 0));
+    } else if (plan->recipe.heads == SL_HEADS_GLOBAL) {
+        budget *= plan->geometry.n_kv_heads;
     }
     return smaller(budget, body);
 }
@@ -103,12 +105,13 @@ int64_t sl_plan_between_slots(const struct sl_plan *plan, int layer) {
     }
     bool evicts = sl_recipe_layer_evicts(&plan->recipe, layer) || sl_recipe_layer_thins(&plan->recipe, layer);
     bool at_chunks = evicts && (plan->recipe.when & SL_WHEN_CHUNK);
-    return at_chunks ? sl_plan_layer_slots(plan, layer, 0) : plan->n_prompt;
+    int64_t repeated = sl_recipe_repeats(&plan->recipe) ? plan->recipe.chunk_tokens : 0; // rows of the second reading
+    return at_chunks ? sl_plan_layer_slots(plan, layer, 0) : plan->n_prompt + repeated;
 }
 
 int64_t sl_plan_at_work_slots(const struct sl_plan *plan, int layer) {
     int64_t between = sl_plan_between_slots(plan, layer);
-    if (between == plan->n_prompt || sl_plan_is_offloaded(plan, layer)) {
+    if (between >= plan->n_prompt || sl_plan_is_offloaded(plan, layer)) {
         return between;
     }
     int64_t body = smaller(sl_plan_body_tokens(plan), kept_slots(plan, layer) + plan->recipe.chunk_tokens);

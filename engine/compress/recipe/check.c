@@ -229,6 +229,17 @@ static enum sl_status check_eviction(const struct sl_recipe *r, struct sl_error 
         {r->heads == SL_HEADS_ADAPTIVE && r->when != SL_WHEN_END,
          "heads=adaptive moves slots between heads, which every further eviction would do again: only when=end holds; "
          "use when=end, or heads=uniform"},
+        {sl_score_repeats(traits) && r->when != SL_WHEN_END,
+         "score={score} is known when the prompt has been read twice; use when=end alone"},
+        {r->heads == SL_HEADS_GLOBAL && r->when != SL_WHEN_END,
+         "heads=global needs the scores of all layers over the whole prompt; use when=end alone"},
+        {r->heads == SL_HEADS_GLOBAL && r->layers != SL_LAYERS_UNIFORM,
+         "heads=global divides the budget over layers as well; remove layers={layers}"},
+        {r->heads == SL_HEADS_GLOBAL && (sl_score_is_of_rows(traits) || heads),
+         "heads=global evicts when no query is at hand, and score={score} or value={value} looks at queries; use "
+         "score=reconstruct, or heads=adaptive"},
+        {r->heads == SL_HEADS_GLOBAL && r->sinks == 0 && r->recent.slots == 0,
+         "heads=global could leave a head without a slot; add scope=sinks:4"},
         {r->std > 0 && !traits->sums_squares,
          "scope=std needs deviations of attention, which score={score} does not have; use score={?squares}, or remove "
          "std"},

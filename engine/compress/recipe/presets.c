@@ -43,6 +43,8 @@ static const struct sl_preset presets[] = {
     {"roco+fastcaote", ROCO ",value=fastcaote," ROCO_AT, "roco weighted by the distance to the mean value"},
     {"pyramidkv", SNAPKV "," SNAPKV_AT ",layers=pyramid,when=end", "snapkv with more slots for lower layers"},
     {"adakv", SNAPKV "," SNAPKV_AT ",heads=adaptive,when=end", "snapkv whose heads compete for a layer's slots"},
+    {"kvzip", "score=reconstruct,scope=sinks:4,budget=0.3,heads=global,when=end",
+     "what repeating the prompt needs of it, for questions that come later; reads the prompt twice"},
     {"d2o", H2O ",scope=sinks:4+recent:0.25,budget=0.2,layers=d2o,when=end+step,evicted=merge",
      "budgets by the layers' variance, evicted slots merged into their nearest"},
     {"locret", "score=cis,scope=stabilizers:2500+tail:100,budget=6000,when=chunk,positions=slot,chunk=3072",
@@ -73,12 +75,33 @@ static const struct sl_recommendation recommendations[] = {
     {0, NULL, false, NULL},
 };
 
-const struct sl_recommendation *sl_recipe_recommendations(void) {
-    return recommendations;
+// For questions that come later: losses of SmolLM2-135M in docs/quality/later.csv.
+static const struct sl_recommendation for_later[] = {
+    {1, "full", false, "0"},
+    {0.55, "full,format=int8", false, "3.3 [0.0, 7.2]"},
+    {0.30, "full,format=int4", false, "5.2 [1.2, 10.5]"},
+    {0.18, "kvzip,budget=0.5,format=int4", false, "6.0 [0.0, 18.0]"},
+    {0.12, "kvzip,format=int4", false, "10.0 [2.0, 18.0]"},
+    {0.09, "kvzip,budget=0.2,format=int4", false, "10.0 [0.0, 20.0]"},
+    {0, NULL, false, NULL},
+};
+
+const struct sl_recommendation *sl_recipe_recommendations(bool later) {
+    return later ? for_later : recommendations;
+}
+
+bool sl_recipe_serves_later(const struct sl_recipe *recipe) {
+    return !sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe);
+}
+
+const char *sl_recommendation_needs(const struct sl_recommendation *recommendation) {
+    struct sl_recipe recipe;
+    bool later = sl_recipe_parse(recommendation->recipe, &recipe, NULL) == SL_OK && sl_recipe_serves_later(&recipe);
+    return recommendation->needs_heads ? "retaining heads" : later ? "" : "the question at the prompt's end";
 }
 
 const char *sl_recipe_lost_points(const char *recipe) {
-    for (const struct sl_recommendation *r = recommendations; r->recipe; r++) {
+    for (const struct sl_recommendation *r = for_later; r->recipe; r++) {
         if (strcmp(r->recipe, recipe) == 0) {
             return r->lost;
         }
@@ -86,8 +109,8 @@ const char *sl_recipe_lost_points(const char *recipe) {
     return "";
 }
 
-const struct sl_recommendation *sl_recipe_recommend(double share) {
-    for (const struct sl_recommendation *r = recommendations; r->recipe; r++) {
+const struct sl_recommendation *sl_recipe_recommend(double share, bool later) {
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(later); r->recipe; r++) {
         if (r->share <= share) {
             return r;
         }

@@ -45,7 +45,7 @@ enum sl_split_layers {
     SL_LAYERS_D2O_MINMAX, // softmax of minus the layers' min-max variance
     SL_LAYERS_PYRAMID
 };
-enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER };
+enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER, SL_HEADS_GLOBAL };
 enum sl_when { SL_WHEN_CHUNK = 1, SL_WHEN_END = 2, SL_WHEN_STEP = 4 };
 enum sl_evicted { SL_EVICTED_DROP, SL_EVICTED_MERGE };
 enum sl_retrieve { SL_RETRIEVE_NEAR, SL_RETRIEVE_PULL };
@@ -154,9 +154,22 @@ static inline bool sl_recipe_thins(const struct sl_recipe *recipe) {
     return sl_recipe_evicts(recipe) && sl_recipe_offloads(recipe);
 }
 
-// Returns true if budgets of layers depend on the attention of all layers.
+// Returns true if budgets of layers depend on the attention that all layers gave (D2O).
 static inline bool sl_recipe_splits_by_attention(const struct sl_recipe *recipe) {
     return recipe->layers >= SL_LAYERS_D2O && recipe->layers <= SL_LAYERS_D2O_MINMAX;
+}
+
+// Return true if scores or attention decide how many slots each layer, and each head of a layer, keeps.
+static inline bool sl_recipe_uneven_layers(const struct sl_recipe *recipe) {
+    return sl_recipe_splits_by_attention(recipe) || recipe->heads == SL_HEADS_GLOBAL;
+}
+static inline bool sl_recipe_uneven_heads(const struct sl_recipe *recipe) {
+    return recipe->heads == SL_HEADS_ADAPTIVE || recipe->heads == SL_HEADS_GLOBAL;
+}
+
+// Returns true if the prompt is read a second time before anything is evicted.
+static inline bool sl_recipe_repeats(const struct sl_recipe *recipe) {
+    return sl_recipe_evicts(recipe) && sl_score_repeats(sl_score_get_traits(recipe->score));
 }
 
 // Returns how many of the newest rows the score uses when it decides: 1 unless it has a window.
@@ -194,10 +207,10 @@ struct sl_preset {
 const struct sl_preset *sl_recipe_presets(void);
 
 /*
- * Recommendations by shipped share of the full f16 cache, in falling order. Each is a recipe that ships at most that
- * share, leaves nothing at stores, and lost as few answers of models/demo as any such recipe (docs/quality.md),
- * within the noise. Of two equal ones the table has the one that needs no retaining heads. The last has a NULL
- * recipe.
+ * Recommendations by shipped share of the full f16 cache, in falling order: recipes that ship at most that share, leave
+ * nothing at stores, and lost as few answers as any such recipe, within the noise. One table is for a question in the
+ * prompt (models/demo), the other for questions that come later (docs/quality.md). Of two equal recipes a table has the
+ * one that needs no retaining heads. The last has a NULL recipe.
  */
 struct sl_recommendation {
     double share;
@@ -205,9 +218,14 @@ struct sl_recommendation {
     bool needs_heads; // the model needs retaining heads
     const char *lost; // points of 100 that it lost to the full cache, with a 95% interval: suites.csv of docs/quality
 };
-const struct sl_recommendation *sl_recipe_recommendations(void);
+const struct sl_recommendation *sl_recipe_recommendations(bool later);
+// Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing,
+// or by what the prompt's repetition attends to.
+bool sl_recipe_serves_later(const struct sl_recipe *recipe);
+// Returns what a recommendation asks of the prompt or the model; "" if nothing.
+const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);
 
 // Returns `lost` of the recommendation with this text; "" if there is none.
 const char *sl_recipe_lost_points(const char *recipe);
 // Returns the recommendation for at most `share`; NULL if no recipe ships so little.
-const struct sl_recommendation *sl_recipe_recommend(double share);
+const struct sl_recommendation *sl_recipe_recommend(double share, bool later);

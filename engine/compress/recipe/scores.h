@@ -12,10 +12,11 @@
 
 // The rows whose attention a score is computed from.
 enum sl_score_rows {
-    SL_ROWS_NONE,   // no rows
-    SL_ROWS_LAST,   // the last of the rows at hand (a chunk's, a step's) when slots are evicted
-    SL_ROWS_WINDOW, // the recipe's last `window` of the rows at hand
-    SL_ROWS_ALL,    // all rows, summed in the slots' state as they are read
+    SL_ROWS_NONE,     // no rows
+    SL_ROWS_LAST,     // the last of the rows at hand (a chunk's, a step's) when slots are evicted
+    SL_ROWS_WINDOW,   // the recipe's last `window` of the rows at hand
+    SL_ROWS_ALL,      // all rows, summed in the slots' state as they are read
+    SL_ROWS_REPEATED, // rows that repeat the prompt to the model after it has been read (engine/runner/repeat.h)
 };
 
 /*
@@ -37,7 +38,11 @@ enum sl_score_rows {
     X(SNAPKV, snapkv, .help = "attention of a window of the last rows, pooled", .rows = SL_ROWS_WINDOW,                \
       .is_pooled = true)                                                                                               \
     X(CIS, cis, .help = "what retaining heads expect (Locret)", .n_states = 1, .wants_importance = true,               \
-      .is_lasting = true)
+      .is_lasting = true)                                                                                              \
+    X(RECONSTRUCT, reconstruct, .help = "most attention while the prompt is read again (KVzip)",                       \
+      .rows = SL_ROWS_REPEATED, .n_states = 1)                                                                         \
+    X(RECONSTRUCT_SUM, reconstruct_sum, .help = "attention while the prompt is read again, summed",                    \
+      .rows = SL_ROWS_REPEATED, .n_states = 1)
 
 // Only the words are stored, never these numbers.
 enum sl_score {
@@ -73,6 +78,11 @@ static inline bool sl_score_is_attention(const struct sl_score_traits *traits) {
 // Returns true if the score uses the rows at hand, for every query head.
 static inline bool sl_score_is_of_rows(const struct sl_score_traits *traits) {
     return traits->rows == SL_ROWS_LAST || traits->rows == SL_ROWS_WINDOW;
+}
+
+// Returns true if the prompt is read a second time: nothing is evicted before that.
+static inline bool sl_score_repeats(const struct sl_score_traits *traits) {
+    return traits->rows == SL_ROWS_REPEATED;
 }
 
 // Writes "aas, mas or cis": the scores for which has() returns true. Returns buf.

@@ -298,7 +298,8 @@ static void open_config(const struct sl_rig_config *config, struct sl_runtime_co
                                       .ranks = config->ranks,
                                       .threads = config->threads,
                                       .pin = config->pin,
-                                      .max_rows = config->chunk};
+                                      .max_rows = config->chunk,
+                                      .tokenizer = config->model_dir != NULL};
 }
 
 // Checks the device without a model: its free memory, and whether it computes random weights.
@@ -307,6 +308,7 @@ static enum sl_status look_at_device(struct sl_rig *rig, struct sl_runtime_confi
     struct sl_runtime bare;
     config.model_dir = NULL;
     config.max_rows = 0;
+    config.tokenizer = false;
     enum sl_status status = sl_runtime_open(&config, &bare, err);
     if (status == SL_OK) {
         *draws_out = bare.ops->draw != NULL && config.weights == SL_WEIGHT_STORED;

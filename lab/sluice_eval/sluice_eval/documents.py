@@ -38,6 +38,8 @@ NAME = "sluice-eval"  # of the document
 class Answer:
     text: str
     share: float = math.nan  # shipped bytes of the full cache in f16
+    full_bytes: float = math.nan  # of a token, uncompressed
+    token_bytes: float = math.nan  # of a document that was read, if its share is not known yet
     prefill_ms: float = math.nan
     step_ms: float = math.nan
 
@@ -55,7 +57,8 @@ class Asker:
         reply = self.post(body)
         measured = reply.get("sluice") or {}
         full = measured.get("full_bytes") or math.nan
-        return Answer(reply["choices"][0]["text"], measured.get("capsule_bytes", math.nan) / full, measured.get("prefill_ms", math.nan),
+        return Answer(reply["choices"][0]["text"], measured.get("capsule_bytes", math.nan) / full,
+                      full / (reply.get("usage", {}).get("prompt_tokens") or math.nan), measured.get("prefill_ms", math.nan),
                       measured.get("tpot_ms", math.nan))
 
     def read(self, recipe: str, text: str) -> Answer:
@@ -86,7 +89,7 @@ class ProcessAsker(Asker):
 
     def read(self, recipe: str, text: str) -> Answer:
         read = self._call({"operation": "document", "name": NAME, "text": text, "recipe": recipe})
-        return Answer("", read["capsule_bytes"] / read["full_bytes"], read["prefill_ms"])
+        return Answer("", read["capsule_bytes"] / read["full_bytes"], prefill_ms=read["prefill_ms"])
 
 
 class ServerAsker(Asker):
@@ -111,9 +114,7 @@ class ServerAsker(Asker):
             return Answer("", 1.0)
         read = self._server.post(f"{self._url}/documents", {"name": NAME, "text": text, "recipe": recipe, "raw": True})
         self._kept = True
-        described = self._server.get(f"{self._url}/documents/{NAME}")
-        size = described.get("bytes", read.get("bytes", math.nan))
-        return Answer("", size / (described.get("full_bytes") or math.nan))
+        return Answer("", token_bytes=read["capsule_bytes"] / read["n_tokens"])
 
     def forget(self) -> None:
         if self._kept:
@@ -152,10 +153,11 @@ def ask_document(asker: Asker, document: Document, recipe: str, mode: str) -> di
             scores.append(_score(asker, question, answer.text))
     finally:
         asker.forget()
-    share, prefill = (_mean([one.share for one in answers]), _mean([one.prefill_ms for one in answers])) if mode == "aware" else (
-        read.share, read.prefill_ms)
+    if mode == "aware":
+        read = Answer("", _mean([one.share for one in answers]), prefill_ms=_mean([one.prefill_ms for one in answers]))
+    share = read.token_bytes / _mean([one.full_bytes for one in answers]) if math.isnan(read.share) else read.share
     return {"kinds": " ".join(question.kind for question in document.questions), "points": " ".join(f"{100 * score:.0f}" for score in scores),
-            "bytes": f"{100 * share:.2f}", "prefill_ms": f"{prefill:.0f}", "step_ms": f"{_mean([one.step_ms for one in answers]):.1f}"}
+            "bytes": f"{100 * share:.2f}", "prefill_ms": f"{read.prefill_ms:.0f}", "step_ms": f"{_mean([one.step_ms for one in answers]):.1f}"}
 
 
 # --- saved lines -----------------------------------------------------------------------------------------------------
@@ -219,7 +221,8 @@ def table_rows(rows: list[dict[str, str]], seed: int) -> Iterator[list[str]]:
         differences = [_mean(_points(row)) - _mean(_points(whole)) for row, whole in paired]
         interval = bootstrap_mean([differences], seed)
         star = "*" if interval.low > 0 or interval.high < 0 else ""
-        to_full = "" if recipe == "full" or not paired else f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]{star}"
+        around = "" if math.isnan(interval.low) else f" [{interval.low:+.1f}, {interval.high:+.1f}]{star}"
+        to_full = "" if recipe == "full" or not paired else f"{interval.mean:+.1f}{around}"
         yield [recipe, mode, f"{_mean([float(row['bytes']) for row in asked]):.1f}%", f"{_mean([_mean(_points(row)) for row in asked]):.1f}", to_full,
                f"{_mean([float(row['prefill_ms']) for row in asked]):.0f}", f"{_mean([float(row['step_ms']) for row in asked]):.1f}",
                f"{sum(len(_points(row)) for row in asked)} in {len(asked)}"]

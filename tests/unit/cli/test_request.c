@@ -296,21 +296,15 @@ static void test_request_bounds_the_prompt(void **state) {
     free(text);
 }
 
-static void test_request_without_a_recipe_takes_the_recommended_one(void **state) {
-    (void)state;
-    struct sl_request_config config = plain();
-    config.recipe = NULL;
-    config.prompt = "p";
-    struct sl_request usual;
-    assert_int_equal(sl_request_init(&usual, &config, NULL), SL_OK);
-    assert_string_equal(usual.message.recipe, ""); // the cluster's own
-    sl_request_cleanup(&usual);
-    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+static void check_recommended(struct sl_request_config config) {
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(config.later); r->recipe; r++) {
         assert_true(r[1].recipe == NULL || r[1].share < r->share);
         struct sl_recipe recipe;
         assert_int_equal(sl_recipe_parse(r->recipe, &recipe, NULL), SL_OK);
         assert_int_equal(sl_score_get_traits(recipe.score)->wants_importance, r->needs_heads);
         assert_false(sl_recipe_offloads(&recipe));
+        assert_int_equal(sl_recommendation_needs(r)[0] == '\0', sl_recipe_serves_later(&recipe));
+        assert_true(sl_recipe_serves_later(&recipe) || !config.later);
         for (double above = 0; above < 0.5; above += 0.4) { // that share, or a little more
             config.ship_at_most = 100 * r->share + above;
             struct sl_request request;
@@ -320,6 +314,23 @@ static void test_request_without_a_recipe_takes_the_recommended_one(void **state
             sl_request_cleanup(&request);
         }
     }
+}
+
+static void test_request_without_a_recipe_takes_the_recommended_one(void **state) {
+    (void)state;
+    struct sl_request_config config = plain();
+    config.recipe = NULL;
+    config.prompt = "p";
+    struct sl_request usual;
+    assert_int_equal(sl_request_init(&usual, &config, NULL), SL_OK);
+    assert_string_equal(usual.message.recipe, ""); // the cluster's own
+    sl_request_cleanup(&usual);
+    check_recommended(config);
+    config.later = true;
+    check_recommended(config);
+    config.ship_at_most = 7; // what a question in the prompt may have
+    assert_refused(&config, "--ship-at-most 7");
+    config.later = false;
     config.ship_at_most = 0.1;
     assert_refused(&config, "--ship-at-most 0.1");
     config.ship_at_most = 20;

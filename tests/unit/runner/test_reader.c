@@ -16,7 +16,7 @@
 #include "tests/unit/capsule_body.h"
 
 #define MAX_TOKENS  2304
-#define MAX_ROWS    640
+#define MAX_ROWS    768
 #define ARENA_BYTES ((size_t)32 << 20)
 
 struct fixture {
@@ -27,7 +27,8 @@ struct fixture {
 
 static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
-    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = MAX_ROWS};
+    struct sl_runtime_config config = {
+        .model_dir = "models/demo", .threads = 2, .max_rows = MAX_ROWS, .tokenizer = true};
     assert_int_equal(sl_runtime_open(&config, &f->runtime, NULL), SL_OK);
     assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &f->arena, NULL), SL_OK);
     for (int i = 0; i < MAX_TOKENS; i++) {
@@ -192,6 +193,65 @@ static uint8_t *body_of(struct sl_reader *reader, size_t *bytes_out) {
     return body;
 }
 
+// A second reading: rows that repeat the prompt are read and dropped.
+static void test_reader_repeats_the_prompt_and_drops_the_repetition(void **state) {
+    struct fixture *f = *state;
+    struct prompt prompt;
+    open_prompt(f, &prompt, "kvzip,budget=0.3,chunk=128", 300);
+    struct sl_session *session = sl_reader_session(prompt.reader);
+    int64_t n_rows = 0, before = 0;
+    for (bool done = false; !done;) {
+        bool repeats = session->n_tokens == 300;
+        n_rows += repeats ? sl_reader_next_tokens(prompt.reader) : 0;
+        assert_in_range(sl_reader_next_tokens(prompt.reader), 1, 128);
+        assert_int_equal(sl_reading_step(prompt.reader, &done, NULL), SL_OK);
+        struct sl_reader_progress progress = sl_reader_get_progress(prompt.reader);
+        assert_true(progress.done > before && progress.total == 596); // 4 sinks are not repeated
+        assert_true(session->n_tokens <= 300 && (progress.repeated_ns > 0) == repeats);
+        assert_true(done == (progress.done == 596));
+        before = progress.done;
+    }
+    assert_true(n_rows > 296);
+    assert_true(sl_reader_peak_bytes(prompt.reader) <= prompt.plan->prefill_peak_bytes);
+    assert_true(sl_capsule_body_bytes(session) <= prompt.plan->capsule_bytes);
+    int64_t held = 0;
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            assert_true(session->layers[l].heads[h].n_slots >= 4);
+            held += session->layers[l].heads[h].n_slots;
+        }
+    }
+    assert_int_equal(held, 90 * session->geometry.n_layers * session->geometry.n_kv_heads); // of all heads together
+    close_prompt(&prompt);
+}
+
+static void assert_not_repeated(struct fixture *f, const struct sl_runtime *runtime, const char *text,
+                                enum sl_status expected, const char *says) {
+    struct sl_recipe recipe;
+    struct sl_kv_geometry geometry = sl_model_geometry(f->runtime.config);
+    struct sl_plan *plan = malloc(sizeof *plan);
+    struct sl_error err = {0};
+    struct sl_reader *reader;
+    assert_int_equal(sl_job_recipe(text, f->runtime.config, &recipe, &err), SL_OK);
+    assert_int_equal(sl_plan_make_local(&recipe, &geometry, 200, 0, plan, &err), SL_OK);
+    struct sl_reader_config config = {.plan = plan, .runtime = runtime, .arena = f->arena, .tokens = f->tokens};
+    assert_int_equal(sl_reader_create(&config, &reader, &err), expected);
+    assert_non_null(strstr(err.text, says));
+    free(plan);
+}
+
+static void test_reader_refuses_a_second_reading_that_cannot_be(void **state) {
+    struct fixture *f = *state;
+    struct sl_runtime other = f->runtime;
+    struct sl_model_config config = *f->runtime.config;
+    other.tokenizer = NULL;
+    assert_not_repeated(f, &other, "kvzip,chunk=128", SL_ERR_PRECONDITION, "no tokenizer is loaded");
+    other = f->runtime;
+    other.config = &config;
+    config.max_positions = 320;
+    assert_not_repeated(f, &other, "kvzip,chunk=128", SL_ERR_INVALID, "exceed the model's 320 positions");
+}
+
 // Far into a prompt chunks are parts of the recipe's, unless statistics are summed chunk by chunk; no bit depends on it.
 static void test_reader_cuts_smaller_far_into_a_prompt(void **state) {
     struct fixture *f = *state;
@@ -235,11 +295,9 @@ static void assert_same_as_alone(struct fixture *f, const struct prompt *prompt)
 static const struct {
     const char *recipe;
     int64_t n_prompt;
-} several[] = {{"full,chunk=128", 448},
-               {"full,format=int4,chunk=128", 100},
-               {"h2o,budget=96,chunk=128", 300},
-               {"snapkv,budget=128,chunk=128", 513},
-               {"d2o,budget=128,chunk=128", 200}};
+} several[] = {{"full,chunk=128", 448},           {"full,format=int4,chunk=128", 100},
+               {"h2o,budget=96,chunk=128", 300},  {"snapkv,budget=128,chunk=128", 513},
+               {"d2o,budget=128,chunk=128", 200}, {"kvzip,budget=0.3,chunk=128,format=int4", 310}};
 enum { N_SEVERAL = sizeof several / sizeof *several };
 
 static void test_reading_of_several_prompts_has_the_bits_of_each_alone(void **state) {
@@ -268,7 +326,7 @@ static void test_reading_of_several_prompts_has_the_bits_of_each_alone(void **st
         }
         assert_int_equal(sl_reading_end(&reading, &err), SL_OK);
     }
-    assert_int_equal(n_passes, 5); // chunks of the prompt of 513 tokens, the others beside them
+    assert_int_equal(n_passes, 7); // chunks of the prompt of 513 tokens, the others beside them
     for (int i = 0; i < N_SEVERAL; i++) {
         assert_same_as_alone(f, &prompts[i]);
         close_prompt(&prompts[i]);
@@ -400,6 +458,8 @@ int main(void) {
         cmocka_unit_test(test_reader_never_cuts_the_window_that_decides),
         cmocka_unit_test(test_reader_cuts_smaller_far_into_a_prompt),
         cmocka_unit_test(test_reader_hands_on_layers_as_they_become_final),
+        cmocka_unit_test(test_reader_repeats_the_prompt_and_drops_the_repetition),
+        cmocka_unit_test(test_reader_refuses_a_second_reading_that_cannot_be),
         cmocka_unit_test(test_reading_of_several_prompts_has_the_bits_of_each_alone),
         cmocka_unit_test(test_reading_stands_still_while_another_pass_runs),
         cmocka_unit_test(test_reading_goes_on_when_one_of_its_prompts_fails),

@@ -198,6 +198,19 @@ static void add_any_rows(const struct sl_stats_rows *rows, bool square, bool abo
     }
 }
 
+// Raises the sums of a page's slots to the largest weight of any row and query head.
+static void raise_to_rows(const struct sl_stats_rows *rows, sl_kv_page_stats stats) {
+    for (int x = 0; x < SL_PAGE_SLOTS; x += 8) {
+        __m256 most = _mm256_set1_ps(-INFINITY); // of score - lse
+        for (int i = 0; i < rows->n * rows->group; i++) {
+            __m256 scores = _mm256_load_ps(rows->scores + (size_t)i * SL_PAGE_SLOTS + x);
+            most = _mm256_max_ps(most, _mm256_sub_ps(scores, _mm256_broadcast_ss(rows->lse + i)));
+        }
+        __m256 before = _mm256_load_ps(stats[SL_KV_SUM] + x);
+        _mm256_store_ps(stats[SL_KV_SUM] + x, _mm256_max_ps(before, sl_avx2_exp_weight(most)));
+    }
+}
+
 // Adds rows of a block to the statistics of a page, by a tier's function.
 static void fold_rows(sl_add_rows_fn *add, const struct block *b, struct sl_range rows, const float *scores,
                       const struct sl_fold *what, sl_kv_page_stats stats) {
@@ -210,7 +223,11 @@ static void fold_rows(sl_add_rows_fn *add, const struct block *b, struct sl_rang
         .group = b->group,
         .next = (size_t)b->n_rows * (size_t)b->group * SL_PAGE_SLOTS,
     };
-    add(&added, what->square >= 0, what->above >= 0, stats);
+    if (what->largest) {
+        raise_to_rows(&added, stats);
+    } else {
+        add(&added, what->square >= 0, what->above >= 0, stats);
+    }
 }
 
 static bool is_folded(const struct sl_page_layout *layout, const struct sl_fold *what) {

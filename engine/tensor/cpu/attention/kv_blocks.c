@@ -404,7 +404,10 @@ void sl_kv_add_stats(const struct sl_attend *args, int head, uint32_t page, cons
     for (int i = 0; i < SL_KV_STATS; i++) {
         if (sl_kv_has_plane(layout, planes[i])) {
             float *state = sl_page_state(layout, kv->pages[page], planes[i]);
-            for (int j = 0; j < n; j++) {
+            for (int j = 0; what->largest && j < n; j++) {
+                state[j] = fmaxf(state[j], stats[i][j]);
+            }
+            for (int j = 0; !what->largest && j < n; j++) {
                 state[j] += stats[i][j] * factors[i];
             }
         }

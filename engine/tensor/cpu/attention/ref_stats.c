@@ -5,6 +5,7 @@
  *
  *              abar[r][j] = 1/G sum_g p[r][g][j]
  *              sum[j] += sum_r abar[r][j]    square[j] += sum_r abar[r][j]^2    above[j] += #{r: abar[r][j] > 1/v_r}
+ *     or       sum[j] = max(sum[j], max_{r,g} p[r][g][j])
  *
  * Design: a page's statistics over all rows are summed in f64 and added to its state once.
  */
@@ -36,13 +37,14 @@ static void page_weights(const struct sl_attend *args, const struct sl_kv *kv, i
     }
 }
 
-static void add_to_plane(const struct sl_page_layout *layout, void *page, int plane, const double *values, int n) {
+static void add_to_plane(const struct sl_page_layout *layout, void *page, int plane, bool largest, const double *values,
+                         int n) {
     if (plane < 0 || plane >= layout->n_states) {
         return; // the statistic is not wanted, or a packed page has dropped its state
     }
     float *state = sl_page_state(layout, page, plane);
     for (int j = 0; j < n; j++) {
-        state[j] = (float)((double)state[j] + values[j]);
+        state[j] = largest ? fmaxf(state[j], (float)values[j]) : (float)((double)state[j] + values[j]);
     }
 }
 
@@ -51,6 +53,7 @@ static void fold_page(const struct stats_call *call, int kv_head, uint32_t page)
     const struct sl_kv *kv = &args->heads.kv[kv_head];
     int group = args->n_heads / args->heads.n, n_page = sl_attend_visible(args, kv, args->m - 1, page).end;
     float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
+    bool largest = call->what.largest;
     double sums[SL_PAGE_SLOTS] = {0}, squares[SL_PAGE_SLOTS] = {0}, above[SL_PAGE_SLOTS] = {0};
     sl_ref_read_keys(args, kv, page, n_page, keys);
     for (int r = call->first_row; r < args->m; r++) {
@@ -63,18 +66,19 @@ static void fold_page(const struct stats_call *call, int kv_head, uint32_t page)
             page_weights(args, kv, r, head, keys, seen, weights);
             for (int j = seen.begin; j < seen.end; j++) {
                 mean[j] += weights[j] / group;
+                sums[j] = largest ? fmax(sums[j], weights[j]) : sums[j];
             }
         }
         for (int j = seen.begin; j < seen.end; j++) {
-            sums[j] += mean[j];
+            sums[j] += largest ? 0 : mean[j];
             squares[j] += mean[j] * mean[j];
             above[j] += mean[j] > even ? 1.0 : 0.0;
         }
     }
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-    add_to_plane(layout, kv->pages[page], call->what.sum, sums, n_page);
-    add_to_plane(layout, kv->pages[page], call->what.square, squares, n_page);
-    add_to_plane(layout, kv->pages[page], call->what.above, above, n_page);
+    add_to_plane(layout, kv->pages[page], call->what.sum, largest, sums, n_page);
+    add_to_plane(layout, kv->pages[page], call->what.square, false, squares, n_page);
+    add_to_plane(layout, kv->pages[page], call->what.above, false, above, n_page);
 }
 
 // A task is all pages of one KV head.

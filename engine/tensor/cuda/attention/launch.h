@@ -81,7 +81,7 @@ void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call,
 // --- statistics of attention (attention/stats.cu): within 1e-5; with tensor cores (stats_tensor.cu) as close as attent
 // A row whose weight is next to the mean may be counted or not --------------------------------------------------------
 
-// Adds to the state planes sum, square, above, or -1 for none: planes[3]. Reads the call's lse.
+// Adds to the state planes sum, square, above, and raises that of the largest weight, or -1 for none: planes[4]. Reads the call's lse.
 void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
                  const struct gpu_attention *shape, int first_row, const int *planes);
 void sl_gpu_window_sums(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,

@@ -5,6 +5,7 @@
  *
  *              abar[r][j] = 1/G sum_g p[r][g][j]
  *              sum[j] += sum_r abar[r][j]    square[j] += sum_r abar[r][j]^2    above[j] += #{r: abar[r][j] > 1/v_r}
+ *     or       sum[j] = max(sum[j], max_{r,g} p[r][g][j])
  *
  * Design: a block has the keys of a tile in shared memory and goes over the rows, several at a time. A thread has a
  *         slot and every n-th row, where n is the number of rows at a time. The sums of the threads of a slot are added
@@ -69,13 +70,13 @@ GPU_DEVICE float weight_of(const stats_call &c, int head, int r, const row &of, 
     return expf(dot * c.shape.scale - c.call->lse[(size_t)head * (size_t)c.call->m + (size_t)r]);
 }
 
-// Returns the sum over the threads that have the slot, in their order.
-GPU_DEVICE double sum_of_slot(float x, float *scratch, uint32_t n_slots) {
+// Returns the sum, or the largest, over the threads that have the slot, in their order. The largest is at least 0.
+GPU_DEVICE double sum_of_slot(float x, bool largest, float *scratch, uint32_t n_slots) {
     double sum = 0;
     scratch[threadIdx.x] = x;
     __syncthreads();
     for (uint32_t t = threadIdx.x % n_slots; t < THREADS; t += n_slots) {
-        sum += (double)scratch[t];
+        sum = largest ? fmax(sum, (double)scratch[t]) : sum + (double)scratch[t];
     }
     __syncthreads();
     return sum;
@@ -108,7 +109,7 @@ template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_ro
     }
     __syncthreads();
     const float *key = keys + (int)(threadIdx.x % n_slots) * gpu::pitch_of(d);
-    float sums[3] = {};
+    float sums[4] = {};
     for (int r0 = c.first_row; r0 < c.call->m; r0 += (int)each) {
         float mean = 0.0f;
         row mine = {0, 0, 0};
@@ -117,7 +118,9 @@ template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_ro
             load_rows(c, h, head, r0, each, queries, &m);
             mine = m.rows[y];
             if (at < h->n_slots) {
-                mean += weight_of(c, head, r0 + (int)y, mine, at, queries + (int)y * d, key);
+                float weight = weight_of(c, head, r0 + (int)y, mine, at, queries + (int)y * d, key);
+                mean += weight;
+                sums[3] = fmaxf(sums[3], weight);
             }
             __syncthreads();
         }
@@ -128,8 +131,8 @@ template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_ro
         sums[1] += mean * mean;
         sums[2] += n_seen > 1 && mean > 1.0f / (float)n_seen ? 1.0f : 0.0f;
     }
-    for (int i = 0; i < (FOLD ? 3 : 1); i++) {
-        double sum = sum_of_slot(sums[i], scratch, n_slots);
+    for (int i = 0; i < (FOLD ? 4 : 1); i++) {
+        double sum = sum_of_slot(sums[i], i == 3, scratch, n_slots);
         if (at >= h->n_slots || y != 0) {
             continue;
         }
@@ -137,7 +140,8 @@ template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_ro
             c.sums[blockIdx.y * c.stride + at] = (float)sum;
         } else if (c.planes[i] >= 0 && c.planes[i] < layout->n_states) {
             float *state = (float *)(gpu::page_of(h, at) + layout->states) + c.planes[i] * SL_PAGE_SLOTS;
-            state[at % SL_PAGE_SLOTS] = (float)((double)state[at % SL_PAGE_SLOTS] + sum);
+            double old = (double)state[at % SL_PAGE_SLOTS];
+            state[at % SL_PAGE_SLOTS] = (float)(i == 3 ? fmax(old, sum) : old + sum);
         }
     }
 }
@@ -154,10 +158,10 @@ static unsigned tiles_of(uint32_t most_slots, int head_dim) {
 
 void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
                  const struct gpu_attention *shape, int first_row, const int *planes) {
-    const stats_call c = {call, *shape, first_row, {planes[0], planes[1], planes[2]}, nullptr, 0};
+    const stats_call c = {call, *shape, first_row, {planes[0], planes[1], planes[2], planes[3]}, nullptr, 0};
     size_t bytes = shared_bytes(shape->head_dim);
     dim3 grid(tiles_of(most_slots, shape->head_dim), (unsigned)shape->n_kv_heads);
-    if (gpu_stats_tensor(queue, c, most_slots)) {
+    if (planes[3] < 0 && gpu_stats_tensor(queue, c, most_slots)) {
         return;
     }
     GPU_ALLOW_SHARED(add_rows<true>, bytes);

@@ -8,7 +8,7 @@ struct stats_call {
     const gpu_attend *call;
     gpu_attention shape;
     int first_row;
-    int planes[3]; // for fold
+    int planes[4]; // for fold; the last is that of the largest weight
     float *sums;   // for window_sums; NULL: the call is fold
     size_t stride;
 };

@@ -191,7 +191,8 @@ static void fold(struct sl_stream *stream, const struct sl_attend *args, int fir
     struct gpu_stream *s = sl_gpu_stream(stream);
     struct launch l = describe(s, args, 1, NULL);
     if (l.calls != NULL) {
-        const int planes[3] = {what->sum, what->square, what->above};
+        const int planes[4] = {what->largest ? -1 : what->sum, what->square, what->above,
+                               what->largest ? what->sum : -1};
         sl_gpu_fold(s->queue, l.calls, l.most_slots, &l.shape, first_row, planes);
     }
 }

@@ -178,15 +178,22 @@ void run_pass(struct run *run, int m, enum run_pass kind) {
             must(sl_retrieval_open_local(&config, run->session, &run->offloaded, &err), &err, "retriever", 0);
         }
     }
+    bool repeats = sl_recipe_repeats(&run->plan.recipe);
+    if (kind == RUN_REPEAT) {
+        sl_compressor_repeat(run->compressor);
+    }
     for (int l = 0; l < run->geometry.n_layers; l++) {
         layer_pass(run, l, m, kind);
     }
-    if (kind == RUN_LAST) {
-        must(sl_compressor_end(run->compressor, run->session, &err), &err, "end", 0);
-    }
     run->n_rows = m;
     run->n_read += m;
-    run->session->n_tokens = run->n_read;
+    run->session->n_tokens += m;
+    if (kind == RUN_REPEAT) {
+        must(sl_session_truncate(run->session, run->n_prompt, &err), &err, "truncate", 0);
+    }
+    if (repeats ? run->n_read == run->n_prompt + run->n_steps : kind == RUN_LAST) {
+        must(sl_compressor_end(run->compressor, run->session, &err), &err, "end", 0);
+    }
 }
 
 void run_prompt(struct run *run, int chunk) {

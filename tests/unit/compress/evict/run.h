@@ -13,7 +13,8 @@
 #include "engine/offload/retriever/local_retriever.h"
 
 enum run_stream { RUN_Q = 1, RUN_K = 2, RUN_V = 3, RUN_NEXT_Q = 4, RUN_CIS_HIGH = 5, RUN_CIS_LOW = 6 };
-enum run_pass { RUN_CHUNK, RUN_LAST, RUN_STEP };
+// RUN_REPEAT: rows that repeat the prompt; the prompt ends with those of them that make n_steps.
+enum run_pass { RUN_CHUNK, RUN_LAST, RUN_STEP, RUN_REPEAT };
 
 #define RUN_MAX_LAYERS 4
 

@@ -153,12 +153,17 @@ static void start_pass(struct trace *trace, const char *line) {
     }
     int64_t body = sl_plan_body_tokens(&run->plan);
     assert_true(run->n_read >= body || run->n_read + m <= body); // prefill would end a chunk there
-    for (int l = 0; l < run->geometry.n_layers; l++) {
+    bool repeats = strcmp(kind, "repeat") == 0;
+    for (int l = 0; l < run->geometry.n_layers && !repeats; l++) {
         for (int h = 0; h < run->geometry.n_kv_heads; h++) {
             memset(row_of(trace, trace->alive, l, h) + run->n_read, true, (size_t)m);
         }
     }
-    run_pass(run, m, strcmp(kind, "step") == 0 ? RUN_STEP : strcmp(kind, "last") == 0 ? RUN_LAST : RUN_CHUNK);
+    run_pass(run, m,
+             repeats                     ? RUN_REPEAT
+             : strcmp(kind, "step") == 0 ? RUN_STEP
+             : strcmp(kind, "last") == 0 ? RUN_LAST
+                                         : RUN_CHUNK);
 }
 
 static void check_near(const struct trace *trace, const char *what, int64_t i, double found, double expected) {
@@ -346,6 +351,11 @@ static void test_d2o_divides_budgets_and_merges_what_it_evicts(void **state) {
     replay(FOLDER "d2o.txt", 5);
 }
 
+static void test_kvzip_keeps_what_the_repetition_attends_to(void **state) {
+    (void)state;
+    replay(FOLDER "kvzip.txt", 5);
+}
+
 static void test_locret_keeps_the_best_scores_stabilizers_and_the_tail(void **state) {
     (void)state;
     replay(FOLDER "locret.txt", 3);
@@ -366,6 +376,7 @@ int main(void) {
         cmocka_unit_test(test_pyramidkv_gives_less_to_every_layer),
         cmocka_unit_test(test_adakv_lets_heads_compete),
         cmocka_unit_test(test_d2o_divides_budgets_and_merges_what_it_evicts),
+        cmocka_unit_test(test_kvzip_keeps_what_the_repetition_attends_to),
         cmocka_unit_test(test_locret_keeps_the_best_scores_stabilizers_and_the_tail),
         cmocka_unit_test(test_tailorkv_fetches_what_critical_channels_point_at),
     };

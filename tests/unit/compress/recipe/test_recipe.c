@@ -161,35 +161,19 @@ static void test_recipe_later_words_override_earlier(void **state) {
 
 static void test_recipe_presets_round_trip(void **state) {
     (void)state;
-    static const char *const every[] = {"full",
-                                        "streamingllm",
-                                        "h2o",
-                                        "scissorhands",
-                                        "tova",
-                                        "snapkv",
-                                        "roco",
-                                        "random",
-                                        "h2o+caote",
-                                        "tova+caote",
-                                        "snapkv+caote",
-                                        "roco+caote",
-                                        "h2o+fastcaote",
-                                        "tova+fastcaote",
-                                        "snapkv+fastcaote",
-                                        "roco+fastcaote",
-                                        "pyramidkv",
-                                        "adakv",
-                                        "d2o",
-                                        "locret",
-                                        "tailorkv",
-                                        "tailorkv-1",
-                                        "tailorkv-near"};
+    static const char *const every[] = {
+        "full",           "streamingllm", "h2o",           "scissorhands",   "tova",
+        "snapkv",         "roco",         "random",        "h2o+caote",      "tova+caote",
+        "snapkv+caote",   "roco+caote",   "h2o+fastcaote", "tova+fastcaote", "snapkv+fastcaote",
+        "roco+fastcaote", "pyramidkv",    "adakv",         "kvzip",          "d2o",
+        "locret",         "tailorkv",     "tailorkv-1",    "tailorkv-near"};
     const struct sl_preset *p = sl_recipe_presets();
     for (size_t i = 0; i < sizeof every / sizeof every[0]; i++, p++) {
         assert_string_equal(p->name, every[i]);
         char text[SL_RECIPE_TEXT_BYTES];
         struct sl_recipe recipe = parsed_recipe(p->name), spelled_out = parsed_recipe(p->text);
         assert_string_equal(sl_recipe_format(&recipe, text, sizeof text), p->name);
+        assert_true(sl_recipe_serves_later(&recipe) == (!sl_recipe_evicts(&recipe) || strcmp(p->name, "kvzip") == 0));
         assert_recipe_equal(&recipe, &spelled_out);
         assert_round_trip(&recipe);
         const char *plus = strchr(p->name, '+'); // X+caote is X with value=caote, and nothing else

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -25,12 +26,71 @@ static struct sl_route_need arena(int64_t bytes) {
     return (struct sl_route_need){.bytes = bytes};
 }
 
+static int prefill_by(const char *policy, const struct sl_route_view *views, int64_t n_tokens, int64_t budget_tokens) {
+    struct sl_route_ask ask = {.need = arena(10), .n_tokens = n_tokens, .budget_tokens = budget_tokens};
+    assert_int_equal(sl_route_policy_find(policy, &ask.policy, NULL), SL_OK);
+    return sl_route_prefill(views, N, &ask);
+}
+
+static int prefill(const struct sl_route_view *views, int64_t n_tokens, struct sl_route_need need) {
+    const struct sl_route_ask ask = {sl_route_policies, need, n_tokens, INT64_MAX};
+    return sl_route_prefill(views, N, &ask);
+}
+
+static int decode_by(const char *policy, const struct sl_route_view *views, struct sl_route_need need) {
+    struct sl_route_ask ask = {.need = need};
+    assert_int_equal(sl_route_policy_find(policy, &ask.policy, NULL), SL_OK);
+    return sl_route_decode(views, N, &ask);
+}
+
+static int decode(const struct sl_route_view *views, struct sl_route_need need) {
+    return decode_by(sl_route_policies[0].name, views, need);
+}
+
+static void test_policies_differ(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].claimed_tokens = 1000 + i;
+        views[i].jobs_ever = 10 - i;
+        views[i].claimed_bytes = 100 + i;
+    }
+    views[5].matched_tokens = 900; // the prefix, and a line that is longer by 400
+    views[5].claimed_tokens = 1400;
+    assert_int_equal(prefill_by("affinity", views, 1000, INT64_MAX), 5);
+    views[5].claimed_tokens = 1950; // now the line is longer than the prefix
+    assert_int_equal(prefill_by("affinity", views, 1000, 5000), 0);
+    assert_int_equal(prefill_by("deadline", views, 1000, 5000), 5); // in time: 1950 + 100 tokens
+    assert_int_equal(prefill_by("deadline", views, 1000, 1950), 0); // none is: the first to be done
+    assert_int_equal(prefill_by("deadline", views, 1000, INT64_MAX), 0);
+    assert_int_equal(prefill_by("least-loaded", views, 1000, 5000), 0);
+    assert_int_equal(prefill_by("round-robin", views, 1000, 5000), N - 1);
+
+    views[3].held_bytes = 200;
+    assert_int_equal(decode_by("affinity", views, arena(200)), 3);
+    assert_int_equal(decode_by("deadline", views, arena(200)), 3);
+    assert_int_equal(decode_by("least-loaded", views, arena(200)), 0);
+    assert_int_equal(decode_by("round-robin", views, arena(200)), N - 1);
+
+    const struct sl_route_policy *policy = NULL;
+    struct sl_error err;
+    assert_int_equal(sl_route_policy_find("robin", &policy, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "round-robin"));
+    assert_null(policy);
+    for (policy = sl_route_policies; policy->name != NULL; policy++) { // none gives a job to a worker without room
+        views[7].jobs = views[7].max_jobs;
+        assert_int_not_equal(prefill_by(policy->name, views, 1000, INT64_MAX), 7);
+        assert_int_equal(decode_by(policy->name, views, arena(10000)), -1);
+    }
+}
+
 static void test_prefill_idle_cluster_takes_turns(void **state) {
     (void)state;
     struct sl_route_view views[N];
     idle_cluster(views);
     for (int job = 0; job < 3 * N; job++) { // each ends before the next comes
-        int i = sl_route_prefill(views, N, 100, arena(10));
+        int i = prefill(views, 100, arena(10));
         assert_int_equal(i, job % N);
         views[i].jobs_ever++;
     }
@@ -45,8 +105,8 @@ static void test_prefill_same_inputs_same_answer(void **state) {
         views[i].claimed_tokens = i == 3 || i == 5 ? 0 : 50;
         reversed[N - 1 - i] = views[i];
     }
-    int a = sl_route_prefill(views, N, 100, arena(10));
-    int b = sl_route_prefill(reversed, N, 100, arena(10));
+    int a = prefill(views, 100, arena(10));
+    int b = prefill(reversed, 100, arena(10));
     assert_int_equal(a, 3);
     assert_string_equal(views[a].name, reversed[b].name); // the order of the snapshot does not matter
 }
@@ -56,9 +116,9 @@ static void test_prefill_prefers_who_has_read_the_prefix(void **state) {
     struct sl_route_view views[N];
     idle_cluster(views);
     views[6].matched_tokens = 64;
-    assert_int_equal(sl_route_prefill(views, N, 100, arena(10)), 6);
+    assert_int_equal(prefill(views, 100, arena(10)), 6);
     views[6].claimed_tokens = 65; // its line is longer than what the prefix saves
-    assert_int_not_equal(sl_route_prefill(views, N, 100, arena(10)), 6);
+    assert_int_not_equal(prefill(views, 100, arena(10)), 6);
 }
 
 // All jobs have the same prefix, which one worker has: load spreads all the same, because jobs pile up.
@@ -74,7 +134,7 @@ static void test_prefill_popular_prefix_makes_no_hot_worker(void **state) {
     views[0].matched_tokens = 900;
     const int n_jobs = 80;
     for (int job = 0; job < n_jobs; job++) { // none ends
-        int i = sl_route_prefill(views, N, 1000, arena(10));
+        int i = prefill(views, 1000, arena(10));
         assert_in_range(i, 0, N - 1);
         jobs[i]++;
         views[i].claimed_tokens += 1000;
@@ -96,7 +156,7 @@ static void test_decode_balances_projected_bytes(void **state) {
         views[i].capacity_bytes = 100000 * (1 + i % 2); // half of them twice as large
     }
     for (int job = 0; job < 900; job++) {
-        int i = sl_route_decode(views, N, arena(500 + job % 7 * 100));
+        int i = decode(views, arena(500 + job % 7 * 100));
         assert_in_range(i, 0, N - 1);
         views[i].claimed_bytes += 500 + job % 7 * 100;
         views[i].jobs++;
@@ -118,13 +178,13 @@ static void test_route_never_exceeds_room(void **state) {
     for (int i = 0; i < N; i++) {
         views[i].claimed_bytes = 995;
     }
-    assert_int_equal(sl_route_decode(views, N, arena(6)), -1);
-    assert_int_equal(sl_route_prefill(views, N, 1, arena(6)), -1);
-    assert_int_equal(sl_route_decode(views, N, arena(5)), 0);
+    assert_int_equal(decode(views, arena(6)), -1);
+    assert_int_equal(prefill(views, 1, arena(6)), -1);
+    assert_int_equal(decode(views, arena(5)), 0);
     for (int i = 0; i < N; i++) {
         views[i].jobs = views[i].max_jobs;
     }
-    assert_int_equal(sl_route_decode(views, N, arena(5)), -1);
+    assert_int_equal(decode(views, arena(5)), -1);
     assert_int_equal(sl_route_largest(views, N), 1000);
 }
 
@@ -137,11 +197,11 @@ static void test_route_skips_unready_and_avoids_if_it_can(void **state) {
     }
     assert_int_equal(sl_route_count_ready(views, N), 2);
     views[2].avoid = true;
-    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), 4);
+    assert_int_equal(prefill(views, 10, arena(10)), 4);
     views[4].jobs = views[4].max_jobs; // busy: wait for it rather than go back to the one that failed
-    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), -1);
+    assert_int_equal(prefill(views, 10, arena(10)), -1);
     views[4].ready = false; // gone: the avoided one is better than none
-    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), 2);
+    assert_int_equal(prefill(views, 10, arena(10)), 2);
 }
 
 static void test_store_moves_only_the_lost_share(void **state) {
@@ -184,23 +244,23 @@ static void test_decode_prefers_a_worker_that_holds_the_capsule(void **state) {
     }
     views[1].held_bytes = 90;
     views[1].claimed_bytes = 80;
-    assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
+    assert_int_equal(decode(views, arena(100)), 1);
     views[1].claimed_bytes = 95;
-    assert_int_equal(sl_route_decode(views, N, arena(100)), 0);
+    assert_int_equal(decode(views, arena(100)), 0);
     views[1].shared_bytes = 90; // claimed by the jobs that share them, and no load for one more
     views[1].claimed_bytes = 90 + 80;
-    assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
+    assert_int_equal(decode(views, arena(100)), 1);
     views[1].claimed_bytes = 90 + 95;
-    assert_int_equal(sl_route_decode(views, N, arena(100)), 0);
+    assert_int_equal(decode(views, arena(100)), 0);
     views[0].ready = false;
     views[1].shared_bytes = 0;
     views[1].claimed_bytes = 901; // what it holds may be dropped, unless running jobs share it
-    assert_int_equal(sl_route_decode(views, N, arena(100)), -1);
+    assert_int_equal(decode(views, arena(100)), -1);
     views[1].shared_bytes = 90;
     views[1].claimed_bytes = 990;
-    assert_int_equal(sl_route_decode(views, N, arena(100)), 1);
+    assert_int_equal(decode(views, arena(100)), 1);
     views[1].claimed_bytes = 991;
-    assert_int_equal(sl_route_decode(views, N, arena(100)), -1);
+    assert_int_equal(decode(views, arena(100)), -1);
 }
 
 // A worker whose capsules go through memory of their own needs room in both; of one without only its arena counts.
@@ -216,12 +276,12 @@ static void test_route_passes_over_who_has_too_little_staging_memory(void **stat
     }
     views[0].staging_bytes = 49;
     views[1].staging_bytes = 100;
-    assert_int_equal(sl_route_decode(views, N, need), 1);
-    assert_int_equal(sl_route_prefill(views, N, 1, need), 1);
+    assert_int_equal(decode(views, need), 1);
+    assert_int_equal(prefill(views, 1, need), 1);
     views[1].claimed_staging_bytes = 51; // now it has 49, too
-    assert_int_equal(sl_route_decode(views, N, need), 2);
+    assert_int_equal(decode(views, need), 2);
     views[2].ready = false;
-    assert_int_equal(sl_route_decode(views, N, need), -1);
+    assert_int_equal(decode(views, need), -1);
     assert_true(sl_route_fits(views, N, need)); // the second does when it is idle
     views[1].staging_bytes = 49;
     assert_false(sl_route_fits(views, N, need));
@@ -337,6 +397,7 @@ static void test_replicas_are_cut_alike_however_large_stores_are(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_policies_differ),
         cmocka_unit_test(test_prefill_idle_cluster_takes_turns),
         cmocka_unit_test(test_prefill_same_inputs_same_answer),
         cmocka_unit_test(test_prefill_prefers_who_has_read_the_prefix),
