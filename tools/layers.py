@@ -115,7 +115,8 @@ ROWS = {
     "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab lab/tasks",
     "lab/bench/rig": "base proto/* net/fabric engine/tensor engine/model engine/runtime engine/compress/plan net/rpc net/node engine/offload/remote_kv engine/offload/retriever net/offload/remote engine/job client/cli lab",
     "lab/plan": "base engine/kvcache engine/compress/recipe engine/compress/plan engine/job client/cli lab lab/bench/rig",
-    "lab/bench": "base base/options proto/* net/rpc engine/kvcache engine/tensor engine/tensor/cuda/emulated engine/tensor/ranks engine/model engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/bench/rig lab/bench/replay",
+    "lab/bench": "base base/options engine/kvcache engine/tensor engine/tensor/cuda/emulated engine/tensor/ranks engine/model engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/bench/rig lab/bench/coordinator lab/bench/replay",
+    "lab/bench/coordinator": "base proto/* net/rpc engine/model client/cli lab",
     "lab/bench/replay": "base base/options proto/* engine/kvcache net/node kvstore/memory client/cli lab lab/plan",
     "client/sluice": "base base/options client/cli client/cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",

@@ -9,6 +9,7 @@
 
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/coordinator/bench_coordinator.h"
 #include "base/options/describe.h"
 
 static const struct {

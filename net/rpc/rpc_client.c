@@ -414,7 +414,7 @@ static void complete(struct sl_rpc_stream *stream, bool *flag) {
     }
     stream->n_pending--;
     const bool has_news = flag && has_next(stream);
-    if (has_news || !stream->n_pending) { // else nobody could go on
+    if (has_news || !stream->n_pending) { // else no thread could go on
         pthread_cond_broadcast(&stream->cond);
     }
     if (stream->news && has_news) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: measures the coordinator alone: a real process, workers that only wait (rig/waiting_workers.h), and clients of Generate.
+ * Purpose: measures the coordinator alone: a real process, workers that only wait (waiting_workers.h), and clients of Generate.
  *
  * Design: two phases a cell. First a number of jobs is in flight at all times, which gives the rate. Then jobs come at half of that
  *         rate, at equal intervals, which gives the added latency: from the request to the last event, less what the workers
@@ -8,6 +8,8 @@
  *         or from the interval to the request: a cell is void if that was more than a tenth of the latency.
  *         Coordinator, workers and clients are processes of their own; each cell has new ones.
  */
+#include "lab/bench/coordinator/bench_coordinator.h"
+
 #include <inttypes.h>
 #include <libgen.h>
 #include <limits.h>
@@ -22,9 +24,9 @@
 #include "base/clock.h"
 #include "base/descriptors.h"
 #include "base/thread.h"
+#include "client/cli/tool.h"
 #include "engine/model/model.h"
-#include "lab/bench/bench.h"
-#include "lab/bench/rig/waiting_workers.h"
+#include "lab/bench/coordinator/waiting_workers.h"
 #include "lab/result.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see waiting_workers.h.
-#include "lab/bench/rig/waiting_workers.h"
+#include "lab/bench/coordinator/waiting_workers.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
