@@ -31,6 +31,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 #define CLASS_BITS 4
@@ -222,9 +223,7 @@ enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena
         return sl_fail(err, SL_ERR_INVALID, "arena: %zu bytes, at most %zu", bytes, MAX_UNITS * SL_ARENA_UNIT);
     }
     struct sl_arena *arena = calloc(1, sizeof *arena);
-    if (!arena) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "arena: out of memory");
-    }
+    SL_FAIL_IF(!arena, err, SL_ERR_EXHAUSTED, "arena: out of memory");
     arena->base = base;
     arena->n_units = (uint32_t)n_units;
     arena->n_blocks_allocated = 256;
@@ -263,9 +262,7 @@ err_free_arena:
 enum sl_status sl_arena_create_mapped(size_t bytes, struct sl_arena **arena_out, struct sl_error *err) {
     bytes = (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no address space for an arena of %zu bytes", bytes);
-    }
+    SL_FAIL_IF(memory == MAP_FAILED, err, SL_ERR_EXHAUSTED, "no address space for an arena of %zu bytes", bytes);
     enum sl_status status = sl_arena_create(memory, bytes, arena_out, err);
     if (status != SL_OK) {
         munmap(memory, bytes);

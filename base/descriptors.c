@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see descriptors.h.
 #include "base/descriptors.h"
 
 #include <limits.h>

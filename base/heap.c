@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see heap.h.
 #include "base/heap.h"
 
 #include <malloc.h>

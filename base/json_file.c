@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/check.h"
+
 #define MAX_JSON_FILE_BYTES (64 << 20) // the index of a model with a thousand shards is a few MiB
 
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err) {
@@ -23,14 +25,9 @@ enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_
 
 enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
     char path[PATH_MAX];
-    enum sl_status status = sl_model_path(dir, name, path, sizeof path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_model_path(dir, name, path, sizeof path, err));
     FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(file == NULL, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
     if (fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {
         fclose(file);
@@ -44,9 +41,7 @@ enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **roo
     json_error_t json_error;
     json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &json_error);
     fclose(file);
-    if (root == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "%s:%d: %s", path, json_error.line, json_error.text);
-    }
+    SL_FAIL_IF(root == NULL, err, SL_ERR_INVALID, "%s:%d: %s", path, json_error.line, json_error.text);
     if (!json_is_object(root)) {
         json_decref(root);
         return sl_fail(err, SL_ERR_INVALID, "%s: not a JSON object", path);

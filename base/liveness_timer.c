@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see liveness_timer.h.
 #include "base/liveness_timer.h"
 
 void sl_liveness_timer_reset(struct sl_liveness_timer *timer, int64_t now_ns) {

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 #define MAX_RULES      24
@@ -69,9 +70,7 @@ static enum sl_status parse_word(struct filter *filter, const char *word, size_t
     if (name_bytes == 0 || name_bytes >= MAX_NAME_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "log filter: '%.*s' does not name a component", (int)n, word);
     }
-    if (filter->n_rules == MAX_RULES) {
-        return sl_fail(err, SL_ERR_RANGE, "log filter: more than %d components", MAX_RULES);
-    }
+    SL_FAIL_IF(filter->n_rules == MAX_RULES, err, SL_ERR_RANGE, "log filter: more than %d components", MAX_RULES);
     struct rule *rule = &filter->rules[filter->n_rules];
     enum sl_status status = parse_level(equals + 1, n - name_bytes - 1, &rule->level, err);
     if (status == SL_OK) {
@@ -84,9 +83,7 @@ static enum sl_status parse_word(struct filter *filter, const char *word, size_t
 
 enum sl_status sl_log_configure(const char *text, struct sl_error *err) {
     struct filter *filter = calloc(1, sizeof *filter);
-    if (!filter) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "log filter: out of memory");
-    }
+    SL_FAIL_IF(!filter, err, SL_ERR_EXHAUSTED, "log filter: out of memory");
     filter->level = SL_LOG_INFO;
     for (const char *word = text; *word;) {
         size_t n = strcspn(word, ",");

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see metrics.h.
 #include "base/metrics.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see model_place.h.
 #include "base/model_place.h"
 
 #include <dirent.h>

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
+
 #define PATH_BYTES 4096
 #define LIST_BYTES 8192 // for a list such as "0-3,8-11": 1024 processors with every second one missing take 3 KiB
 
@@ -143,9 +145,7 @@ enum sl_status sl_processors_place(const char *root, const cpu_set_t *allowed, i
         int nodes[CPU_SETSIZE];
         struct processor list[CPU_SETSIZE];
     } *all = malloc(sizeof *all);
-    if (all == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the list of processors");
-    }
+    SL_FAIL_IF(all == NULL, err, SL_ERR_EXHAUSTED, "no memory for the list of processors");
     read_nodes(root, all->nodes);
     int n_usable = 0;
     for (int i = 0; i < CPU_SETSIZE; i++) {

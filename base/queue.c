@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/thread.h"
 
 struct sl_queue {
@@ -26,9 +27,7 @@ enum sl_status sl_queue_create(size_t capacity, struct sl_queue **queue_out, str
         return sl_fail(err, SL_ERR_INVALID, "queue: capacity %zu", capacity);
     }
     struct sl_queue *queue = calloc(1, sizeof *queue + capacity * sizeof queue->ring[0]);
-    if (!queue) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "queue: out of memory for %zu items", capacity);
-    }
+    SL_FAIL_IF(!queue, err, SL_ERR_EXHAUSTED, "queue: out of memory for %zu items", capacity);
     queue->capacity = capacity;
     pthread_mutex_init(&queue->lock, NULL);
     sl_cond_init(&queue->not_empty);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see similar.h.
 #include "base/similar.h"
 
 #include <ctype.h>

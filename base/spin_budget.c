@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see spin_budget.h.
 #include "base/spin_budget.h"
 
 #include <stdint.h>

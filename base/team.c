@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/log.h"
@@ -336,9 +337,7 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     }
     size_t bytes = sizeof(struct sl_team) + (size_t)n_threads * sizeof(struct member);
     struct sl_team *team = aligned_alloc(CACHE_LINE, bytes); // both sizes are multiples of CACHE_LINE
-    if (!team) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "team: out of memory");
-    }
+    SL_FAIL_IF(!team, err, SL_ERR_EXHAUSTED, "team: out of memory");
     memset(team, 0, bytes);
     team->n_members = n_threads;
     team->caller_processor = -1;
@@ -409,22 +408,15 @@ enum sl_status sl_team_pin(struct sl_team *team, struct sl_error *err) {
 }
 
 enum sl_status sl_team_pin_part(struct sl_team *team, int first, int n_all, struct sl_error *err) {
-    if (n_all > MAX_TEAM_THREADS) {
-        return sl_fail(err, SL_ERR_RANGE, "team: %d threads, at most %d", n_all, MAX_TEAM_THREADS);
-    }
+    SL_FAIL_IF(n_all > MAX_TEAM_THREADS, err, SL_ERR_RANGE, "team: %d threads, at most %d", n_all, MAX_TEAM_THREADS);
     if (sched_getaffinity(0, sizeof team->released, &team->released) != 0) {
         return sl_fail(err, SL_ERR_IO, "team: the processors of this process: %s", strerror(errno));
     }
     int processors[MAX_TEAM_THREADS];
-    enum sl_status status = sl_processors_place("", &team->released, n_all, processors, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_processors_place("", &team->released, n_all, processors, err));
     for (int i = 1; i < team->n_members; i++) {
         int processor = processors[first + i], rc = pin(team->members[i].thread, processor);
-        if (rc != 0) {
-            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processor, strerror(rc));
-        }
+        SL_FAIL_IF(rc != 0, err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processor, strerror(rc));
     }
     team->caller_processor = processors[first];
     return SL_OK;

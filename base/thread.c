@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 #define MAX_NAME_BYTES 16
@@ -28,9 +29,7 @@ static void *run_start(void *arg) {
 enum sl_status sl_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
                                struct sl_error *err) {
     struct start *start = malloc(sizeof *start);
-    if (!start) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "thread %s: out of memory", name);
-    }
+    SL_FAIL_IF(!start, err, SL_ERR_EXHAUSTED, "thread %s: out of memory", name);
     start->fn = fn;
     start->arg = arg;
     snprintf(start->name, sizeof start->name, "%s", name);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see trace.h.
 #include "base/trace.h"
 
 #include <stdio.h>

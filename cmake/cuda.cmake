@@ -125,7 +125,7 @@ function(sl_gpu_check)
     LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu-checks)
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
   target_include_directories(${A_NAME} SYSTEM PRIVATE ${CUDA_INCLUDE})
-  # Linked as files: as targets they would bring the emulated kernels. Kernels that are not needed stay out: they are large.
+  # Linked as files: as targets they would bring the emulator. Kernels that are not needed stay out: they are large.
   add_dependencies(${A_NAME} sl_engine_tensor_cuda_plugin sl_engine_tensor_cuda_table)
   target_link_libraries(${A_NAME} PRIVATE
     sluice_cuda_kernels $<TARGET_FILE:sl_engine_tensor_cuda_plugin> $<TARGET_FILE:sl_engine_tensor_cuda_table>

@@ -7,10 +7,13 @@ include(CMakePackageConfigHelpers)
 set(programs sluice sluice-coordinator sluice-gateway sluice-prefill sluice-decode sluice-kvstore)
 install(TARGETS ${programs} RUNTIME)
 install(PROGRAMS ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sluice-test-ca TYPE BIN)
-if(SLUICE_CUDA) # which programs open, where it is (engine/runtime/plugin.c)
-  install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/sluice)
-  set_target_properties(${programs} PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR}/sluice)
+# Programs open these for --device emulated and cuda (engine/runtime/plugin.c).
+set(plugins sluice_emulated)
+if(SLUICE_CUDA)
+  list(APPEND plugins sluice_cuda)
 endif()
+install(TARGETS ${plugins} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/sluice)
+set_target_properties(${programs} PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR}/sluice)
 
 # The C client, for programs of others.
 install(TARGETS libsluice EXPORT SluiceTargets LIBRARY INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -54,10 +57,7 @@ install(DIRECTORY ${reference}/bash/ DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-c
 install(DIRECTORY ${reference}/fish/ DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 
 # Everything that is installed, and nothing else: `make install` and `make deb` build this target instead of all targets.
-add_custom_target(programs DEPENDS ${programs} libsluice public_headers reference)
-if(SLUICE_CUDA)
-  add_dependencies(programs sluice_cuda)
-endif()
+add_custom_target(programs DEPENDS ${programs} ${plugins} libsluice public_headers reference)
 
 # Units, with the folder of the programs in them, and completion for zsh, which distributions look for elsewhere than users do.
 install(CODE "set(bin_folder \"${CMAKE_INSTALL_BINDIR}\")\nset(data_folder \"${CMAKE_INSTALL_DATADIR}\")

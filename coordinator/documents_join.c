@@ -19,7 +19,6 @@
 
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
-#include "coordinator/lead.h"
 #include "engine/job/job_chat.h"
 
 #define REREAD     32 // docs/USING.md has the measurement

@@ -11,7 +11,6 @@
  *         again, the job runs twice, one run after the other: never at once, because workers refuse the older term, and
  *         never to the same client twice, because the client knows what it has.
  */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

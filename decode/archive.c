@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "decode/internal.h"
 #include "engine/runtime/transfer.h"
 #include "net/node/send.h"

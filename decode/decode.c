@@ -2,6 +2,7 @@
 // The life cycle of the decode worker. See decode.h.
 #include "decode/decode.h"
 
+#include "base/check.h"
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "decode/internal.h"
@@ -61,10 +62,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    status = sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err));
     static const struct sl_rpc_handler handlers[] = {
         {&sl_method_decode_reserve, sl_decode_handle_reserve, SL_ROLE_COORDINATOR},
         {&sl_method_decode_renew, handle_renew, SL_ROLE_COORDINATOR},
@@ -96,17 +94,14 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     }
     int64_t chunk_tokens = config->aggregated ? config->limits.chunk_tokens : 0;
     int max_rows = chunk_tokens > SL_DECODE_MAX_ROWS ? (int)chunk_tokens : SL_DECODE_MAX_ROWS;
-    enum sl_status status = sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, max_rows, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, max_rows, err));
     pthread_mutex_init(&decode.mutex, NULL);
     sl_cond_init(&decode.wake);
     decode.inbox_end = &decode.inbox;
     sl_kept_init(&decode.kept);
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
-    status = sl_connections_create(decode.node.fabric, &decode.connections, err);
+    enum sl_status status = sl_connections_create(decode.node.fabric, &decode.connections, err);
     status = status == SL_OK ? sl_store_client_create(&decode.node, &decode.store, err) : status;
     status = status == SL_OK && config->aggregated ? sl_decode_open_here(&decode, &config->limits, err) : status;
     status = status == SL_OK ? serve(&decode, err) : status;

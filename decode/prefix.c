@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "decode/internal.h"
@@ -52,9 +53,7 @@ static enum sl_status begin_fetch(struct beginning *b, struct sl_kept_fetch *fet
                                   struct sl_error *err) {
     *waited_out = sl_kept_begin_fetch(&b->decode->kept, fetch, 0) != SL_OK;
     while (*waited_out && sl_kept_begin_fetch(&b->decode->kept, fetch, sl_deadline_in_ms(ALIVE_MS)) != SL_OK) {
-        if (!tell_alive(b->store.parent)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "cancelled while a capsule was fetched");
-        }
+        SL_FAIL_IF(!tell_alive(b->store.parent), err, SL_ERR_CANCELLED, "cancelled while a capsule was fetched");
     }
     return SL_OK;
 }
@@ -106,11 +105,8 @@ static enum sl_status receive(struct beginning *b, struct sl_session **session_o
 // Fetches the capsule, and retains it as a base.
 static enum sl_status fetch_base(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
     struct sl_session *base;
-    enum sl_status status = receive(b, &base, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_session_share(base, b->match.n_tokens, b->prompt.max_slots, session_out, err);
+    SL_TRY(receive(b, &base, err));
+    enum sl_status status = sl_session_share(base, b->match.n_tokens, b->prompt.max_slots, session_out, err);
     if (status == SL_OK) {
         sl_kept_put_base(&b->decode->kept, &b->prompt, b->match.n_tokens, &base);
     }
@@ -126,10 +122,7 @@ static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **se
         return status;
     }
     bool waited;
-    status = begin_fetch(b, &fetch, &waited, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(begin_fetch(b, &fetch, &waited, err));
     status = sl_kept_share(kept, &b->prompt, b->match.n_tokens, session_out, err); // another answer's fetch ended
     if (status == SL_ERR_NOT_FOUND) {
         // An answer that waited for a fetch that failed does not try again: the waiting answers would fail one after another

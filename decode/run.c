@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "decode/internal.h"
@@ -27,9 +28,7 @@
 static enum sl_status check_request(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_error *err) {
     const struct sl_model_config *model = decode->node.runtime.config;
-    if (!request->prompt || request->prompt->n_ids == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
-    }
+    SL_FAIL_IF(!request->prompt || request->prompt->n_ids == 0, err, SL_ERR_INVALID, "prompt: empty");
     int64_t n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0;
     if (n_resumed >= request->max_new_tokens) {
         return sl_fail(err, SL_ERR_INVALID, "max_new_tokens is %d but %lld tokens are resumed", request->max_new_tokens,
@@ -277,9 +276,7 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
         return status;
     }
     struct sl_plan *plan = malloc(sizeof *plan); // tens of kilobytes
-    if (!plan) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
-    }
+    SL_FAIL_IF(!plan, err, SL_ERR_EXHAUSTED, "decode: out of memory");
     bool is_turn = (request->turn || (request->kept[0] && !request->here)) && answer->writer.session;
     status = has_prefix ? sl_decode_open_prefix(decode, request, call, answer, plan, err)
              : is_turn  ? sl_decode_open_turn(decode, request, answer, plan, err)
@@ -423,9 +420,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
         struct sl_slot_statistics slots;
         struct sl_error_statistics errors;
     } *told = calloc(1, sizeof *told); // tens of kilobytes
-    if (!told) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
-    }
+    SL_FAIL_IF(!told, err, SL_ERR_EXHAUSTED, "decode: out of memory");
     told->errors.n_layers = estimate_errors ? answer->writer.session->geometry.n_layers : 0;
     sl_session_get_stats(answer->writer.session, &stats);
     sl_slot_statistics_measure(answer->writer.session, &told->slots);
@@ -474,18 +469,14 @@ static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__De
     size_t n_prompt = request->prompt->n_ids - n_read, n_resumed = request->resumed ? request->resumed->n_ids : 0;
     if (request->keep_ms > 0) {
         answer->written = malloc(sizeof(int32_t) * (size_t)request->max_new_tokens);
-        if (!answer->written) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
-        }
+        SL_FAIL_IF(!answer->written, err, SL_ERR_EXHAUSTED, "decode: out of memory");
         if (n_resumed > 0) {
             memcpy(answer->written, request->resumed->ids, sizeof(int32_t) * n_resumed);
         }
         answer->n_written = (int64_t)n_resumed;
     }
     answer->pending = malloc(sizeof(int32_t) * (n_prompt + n_resumed));
-    if (!answer->pending) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
-    }
+    SL_FAIL_IF(!answer->pending, err, SL_ERR_EXHAUSTED, "decode: out of memory");
     memcpy(answer->pending, request->prompt->ids + n_read, sizeof(int32_t) * n_prompt);
     if (n_resumed > 0) {
         memcpy(answer->pending + n_prompt, request->resumed->ids, sizeof(int32_t) * n_resumed);
@@ -524,9 +515,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     const Sluice__V1__DecodeRequest *request = (const Sluice__V1__DecodeRequest *)message;
     sl_log_set_job(request->job_id);
     struct sl_answer *answer = calloc(1, sizeof *answer);
-    if (!answer) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
-    }
+    SL_FAIL_IF(!answer, err, SL_ERR_EXHAUSTED, "decode: out of memory");
     answer->job_id = request->job_id;
     answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);

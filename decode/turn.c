@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "decode/internal.h"
 #include "engine/job/job_recipe.h"
@@ -62,9 +63,7 @@ enum sl_status sl_decode_promise(struct sl_decode *decode, struct sl_answer *ans
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err) {
     struct sl_kept_session *one = sl_kept_take(&decode->kept, request->kept, sl_deadline_in_ms(LENT_MS));
-    if (!one) {
-        return sl_fail(err, SL_ERR_PEER_STALE, "the session of the turn before is not kept any more");
-    }
+    SL_FAIL_IF(!one, err, SL_ERR_PEER_STALE, "the session of the turn before is not kept any more");
     struct sl_capsule_id id;
     int64_t n_tokens = one->session->n_tokens;
     enum sl_status status = n_tokens < (int64_t)request->prompt->n_ids

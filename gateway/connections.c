@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see connections.h.
 #include "gateway/connections.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "gateway/head/chunks.h"
@@ -69,9 +69,7 @@ static void *close_idle(void *arg) {
 enum sl_status sl_http_connections_open(const struct sl_http_connections_config *config,
                                         struct sl_http_connections **connections_out, struct sl_error *err) {
     struct sl_http_connections *all = calloc(1, sizeof *all);
-    if (!all) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for connections");
-    }
+    SL_FAIL_IF(!all, err, SL_ERR_EXHAUSTED, "no memory for connections");
     all->config = *config;
     pthread_mutex_init(&all->mutex, NULL);
     sl_cond_init(&all->changed);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see documents.h.
 #include "gateway/documents.h"
 
 #include <inttypes.h>
@@ -8,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "net/document/exported.h"
 
 enum {
@@ -166,10 +166,7 @@ static bool stopped(void *arg) {
 static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddDocumentRequest *request,
                            struct sl_intake *intake, char **json_out, struct sl_refusal *refusal) {
     int64_t guessed = (int64_t)(strlen(request->text) / BYTES_A_TOKEN + 1);
-    enum sl_status status = sl_intake_charge(intake, guessed, refusal);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_intake_charge(intake, guessed, refusal));
     if (request->deadline_ms == 0) {
         request->deadline_ms = call->deadline_ms;
     }
@@ -180,7 +177,7 @@ static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddD
                                       .arg = &watching};
     Sluice__V1__Document *document;
     struct sl_error err = {0};
-    status = sl_client_add_document(call->client, request, &watch, &document, &err);
+    enum sl_status status = sl_client_add_document(call->client, request, &watch, &document, &err);
     if (status != SL_OK && !watching.has_job) {
         sl_intake_reconcile(intake, 0);
     }
@@ -288,9 +285,7 @@ static enum sl_status take_head(struct exporting *exporting, const uint8_t *byte
     while (n > 0 && status == SL_OK && !(slice.part == SL_EXPORTED_HEAD && slice.ends)) {
         status = sl_exported_reader_take(exporting->reader, &bytes, &n, &slice, err);
     }
-    if (status != SL_OK) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "what arrived is %s", err->text);
-    }
+    SL_FAIL_IF(status != SL_OK, err, SL_ERR_PEER_CORRUPT, "what arrived is %s", err->text);
     if (!slice.ends) {
         return SL_OK;
     }

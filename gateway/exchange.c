@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see exchange.h.
 #include "gateway/exchange.h"
 
 #include <inttypes.h>
@@ -8,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "gateway/import_query.h"
 #include "gateway/metrics.h"
 #include "gateway/models.h"

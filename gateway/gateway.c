@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see gateway.h.
 #include "gateway/gateway.h"
 
 #include <signal.h>
@@ -11,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
@@ -38,9 +38,7 @@ static bool is_https(const struct sl_gateway_config *config) {
 static enum sl_status open_certificate(struct sl_gateway *gateway, struct sl_error *err) {
     const struct sl_gateway_config *config = &gateway->config;
     bool has_key = config->https_key && config->https_key[0] != '\0';
-    if (is_https(config) != has_key) {
-        return sl_fail(err, SL_ERR_INVALID, "--https-cert and --https-key belong together");
-    }
+    SL_FAIL_IF(is_https(config) != has_key, err, SL_ERR_INVALID, "--https-cert and --https-key belong together");
     if (!has_key) {
         return SL_OK;
     }
@@ -62,10 +60,7 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
                                         .text = config->listen,
                                         .has_certificates = is_https(config),
                                         .insecure = config->insecure};
-    enum sl_status status = sl_http_listen(&place, &fd, gateway->address, sizeof gateway->address, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_http_listen(&place, &fd, gateway->address, sizeof gateway->address, err));
     struct MHD_OptionItem https[] = {{MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, (void *)sl_https_give_certificate},
                                      {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)PRIORITIES},
                                      {MHD_OPTION_END, 0, NULL}};
@@ -127,9 +122,7 @@ static enum sl_status open_tenants(struct sl_gateway *gateway, struct sl_error *
 enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
                                 struct sl_error *err) {
     struct sl_gateway *gateway = calloc(1, sizeof *gateway);
-    if (!gateway) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
-    }
+    SL_FAIL_IF(!gateway, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     gateway->config = *config;
     gateway->head_rules = (struct sl_head_rules){.listen = config->listen,
                                                  .allowed_hosts = config->allowed_hosts,

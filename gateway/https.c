@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see https.h.
 #include "gateway/https.h"
 
 #include <dlfcn.h>
@@ -9,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "gateway/connections.h"
 #include "gateway/head/chunks.h"
@@ -134,10 +134,7 @@ static enum sl_status load(struct sl_https_certificate *certificate, struct sl_e
         }
         pems[i] = (gnutls_datum_t){(unsigned char *)pem->text, (unsigned)pem->n};
     }
-    enum sl_status status = check_pair(certificate, pems, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_pair(certificate, pems, err));
     for (int i = 0; i < 2; i++) {
         struct pem *pem = &certificate->files[i];
         free(certificate->pems[i].data);
@@ -151,9 +148,7 @@ static enum sl_status load(struct sl_https_certificate *certificate, struct sl_e
 enum sl_status sl_https_certificate_open(const char *certificate_path, const char *key_path,
                                          struct sl_https_certificate **certificate_out, struct sl_error *err) {
     struct sl_https_certificate *certificate = calloc(1, sizeof *certificate);
-    if (!certificate) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a certificate");
-    }
+    SL_FAIL_IF(!certificate, err, SL_ERR_EXHAUSTED, "no memory for a certificate");
     certificate->files[CERTIFICATE] = (struct pem){.option = "--https-cert", .file = {.path = certificate_path}};
     certificate->files[KEY] = (struct pem){.option = "--https-key", .file = {.path = key_path}};
     certificate->files[CERTIFICATE].file.max_bytes = certificate->files[KEY].file.max_bytes = FILE_BYTES;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see import_query.h.
 #include "gateway/import_query.h"
 
 #include <stdlib.h>

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see intake.h.
 #include "gateway/intake.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/thread.h"
 
 enum {
     LONG_BODY_BYTES = 1 << 20, // parsed in less than a tenth of a second
+    PRIORITY = 10,             // nice value of the thread of a long body: short requests do not wait for it
     TURN_MS = 60000,           // longest wait for all bodies before this one
     POLL_MS = 100,
     BYTES_A_TOKEN = 4,
@@ -57,8 +58,11 @@ static void end_turn(struct sl_intake_turn *turn) {
 
 enum sl_status sl_intake_begin(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                                struct sl_refusal *refusal) {
-    enum sl_status status =
-        intake->n_body > LONG_BODY_BYTES ? wait_for_turn(intake->turn, stopped, arg, refusal) : SL_OK;
+    if (intake->n_body <= LONG_BODY_BYTES) {
+        return SL_OK;
+    }
+    (void)setpriority(PRIO_PROCESS, 0, PRIORITY); // of this thread, which serves no other request
+    enum sl_status status = wait_for_turn(intake->turn, stopped, arg, refusal);
     if (status != SL_OK) {
         sl_intake_drop(intake);
     }

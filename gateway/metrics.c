@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see metrics.h.
 #include "gateway/metrics.h"
 
 #include <stdio.h>

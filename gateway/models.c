@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see models.h.
 #include "gateway/models.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see reply.h.
 #include "gateway/reply.h"
 
 #include <inttypes.h>

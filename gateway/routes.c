@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see routes.h.
 #include "gateway/routes.h"
 
 #include <string.h>

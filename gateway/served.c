@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see served.h.
 #include "gateway/served.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -64,9 +64,7 @@ static void *ask_always(void *arg) {
 
 enum sl_status sl_served_create(struct sl_client *client, struct sl_served **served_out, struct sl_error *err) {
     struct sl_served *served = calloc(1, sizeof *served);
-    if (!served) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
-    }
+    SL_FAIL_IF(!served, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     served->client = client;
     served->model.asked_ns = sl_now_ns();
     pthread_mutex_init(&served->mutex, NULL);

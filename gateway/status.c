@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see status.h.
 #include "gateway/status.h"
 
 #include <stdlib.h>

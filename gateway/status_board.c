@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see status_board.h.
 #include "gateway/status_board.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "base/check.h"
 #include "base/thread.h"
 #include "gateway/status_json.h"
 
@@ -224,9 +223,7 @@ void sl_snapshot_end(struct sl_snapshot **snapshot_ptr) {
 
 enum sl_status sl_board_create(struct sl_served *served, struct sl_board **board_out, struct sl_error *err) {
     struct sl_board *board = calloc(1, sizeof *board);
-    if (!board) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
-    }
+    SL_FAIL_IF(!board, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     board->served = served;
     pthread_mutex_init(&board->mutex, NULL);
     sl_cond_init(&board->changed);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see status_json.h.
 #include "gateway/status_json.h"
 
 #include <ctype.h>

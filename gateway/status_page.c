@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see status_page.h.
 #include "gateway/status_page.h"
 
 #include <stdint.h>

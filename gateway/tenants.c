@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see tenants.h.
 #include "gateway/tenants.h"
 
 #include <limits.h>
@@ -11,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "net/trust/certificate.h"
 
@@ -33,9 +33,7 @@ static enum sl_status check_config(const struct sl_tenants_config *config, struc
     const struct sl_web_token_policy *policy = &config->token_policy;
     bool has_tokens = config->token_keys[0] != '\0', asks = config->keys[0] != '\0' || has_tokens;
     bool has_folder = config->folder[0] != '\0', has_ca = config->ca[0] != '\0';
-    if (has_folder && !asks) {
-        return sl_fail(err, SL_ERR_INVALID, "--tenants is for those that --keys or --jwt-keys are about");
-    }
+    SL_FAIL_IF(has_folder && !asks, err, SL_ERR_INVALID, "--tenants is for those that --keys or --jwt-keys are about");
     if (asks && has_ca != has_folder) {
         return sl_fail(err, SL_ERR_INVALID,
                        "--keys, --jwt-keys: a cluster with certificates (--tls-ca) knows tenants by theirs, in "
@@ -54,23 +52,18 @@ static enum sl_status check_config(const struct sl_tenants_config *config, struc
 
 enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl_tenant_clients **tenants_out,
                                struct sl_error *err) {
-    enum sl_status status = check_config(config, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_config(config, err));
     struct sl_tenant_clients *tenants = calloc(1, sizeof *tenants);
-    if (!tenants) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
-    }
+    SL_FAIL_IF(!tenants, err, SL_ERR_EXHAUSTED, "no memory for tenants");
     pthread_mutex_init(&tenants->mutex, NULL);
     tenants->own = config->own;
     tenants->folder = strdup(config->folder);
     tenants->coordinator = strdup(config->coordinator);
     tenants->ca = strdup(config->ca);
     tenants->revoked = strdup(config->revoked ? config->revoked : "");
-    status = tenants->folder && tenants->coordinator && tenants->ca && tenants->revoked
-                 ? SL_OK
-                 : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
+    enum sl_status status = tenants->folder && tenants->coordinator && tenants->ca && tenants->revoked
+                                ? SL_OK
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
     if (status == SL_OK && config->keys[0] != '\0') {
         status = sl_api_keys_open(config->keys, &tenants->keys, err);
     }

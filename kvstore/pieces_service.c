@@ -4,7 +4,6 @@
  *
  * A capsule that is being written belongs to its call: if the call ends before its last piece, nothing is left.
  */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

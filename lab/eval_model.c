@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "client/cli/request.h"
 
 // LICENSE, compiled in by CMake.
@@ -15,9 +16,7 @@ static enum sl_status reserve(struct sl_eval_model *m, int64_t cache_tokens, str
     const struct sl_model_config *c = m->runtime.config;
     struct sl_page_layout page;
     enum sl_status status = sl_page_layout_init(&page, SL_KV_F32, c->head_dim, SL_MAX_STATES, true);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "no page layout for head_dim %d", c->head_dim);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "no page layout for head_dim %d", c->head_dim);
     size_t n_heads = (size_t)c->n_layers * (size_t)c->n_kv_heads;
     return sl_arena_create_mapped(n_heads * (sl_pages_for(cache_tokens) + 16) * (page.bytes + SL_ARENA_UNIT), &m->arena,
                                   err);
@@ -26,9 +25,7 @@ static enum sl_status reserve(struct sl_eval_model *m, int64_t cache_tokens, str
 enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, struct sl_eval_model *m,
                                   struct sl_error *err) {
     *m = (struct sl_eval_model){0};
-    if (config->dir == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
-    }
+    SL_FAIL_IF(config->dir == NULL, err, SL_ERR_INVALID, "--model DIR is needed");
     struct sl_runtime_config runtime = {.model_dir = config->dir,
                                         .device = config->device,
                                         .host_reader = "this command",
@@ -86,11 +83,8 @@ enum sl_status sl_eval_model_encode(const struct sl_eval_model *m, const char *t
 enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *path, int32_t **ids_out, int64_t *n_out,
                                   struct sl_error *err) {
     char *text;
-    enum sl_status status = sl_eval_text_read(path, &text, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_eval_model_encode(m, text, ids_out, n_out, err);
+    SL_TRY(sl_eval_text_read(path, &text, err));
+    enum sl_status status = sl_eval_model_encode(m, text, ids_out, n_out, err);
     free(text);
     return status;
 }
@@ -99,14 +93,10 @@ enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *pat
 
 static enum sl_status add_item(struct sl_list *list, const char *text, size_t bytes, struct sl_error *err) {
     char **items = realloc(list->items, (list->n + 1) * sizeof *items);
-    if (items == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(items == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     list->items = items;
     list->items[list->n] = strndup(text, bytes);
-    if (list->items[list->n] == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(list->items[list->n] == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     list->n++;
     return SL_OK;
 }

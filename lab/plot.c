@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/check.h"
+
 #define TICK_CHARACTERS 44
 
 extern char **environ;
@@ -109,9 +111,7 @@ static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *e
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "no gnuplot in PATH: install the package gnuplot-nox, or leave out --png");
     }
-    if (status != 0) {
-        return sl_fail(err, SL_ERR_IO, "gnuplot could not be started: %s", strerror(status));
-    }
+    SL_FAIL_IF(status != 0, err, SL_ERR_IO, "gnuplot could not be started: %s", strerror(status));
     pid_t ended;
     do {
         ended = waitpid(pid, &status, 0);

@@ -418,30 +418,19 @@ static struct sl_prefill_job *choose(struct stepper *stepper) {
     return chosen >= 0 ? stepper->open[open[chosen]] : NULL;
 }
 
-// Adds jobs with the shortest next chunks to a pass as long as the sum of their rows is at most `rows`. Returns how
-// many there are.
+// Adds jobs to the pass of jobs[0] as long as the sum of their rows is at most `rows`. Returns how many there are.
 static int fill(const struct stepper *stepper, struct sl_prefill_job **jobs, int64_t rows) {
-    int n = 1;
-    int64_t used = sl_reader_next_tokens(jobs[0]->reader);
-    while (n < SL_READING_MAX_PROMPTS) {
-        struct sl_prefill_job *best = NULL;
-        for (int i = 0; i < stepper->n_open; i++) {
-            struct sl_prefill_job *job = stepper->open[i];
-            bool waits = !job->pass && sl_reader_next_tokens(job->reader) > 0;
-            for (int k = 0; k < n; k++) {
-                waits = waits && jobs[k] != job;
-            }
-            if (waits && !must_wait(job) &&
-                (!best || sl_reader_next_tokens(job->reader) < sl_reader_next_tokens(best->reader))) {
-                best = job;
-            }
-        }
-        int64_t more = best ? sl_reader_next_tokens(best->reader) : 0;
-        if (!best || used + more > rows) {
-            break;
-        }
-        used += more;
-        jobs[n++] = best;
+    int64_t chunks[MAX_OPEN];
+    int chosen[SL_READING_MAX_PROMPTS];
+    for (int i = 0; i < stepper->n_open; i++) {
+        struct sl_prefill_job *job = stepper->open[i];
+        bool joins = job == jobs[0] || (!job->pass && !must_wait(job));
+        chunks[i] = joins ? sl_reader_next_tokens(job->reader) : 0;
+    }
+    chosen[0] = index_of(stepper, jobs[0]);
+    int n = sl_schedule_fill(chunks, stepper->n_open, rows, chosen, SL_READING_MAX_PROMPTS);
+    for (int k = 1; k < n; k++) {
+        jobs[k] = stepper->open[chosen[k]];
     }
     return n;
 }

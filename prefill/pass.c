@@ -2,8 +2,6 @@
 // One forward pass over chunks of jobs, layer by layer. See pass.h.
 #include "prefill/pass.h"
 
-#include "base/clock.h"
-
 // ---- shipping -------------------------------------------------------------------------------------------------------
 
 // Ships every layer that has become final. `all`: the prompt has been read; waits until all layers are being sent.

@@ -30,6 +30,32 @@ int sl_schedule_next(struct sl_schedule *schedule, const struct sl_schedule_job 
     return chosen;
 }
 
+static bool is_among(int job, const int *jobs, int n) {
+    for (int i = 0; i < n; i++) {
+        if (jobs[i] == job) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int sl_schedule_fill(const int64_t *chunks, int n_jobs, int64_t rows, int *chosen_inout, int most) {
+    int64_t used = chunks[chosen_inout[0]];
+    for (int n = 1; n < most; n++) {
+        int best = -1;
+        for (int i = 0; i < n_jobs; i++) {
+            bool can_join = chunks[i] > 0 && !is_among(i, chosen_inout, n);
+            best = can_join && (best < 0 || chunks[i] < chunks[best]) ? i : best;
+        }
+        if (best < 0 || used + chunks[best] > rows) {
+            return n;
+        }
+        used += chunks[best];
+        chosen_inout[n] = best;
+    }
+    return most;
+}
+
 // Returns the sum over all positions p < end of 1 + p / half, as an integral.
 static double work_before(int64_t end, int64_t most_slots, double half) {
     double n = (double)end, growing = (double)(end < most_slots ? end : most_slots);

@@ -44,5 +44,12 @@ struct sl_schedule_job {
 // Returns the index of the job whose step is next, -1 when there are none. Counts the step as done. Ties go by arrival.
 int sl_schedule_next(struct sl_schedule *schedule, const struct sl_schedule_job *jobs, int n_jobs);
 
+/*
+ * Adds jobs with the shortest next chunks to a pass as long as the sum of their rows is at most `rows`. chunks[n_jobs]:
+ * tokens of the next chunk of each open job, 0 for a job that cannot join; chosen_inout[0] is the job whose turn it is.
+ * Returns how many jobs the pass has, at most `most`.
+ */
+int sl_schedule_fill(const int64_t *chunks, int n_jobs, int64_t rows, int *chosen_inout, int most);
+
 // Returns the work of reading tokens [begin, end) of a prompt; a token never attends to more than most_slots.
 double sl_schedule_work(int64_t begin, int64_t end, int64_t most_slots, double half);

@@ -46,6 +46,7 @@ RULES = [
     ("condition dropped", r"^(\s*)if \((.+)\) \{$", r"\1if (0 && (\2)) {"),
     ("condition forced", r"^(\s*)if \((.+)\) \{$", r"\1if (1 || (\2)) {"),
     ("call dropped", r"^(\s+)(\w*(?:free|release|unref|give|close|destroy|unlock|return_|cancel|take_out|forget)\w*\(.*\);)$", r"\1;"),
+    ("check dropped", r"^(\s+)SL_FAIL_IF\(.+\);$", r"\1;"), ("failure ignored", r"^(\s+)SL_TRY\((.+)\);$", r"\1(void)(\2);"),
     ("success told", r"\breturn sl_fail\(err, \w+,", "return 0 ? SL_OK : sl_fail(err, SL_OK,"),
 ]
 # Lines without bugs to plant: no code, only output, or checked by the compiler.

@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/model_place.h"
 #include "base/similar.h"
 #include "base/version.h"
@@ -226,9 +227,7 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
         status = sl_parse_duration(text, &whole);
         break;
     }
-    if (status != SL_OK) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: '%s' is not %s", source, text, expected(option->type));
-    }
+    SL_FAIL_IF(status != SL_OK, err, SL_ERR_INVALID, "%s: '%s' is not %s", source, text, expected(option->type));
     if (option->type == SL_OPTION_FLAG) {
         *(bool *)field = flag;
         return SL_OK;
@@ -488,9 +487,7 @@ static enum sl_status bad_option(const struct sl_program *program, int code, cha
     char letter[3] = {'-', (char)optopt, '\0'};
     // A long option is the word before optind; a letter may be anywhere in its word.
     const char *name = optopt > 0 && optopt < FIRST_LONG ? letter : word;
-    if (code == ':') {
-        return sl_fail(err, SL_ERR_INVALID, "%s needs a value; see %s --help", name, program->name);
-    }
+    SL_FAIL_IF(code == ':', err, SL_ERR_INVALID, "%s needs a value; see %s --help", name, program->name);
     if (optopt >= FIRST_LONG) {
         return sl_fail(err, SL_ERR_INVALID, "%s does not take a value; see %s --help", name, program->name);
     }
@@ -564,9 +561,7 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
             return SL_ERR_CANCELLED;
         }
         if (code == LONG_CONFIG) { // the file was read already, unless --config was abbreviated
-            if (!path || strcmp(path, optarg) != 0) {
-                return sl_fail(err, SL_ERR_INVALID, "--config: write it in full, and once");
-            }
+            SL_FAIL_IF(!path || strcmp(path, optarg) != 0, err, SL_ERR_INVALID, "--config: write it in full, and once");
             continue;
         }
         const struct sl_option *option = &program->options[i];
@@ -579,9 +574,7 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
         }
         wrong[i] = false;
     }
-    if (file_status != SL_OK) {
-        return sl_fail(err, file_status, "%s", file_err.text);
-    }
+    SL_FAIL_IF(file_status != SL_OK, err, file_status, "%s", file_err.text);
     *first_out = optind;
     enum sl_status status = check_defaults(program, path, config, wrong, err);
     return status == SL_OK ? set_lists(program, config, err) : status;

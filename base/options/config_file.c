@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see config_file.h.
 #include "base/options/config_file.h"
 
 #include <errno.h>
@@ -8,6 +7,7 @@
 #include <string.h>
 #include <yaml.h>
 
+#include "base/check.h"
 #include "base/options/environment.h"
 
 #define MAX_LINES 1000
@@ -54,13 +54,9 @@ static enum sl_status keep(struct reader *r, const char *name, bool own) {
     if (strlen(scalar(r)) != r->event.data.scalar.length) {
         return unexpected(r, "a value without zero bytes");
     }
-    if (r->file.n == MAX_LINES) {
-        return sl_fail(r->err, SL_ERR_INVALID, "%s: more than %d values", r->path, MAX_LINES);
-    }
+    SL_FAIL_IF(r->file.n == MAX_LINES, r->err, SL_ERR_INVALID, "%s: more than %d values", r->path, MAX_LINES);
     struct sl_config_line *lines = realloc(r->file.lines, (r->file.n + 1) * sizeof *lines);
-    if (!lines) {
-        return sl_fail(r->err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!lines, r->err, SL_ERR_EXHAUSTED, "out of memory");
     r->file.lines = lines;
     lines[r->file.n] = (struct sl_config_line){strdup(name), strdup(scalar(r)), line_of(r), own};
     r->file.n++;
@@ -161,10 +157,7 @@ static enum sl_status read_document(struct reader *r) {
     if (status != SL_OK || r->event.type == YAML_STREAM_END_EVENT) { // an empty file
         return status;
     }
-    status = next(r);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(next(r));
     if (r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.length == 0) { // the file has only comments
         return read_end(r);
     }
@@ -175,9 +168,7 @@ static enum sl_status read_document(struct reader *r) {
 enum sl_status sl_config_file_read(const char *path, const char *program, struct sl_config_file *file_out,
                                    struct sl_error *err) {
     FILE *file = fopen(path, "re");
-    if (!file) {
-        return sl_fail(err, SL_ERR_INVALID, "--config %s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(!file, err, SL_ERR_INVALID, "--config %s: %s", path, strerror(errno));
     struct reader r = {.path = path, .program = program, .err = err};
     if (!yaml_parser_initialize(&r.parser)) {
         fclose(file);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see describe.h.
 #include "base/options/describe.h"
 
 #include <jansson.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see environment.h.
 #include "base/options/environment.h"
 
 #include <ctype.h>
@@ -30,19 +29,20 @@ static const char *const of_servers[] = {
 
 // To add an option to a command that no server has: add its name here too (the same test).
 static const char *const of_commands[] = {
-    "all", "answer-tokens", "as-is", "available", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
+    "all", "as-is", "available", "axes", "batch", "breakdown", "budget", "catalog", "cell", "certificates",
     "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
     "data", "decode", "decode-arena",  "detach", "doc", "drift", "dtype",  "estimate-errors", "every",
-    "ffn", "first-bytes", "format", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
-    "hidden-size", "host", "html", "http-port", "ignore-eos", "in-time", "index-url", "interval", "json",
+    "ffn", "first-bytes", "format", "from", "geometry", "grammar", "group", "head-dim", "heads", "hidden",
+    "hidden-size", "host", "html", "http-port", "ignore-eos", "index-url", "interval", "json",
     "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers",  "limit", "link",  "local",
     "logits", "long-tokens", "lr",  "max-new-tokens",  "max-tokens", "memory",
     "models", "no-gateway", "no-history", "no-reuse", "no-text", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
-    "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
-    "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
-    "smooth", "spread", "state-file", "steps", "stop", "store-arena", "store-bytes", "synthetic", "system", "task", 
-    "temperature", "tenant-count", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "token-us", "tokens", "top-k", "top-p", "topk", "tpot",
-    "clean", "frequency-penalty", "min-p", "pem", "presence-penalty", "workers", "trace", "ttft", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
+    "prompt", "prompt-file", "prompts", "question", "quick", "quiet", "rate",
+    "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
+    "smooth", "state-file", "steps", "stop", "store-arena", "store-bytes", "synthetic", "system", "task", 
+    "temperature", "tenant-count", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "token-us", "tokens", "top-k", "top-p", "topk",
+    "clean", "frequency-penalty", "min-p", "pem", "presence-penalty", "workers", "trace", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
+    "batches", "both", "burstiness", "call", "contexts", "costs", "count", "in-slo", "input", "jobs", "latency", "lookup", "machine", "most", "out-only", "output", "prefill-jobs", "scale-rate", "slo",
 };
 
 // To add a command or a program: add its name here too (the same test).
@@ -51,8 +51,8 @@ static const char *const programs[] = {
     "sluice doc add", "sluice doc ls", "sluice doc show", "sluice doc ask", "sluice doc keep", "sluice doc export",
     "sluice doc import", "sluice doc rm",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
-    "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
-    "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",
+    "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan", "sluice simulate",
+    "sluice bench engine", "sluice bench calibrate", "sluice bench cells", "sluice bench kernels", "sluice bench group",
     "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
     "sluice bench memory", "sluice bench mixed", "sluice bench evict",  "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",

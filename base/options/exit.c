@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see exit.h.
 #include "base/options/exit.h"
 
 enum sl_exit sl_exit_of(enum sl_status status) {

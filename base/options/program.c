@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see program.h.
 #include "base/options/program.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see cluster_arena.h.
 #include "client/cli/cluster_arena.h"
 
 #include <limits.h>

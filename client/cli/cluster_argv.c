@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see cluster_argv.h.
 #include "client/cli/cluster_argv.h"
 
 #include <jansson.h>
@@ -9,6 +8,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/child.h"
 
@@ -42,9 +42,7 @@ enum sl_status sl_argv_set_option(struct sl_argv *words, const char *name, const
     for (size_t i = 0; i + 1 < words->n; i++) {
         if (strcmp(words->list[i], name) == 0) {
             char *copy = strdup(value);
-            if (!copy) {
-                return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-            }
+            SL_FAIL_IF(!copy, err, SL_ERR_EXHAUSTED, "out of memory");
             free(words->list[i + 1]);
             words->list[i + 1] = copy;
         }
@@ -77,9 +75,7 @@ static enum sl_status add_tls(struct sl_argv *words, const struct sl_cluster_ori
         return check_words(words, err);
     }
     struct sl_cluster_tls *tls = malloc(sizeof *tls);
-    if (!tls) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!tls, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_cluster_tls_find(of->config->tls, of_role, name, tls, err);
     if (status == SL_OK) {
         add_option(words, "--tls-ca", tls->ca);
@@ -283,9 +279,7 @@ static enum sl_status try_kind(const struct sl_cluster_origin *of, int kind, str
 enum sl_status sl_argv_try(const struct sl_cluster_origin *of, struct sl_error *err) {
     struct attempt *attempts = calloc(N_KINDS, sizeof *attempts);
     size_t n = 0;
-    if (!attempts) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!attempts, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = SL_OK;
     for (int kind = 0; kind < N_KINDS && status == SL_OK; kind++) {
         if (is_wanted(of->config, kind)) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see cluster_etcd.h.
 #include "client/cli/cluster_etcd.h"
 
 #include <arpa/inet.h>

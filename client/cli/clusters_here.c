@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see clusters_here.h.
 #include "client/cli/clusters_here.h"
 
 #include <ctype.h>
@@ -12,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 #define OWNED_WAIT_MS 100 // a `sluice up` that ends holds the lock for a moment longer
@@ -47,9 +47,7 @@ static enum sl_status make_folder(const char *path, struct sl_error *err) {
 // before us.
 static enum sl_status check_ours(const char *path, struct sl_error *err) {
     struct stat st;
-    if (lstat(path, &st) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(lstat(path, &st) != 0, err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     return !S_ISDIR(st.st_mode)
                ? sl_fail(err, SL_ERR_DENIED, "%s is not a folder (XDG_RUNTIME_DIR says where it is)", path)
            : st.st_uid != getuid()
@@ -127,9 +125,7 @@ static enum sl_status begin(struct sl_cluster_here *here, struct sl_error *err) 
 enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *here, struct sl_error *err) {
     char root[PATH_MAX];
     *here = (struct sl_cluster_here){.lock_fd = -1};
-    if (!is_name(name)) {
-        return sl_fail(err, SL_ERR_INVALID, "--name %s: expected up to 63 letters, digits and -_.", name);
-    }
+    SL_FAIL_IF(!is_name(name), err, SL_ERR_INVALID, "--name %s: expected up to 63 letters, digits and -_.", name);
     enum sl_status status = root_of(root, err);
     if (status == SL_OK && snprintf(here->dir, sizeof here->dir, "%s/%s", root, name) >= PATH_MAX) {
         status = sl_fail(err, SL_ERR_INVALID, "XDG_RUNTIME_DIR: the path is too long");
@@ -240,9 +236,7 @@ static int by_name(const void *a, const void *b) {
 static enum sl_status add_entry(const char *root, const char *name, struct sl_cluster_entry **entries_inout,
                                 size_t *n_inout, struct sl_error *err) {
     struct sl_cluster_entry *grown = realloc(*entries_inout, (*n_inout + 1) * sizeof *grown);
-    if (!grown) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "out of memory");
     *entries_inout = grown;
     struct sl_cluster_entry *entry = &grown[*n_inout];
     char path[PATH_MAX + 16];

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/job/job_chat.h"
@@ -186,9 +187,7 @@ static enum sl_status ask(struct sl_conversation *conversation, const struct sl_
     tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
     struct sl_error why = {0};
     enum sl_status status = sl_conversation_turn(conversation, request, result_out, &why);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
     tell_end(job, request, result_out);
     return SL_OK;
 }
@@ -217,9 +216,7 @@ static enum sl_status run_turn(struct job *job, struct sl_conversation *conversa
 static enum sl_status run_question(struct job *job, struct sl_conversation *conversation, const char *question,
                                    struct sl_error *err) {
     char *text;
-    if (asprintf(&text, "\n%s", question) < 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
-    }
+    SL_FAIL_IF(asprintf(&text, "\n%s", question) < 0, err, SL_ERR_EXHAUSTED, "local: out of memory");
     enum sl_status status = run_turn(job, conversation, text, false, err);
     free(text);
     return status;
@@ -318,9 +315,7 @@ struct sl_local_talk {
 enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct sl_local_talk **talk_out,
                                   struct sl_error *err) {
     struct sl_local_talk *talk = calloc(1, sizeof *talk);
-    if (!talk) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
-    }
+    SL_FAIL_IF(!talk, err, SL_ERR_EXHAUSTED, "local: out of memory");
     struct sl_error why;
     enum sl_status status = open_local(config, &talk->local, err);
     enum sl_status chats =
@@ -418,12 +413,9 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
     struct job job = {.watch = watch, .deadline_ns = watch->deadline_ns};
     int32_t *ids = NULL;
     size_t n_ids;
-    enum sl_status status = choose_recipe(talk, request, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(choose_recipe(talk, request, err));
     strcpy(job.recipe, talk->recipe);
-    status = encode_new(talk, request, &ids, &n_ids, err);
+    enum sl_status status = encode_new(talk, request, &ids, &n_ids, err);
     const uint64_t *known = status == SL_OK ? &talk->seed : NULL;
     if (status == SL_ERR_PRECONDITION) {
         sl_local_talk_forget(talk);

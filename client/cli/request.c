@@ -7,14 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "engine/compress/recipe/recipe.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
-    if (memchr(text, '\0', bytes)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s contains a zero byte: it is not a text", name);
-    }
+    SL_FAIL_IF(memchr(text, '\0', bytes), err, SL_ERR_INVALID, "%s contains a zero byte: it is not a text", name);
     size_t bad;
     if (!sl_utf8_valid(text, bytes, &bad)) {
         return sl_fail(err, SL_ERR_INVALID, "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, bad);
@@ -68,9 +67,7 @@ enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl
         return sl_request_read_stream(stdin, "standard input", text_out, err);
     }
     FILE *file = fopen(path, "rb");
-    if (!file) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(!file, err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
     enum sl_status status = sl_request_read_stream(file, path, text_out, err);
     fclose(file);
     return status;
@@ -81,9 +78,7 @@ static enum sl_status compose(const char *document, const char *question, char *
     char *prompt;
     int n = document && question ? asprintf(&prompt, "%s\n%s", document, question)
                                  : asprintf(&prompt, "%s", document ? document : question);
-    if (n < 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "prompt: out of memory");
-    }
+    SL_FAIL_IF(n < 0, err, SL_ERR_EXHAUSTED, "prompt: out of memory");
     enum sl_status status = n == 0                            ? sl_fail(err, SL_ERR_INVALID, "the prompt is empty")
                             : (size_t)n > SL_MAX_PROMPT_BYTES ? too_large("the prompt", err)
                                                               : SL_OK;
@@ -104,9 +99,7 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
     if (config->chat && questions->n > 1) {
         return sl_fail(err, SL_ERR_INVALID, "--question was given %d times: --chat takes one turn", questions->n);
     }
-    if (config->chat && config->raw) {
-        return sl_fail(err, SL_ERR_INVALID, "--chat and --raw exclude each other");
-    }
+    SL_FAIL_IF(config->chat && config->raw, err, SL_ERR_INVALID, "--chat and --raw exclude each other");
     if (config->system && (config->raw || (questions->n > 1 && !config->chat))) {
         return sl_fail(err, SL_ERR_INVALID, "--system is for chats: leave out --raw, and ask one question");
     }
@@ -253,10 +246,7 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
             config->ship_at_most);
     }
     sluice__v1__generate_request__init(&request->message);
-    enum sl_status status = set_sampling(request, config, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(set_sampling(request, config, err));
     request->message.recipe = (char *)recipe;
     if (config->has_max_new) {
         request->message.max_new_tokens_present_case =

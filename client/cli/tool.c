@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/options/environment.h"
 #include "net/rpc/rpc.h"
@@ -196,13 +197,9 @@ static enum sl_status receive(int before, bool screen, int *fd_out, struct sl_er
         sigaddset(&set, SIGTSTP);
         sigaddset(&set, SIGCONT);
     }
-    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
-        return sl_fail(err, SL_ERR_INTERNAL, "sigprocmask: %s", strerror(errno));
-    }
+    SL_FAIL_IF(sigprocmask(SIG_BLOCK, &set, NULL) != 0, err, SL_ERR_INTERNAL, "sigprocmask: %s", strerror(errno));
     int fd = signalfd(before, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (fd < 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "signalfd: %s", strerror(errno));
-    }
+    SL_FAIL_IF(fd < 0, err, SL_ERR_EXHAUSTED, "signalfd: %s", strerror(errno));
     *fd_out = fd;
     return SL_OK;
 }

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
@@ -45,9 +46,7 @@ static enum sl_status keep_id(struct generation *generation, int32_t id, struct 
     if (ids->n_ids == generation->cap_ids) {
         size_t cap = generation->cap_ids > 0 ? 2 * generation->cap_ids : 256;
         int32_t *grown = realloc(ids->ids, cap * sizeof *grown);
-        if (!grown) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "client: out of memory");
-        }
+        SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "client: out of memory");
         ids->ids = grown;
         generation->cap_ids = cap;
     }
@@ -84,10 +83,7 @@ static enum sl_status take(void *arg, const Sluice__V1__Event *event, struct sl_
         return sl_fail(err, SL_ERR_PEER_LOST, "%s", event->finished->status_text);
     }
     if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
-        enum sl_status status = check_token(generation, event->token, &is_news, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(check_token(generation, event->token, &is_news, err));
     }
     if (is_news) {
         Sluice__V1__Event told = *event;
@@ -108,11 +104,7 @@ static enum sl_status submit_again(struct generation *generation, struct sl_foll
     resumption->max_new_tokens = generation->job.max_new_tokens;
     resumption->elapsed_ms = (sl_now_ns() - generation->began_ns) / SL_NS_PER_MS;
     struct sl_submitted job;
-    enum sl_status status =
-        sl_submit(generation->client, &generation->request, generation->watch->deadline_ns, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_submit(generation->client, &generation->request, generation->watch->deadline_ns, &job, err));
     if (job.coordinator != generation->job.coordinator) { // best effort: saves the old coordinator the work
         struct sl_error why;
         sl_client_call_job(generation->client, &sl_method_inference_cancel, generation->job.job_id,
@@ -134,10 +126,7 @@ static enum sl_status submit_again(struct generation *generation, struct sl_foll
 static enum sl_status go_on(struct generation *generation, struct sl_following *at, bool is_unknown,
                             struct sl_error *err) {
     int leader = 0;
-    enum sl_status status = sl_client_find_leader(generation->client, generation->watch->deadline_ns, &leader, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_client_find_leader(generation->client, generation->watch->deadline_ns, &leader, err));
     return is_unknown || generation->moved || leader != at->coordinator ? submit_again(generation, at, err) : SL_OK;
 }
 
@@ -156,9 +145,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
         if (status == SL_OK) {
             return SL_OK;
         }
-        if (status == SL_AGAIN) {
-            return sl_fail(err, SL_ERR_CANCELLED, "stopped watching job %s", job_id_out);
-        }
+        SL_FAIL_IF(status == SL_AGAIN, err, SL_ERR_CANCELLED, "stopped watching job %s", job_id_out);
         generation->moved |= at.ended;
         bool is_unknown = status == SL_ERR_NOT_FOUND;
         if (!is_unknown && !sl_connection_lost(status)) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
@@ -39,9 +40,7 @@ void sl_client_shutdown(void) {
 enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_files *tls,
                                  struct sl_client **client_out, struct sl_error *err) {
     struct sl_client *client = calloc(1, sizeof *client);
-    if (!client) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "client: out of memory");
-    }
+    SL_FAIL_IF(!client, err, SL_ERR_EXHAUSTED, "client: out of memory");
     sl_client_init();
     enum sl_status status = tls ? sl_rpc_credentials_create(tls, &client->credentials, err) : SL_OK;
     if (status == SL_OK) {

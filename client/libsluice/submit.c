@@ -10,6 +10,7 @@
 #include <sys/random.h>
 
 #include "client/libsluice/sluice_internal.h"
+#include "base/check.h"
 #include "proto/methods.h"
 
 enum { PART_BYTES = 1 << 20, MESSAGE_BYTES = 4 << 20 }; // of a part of a prompt; limit of one message
@@ -78,9 +79,7 @@ static const ProtobufCMessage *next_part(void *arg) {
 static enum sl_status submit_in_parts(struct sl_rpc_channel *channel, const Sluice__V1__GenerateRequest *request,
                                       int64_t deadline_ns, ProtobufCMessage **reply_out, struct sl_error *err) {
     struct cutter *cutter = malloc(sizeof *cutter);
-    if (!cutter) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "client: out of memory");
-    }
+    SL_FAIL_IF(!cutter, err, SL_ERR_EXHAUSTED, "client: out of memory");
     bool is_text = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
     cutter->whole = request;
     cutter->at = 0;

@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "base/check.h"
 #include "client/libsluice/sluice.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
@@ -203,9 +204,6 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
             return sl_fail_from(err, status, &why, "%s", why.text);
         }
         at.coordinator = (at.coordinator + 1) % n;
-        status = sl_retry_budget_wait(&budget, &at, &why, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_retry_budget_wait(&budget, &at, &why, err));
     }
 }

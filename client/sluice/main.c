@@ -13,7 +13,7 @@
 #include "lab/bench/bench.h"
 #include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
-#include "lab/plan/plan.h"
+#include "lab/simulate/commands.h"
 #include "lab/train/train.h"
 #include "base/options/describe.h"
 
@@ -44,6 +44,7 @@ static const struct command commands[] = {
     {"workers", "list workers", sl_command_workers},
     {"drain", "take a worker out of the cluster", sl_command_drain},
     {"plan", "tell how many workers a workload takes under each recipe", sl_command_plan},
+    {"simulate", "run a workload through a cluster in virtual time", sl_command_simulate},
     {"bench", "measure this machine, the engine, the fabric", sl_bench_main},
     {"eval", "how good answers from compressed caches are", sl_command_eval},
     {"inspect", "tell what a capsule in a file holds", sl_command_inspect},

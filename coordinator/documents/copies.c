@@ -2,7 +2,6 @@
 // Purpose: see copies.h.
 #include "coordinator/documents/copies.h"
 
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
 // Purpose: see job_restore.h. The file is not trusted: every event must be one that this job could have appended.
 #include "coordinator/jobs/job_restore.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/clock.h"

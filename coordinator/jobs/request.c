@@ -152,6 +152,15 @@ static enum sl_status check_length(const struct sl_request_rules *rules, const S
         sl_error_blame(err, SL_REASON_PROMPT_TOO_LONG, "");
         return SL_ERR_INVALID;
     }
+    const struct sl_recipe *recipe = &spec->parsed_recipe;
+    if (sl_recipe_repeats(recipe) && spec->n_tokens + recipe->chunk_tokens > rules->model->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: score=%s repeats the prompt behind itself: %" PRId64
+                       " tokens and chunk=%d exceed the model's %" PRId64
+                       " positions; shorten the prompt, or take another score",
+                       sl_score_get_traits(recipe->score)->name, spec->n_tokens, recipe->chunk_tokens,
+                       rules->model->max_positions);
+    }
     return SL_OK;
 }
 

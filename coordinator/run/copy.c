@@ -2,7 +2,6 @@
 // Purpose: see copy.h.
 #include "coordinator/run/copy.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

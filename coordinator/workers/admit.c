@@ -344,6 +344,13 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
     return status;
 }
 
+struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
+    pthread_mutex_lock(&admission->mutex);
+    struct sl_queue_place *first = admission->first;
+    pthread_mutex_unlock(&admission->mutex);
+    return first;
+}
+
 // Called under the lock.
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     if (claim->prefill != NULL && claim->is_here) {

@@ -141,6 +141,9 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err);
 
+// Returns the place whose turn it is, for a caller that claims without waiting; NULL: no place in the line can start.
+struct sl_queue_place *sl_admission_first(struct sl_admission *admission);
+
 // Returns whether kvstores that the job does not avoid have room for its offloaded layers now.
 bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
                                    const struct sl_avoid *avoid);

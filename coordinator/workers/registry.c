@@ -233,7 +233,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     if (status == SL_OK) {
         status = copy_field("device", info->device, false, worker->device, sizeof(worker->device), err);
     }
-    if (status == SL_OK) {
+    if (status == SL_OK && !registry->config.is_simulated) {
         status = sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, sl_rpc_role_of(info->role),
                                        &worker->channel, err);
     }

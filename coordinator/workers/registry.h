@@ -43,6 +43,7 @@ struct sl_registry_config {
     int64_t heartbeat_ms;
     int64_t stall_ms;                             // without progress though there is work, and a worker is stalled
     const struct sl_rpc_credentials *credentials; // outlive the registry
+    bool is_simulated;                            // workers have no channels
 };
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,

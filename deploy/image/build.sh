@@ -111,6 +111,7 @@ if [ -n "$etcd" ]; then # which needs libc alone, but whose package wants what m
     install -D -m 644 "$fetched/usr/share/doc/etcd-server/copyright" "$root/usr/share/doc/etcd-server/copyright"
     rm -rf "$fetched"
 fi
+strip --strip-unneeded -o "$root/bin/libsluice_emulated.so" "$bin/libsluice_emulated.so"
 [ -z "$cuda" ] || install -m 644 "$cuda" "$root/bin/libsluice_cuda.so"
 for model in $models; do
     cp -R "$model" "$root/models/"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see error_statistics.h.
 #include "engine/job/error_statistics.h"
 
 #include <math.h>

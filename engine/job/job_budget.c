@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job_budget.h.
 #include "engine/job/job_budget.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/kvcache/session.h"
 
@@ -65,9 +65,7 @@ enum sl_status sl_job_budget(const struct sl_job_budget *asked, int64_t *n_new_o
     n = asked->known > 0 ? n : most_in_set(asked, set, n);
     if (asked->arena_bytes > 0) {
         struct sl_plan *plan = malloc(sizeof *plan); // tens of kilobytes
-        if (plan == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
-        }
+        SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "no memory for a plan");
         enum sl_status status = make_plan(asked, plan, err);
         if (status == SL_OK) {
             int64_t prompt_bytes = bytes_of(plan, 0), free_bytes = asked->arena_bytes - prompt_bytes;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 static enum sl_status check(const struct sl_chat_template *chat_template, const Sluice__V1__Chat *chat,
@@ -35,10 +36,7 @@ static enum sl_status encode(const struct sl_tokenizer *tokenizer, const char *t
                              size_t *n_ids_out, struct sl_error *err) {
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    enum sl_status status = sl_tokenizer_encode(tokenizer, text, strlen(text), false, &ids, &n_ids, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_tokenizer_encode(tokenizer, text, strlen(text), false, &ids, &n_ids, err));
     if (n_ids == 0) {
         free(ids);
         return sl_fail(err, SL_ERR_INVALID, "the model's template makes nothing of these messages");
@@ -53,9 +51,7 @@ static enum sl_status encode(const struct sl_tokenizer *tokenizer, const char *t
 static enum sl_status render(const struct sl_chat_template *chat_template, const Sluice__V1__Chat *chat, size_t n,
                              size_t at, const char *answer, char **text_out, struct sl_error *err) {
     struct sl_chat_message *messages = malloc(n * sizeof(*messages));
-    if (messages == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu messages", n);
-    }
+    SL_FAIL_IF(messages == NULL, err, SL_ERR_EXHAUSTED, "no memory for %zu messages", n);
     for (size_t i = 0; i < n; i++) {
         bool replaced = answer != NULL && i == at;
         messages[i] = (struct sl_chat_message){chat->messages[i]->role, replaced ? answer : chat->messages[i]->content};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job_recipe.h.
 #include "engine/job/job_recipe.h"
 
 #include <string.h>
+
+#include "base/check.h"
 
 // Checks the recipe against sliding windows, which are ranges of original positions and are attended to in full.
 static enum sl_status check_windows(const struct sl_recipe *recipe, const struct sl_model_config *model,
@@ -27,10 +28,7 @@ static enum sl_status check_windows(const struct sl_recipe *recipe, const struct
 enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *model, struct sl_recipe *recipe_out,
                              struct sl_error *err) {
     struct sl_recipe recipe;
-    enum sl_status status = sl_recipe_parse(text, &recipe, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_recipe_parse(text, &recipe, err));
     if (sl_score_get_traits(recipe.score)->wants_importance && model->retaining_hidden == 0) {
         return sl_fail(err, SL_ERR_PRECONDITION,
                        "recipe: score=%s comes from retaining heads, and this model has none: put "
@@ -41,7 +39,7 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
     struct sl_layers dense;
     _Static_assert(sizeof dense.bits == sizeof model->dense_layers, "one bit a layer, both ways");
     memcpy(dense.bits, model->dense_layers, sizeof dense.bits);
-    status = sl_recipe_resolve(&recipe, model->has_profile ? &dense : NULL, model->n_layers, err);
+    enum sl_status status = sl_recipe_resolve(&recipe, model->has_profile ? &dense : NULL, model->n_layers, err);
     if (status == SL_OK) {
         status = check_windows(&recipe, model, err);
     }

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job_request.h.
 #include "engine/job/job_request.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see retrieval_statistics.h.
 #include "engine/job/retrieval_statistics.h"
 
 #include "base/clock.h"

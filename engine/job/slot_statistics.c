@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see slot_statistics.h.
 #include "engine/job/slot_statistics.h"
 
 #include <math.h>

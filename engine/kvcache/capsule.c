@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/kvcache/internal.h"
 #include "proto/sluice/v1/capsule.pb-c.h"
 
@@ -57,10 +58,7 @@ enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int lay
                          piece.bytes + bytes <= max_piece_bytes;
             if (!joins) {
                 if (piece.bytes > 0) {
-                    enum sl_status status = fn(arg, &piece);
-                    if (status != SL_OK) {
-                        return status;
-                    }
+                    SL_TRY(fn(arg, &piece));
                 }
                 piece = (struct sl_capsule_piece){page, 0, piece.offset + piece.bytes};
             }
@@ -102,9 +100,7 @@ static enum sl_status pack_header(const header_message *header, uint8_t **bytes_
                                   struct sl_error *err) {
     size_t n_bytes = sluice__v1__capsule_header__get_packed_size(header);
     uint8_t *bytes = malloc(n_bytes);
-    if (bytes == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", n_bytes);
-    }
+    SL_FAIL_IF(bytes == NULL, err, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", n_bytes);
     sluice__v1__capsule_header__pack(header, bytes);
     *bytes_out = bytes;
     *n_bytes_out = n_bytes;
@@ -116,9 +112,7 @@ enum sl_status sl_capsule_write_header(const struct sl_session *session, const s
     size_t n_layers = (size_t)session->geometry.n_layers, n_heads = (size_t)session->geometry.n_kv_heads;
     size_t part_bytes = sizeof(struct layer_parts) + 2 * n_heads * sizeof(uint32_t); // a multiple of 8
     layer_message **layers = malloc(n_layers * (sizeof *layers + part_bytes));
-    if (layers == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu layers", n_layers);
-    }
+    SL_FAIL_IF(layers == NULL, err, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu layers", n_layers);
     for (size_t l = 0; l < n_layers; l++) {
         struct layer_parts *parts = (struct layer_parts *)((char *)(layers + n_layers) + l * part_bytes);
         describe_layer(&session->layers[l], n_heads, parts);
@@ -240,9 +234,7 @@ static enum sl_status read_header(const void *bytes, size_t n_bytes, header_mess
                        SL_CAPSULE_MAX_HEADER_BYTES);
     }
     header_message *m = sluice__v1__capsule_header__unpack(NULL, n_bytes, bytes);
-    if (m == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule header of %zu bytes is not a CapsuleHeader message", n_bytes);
-    }
+    SL_FAIL_IF(m == NULL, err, SL_ERR_INVALID, "capsule header of %zu bytes is not a CapsuleHeader message", n_bytes);
     bool evicted = false;
     enum sl_status status = check_header(m, &evicted, err);
     if (status != SL_OK) {
@@ -320,9 +312,7 @@ static enum sl_status create_session(const header_message *header, const struct 
                                      int64_t max_slots, struct sl_arena *arena, struct sl_session **session_out,
                                      struct sl_error *err) {
     struct sl_page_layout *work = malloc(2 * header->n_layers * sizeof *work);
-    if (work == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the layouts of %zu layers", header->n_layers);
-    }
+    SL_FAIL_IF(work == NULL, err, SL_ERR_EXHAUSTED, "no memory for the layouts of %zu layers", header->n_layers);
     struct sl_page_layout *packed = work + header->n_layers;
     enum sl_status status = SL_OK;
     for (int l = 0; l < (int)header->n_layers && status == SL_OK; l++) {
@@ -383,12 +373,9 @@ enum sl_status sl_capsule_open(const struct sl_capsule_bytes *capsule, struct sl
                                struct sl_session **session_out, struct sl_error *err) {
     header_message *message = NULL;
     struct sl_capsule_info info = {0};
-    enum sl_status status = read_header(capsule->header, capsule->header_bytes, &message, &info, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(read_header(capsule->header, capsule->header_bytes, &message, &info, err));
     struct sl_session *session;
-    status = check_expected(&info, geometry, id, capsule->body_bytes, err);
+    enum sl_status status = check_expected(&info, geometry, id, capsule->body_bytes, err);
     if (status == SL_OK) {
         status = create_session(message, geometry, max_slots, arena, &session, err);
     }

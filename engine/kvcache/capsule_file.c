@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/little_endian.h"
 #include "base/whole_file.h"
@@ -23,9 +24,7 @@
 static enum sl_status write_at(int fd, const void *data, size_t bytes, off_t offset, struct sl_error *err) {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, offset + (off_t)done);
-        if (n < 0 && errno != EINTR) {
-            return sl_fail(err, SL_ERR_IO, "writing failed: %s", strerror(errno));
-        }
+        SL_FAIL_IF(n < 0 && errno != EINTR, err, SL_ERR_IO, "writing failed: %s", strerror(errno));
         done += n > 0 ? (size_t)n : 0;
     }
     return SL_OK;
@@ -34,12 +33,8 @@ static enum sl_status write_at(int fd, const void *data, size_t bytes, off_t off
 static enum sl_status read_at(int fd, void *data, size_t bytes, off_t offset, struct sl_error *err) {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pread(fd, (char *)data + done, bytes - done, offset + (off_t)done);
-        if (n == 0) {
-            return sl_fail(err, SL_ERR_INVALID, "the file ends early");
-        }
-        if (n < 0 && errno != EINTR) {
-            return sl_fail(err, SL_ERR_IO, "reading failed: %s", strerror(errno));
-        }
+        SL_FAIL_IF(n == 0, err, SL_ERR_INVALID, "the file ends early");
+        SL_FAIL_IF(n < 0 && errno != EINTR, err, SL_ERR_IO, "reading failed: %s", strerror(errno));
         done += n > 0 ? (size_t)n : 0;
     }
     return SL_OK;
@@ -107,17 +102,14 @@ static enum sl_status write_all(int fd, const struct sl_session *session, const 
                                 const char *label, struct sl_error *err) {
     uint8_t *header = NULL;
     size_t header_bytes = 0, label_bytes = strlen(label);
-    enum sl_status status = sl_capsule_write_header(session, id, &header, &header_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_capsule_write_header(session, id, &header, &header_bytes, err));
     struct output out = {.fd = fd, .offset = (off_t)(PREFIX_BYTES + label_bytes + header_bytes), .err = err};
     out.block = malloc(BLOCK_BYTES);
     if (out.block == NULL) {
         free(header);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    status = write_body(&out, session);
+    enum sl_status status = write_body(&out, session);
     if (status == SL_OK) {
         uint8_t prefix[PREFIX_BYTES];
         memcpy(prefix, MAGIC, 8);
@@ -156,11 +148,8 @@ enum sl_status sl_capsule_file_write(const char *path, const struct sl_session *
         return sl_fail(err, SL_ERR_INVALID, "a capsule's label of %zu bytes; at most %d are possible", strlen(label),
                        SL_CAPSULE_LABEL_BYTES - 1);
     }
-    enum sl_status status = sl_whole_file_open(&whole, path, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = write_all(fileno(whole.file), session, id, label, err);
+    SL_TRY(sl_whole_file_open(&whole, path, err));
+    enum sl_status status = write_all(fileno(whole.file), session, id, label, err);
     if (status != SL_OK) {
         sl_error_prefix(err, path);
         sl_whole_file_abandon(&whole);
@@ -186,14 +175,13 @@ static enum sl_status read_label(struct sl_capsule_file *file, size_t label_byte
 static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *err) {
     uint8_t prefix[PREFIX_BYTES];
     struct stat stat;
-    if (fstat(file->fd, &stat) != 0 || !S_ISREG(stat.st_mode)) {
-        return sl_fail(err, SL_ERR_INVALID, "not a file");
-    }
+    SL_FAIL_IF(fstat(file->fd, &stat) != 0 || !S_ISREG(stat.st_mode), err, SL_ERR_INVALID, "not a file");
     if (stat.st_size < PREFIX_BYTES || read_at(file->fd, prefix, sizeof prefix, 0, err) != SL_OK ||
         memcmp(prefix, MAGIC, 8) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "not a capsule; `sluice run --local --save-capsule FILE` makes one");
     }
-    uint64_t version = sl_get_bytes(prefix + 8, 4), label_bytes = sl_get_bytes(prefix + 12, 4), header_bytes = sl_get_bytes(prefix + 16, 8);
+    uint64_t version = sl_get_bytes(prefix + 8, 4), label_bytes = sl_get_bytes(prefix + 12, 4),
+             header_bytes = sl_get_bytes(prefix + 16, 8);
     uint64_t body_bytes = sl_get_bytes(prefix + 24, 8);
     if (version != SL_CAPSULE_FILE_VERSION) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "version %llu of capsule files; this program reads version %d",
@@ -210,15 +198,13 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
     file->body_digest = sl_get_bytes(prefix + 40, 8);
     file->header_bytes = (size_t)header_bytes;
     file->header = malloc(file->header_bytes);
-    if (file->header == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(file->header == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = read_label(file, (size_t)label_bytes, err);
     if (status == SL_OK) {
         status = read_at(file->fd, file->header, file->header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err);
     }
-    if (status == SL_OK &&
-        digest_of_head(file->label, (size_t)label_bytes, file->header, file->header_bytes) != sl_get_bytes(prefix + 32, 8)) {
+    if (status == SL_OK && digest_of_head(file->label, (size_t)label_bytes, file->header, file->header_bytes) !=
+                               sl_get_bytes(prefix + 32, 8)) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "damaged: the digest of its header does not agree");
     }
     if (status == SL_OK) {
@@ -235,9 +221,7 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
 enum sl_status sl_capsule_file_open(const char *path, struct sl_capsule_file *file, struct sl_error *err) {
     // Opens without blocking: a pipe without a writer is rejected below instead of waited for.
     *file = (struct sl_capsule_file){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-    if (file->fd < 0) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(file->fd < 0, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct sl_error why = {0};
     enum sl_status status = read_head(file, &why);
     if (status != SL_OK) {

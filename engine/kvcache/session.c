@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/kvcache/internal.h"
 
 // In pages, slot counts are u32 and positions i32.
@@ -67,20 +68,14 @@ static enum sl_status check_config(const struct sl_session_config *config, struc
         return sl_fail(err, SL_ERR_INVALID, "unknown position mode %d", (int)config->positions);
     }
     for (int l = 0; l < g->n_layers; l++) {
-        enum sl_status status = sl_layer_check_layouts(&config->work[l], &config->packed[l], g->head_dim, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_layer_check_layouts(&config->work[l], &config->packed[l], g->head_dim, err));
     }
     return SL_OK;
 }
 
 enum sl_status sl_session_create(const struct sl_session_config *config, struct sl_arena *arena,
                                  struct sl_session **session_out, struct sl_error *err) {
-    enum sl_status status = check_config(config, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_config(config, err));
     size_t n_layers = (size_t)config->geometry.n_layers;
     size_t n_heads = (size_t)config->geometry.n_kv_heads;
     size_t cap_pages = sl_pages_for(config->max_slots);
@@ -127,9 +122,7 @@ enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, en
                                        enum sl_position_mode positions, int64_t max_slots, struct sl_arena *arena,
                                        struct sl_session **session_out, struct sl_error *err) {
     struct sl_page_layout layout, *layouts = malloc((size_t)geometry->n_layers * sizeof *layouts);
-    if (layouts == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the layouts of a session");
-    }
+    SL_FAIL_IF(layouts == NULL, err, SL_ERR_EXHAUSTED, "no memory for the layouts of a session");
     enum sl_status status = sl_page_layout_init(&layout, format, geometry->head_dim, 0, false);
     if (status == SL_OK) {
         for (int l = 0; l < geometry->n_layers; l++) {

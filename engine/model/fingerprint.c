@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/check.h"
 #include "base/json_file.h"
 #include "engine/model/gguf/document.h"
 #include "engine/model/model_internal.h"
@@ -125,10 +126,7 @@ uint64_t sl_model_config_hash(const struct sl_model_config *c, uint64_t chain) {
 // A folder without a tokenizer has a fingerprint too: token ids may come from elsewhere.
 static enum sl_status hash_tokenizer(const char *model_dir, uint64_t *chain, struct sl_error *err) {
     char path[PATH_MAX];
-    enum sl_status status = sl_model_path(model_dir, "tokenizer.json", path, sizeof path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_model_path(model_dir, "tokenizer.json", path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         return errno == ENOENT ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
@@ -139,9 +137,7 @@ static enum sl_status hash_tokenizer(const char *model_dir, uint64_t *chain, str
         data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     }
     close(fd);
-    if (data == MAP_FAILED) {
-        return sl_fail(err, SL_ERR_IO, "%s: empty or unreadable", path);
-    }
+    SL_FAIL_IF(data == MAP_FAILED, err, SL_ERR_IO, "%s: empty or unreadable", path);
     *chain = sl_hash(data, (size_t)st.st_size, *chain);
     munmap(data, (size_t)st.st_size);
     return SL_OK;
@@ -206,10 +202,7 @@ static enum sl_status hash_companions(const char *model_dir, const struct sl_mod
                                       struct sl_error *err) {
     struct sl_safetensors *tensors;
     int hidden;
-    enum sl_status status = sl_retaining_open(model_dir, c, &tensors, &hidden, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_retaining_open(model_dir, c, &tensors, &hidden, err));
     if (tensors != NULL) {
         *chain = hash_tensors(tensors, hash_text("retaining", *chain));
         sl_safetensors_close(&tensors);
@@ -256,9 +249,7 @@ enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format
                                     struct sl_error *err) {
     struct sl_model_config *config = malloc(sizeof *config);
     uint64_t chain = 0;
-    if (config == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(config == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_model_config_load(model_dir, config, err);
     status = status == SL_OK ? hash_model(model_dir, config, &chain, err) : status;
     if (status == SL_OK) {

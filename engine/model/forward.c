@@ -24,6 +24,7 @@
 #include <math.h>
 
 #include "engine/model/forward_internal.h"
+#include "base/check.h"
 
 // --- checks --------------------------------------------------------------------------------------------------------
 
@@ -57,9 +58,7 @@ static enum sl_status check_inputs(const struct sl_activations *activations, con
         for (int other = 0; other < s; other++) {
             assert(inputs[other].session != input->session);
         }
-        if (input->n_tokens < 1) {
-            return sl_fail(err, SL_ERR_RANGE, "input %d has %d tokens", s, input->n_tokens);
-        }
+        SL_FAIL_IF(input->n_tokens < 1, err, SL_ERR_RANGE, "input %d has %d tokens", s, input->n_tokens);
         for (int i = 0; i < input->n_tokens; i++) {
             if (input->tokens[i] < 0 || input->tokens[i] >= c->n_vocab) {
                 return sl_fail(err, SL_ERR_RANGE, "token %lld of the prompt is id %d; the vocabulary has %d",
@@ -231,10 +230,7 @@ enum sl_status sl_pass_begin(struct sl_activations *a, struct sl_input *inputs, 
                              struct sl_pass_wants wants, struct sl_pass *pass_out, struct sl_error *err) {
     struct sl_engine *e = a->engine;
     struct sl_pass pass = {.engine = e, .activations = a, .inputs = inputs, .n_inputs = n_inputs, .wants = wants};
-    enum sl_status status = check_inputs(a, inputs, n_inputs, &pass.n_rows, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_inputs(a, inputs, n_inputs, &pass.n_rows, err));
     if (wants.importance && e->model->config.retaining_hidden == 0) {
         return sl_fail(err, SL_ERR_PRECONDITION,
                        "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
@@ -242,10 +238,7 @@ enum sl_status sl_pass_begin(struct sl_activations *a, struct sl_input *inputs, 
     }
     a->given[a->turn].used = sl_stream_mark(e->stream); // after the whole last pass, completed or abandoned
     struct sl_given *given = &a->given[a->turn ^= 1];
-    status = sl_mark_wait(&given->used, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_mark_wait(&given->used, err));
     give_rows(given, inputs, n_inputs);
     compute_angles(a, given->positions, inputs, n_inputs);
     e->model->ops->embed(e->stream, &e->model->embed, given->tokens, pass.n_rows, a->x);
@@ -275,20 +268,14 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
 enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
     struct sl_engine *e = pass->engine;
     rotate_rows(pass->activations, pass->inputs, pass->n_inputs, predicts(pass) ? e->next_q : NULL);
-    enum sl_status status = reserve_rows(pass->inputs, pass->n_inputs, pass->layer, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(reserve_rows(pass->inputs, pass->n_inputs, pass->layer, err));
     int n_heads = e->model->config.n_kv_heads;
     for (int i = 0; i < pass->n_inputs; i++) {
         sl_session_add_slots(pass->inputs[i].session, pass->layer, pass->inputs[i].n_tokens);
         sl_session_heads(pass->inputs[i].session, pass->layer, e->kv + (int64_t)i * n_heads);
     }
     struct sl_kv_heads all = {.kv = e->kv, .n = pass->n_inputs * n_heads};
-    status = e->model->ops->publish(e->stream, &all, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(e->model->ops->publish(e->stream, &all, err));
     int64_t row = 0;
     for (int i = 0; i < pass->n_inputs; row += pass->inputs[i++].n_tokens) {
         e->calls[i] = describe(pass, &pass->inputs[i], row, sl_kv_heads_part(all, i * n_heads, n_heads));

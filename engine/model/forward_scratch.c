@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/model/forward_internal.h"
+#include "base/check.h"
 
 // Returns the next 64-byte aligned piece of a block; with base NULL it only adds to *used, which measures the block.
 static void *carve(char *base, size_t *used, size_t count, size_t element_bytes) {
@@ -97,9 +98,7 @@ enum sl_status sl_activations_create(struct sl_engine *engine, int max_rows, str
                        engine->max_rows);
     }
     struct sl_activations *a = calloc(1, sizeof *a);
-    if (a == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(a == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     struct sl_device *device = engine->stream->device;
     a->engine = engine;
     a->max_rows = max_rows;
@@ -147,9 +146,7 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
         return sl_fail(err, SL_ERR_INVALID, "an engine of %d rows: expected 1 to %d", max_rows, 1 << 20);
     }
     struct sl_engine *e = calloc(1, sizeof *e);
-    if (e == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(e == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     e->model = model;
     e->stream = stream;
     e->max_rows = max_rows;

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/model/model_internal.h"
@@ -456,9 +457,7 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
     size_t bytes = vector_floats(&model->config) * sizeof(float);
     bool one = model->device->ops->one_memory;
     float *vectors = one ? model->vectors : sl_device_alloc(model->device, SL_MEMORY_SHARED, bytes);
-    if (vectors == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of norms", bytes);
-    }
+    SL_FAIL_IF(vectors == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of norms", bytes);
     if (!sl_shared_weights_are_ready(model->shared)) {
         sl_tensors_will_read(model->tensors);
     }
@@ -514,9 +513,7 @@ struct loading {
 static enum sl_status load(const struct loading *l, bool shares, struct sl_model **model_out, struct sl_error *err) {
     int64_t begin_ns = sl_now_ns();
     struct sl_model *model = calloc(1, sizeof *model);
-    if (model == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(model == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     model->ops = l->ops;
     model->device = l->stream->device;
     enum sl_status status = sl_model_config_load(l->model_dir, &model->config, err);

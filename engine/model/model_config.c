@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/model/gguf/document.h"
+#include "base/check.h"
 #include "engine/model/gguf/special_tokens.h"
 #include "engine/model/model_internal.h"
 
@@ -552,9 +553,7 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
     if (status == SL_ERR_NOT_FOUND) {
         return sl_fail(err, SL_ERR_INVALID, "--model %.100s: no model is there: %.250s", model_dir, why.text);
     }
-    if (status != SL_OK) {
-        return sl_fail(err, status, "%s", why.text);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text);
     struct sl_model_config *config = calloc(1, sizeof *config);
     if (config == NULL) {
         json_decref(root);

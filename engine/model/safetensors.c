@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/file_identity.h"
 #include "base/json_file.h"
 
@@ -82,9 +83,7 @@ static enum sl_status map_file(const char *model_dir, const char *name, struct m
         return status;
     }
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(fd < 0, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         status = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
@@ -196,16 +195,12 @@ static enum sl_status add_tensor(struct sl_safetensors *st, struct sl_tensor ten
     if (st->n_tensors == st->cap_tensors) {
         size_t cap = 2 * st->cap_tensors;
         struct sl_tensor *grown = realloc(st->tensors, cap * sizeof *grown);
-        if (grown == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu tensors", cap);
-        }
+        SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu tensors", cap);
         st->tensors = grown;
         st->cap_tensors = cap;
     }
     tensor.name = strdup(name);
-    if (tensor.name == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for tensor %.96s", name);
-    }
+    SL_FAIL_IF(tensor.name == NULL, err, SL_ERR_EXHAUSTED, "out of memory for tensor %.96s", name);
     st->tensors[st->n_tensors++] = tensor;
     return SL_OK;
 }
@@ -261,14 +256,9 @@ static enum sl_status read_header(struct sl_safetensors *st, const struct mappin
 static enum sl_status open_file(struct sl_safetensors *st, const char *model_dir, const char *name,
                                 struct sl_error *err) {
     struct mapping *grown = realloc(st->maps, (st->n_maps + 1) * sizeof *grown);
-    if (grown == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu shards", st->n_maps + 1);
-    }
+    SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu shards", st->n_maps + 1);
     st->maps = grown;
-    enum sl_status status = map_file(model_dir, name, &st->maps[st->n_maps], err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(map_file(model_dir, name, &st->maps[st->n_maps], err));
     return read_header(st, &st->maps[st->n_maps++], err);
 }
 
@@ -281,9 +271,7 @@ static enum sl_status open_shards(struct sl_safetensors *st, const char *model_d
                                   struct sl_error *err) {
     static const char file[] = "model.safetensors.index.json";
     json_t *weight_map = json_object_get(index, "weight_map");
-    if (!json_is_object(weight_map)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: weight_map is missing", file);
-    }
+    SL_FAIL_IF(!json_is_object(weight_map), err, SL_ERR_INVALID, "%s: weight_map is missing", file);
     const char *name;
     json_t *value;
     json_object_foreach(weight_map, name, value) {
@@ -299,13 +287,8 @@ static enum sl_status open_shards(struct sl_safetensors *st, const char *model_d
         if (seen) {
             continue;
         }
-        if (st->n_maps == MAX_SHARDS) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: more than %d shards", file, MAX_SHARDS);
-        }
-        enum sl_status status = open_file(st, model_dir, shard, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_FAIL_IF(st->n_maps == MAX_SHARDS, err, SL_ERR_INVALID, "%s: more than %d shards", file, MAX_SHARDS);
+        SL_TRY(open_file(st, model_dir, shard, err));
     }
     return SL_OK;
 }
@@ -423,9 +406,7 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
     struct sl_tensor key = {.name = name};
     int64_t expected[2] = {rows, columns};
     const struct sl_tensor *found = bsearch(&key, tensors->tensors, tensors->n_tensors, sizeof key, compare_name);
-    if (found == NULL) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "tensor %s is missing", name);
-    }
+    SL_FAIL_IF(found == NULL, err, SL_ERR_NOT_FOUND, "tensor %s is missing", name);
     if (found->n_dims != n_dims || memcmp(found->shape, expected, (size_t)n_dims * sizeof expected[0]) != 0) {
         char is[128], should[128];
         return sl_fail(err, SL_ERR_INVALID, "tensor %s has shape %s, expected %s", name,

@@ -9,6 +9,7 @@
  *         folders may have the same files and two configurations.
  */
 #include "base/hash.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "engine/model/model_internal.h"
@@ -54,9 +55,7 @@ void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl
 enum sl_status sl_model_share_end(const struct sl_model *model, const char *model_dir, struct sl_error *err) {
     struct sl_error why;
     enum sl_status status = sl_shared_weights_finish(model->shared, &why);
-    if (status == SL_ERR_PEER_STALE || status == SL_ERR_INTERNAL) {
-        return sl_fail(err, status, "%s: %s", model_dir, why.text);
-    }
+    SL_FAIL_IF(status == SL_ERR_PEER_STALE || status == SL_ERR_INTERNAL, err, status, "%s: %s", model_dir, why.text);
     if (status != SL_OK) {
         sl_log_warn("engine", "%s: weights are not shared: %s", model_dir, why.text);
         return SL_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/check.h"
 #include "engine/model/gguf/document.h"
 #include "engine/model/model_internal.h"
 #include "engine/tensor/half.h"
@@ -85,9 +86,7 @@ static void translate(const char *name, char out[MAX_NAME], bool *rotates_out) {
 enum sl_status sl_tensors_open(const char *model, const struct sl_model_config *config, struct sl_tensors **tensors_out,
                                struct sl_error *err) {
     struct sl_tensors *t = calloc(1, sizeof *t);
-    if (t == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(t == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_model_gguf_open(model, &t->gguf, err);
     if (status == SL_OK && t->gguf == NULL) {
         status = sl_safetensors_open(model, &t->safetensors, err);
@@ -168,9 +167,7 @@ static enum sl_status find_in_gguf(const struct sl_tensors *t, const char *name,
     bool rotates;
     translate(name, full, &rotates);
     const struct sl_gguf_tensor *found = sl_gguf_tensor(t->gguf, full);
-    if (found == NULL) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "tensor %s is missing", full);
-    }
+    SL_FAIL_IF(found == NULL, err, SL_ERR_NOT_FOUND, "tensor %s is missing", full);
     if (found->n_dims != n_dims || found->shape[0] != rows || (n_dims == 2 && found->shape[1] != columns)) {
         return sl_fail(err, SL_ERR_INVALID, "tensor %s has shape [%lld, %lld] of %d, expected [%lld, %lld] of %d", full,
                        (long long)found->shape[0], (long long)found->shape[1], found->n_dims, (long long)rows,
@@ -327,9 +324,7 @@ static void convert_rows(void *arg, int64_t begin, int64_t end, int member) {
 
 static enum sl_status keep(struct sl_tensors *t, void *made, struct sl_error *err) {
     void **grown = realloc(t->made, (t->n_made + 1) * sizeof *grown);
-    if (grown == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     t->made = grown;
     t->made[t->n_made++] = made;
     return SL_OK;
@@ -343,9 +338,7 @@ enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_tensor_sour
     }
     size_t bytes = (size_t)source->rows * sl_dtype_row_bytes(dtype, source->columns);
     struct conversion c = {source, dtype, malloc(bytes), t->shared};
-    if (c.out == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of weights", bytes);
-    }
+    SL_FAIL_IF(c.out == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of weights", bytes);
     enum sl_status status = keep(t, c.out, err);
     if (status != SL_OK) {
         free(c.out);

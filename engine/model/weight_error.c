@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/model/model_internal.h"
+#include "base/check.h"
 #include "engine/tensor/weights.h"
 
 struct row_sums {
@@ -44,9 +45,7 @@ static void measure_rows(void *arg, int64_t begin, int64_t end, int member) {
 static enum sl_status add_rows(const struct sl_matrix *matrix, struct sl_team *team, struct row_sums *total,
                                struct sl_error *err) {
     struct task task = {*matrix, calloc((size_t)matrix->n, sizeof *task.rows)};
-    if (task.rows == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(task.rows == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     sl_team_run(team, matrix->n, 16, measure_rows, &task);
     for (int64_t j = 0; j < matrix->n; j++) {
         total->error += task.rows[j].error;

@@ -106,18 +106,17 @@ static bool cuts_freely(const struct sl_reader *reader) {
     return free;
 }
 
-/*
- * Returns the tokens of a chunk: the recipe's, or less where a layer would take more than twice as long as at the
- * prompt's beginning. So another prompt never waits long for a layer, and attention, which is then most of the work,
- * loses nothing.
- */
-static int64_t chunk_at(const struct sl_reader *reader, int64_t done) {
-    int64_t chunk = reader->plan->recipe.chunk_tokens, least = reader->runtime->device->ops->full_rows / 4;
-    double cost = 1 + (double)done / sl_reader_half_position(reader->runtime->config);
-    for (; cost > 2 && chunk % 2 == 0 && chunk / 2 >= least && cuts_freely(reader); cost /= 2) {
+int64_t sl_reader_chunk_at(int64_t chunk, int64_t done, double half, int64_t full_rows) {
+    for (double cost = 1 + (double)done / half; cost > 2 && chunk % 2 == 0 && chunk / 2 >= full_rows / 4; cost /= 2) {
         chunk /= 2;
     }
     return chunk;
+}
+
+static int64_t chunk_at(const struct sl_reader *reader, int64_t done) {
+    int64_t chunk = reader->plan->recipe.chunk_tokens, full_rows = reader->runtime->device->ops->full_rows;
+    double half = sl_reader_half_position(reader->runtime->config);
+    return cuts_freely(reader) ? sl_reader_chunk_at(chunk, done, half, full_rows) : chunk;
 }
 
 /*

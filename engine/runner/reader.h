@@ -47,6 +47,11 @@ void sl_reader_destroy(struct sl_reader **reader); // the session with it, unles
 // layer, divided by those of attending to one slot.
 double sl_reader_half_position(const struct sl_model_config *model);
 
+// Returns the tokens of the chunk after `done` tokens: `chunk`, or less where a layer would take more than twice as long as
+// at the prompt's beginning. So another prompt never waits long for a layer, and attention, which is then most of the
+// work, loses nothing. half: sl_reader_half_position().
+int64_t sl_reader_chunk_at(int64_t chunk, int64_t done, double half, int64_t full_rows);
+
 // Returns how many tokens the next pass reads: a chunk (far into a prompt a part of one, where that changes no bit), or
 // the rest of the prompt; then a part of the second reading; 0: all has been read.
 int64_t sl_reader_next_tokens(const struct sl_reader *reader);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see device_choice.h.
 #include "engine/runtime/device_choice.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see plugin.h.
 #include "engine/runtime/plugin.h"
 
 #include <dlfcn.h>
@@ -8,13 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FILE_NAME "libsluice_cuda.so"
+#include "base/check.h"
 
 enum sl_status sl_plugin_load(const char *path, const struct sl_plugin **plugin_out, struct sl_error *err) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, dlerror());
-    }
+    SL_FAIL_IF(library == NULL, err, SL_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, dlerror());
     sl_plugin_get_fn get = (sl_plugin_get_fn)dlsym(library, SL_PLUGIN_GETTER);
     if (get == NULL) {
         dlclose(library);
@@ -32,24 +29,27 @@ enum sl_status sl_plugin_load(const char *path, const struct sl_plugin **plugin_
     return SL_OK;
 }
 
-enum sl_status sl_plugin_find(const struct sl_plugin **plugin_out, struct sl_error *err) {
-    char path[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - sizeof FILE_NAME - 1);
-    char *name = NULL;
+enum sl_status sl_plugin_find(const char *name, const struct sl_plugin **plugin_out, struct sl_error *err) {
+    char path[PATH_MAX], file[NAME_MAX];
+    int bytes = snprintf(file, sizeof file, "libsluice_%s.so", name) + 1;
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - (size_t)bytes - 1);
+    char *last = NULL;
     if (length > 0) {
         path[length] = '\0';
-        name = strrchr(path, '/');
+        last = strrchr(path, '/');
     }
-    if (name != NULL) {
-        snprintf(name + 1, sizeof FILE_NAME, "%s", FILE_NAME);
+    if (last != NULL) {
+        memcpy(last + 1, file, (size_t)bytes);
         if (access(path, F_OK) == 0) {
             return sl_plugin_load(path, plugin_out, err);
         }
     }
-    void *elsewhere = dlopen(FILE_NAME, RTLD_LAZY | RTLD_LOCAL);
+    void *elsewhere = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
     if (elsewhere == NULL) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, FILE_NAME " is not beside the program: build with -DSLUICE_CUDA=ON");
+        bool cuda = strcmp(name, "cuda") == 0;
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is not beside the program: build %s", file,
+                       cuda ? "with -DSLUICE_CUDA=ON" : "the target \"programs\"");
     }
     dlclose(elsewhere);
-    return sl_plugin_load(FILE_NAME, plugin_out, err);
+    return sl_plugin_load(file, plugin_out, err);
 }

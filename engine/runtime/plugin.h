@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: finds and loads the plugin that computes on GPUs.
+ * Purpose: finds and loads the plugins that compute on GPUs, real or emulated.
  * Design:  a loaded plugin is never unloaded: the CUDA runtime does not survive unloading. Loading it again returns
  *          the same plugin.
  */
@@ -12,5 +12,5 @@
 // Sluice.
 enum sl_status sl_plugin_load(const char *path, const struct sl_plugin **plugin_out, struct sl_error *err);
 
-// Loads libsluice_cuda.so from the folder of this program, else from where the loader finds it.
-enum sl_status sl_plugin_find(const struct sl_plugin **plugin_out, struct sl_error *err);
+// Loads libsluice_<name>.so from the folder of this program, else from where the loader finds it.
+enum sl_status sl_plugin_find(const char *name, const struct sl_plugin **plugin_out, struct sl_error *err);

@@ -2,6 +2,7 @@
 // Purpose: opens operations, threads, device, model and tokenizer together, and engine, in this order. See runtime.h.
 #include "engine/runtime/transfer.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/thread.h"
@@ -9,8 +10,6 @@
 #include "engine/tensor/cpu/device.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/timed/timed.h"
-#include "engine/tensor/cuda/emulated/driver.h"
-#include "engine/tensor/cuda/table/ops.h"
 
 // Opens the teams. Adjacent CPUs belong to one rank: if threads are pinned, ranks fill one NUMA node after the other.
 static enum sl_status open_teams(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
@@ -44,7 +43,7 @@ struct opener {
     enum sl_status (*open)(const struct opener *opener, int rank, struct sl_team *team, struct sl_device **device_out,
                            struct sl_error *err);
     const struct sl_ops *ops;       // of each rank
-    const struct sl_plugin *plugin; // for cuda; NULL for other devices
+    const struct sl_plugin *plugin; // NULL for the CPU
     int first;                      // index of the first device
 };
 
@@ -81,33 +80,21 @@ static enum sl_status open_processors(const struct sl_runtime_config *config, st
     return open_all(&opener, config->ranks, r, err);
 }
 
-static enum sl_status open_emulated_device(const struct opener *opener, int rank, struct sl_team *team,
-                                           struct sl_device **device_out, struct sl_error *err) {
-    (void)opener;
-    return sl_gpu_device_open(&sl_gpu_emulator, rank, team, device_out, err);
-}
-
-static enum sl_status open_emulated(const struct sl_runtime_config *config, struct sl_runtime *r,
-                                    struct sl_error *err) {
-    const struct opener opener = {.open = open_emulated_device, .ops = sl_gpu_ops(&sl_gpu_emulator, r->ops)};
-    return open_all(&opener, config->ranks, r, err);
-}
-
-static enum sl_status open_cuda_device(const struct opener *opener, int rank, struct sl_team *team,
-                                       struct sl_device **device_out, struct sl_error *err) {
+static enum sl_status open_plugin_device(const struct opener *opener, int rank, struct sl_team *team,
+                                         struct sl_device **device_out, struct sl_error *err) {
     char text[160];
     enum sl_status status = opener->plugin->open(opener->first + rank, team, device_out, err);
     if (status == SL_OK) {
         opener->plugin->describe(opener->first + rank, text, sizeof text);
-        sl_log_info("runtime", "device=cuda:%d is=\"%s\"", opener->first + rank, text);
+        sl_log_info("runtime", "device=%s:%d is=\"%s\"", opener->plugin->name, opener->first + rank, text);
     }
     return status;
 }
 
-static enum sl_status open_cuda(const struct sl_runtime_config *config, int first, struct sl_runtime *r,
-                                struct sl_error *err) {
-    struct opener opener = {.open = open_cuda_device, .first = first};
-    enum sl_status status = sl_plugin_find(&opener.plugin, err);
+static enum sl_status open_plugin(const char *name, const struct sl_runtime_config *config, int first,
+                                  struct sl_runtime *r, struct sl_error *err) {
+    struct opener opener = {.open = open_plugin_device, .first = first};
+    enum sl_status status = sl_plugin_find(name, &opener.plugin, err);
     if (status == SL_OK) {
         opener.ops = opener.plugin->ops(r->ops);
         status = open_all(&opener, config->ranks, r, err);
@@ -121,7 +108,7 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
     if (config->host_reader != NULL) {
         status = sl_fail(&why, SL_ERR_UNSUPPORTED, "%s reads tensors as the host", config->host_reader);
     } else {
-        status = open_cuda(config, 0, r, &why);
+        status = open_plugin("cuda", config, 0, r, &why);
     }
     if (status != SL_ERR_UNSUPPORTED) {
         if (status != SL_OK && err != NULL) {
@@ -148,10 +135,10 @@ static enum sl_status open_device(const struct sl_runtime_config *config, const 
         status = open_processors(config, r, err);
         break;
     case SL_DEVICE_CUDA:
-        status = open_cuda(config, choice->index, r, err);
+        status = open_plugin("cuda", config, choice->index, r, err);
         break;
     case SL_DEVICE_EMULATED:
-        status = open_emulated(config, r, err);
+        status = open_plugin("emulated", config, 0, r, err);
         break;
     }
     if (status == SL_OK && config->host_reader != NULL && !r->device->ops->one_memory) {
@@ -176,10 +163,7 @@ static enum sl_status load_model(const struct sl_runtime_config *config, struct 
     const struct sl_loading_config reports = {config->model_dir, teams, SL_MAX_RANKS, config->loading_fn,
                                               config->loading_arg};
     struct sl_loading loading;
-    enum sl_status status = sl_loading_begin(&loading, &reports, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_loading_begin(&loading, &reports, err));
     bool shares = config->share_weights && sl_runtime_ranks(r) == 1 && config->instead == NULL && config->ops == NULL;
     if (shares && sl_processors_node("") < 0) { // one copy would be far from half of the threads
         shares = false;
@@ -187,8 +171,8 @@ static enum sl_status load_model(const struct sl_runtime_config *config, struct 
     }
     // The team packs weights: the member that will read a share packs it.
     sl_team_pin_caller(r->team);
-    status = (shares ? sl_model_load_shared : sl_model_load)(config->model_dir, r->ops, config->weights, r->stream,
-                                                             &loading.progress, &r->model, err);
+    enum sl_status status = (shares ? sl_model_load_shared : sl_model_load)(
+        config->model_dir, r->ops, config->weights, r->stream, &loading.progress, &r->model, err);
     sl_team_release_caller(r->team);
     sl_loading_end(&loading);
     return status;
@@ -216,11 +200,8 @@ static enum sl_status load_both(const struct sl_runtime_config *config, struct s
     if (!config->tokenizer) {
         return load_model(config, r, err);
     }
-    enum sl_status status = sl_thread_start("tokenizer", load_tokenizer, &loading, &loading.thread, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = load_model(config, r, err);
+    SL_TRY(sl_thread_start("tokenizer", load_tokenizer, &loading, &loading.thread, err));
+    enum sl_status status = load_model(config, r, err);
     pthread_join(loading.thread, NULL);
     r->tokenizer = loading.tokenizer;
     if (status == SL_OK && loading.status != SL_OK) {

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/kvcache/capsule.h"
 
 #define N_BLOCKS    2 // one is filled while the other is copied out
@@ -23,9 +24,7 @@ struct sl_transfer {
 
 enum sl_status sl_transfer_create(struct sl_device *device, struct sl_transfer **transfer_out, struct sl_error *err) {
     struct sl_transfer *transfer = calloc(1, sizeof *transfer);
-    if (transfer == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "transfer: out of memory");
-    }
+    SL_FAIL_IF(transfer == NULL, err, SL_ERR_EXHAUSTED, "transfer: out of memory");
     transfer->device = device;
     *transfer_out = transfer;
     return SL_OK;
@@ -123,9 +122,7 @@ static enum sl_status digest(const struct sl_runtime *r, const struct sl_digeste
     uint32_t last_bytes = (uint32_t)(bytes - (n - 1) * layer->piece_bytes);
     const char *at = layer->to;
     struct sl_digest_piece *pieces = malloc(n * sizeof *pieces);
-    if (pieces == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "transfer: out of memory");
-    }
+    SL_FAIL_IF(pieces == NULL, err, SL_ERR_EXHAUSTED, "transfer: out of memory");
     for (size_t i = 0; i < n; i++) {
         pieces[i] =
             (struct sl_digest_piece){at + i * layer->piece_bytes, i + 1 < n ? &layer->piece_bytes : &last_bytes, 1};

@@ -20,9 +20,16 @@
 
 struct sl_group_ops;
 
+// Counts the memory of device 0. For benches that ask how much a real one would need.
+struct sl_plugin_counts {
+    void (*only)(void); // from here on the devices count and do not compute; call it before one is opened
+    size_t (*bytes)(void);
+    size_t (*most_bytes)(void); // so far
+};
+
 struct sl_plugin {
     uint32_t abi;     // SL_PLUGIN_ABI of its build; the loader compares it before it reads any later field
-    const char *name; // "cuda"
+    const char *name; // "cuda" or "emulated"
     // Returns the plugin's table of operations, one for the process. Its ops->host is that of `host`.
     const struct sl_ops *(*ops)(const struct sl_ops *host);
     // Opens a device; several devices of one process are ranks. Returns SL_ERR_UNSUPPORTED when there is no driver or
@@ -30,6 +37,7 @@ struct sl_plugin {
     // which. SL_ERR_EXHAUSTED.
     enum sl_status (*open)(int index, struct sl_team *team, struct sl_device **device_out, struct sl_error *err);
     void (*describe)(int index, char *text, size_t bytes); // writes a text for people about an open device
+    const struct sl_plugin_counts *counts;                 // NULL: the plugin counts no memory
     const struct sl_group_ops *group;                      // how its devices gather as ranks (engine/tensor/group.h)
 };
 

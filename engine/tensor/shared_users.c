@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see shared_users.h.
 #include "engine/tensor/shared_users.h"
 
 #include <dirent.h>
@@ -12,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 #define MAX_USERS     64
@@ -103,9 +103,7 @@ static enum sl_status open_folder(const char *folder, bool create, int *dir_out,
         return SL_AGAIN;
     }
     bool others = dir < 0 && (errno == EACCES || errno == ENOTDIR || errno == ELOOP);
-    if (dir < 0 && !others) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", folder, strerror(errno));
-    }
+    SL_FAIL_IF(dir < 0 && !others, err, SL_ERR_IO, "%s: %s", folder, strerror(errno));
     if (others || fstat(dir, &st) != 0 || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
         if (dir >= 0) {
             close(dir);
@@ -124,9 +122,7 @@ static enum sl_status lock_file(int dir, const char *name, bool create, int *fil
     if (file < 0 && errno == ENOENT) {
         return create ? SL_AGAIN : SL_ERR_NOT_FOUND;
     }
-    if (file < 0) {
-        return sl_fail(err, errno == EACCES ? SL_ERR_DENIED : SL_ERR_IO, "%s: %s", name, strerror(errno));
-    }
+    SL_FAIL_IF(file < 0, err, errno == EACCES ? SL_ERR_DENIED : SL_ERR_IO, "%s: %s", name, strerror(errno));
     struct stat opened, named;
     bool ours = fstat(file, &opened) == 0 && S_ISREG(opened.st_mode) && opened.st_uid == geteuid();
     bool locked = ours && flock(file, LOCK_EX | LOCK_NB) == 0;

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/version.h"
@@ -240,9 +241,7 @@ static enum sl_status create(struct sl_shared_weights *s, const struct sl_shared
     s->room = round_up(weights_at(max) + config->room_bytes, HUGE_BYTES);
     s->header = (struct header *)reserve(s->room);
     s->writer = make_memfd(config->key);
-    if (s->header == NULL || s->writer < 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no shared memory: %s", strerror(errno));
-    }
+    SL_FAIL_IF(s->header == NULL || s->writer < 0, err, SL_ERR_EXHAUSTED, "no shared memory: %s", strerror(errno));
     // Other processes open this descriptor: one that cannot write is no way to change the weights before the seal.
     snprintf(path, sizeof path, "/proc/self/fd/%d", s->writer);
     s->fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -296,9 +295,7 @@ static enum sl_status await_lock(struct sl_shared_weights *s, const struct sl_sh
 enum sl_status sl_shared_weights_open(const struct sl_shared_weights_config *config,
                                       struct sl_shared_weights **shared_out, struct sl_error *err) {
     struct sl_shared_weights *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(s == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     s->fd = s->writer = s->list.file = -1;
     enum sl_status status = sl_shared_list_open(&s->list, config->folder, config->key, err);
     status = status == SL_OK ? await_lock(s, config, err) : status;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see limits.h.
 #include "gateway/access/limits.h"
 
 #include <math.h>
@@ -9,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 enum { N_HEADS = 4096, N_BUCKETS = 2, SWEEP_AT_LEAST = 1024 };
@@ -33,9 +33,7 @@ struct sl_limits {
 
 enum sl_status sl_limits_create(struct sl_limits **limits_out, struct sl_error *err) {
     struct sl_limits *limits = calloc(1, sizeof *limits);
-    if (!limits) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for limits");
-    }
+    SL_FAIL_IF(!limits, err, SL_ERR_EXHAUSTED, "no memory for limits");
     pthread_mutex_init(&limits->mutex, NULL);
     limits->sweep_at = SWEEP_AT_LEAST;
     *limits_out = limits;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see web_token.h.
 #include "gateway/access/web_token.h"
 
 #include <jansson.h>
@@ -10,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
@@ -69,15 +69,11 @@ static bool is_among(const json_t *texts, const char *text) {
 
 static enum sl_status check_time(const json_t *claims, int64_t now_s, struct sl_error *err) {
     const json_t *exp = json_object_get(claims, "exp"), *nbf = json_object_get(claims, "nbf");
-    if (!json_is_number(exp)) {
-        return sl_fail(err, SL_ERR_DENIED, "the token has no exp: a time at which it ends");
-    }
+    SL_FAIL_IF(!json_is_number(exp), err, SL_ERR_DENIED, "the token has no exp: a time at which it ends");
     if ((double)now_s >= json_number_value(exp) + SL_WEB_TOKEN_LEEWAY_S) {
         return sl_fail(err, SL_ERR_DENIED, "the token has expired");
     }
-    if (nbf && !json_is_number(nbf)) {
-        return sl_fail(err, SL_ERR_DENIED, "the token's nbf is no time");
-    }
+    SL_FAIL_IF(nbf && !json_is_number(nbf), err, SL_ERR_DENIED, "the token's nbf is no time");
     if (nbf && (double)now_s < json_number_value(nbf) - SL_WEB_TOKEN_LEEWAY_S) {
         return sl_fail(err, SL_ERR_DENIED, "the token is not good yet (nbf)");
     }
@@ -94,10 +90,7 @@ static enum sl_status check_claims(const json_t *claims, const struct sl_web_tok
     if (policy->audience[0] != '\0' && !is_among(json_object_get(claims, "aud"), policy->audience)) {
         return sl_fail(err, SL_ERR_DENIED, "the token is for another audience (aud)");
     }
-    enum sl_status status = check_time(claims, now_s, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_time(claims, now_s, err));
     if (!tenant || !sl_tenant_name_is_valid(tenant)) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "the token's claim \"%.100s\" names no tenant", policy->claim);
     }
@@ -175,9 +168,7 @@ static enum sl_status load(struct sl_web_token_keys *keys, struct sl_error *err)
 enum sl_status sl_web_token_keys_open(const char *path, const struct sl_web_token_policy *policy,
                                       struct sl_web_token_keys **keys_out, struct sl_error *err) {
     struct sl_web_token_keys *keys = calloc(1, sizeof *keys);
-    if (!keys) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for keys");
-    }
+    SL_FAIL_IF(!keys, err, SL_ERR_EXHAUSTED, "no memory for keys");
     pthread_mutex_init(&keys->mutex, NULL);
     keys->path = strdup(path);
     keys->issuer = strdup(policy->issuer);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see head.h.
 #include "gateway/head/head.h"
 
 #include <arpa/inet.h>

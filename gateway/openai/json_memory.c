@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see json_memory.h.
 #include "gateway/openai/json_memory.h"
 
 #include <inttypes.h>

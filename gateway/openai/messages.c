@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see messages.h.
 #include "gateway/openai/messages.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "gateway/openai/unused.h"
 
 enum { MAX_MESSAGES = 4096 };
@@ -40,10 +40,7 @@ static enum sl_status check_part(struct sl_openai_request *request, const char *
     }
     json_object_foreach((json_t *)part, key, value) {
         if (strcmp(key, "type") != 0 && strcmp(key, "text") != 0) {
-            enum sl_status status = check_field(request, SL_OPENAI_PART, at, key, value, refusal);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(check_field(request, SL_OPENAI_PART, at, key, value, refusal));
         }
     }
     return SL_OK;
@@ -57,10 +54,7 @@ static enum sl_status join_parts(struct sl_openai_request *request, size_t i, co
     json_array_foreach(parts, k, part) {
         char at[64];
         snprintf(at, sizeof at, "messages[%zu].content[%zu]", i, k);
-        enum sl_status status = check_part(request, at, part, refusal);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(check_part(request, at, part, refusal));
         n_bytes += strlen(json_string_value(json_object_get(part, "text")));
     }
     char *joined = malloc(n_bytes + 1), *end = joined;
@@ -83,10 +77,7 @@ static enum sl_status check_fields(struct sl_openai_request *request, size_t i, 
     snprintf(at, sizeof at, "messages[%zu]", i);
     json_object_foreach((json_t *)json, key, value) {
         if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0) {
-            enum sl_status status = check_field(request, SL_OPENAI_MESSAGE, at, key, value, refusal);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(check_field(request, SL_OPENAI_MESSAGE, at, key, value, refusal));
         }
     }
     return SL_OK;

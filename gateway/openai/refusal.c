@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see refusal.h.
 #include "gateway/openai/refusal.h"
 
 #include <ctype.h>

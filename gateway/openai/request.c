@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/recipe/recipe.h"
 #include "gateway/openai/messages.h"
 #include "gateway/openai/unused.h"
@@ -287,10 +288,7 @@ static enum sl_status check_only_choice(const struct taking *taking) {
 }
 
 static enum sl_status take_recipe(const struct taking *taking) {
-    enum sl_status status = check_only_choice(taking);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_only_choice(taking));
     taking->request->message.recipe = (char *)json_string_value(taking->value);
     return taking->request->message.recipe ? SL_OK : wrong_type(taking, "a string");
 }
@@ -407,10 +405,7 @@ static enum sl_status take_fields(struct sl_openai_request *request, struct sl_r
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         struct taking taking = {request, fields[i].name, json_object_get(request->json, fields[i].name), refusal};
         if ((fields[i].where & where) && taking.value && !json_is_null(taking.value)) {
-            enum sl_status status = fields[i].take(&taking);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(fields[i].take(&taking));
         }
     }
     return SL_OK;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see request_documents.h.
 #include "gateway/openai/request_documents.h"
 
 #include <stdint.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see unused.h.
 #include "gateway/openai/unused.h"
 
 #include <ctype.h>

@@ -17,9 +17,10 @@
 
 #include "client/cli/message_json.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "base/check.h"
 #include "base/options/config.h"
 
 #define MAX_RUNS 101
@@ -176,9 +177,7 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
 
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    if (b->options.cells.n == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "no --cell given");
-    }
+    SL_FAIL_IF(b->options.cells.n == 0, err, SL_ERR_INVALID, "no --cell given");
     enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
     if (status == SL_OK && b->options.recipes.n > 0 && (b->options.paced || b->options.logits != NULL)) {
         status = sl_fail(err, SL_ERR_INVALID, "--recipe goes with neither --paced nor --logits");

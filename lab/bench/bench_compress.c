@@ -19,11 +19,12 @@
 #include "client/cli/message_json.h"
 #include "engine/job/job_recipe.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"
 #include "lab/result.h"
+#include "base/check.h"
 #include "base/options/config.h"
 
 #define MAX_RUNS   31
@@ -69,9 +70,7 @@ struct bench {
 };
 
 static enum sl_status add_case(struct bench *b, const char *text, const char *budget, struct sl_error *err) {
-    if (b->n_cases == MAX_CASES) {
-        return sl_fail(err, SL_ERR_INVALID, "more than %d recipes", MAX_CASES);
-    }
+    SL_FAIL_IF(b->n_cases == MAX_CASES, err, SL_ERR_INVALID, "more than %d recipes", MAX_CASES);
     struct one *one = &b->cases[b->n_cases++];
     snprintf(one->text, sizeof one->text, budget ? "%s,budget=%s" : "%s", text, budget);
     return SL_OK;
@@ -107,17 +106,13 @@ static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
         struct sl_recipe recipe;
         struct sl_error why = {0};
         one->plan = malloc(sizeof *one->plan);
-        if (one->plan == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-        }
+        SL_FAIL_IF(one->plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
         enum sl_status status = sl_job_recipe(one->text, b->model.runtime.config, &recipe, &why);
         if (status == SL_OK) {
             int rope_set = sl_model_rope_set(b->model.runtime.config, b->options.n_tokens);
             status = sl_plan_make_local(&recipe, &geometry, b->options.n_tokens, rope_set, one->plan, &why);
         }
-        if (status != SL_OK && b->options.recipes.n > 0) {
-            return sl_fail(err, status, "%.100s: %s", one->text, why.text);
-        }
+        SL_FAIL_IF(status != SL_OK && b->options.recipes.n > 0, err, status, "%.100s: %s", one->text, why.text);
         if (status != SL_OK) {
             snprintf(one->reason, sizeof one->reason, "%s", why.text);
         }
@@ -200,10 +195,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
                                           .threads = (int)b->options.threads,
                                           .max_rows = max_rows,
                                           .cache_tokens = 2 * b->options.n_tokens + max_rows};
-    enum sl_status status = sl_eval_model_open(&config, &b->model, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_eval_model_open(&config, &b->model, err));
     if (b->options.n_tokens > b->model.runtime.config->max_positions) {
         return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
                        b->options.n_tokens, b->model.runtime.config->max_positions);

@@ -16,10 +16,11 @@
 #include "base/clock.h"
 #include "engine/compress/plan/plan.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/store_rig.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "base/check.h"
 #include "base/options/config.h"
 #include "engine/runner/writing.h"
 
@@ -176,9 +177,7 @@ static void start(struct bench *b, const char *recipe, int64_t n_tokens) {
 
 static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
     struct remote *r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(r == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     start(b, recipe, n_tokens);
     enum sl_status status = sl_recipe_cell_plan(b->rig.runtime.config, recipe, n_tokens, &r->plan, err);
     status = status == SL_OK ? open_remote(b, r, err) : status;
@@ -226,9 +225,7 @@ static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_
 // Fills the store with random rows of the layers that the recipe offloads; this releases the previous filling.
 static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
     struct sl_plan *plan = malloc(sizeof *plan);
-    if (plan == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_recipe_cell_plan(b->rig.runtime.config, recipe, n_tokens, plan, err);
     if (status == SL_OK) {
         struct sl_offloaded_heads offloaded_heads;

@@ -27,6 +27,7 @@
 #include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "base/check.h"
 #include "base/options/config.h"
 
 #define CHUNK         512
@@ -198,10 +199,7 @@ static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struc
 static enum sl_status find_read_bound(struct bench *b, struct sl_error *err) {
     size_t bytes = 0;
     sl_bench_progress("read bandwidth");
-    enum sl_status status = sl_peak_read_gbps(b->computing.team, &b->signals, &bytes, &b->read_gbps, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_peak_read_gbps(b->computing.team, &b->signals, &bytes, &b->read_gbps, err));
     char test[96];
     snprintf(test, sizeof test, "read bound: a sum over %.2f GB", (double)bytes / 1e9);
     struct sl_bench_result result = {.bench = "engine", .test = test, .value = b->read_gbps, .unit = "GB/s"};

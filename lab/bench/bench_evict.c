@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lab/bench/bench.h"
+#include "base/check.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/bench/replay/replay_report.h"
 #include "lab/plot.h"
@@ -70,9 +71,7 @@ static enum sl_status parse_sizes(struct bench *b, struct sl_error *err) {
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     const struct sl_model_config *model = sl_synthetic_find(b->options.geometry);
-    if (!model) {
-        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown, expected 135m, 1b or 8b", b->options.geometry);
-    }
+    SL_FAIL_IF(!model, err, SL_ERR_INVALID, "--geometry %s: unknown, expected 135m, 1b or 8b", b->options.geometry);
     b->report.config = (struct sl_replay_config){
         .keep_ms = b->options.keep_ms,
         .ttl_ms = b->options.ttl_ms,

@@ -8,7 +8,6 @@
  *         geometry reads one chunk on emulated devices that count and do not compute, and the ranks report the bytes
  *         that they sent and received.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +15,12 @@
 #include "base/clock.h"
 #include "base/team.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "base/options/config.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/runtime/plugin.h"
 #include "engine/tensor/ranks/ranks.h"
 
 #define MAX_RUNS    101
@@ -195,7 +194,11 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     for (int n = 2; n <= b->options.ranks && status == SL_OK; n *= 2) {
         status = measure_sizes(b, n, err);
     }
-    sl_gpu_emulator_only_counts();
+    const struct sl_plugin *plugin;
+    status = status == SL_OK ? sl_plugin_find("emulated", &plugin, err) : status;
+    if (status == SL_OK) {
+        plugin->counts->only();
+    }
     status = status == SL_OK ? sl_synthetic_create_empty(geometry, dir, sizeof dir, err) : status;
     if (status != SL_OK) {
         return status;

@@ -22,6 +22,7 @@
 #include "lab/bench/rig/kernel_costs.h"
 #include "lab/bench/rig/kernel_world.h"
 #include "lab/result.h"
+#include "base/check.h"
 #include "base/options/config.h"
 #include "engine/tensor/drawn.h"
 
@@ -422,9 +423,7 @@ static enum sl_status make_weights(struct bench *b, int64_t n, int64_t k, bool g
                                    void **stored_out, struct sl_error *err) {
     bool draws = b->runtime.ops->draw != NULL && format == SL_WEIGHT_STORED;
     uint16_t *stored = draws ? NULL : malloc((size_t)n * (size_t)k * sizeof *stored);
-    if (!draws && stored == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!draws && stored == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     for (int64_t i = 0; i < n * k && !draws; i++) {
         stored[i] = sl_drawn_weight((uint64_t)i);
     }
@@ -459,11 +458,8 @@ static enum sl_status measure_product(struct bench *b, struct sl_error *err) {
     int64_t side = b->options.hidden < PEAK_SIDE ? b->options.hidden : PEAK_SIDE;
     void *stored;
     double seconds;
-    enum sl_status status = make_weights(b, side + 1, side, false, SL_WEIGHT_STORED, &stored, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = time_one(b, do_own_product, (int)side, &seconds, err);
+    SL_TRY(make_weights(b, side + 1, side, false, SL_WEIGHT_STORED, &stored, err));
+    enum sl_status status = time_one(b, do_own_product, (int)side, &seconds, err);
     free_weights(b, stored);
     if (status == SL_OK) {
         b->flop_per_s = 2.0 * (double)b->options.rows * (double)side * (double)side / seconds;
@@ -487,11 +483,8 @@ static enum sl_status bench_product(struct bench *b, int i, struct sl_error *err
     int64_t m = products[i].rows > 0 ? products[i].rows : b->options.rows;
     void *stored;
     double seconds = 0.0;
-    enum sl_status status = make_weights(b, n, k, products[i].gated, products[i].format, &stored, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = time_one(b, do_matmul, products[i].rows, &seconds, err);
+    SL_TRY(make_weights(b, n, k, products[i].gated, products[i].format, &stored, err));
+    enum sl_status status = time_one(b, do_matmul, products[i].rows, &seconds, err);
     if (status == SL_OK) {
         struct sl_cost cost = {.bytes = (double)b->weights.packed_bytes}; // few rows: weights are read
         if (m > 64) {
@@ -555,17 +548,14 @@ static enum sl_status run(void *bench, struct sl_error *err) {
                                          .head_dim = (int)o->head_dim,
                                          .kept = 0.2};
     struct sl_runtime_config config = {.tier = o->tier, .device = o->device, .threads = (int)o->threads};
-    enum sl_status status = sl_runtime_open(&config, &b->runtime, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_runtime_open(&config, &b->runtime, err));
     b->predicts = strcmp(b->runtime.ops->name, "cuda") == 0;
     if (!o->json) {
         printf("device %s: %" PRId64 " rows, %" PRId64
                " slots of %d KV heads; shares are of the floor, aims what was predicted\n",
                b->runtime.ops->name, o->rows, o->slots, shape.n_kv_heads);
     }
-    status = sl_world_open(&b->runtime, &shape, &b->world, err);
+    enum sl_status status = sl_world_open(&b->runtime, &shape, &b->world, err);
     status = status == SL_OK ? measure_copy(b, err) : status;
     status = status == SL_OK ? measure_product(b, err) : status;
     status = status == SL_OK ? bench_all(b, err) : status;

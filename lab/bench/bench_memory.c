@@ -18,13 +18,14 @@
 #include "engine/job/job_recipe.h"
 #include "engine/kvcache/capsule.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/recipe_cell.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "base/check.h"
 #include "base/options/config.h"
+#include "engine/runtime/plugin.h"
 #include "engine/runtime/transfer.h"
-#include "engine/tensor/cuda/emulated/driver.h"
 
 struct options {
     const char *model, *geometry, *weights, *recipe;
@@ -50,6 +51,7 @@ static const struct sl_option option_table[] = {
 
 struct bench {
     struct options options;
+    const struct sl_plugin_counts *device; // of the emulated device
     struct sl_runtime runtime;
     struct sl_recipe recipe; // as written: determines the engine's rows
     struct sl_plan *plan;
@@ -66,7 +68,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
     status = status == SL_OK ? sl_runtime_open(&config, &b->runtime, err) : status;
     if (status == SL_OK) {
-        b->weights = sl_gpu_emulator_bytes() - sl_engine_bytes(b->runtime.engine);
+        b->weights = b->device->bytes() - sl_engine_bytes(b->runtime.engine);
     }
     return status;
 }
@@ -82,9 +84,7 @@ static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: what is offloaded needs stores", b->options.recipe);
     }
     b->plan = malloc(sizeof *b->plan);
-    if (b->plan == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(b->plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     return status == SL_OK ? sl_recipe_cell_plan(model, b->options.recipe, b->options.n_tokens, b->plan, err) : status;
 }
 
@@ -92,9 +92,7 @@ static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
 static enum sl_status ship(struct bench *b, const struct sl_session *session, struct sl_error *err) {
     b->capsule = sl_capsule_body_bytes(session);
     void *body = sl_device_alloc(b->runtime.device, SL_MEMORY_SHARED, b->capsule);
-    if (body == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no %zu bytes of host memory for the capsule", b->capsule);
-    }
+    SL_FAIL_IF(body == NULL, err, SL_ERR_EXHAUSTED, "no %zu bytes of host memory for the capsule", b->capsule);
     enum sl_status status = sl_transfer_body_out(&b->runtime, session, body, err);
     sl_device_free(b->runtime.device, SL_MEMORY_SHARED, body);
     return status;
@@ -115,7 +113,7 @@ static enum sl_status read_prompt(struct bench *b, struct sl_error *err) {
 
 static void print(const struct bench *b) {
     size_t weights = b->weights, engine = sl_engine_bytes(b->runtime.engine);
-    size_t arena = b->plan->prefill_peak_bytes, peak = sl_gpu_emulator_most_bytes();
+    size_t arena = b->plan->prefill_peak_bytes, peak = b->device->most_bytes();
     size_t rest = peak - weights - engine - arena;
     if (b->options.json) {
         json_t *line = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "bench", "memory", "model",
@@ -158,8 +156,11 @@ static enum sl_status run_model(struct bench *b, const char *dir, struct sl_erro
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     char dir[SL_SYNTHETIC_PATH_BYTES];
+    const struct sl_plugin *plugin;
+    SL_TRY(sl_plugin_find("emulated", &plugin, err));
+    b->device = plugin->counts;
     if (!b->options.compute) {
-        sl_gpu_emulator_only_counts();
+        b->device->only();
     }
     if (b->options.geometry == NULL) {
         return run_model(b, b->options.model, err);

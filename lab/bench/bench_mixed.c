@@ -24,6 +24,7 @@
 #include "lab/random.h"
 #include "lab/result.h"
 #include "engine/model/model.h"
+#include "base/check.h"
 #include "base/options/config.h"
 
 #define MAX_ROUNDS  16
@@ -158,9 +159,7 @@ static enum sl_status run_long(struct bench *b, double *ttft_ms_out, struct sl_e
 static enum sl_status run_short(struct bench *b, double span_ms, double ttft_ms[MAX_SHORT], double *work_ms_out,
                                 struct sl_error *err) {
     struct job *jobs = calloc(MAX_SHORT, sizeof *jobs);
-    if (jobs == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(jobs == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = SL_OK;
     int64_t now_ns = sl_now_ns(), n_started = 0;
     while (status == SL_OK && n_started < b->options.short_jobs) {
@@ -182,15 +181,12 @@ static enum sl_status run_short(struct bench *b, double span_ms, double ttft_ms[
 
 static enum sl_status run_both(struct bench *b, double span_ms, struct round *round, struct sl_error *err) {
     struct job job;
-    enum sl_status status = start_job(b, &job, b->options.long_tokens, 0, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(start_job(b, &job, b->options.long_tokens, 0, err));
     while (!atomic_load(&job.asked.reading)) {
         sl_sleep_ms(1);
     }
     double work_ms; // including the long job's turns in between
-    status = run_short(b, span_ms, round->beside, &work_ms, err);
+    enum sl_status status = run_short(b, span_ms, round->beside, &work_ms, err);
     status = end_job(&job, status, err);
     round->long_beside = job.asked.ttft_ms;
     return status;
@@ -305,11 +301,7 @@ static void print_long(struct bench *b) {
 static enum sl_status make_synthetic(struct bench *b, struct sl_error *err) {
     struct sl_model_config config = b->model;
     config.max_positions = b->options.long_tokens + N_OUTPUT;
-    enum sl_status status =
-        sl_synthetic_create(&config, &b->signals, b->synthetic_dir, sizeof b->synthetic_dir - 32, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_synthetic_create(&config, &b->signals, b->synthetic_dir, sizeof b->synthetic_dir - 32, err));
     char source[PATH_MAX], path[PATH_MAX], link[PATH_MAX + 32];
     snprintf(source, sizeof source, "%s/tokenizer.json", b->options.model);
     snprintf(link, sizeof link, "%s/tokenizer.json", b->synthetic_dir);
@@ -330,10 +322,7 @@ static void remove_synthetic(struct bench *b) {
 
 static enum sl_status prepare_model(struct bench *b, struct sl_error *err) {
     struct options *options = &b->options;
-    enum sl_status status = sl_model_config_load(options->model, &b->model, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_model_config_load(options->model, &b->model, err));
     int64_t most = b->model.max_positions - N_OUTPUT;
     if (options->long_tokens == 0) {
         options->long_tokens = options->synthetic || most > LONG_TOKENS ? LONG_TOKENS : most;

@@ -15,7 +15,6 @@
  *         ucx_perftest poll without a pause. On two cores a third busy thread slows it over tcp several times, and the
  *         ships much less: such ratios are meaningless. Run it on idle cores.
  */
-#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -210,6 +209,17 @@ static void stop_children(struct children *children) {
 static bool ship_all(const struct children *children, double rates_out[N_SHAPES]) {
     return sl_pair_write(children->pipes.go[1], "", 1) &&
            sl_pair_read(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
+}
+
+double sl_bench_ship_rate(const char *transport) {
+    struct children children;
+    double rates[N_SHAPES] = {0};
+    if (!start_children(&children, transport)) {
+        return 0;
+    }
+    bool good = ship_all(&children, rates) && ship_all(&children, rates); // the first one warms up
+    stop_children(&children);
+    return good ? rates[1] * 1e9 : 0;
 }
 
 // ---- the reference -----------------------------------------------------------------------------------------------

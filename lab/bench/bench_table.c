@@ -20,6 +20,7 @@ static const struct {
 } benches[] = {
     {"engine", &sl_bench_engine, NULL, "prefill and decode against this machine's arithmetic and memory"},
     {"cells", &sl_bench_cells, NULL, "single cells of prefill and decode; what lab/bench/peers compares with others"},
+    {"calibrate", &sl_bench_calibrate, NULL, "the table of times for `sluice simulate` and `sluice plan`"},
     {"kernels", &sl_bench_kernels, NULL, "every operation of a device against its memory or its arithmetic"},
     {"memory", &sl_bench_memory, NULL, "the most that a prompt takes of a device's memory, without a device"},
     {"group", &sl_bench_group, NULL, "what it costs ranks of one model to have each other's activations"},

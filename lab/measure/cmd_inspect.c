@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client/cli/message_json.h"
+#include "base/check.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
 #include "lab/measure/inspected.h"
@@ -251,9 +252,7 @@ static enum sl_status draw(const struct sl_inspected *c, const char *path, struc
     int64_t n_tokens = c->file.info.n_tokens;
     int height = 160 + 12 * g->n_layers * g->n_kv_heads;
     struct bins bins = {.n = (int)(n_tokens < MAX_BINS ? n_tokens : MAX_BINS)};
-    if (n_tokens == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of no tokens; there is nothing to draw", c->path);
-    }
+    SL_FAIL_IF(n_tokens == 0, err, SL_ERR_INVALID, "%s: a capsule of no tokens; there is nothing to draw", c->path);
     enum sl_status status = sl_ops_select(NULL, &bins.ops, err);
     bins.positions = calloc((size_t)n_tokens, sizeof *bins.positions);
     bins.counts = calloc((size_t)bins.n, sizeof *bins.counts);

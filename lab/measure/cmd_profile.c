@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/whole_file.h"
+#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
@@ -222,9 +223,7 @@ static enum sl_status draw_plot(const struct sl_attention_profile *p, double thr
 // Finds the path of the profile; "" if none is to be written. Detects an unwritable output before the work.
 static enum sl_status find_path(const struct profile_config *config, char path_out[PATH_SIZE], struct sl_error *err) {
     struct sl_whole_file whole;
-    if (config->write && config->out) {
-        return sl_fail(err, SL_ERR_INVALID, "--write and --out exclude each other");
-    }
+    SL_FAIL_IF(config->write && config->out, err, SL_ERR_INVALID, "--write and --out exclude each other");
     if (config->out && (size_t)snprintf(path_out, PATH_SIZE, "%s", config->out) >= PATH_SIZE) {
         return sl_fail(err, SL_ERR_INVALID, "--out %.200s...: the path is too long", config->out);
     }

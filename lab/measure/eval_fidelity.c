@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "client/cli/message_json.h"
+#include "base/check.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
@@ -91,14 +92,9 @@ struct eval {
 // --- what to run ---------------------------------------------------------------------------------------------------
 
 static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
-    enum sl_status status = sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err));
     e->trials = calloc(e->recipes.n, sizeof *e->trials);
-    if (e->trials == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(e->trials == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     for (size_t i = 0; i < e->recipes.n; i++) {
         struct trial *trial = &e->trials[e->n_trials++];
         struct sl_error why = {0};
@@ -123,10 +119,7 @@ static int largest_chunk(const struct eval *e) {
 static enum sl_status encode_text(struct eval *e, struct sl_error *err) {
     const struct eval_config *c = &e->config;
     int64_t n_tokens;
-    enum sl_status status = sl_eval_model_encode(&e->model, e->source, &e->tokens, &n_tokens, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_eval_model_encode(&e->model, e->source, &e->tokens, &n_tokens, err));
     int64_t positions = e->model.runtime.config->max_positions;
     int64_t most = (n_tokens < positions ? n_tokens : positions) - c->continuation - 1;
     int64_t asked = c->tokens ? c->tokens : most < DEFAULT_TOKENS ? most : DEFAULT_TOKENS;
@@ -386,9 +379,7 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
         return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured", e->n_measured,
                        e->n_trials);
     }
-    if (n_run == 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be run");
-    }
+    SL_FAIL_IF(n_run == 0, err, SL_ERR_PRECONDITION, "none of the recipes can be run");
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
@@ -404,11 +395,8 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
                                          .max_rows = largest_chunk(e),
                                          .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),
                                          .tokenizer = true};
-    enum sl_status status = sl_eval_model_open(&model, &e->model, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = encode_text(e, err);
+    SL_TRY(sl_eval_model_open(&model, &e->model, err));
+    enum sl_status status = encode_text(e, err);
     if (status == SL_OK) {
         status = run_trials(e, err);
     }

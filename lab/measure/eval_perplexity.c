@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "client/cli/message_json.h"
+#include "base/check.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
@@ -117,14 +118,9 @@ struct eval {
 // --- what to run -----------------------------------------------------------------------------------------------------
 
 static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
-    enum sl_status status = sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err));
     e->trials = calloc(e->recipes.n + 1, sizeof *e->trials);
-    if (e->trials == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(e->trials == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     e->trials[e->n_trials++].text = "full";
     for (size_t i = 0; i < e->recipes.n; i++) {
         if (strcmp(e->recipes.items[i], "full") != 0) {
@@ -148,10 +144,7 @@ static enum sl_status read_texts(struct eval *e, struct sl_error *err) {
 
 static enum sl_status encode_text(struct eval *e, struct text *text, struct sl_error *err) {
     int64_t n_tokens, positions = e->model.runtime.config->max_positions;
-    enum sl_status status = sl_eval_model_encode(&e->model, text->source, &text->tokens, &n_tokens, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_eval_model_encode(&e->model, text->source, &text->tokens, &n_tokens, err));
     int64_t most = n_tokens - 1 < positions ? n_tokens - 1 : positions;
     text->n = (e->config.tokens < most ? e->config.tokens : most) / BLOCK * BLOCK;
     if (text->n == 0) {
@@ -259,7 +252,7 @@ static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
             differences[b] = trial->blocks[b] - e->trials[0].blocks[b];
         }
         if (status == SL_OK) {
-            trial->above = sl_bootstrap_mean(differences, NULL, (size_t)e->n_blocks, 1, 1);
+            trial->above = sl_bootstrap_mean(differences, (size_t)e->n_blocks, 1);
         }
     }
     free(differences);
@@ -432,11 +425,8 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
                                          .max_rows = (int)c->chunk,
                                          .cache_tokens = c->tokens + MAX_CHUNK,
                                          .tokenizer = true};
-    enum sl_status status = sl_eval_model_open(&model, &e->model, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = encode_texts(e, err);
+    SL_TRY(sl_eval_model_open(&model, &e->model, err));
+    enum sl_status status = encode_texts(e, err);
     if (status == SL_OK) {
         status = run_trials(e, err);
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see eval_recipes.h.
 #include "lab/measure/eval_recipes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/recipe/recipe.h"
 
 #define PRESETS_BUDGET "0.2"
@@ -40,9 +40,7 @@ static enum sl_status give_budget(char **recipe_text, const char *budget, struct
         return SL_OK;
     }
     char *text;
-    if (asprintf(&text, "%s,budget=%s", *recipe_text, budget) < 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(asprintf(&text, "%s,budget=%s", *recipe_text, budget) < 0, err, SL_ERR_EXHAUSTED, "out of memory");
     free(*recipe_text);
     *recipe_text = text;
     return SL_OK;

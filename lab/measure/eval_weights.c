@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
@@ -132,13 +133,8 @@ static enum sl_status read_text(struct eval *e, enum sl_weight_format format, co
 // Prepares the text with the first open model: cuts it to the model's positions.
 static enum sl_status prepare(struct eval *e, const struct sl_eval_model *m, struct sl_error *err) {
     int64_t n_tokens;
-    enum sl_status status = sl_eval_model_read(m, e->config.text, &e->tokens, &n_tokens, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    if (n_tokens < 2) {
-        return sl_fail(err, SL_ERR_INVALID, "the text has no token to predict");
-    }
+    SL_TRY(sl_eval_model_read(m, e->config.text, &e->tokens, &n_tokens, err));
+    SL_FAIL_IF(n_tokens < 2, err, SL_ERR_INVALID, "the text has no token to predict");
     int64_t most = n_tokens - 1 < m->runtime.config->max_positions ? n_tokens - 1 : m->runtime.config->max_positions;
     e->n = e->config.tokens < most ? e->config.tokens : most;
     e->tier = m->runtime.ops->name;
@@ -158,13 +154,10 @@ static enum sl_status measure(struct eval *e, enum sl_weight_format format, stru
     struct sl_eval_model m;
     int64_t begin_ns = sl_now_ns();
     draw_progress(e, format, 0);
-    enum sl_status status = sl_eval_model_open(&config, &m, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_eval_model_open(&config, &m, err));
     result->load_s = (double)(sl_now_ns() - begin_ns) / 1e9;
     result->memory_bytes = sl_model_memory_bytes(m.runtime.model);
-    status = e->tokens == NULL ? prepare(e, &m, err) : SL_OK;
+    enum sl_status status = e->tokens == NULL ? prepare(e, &m, err) : SL_OK;
     if (status == SL_OK) {
         status = sl_model_weight_error(m.runtime.model, format, m.runtime.team, &result->error, err);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how closely a compressed cache matches the full one; see fidelity.h for the measures.
 #include "lab/measure/fidelity.h"
+#include "base/check.h"
 #include "lab/measure/fidelity_recall.h"
 
 #include <stdlib.h>
@@ -143,9 +144,7 @@ static enum sl_status allocate(struct sl_fidelity *f, struct sl_error *err) {
 enum sl_status sl_fidelity_create(const struct sl_fidelity_config *config, struct sl_fidelity **fidelity_out,
                                   struct sl_error *err) {
     struct sl_fidelity *f = calloc(1, sizeof *f);
-    if (f == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(f == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     f->config = *config;
     f->total = config->n_read + config->n_new;
     enum sl_status status = allocate(f, err);
@@ -228,10 +227,7 @@ static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_sessio
     struct sl_arena *arena = f->config.model->arena;
     size_t bytes = sl_capsule_body_bytes(session), header_bytes, offset = 0;
     uint8_t *header;
-    enum sl_status status = sl_capsule_write_header(session, &id, &header, &header_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_capsule_write_header(session, &id, &header, &header_bytes, err));
     void *body = sl_arena_alloc(arena, bytes);
     if (body == NULL) {
         free(header);
@@ -445,9 +441,7 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
     struct sl_fidelity *f = fidelity;
     struct sl_kv_geometry geometry = sl_model_geometry(f->config.model->runtime.config);
     struct sl_plan *plan = malloc(sizeof *plan);
-    if (plan == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     struct sl_fidelity_result result = {0};
     struct sl_session *session = NULL, *copy = NULL;
     f->done = 0;

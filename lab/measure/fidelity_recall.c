@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see fidelity_recall.h.
 #include "lab/measure/fidelity_recall.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/check.h"
 
 enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *ops,
                               const struct sl_remote_kv *remote_kv, int64_t n_prompt, struct sl_recall *recall_out,
@@ -81,10 +82,7 @@ enum sl_status sl_recall_add(struct sl_recall *r, int layer, const struct sl_att
                       .last = r->last,
                       .topk = r->topk},
             .tokens_out = r->found};
-        enum sl_status status = sl_remote_kv_search(&search, 1, r->scratch, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_remote_kv_search(&search, 1, r->scratch, err));
         r->ops->host.select(row + r->first, (uint32_t)(r->last - r->first), r->topk, r->best);
         for (uint32_t i = 0; i < r->topk; i++) {
             r->best[i] += (uint32_t)r->first;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see inspected.h.
 #include "lab/measure/inspected.h"
 
 #include <errno.h>
@@ -7,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#include "base/check.h"
 
 #define MAGIC_BYTES 8
 
@@ -78,9 +79,7 @@ static enum sl_status read_parts(struct reading *reading, FILE *file, struct sl_
 static enum sl_status read_document(struct sl_inspected *into, FILE *file, int64_t file_bytes, void **body_out,
                                     struct sl_error *err) {
     struct reading *reading = calloc(1, sizeof *reading);
-    if (reading == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(reading == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     reading->into = into;
     reading->file_bytes = file_bytes;
     enum sl_status status = read_parts(reading, file, err);

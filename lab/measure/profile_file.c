@@ -2,6 +2,7 @@
 // Purpose: sluice_profile.json; see profile_file.h.
 #include "lab/measure/profile_file.h"
 
+#include "base/check.h"
 #include "base/json_file.h"
 #include "base/whole_file.h"
 
@@ -49,10 +50,7 @@ enum sl_status sl_profile_path(const char *model_dir, char *path_out, size_t pat
 
 enum sl_status sl_profile_write(const char *path, const json_t *profile, struct sl_error *err) {
     struct sl_whole_file whole;
-    enum sl_status status = sl_whole_file_open(&whole, path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_whole_file_open(&whole, path, err));
     if (json_dumpf(profile, whole.file, JSON_REAL_PRECISION(6)) != 0 && !ferror(whole.file)) {
         sl_whole_file_abandon(&whole);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");

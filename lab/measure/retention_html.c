@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/whole_file.h"
 #include "client/cli/request.h"
 #include "engine/job/job_chat.h"
@@ -94,9 +95,7 @@ static enum sl_status spell(struct page *page, struct sl_error *err) {
     struct sl_detokenizer detokenizer;
     page->text = malloc((page->n_tokens + 1) * most);
     page->ends = malloc(page->n_tokens * sizeof *page->ends);
-    if (page->text == NULL || page->ends == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(page->text == NULL || page->ends == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     sl_detokenizer_init(&detokenizer, page->tokenizer);
     for (size_t i = 0; i < page->n_tokens; i++) {
         size_t n_bytes = 0;

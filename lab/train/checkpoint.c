@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/check.h"
 #include "base/whole_file.h"
 #include "lab/train/trainer.h"
 
@@ -54,10 +55,7 @@ enum sl_status sl_trainer_save(struct sl_trainer *trainer, const char *path, con
     struct array arrays[N_ARRAYS];
     char step[32];
     uint64_t hash = 0;
-    enum sl_status status = sl_whole_file_open(&whole, path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_whole_file_open(&whole, path, err));
     put_line(whole.file, MAGIC, "", &hash);
     for (size_t i = 0; i < n_facts; i++) {
         put_line(whole.file, facts[i].name, facts[i].value, &hash);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
 #include "client/cli/tool.h"
@@ -127,9 +128,7 @@ static enum sl_status name_files(struct training *t, struct sl_error *err) {
                    : snprintf(t->out, sizeof t->out, "%s/%s", c->model, SL_HEADS_FILE);
     int m = c->checkpoint ? snprintf(t->checkpoint, sizeof t->checkpoint, "%s", c->checkpoint)
                           : snprintf(t->checkpoint, sizeof t->checkpoint, "%s.checkpoint", t->out);
-    if (n >= PATH_MAX || m >= PATH_MAX) {
-        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", t->out);
-    }
+    SL_FAIL_IF(n >= PATH_MAX || m >= PATH_MAX, err, SL_ERR_INVALID, "%.200s...: the path is too long", t->out);
     return SL_OK;
 }
 
@@ -152,9 +151,7 @@ static enum sl_status check_config(struct training *t, struct sl_error *err) {
     if (c->steps == 0 && c->out == NULL) { // untrained heads would replace trained ones
         return sl_fail(err, SL_ERR_INVALID, "--steps 0 writes untrained heads: --out FILE says where");
     }
-    if (c->steps == 0 && c->png) {
-        return sl_fail(err, SL_ERR_INVALID, "--png: there is no curve of --steps 0");
-    }
+    SL_FAIL_IF(c->steps == 0 && c->png, err, SL_ERR_INVALID, "--png: there is no curve of --steps 0");
     enum sl_status status = parse_dtype(c->dtype, &t->dtype, err);
     return status == SL_OK ? sl_plot_check(c->png, err) : status;
 }
@@ -181,10 +178,7 @@ static enum sl_status open_pool(struct training *t, struct sl_error *err) {
                                                  .texts = c->texts,
                                                  .max_tokens = t->max_tokens,
                                                  .seed = (uint64_t)c->seed};
-    enum sl_status status = sl_training_prompts_open(&prompts, &t->prompts, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_training_prompts_open(&prompts, &t->prompts, err));
     struct sl_example_pool_config pool = {.model = &t->model,
                                           .prompts = t->prompts,
                                           .chunk = CHUNK,
@@ -193,7 +187,7 @@ static enum sl_status open_pool(struct training *t, struct sl_error *err) {
                                           .seed = (uint64_t)c->seed,
                                           .progress_fn = report_reading,
                                           .arg = t};
-    status = sl_example_pool_open(&pool, &t->pool, err);
+    enum sl_status status = sl_example_pool_open(&pool, &t->pool, err);
     if (t->width > 0) {
         sl_progress_clear(stderr);
     }
@@ -225,10 +219,7 @@ static void add_fact(struct training *t, const char *name, const char *format, .
 static enum sl_status list_facts(struct training *t, struct sl_error *err) {
     const struct train_config *c = t->config;
     uint64_t fingerprint;
-    enum sl_status status = sl_model_fingerprint(c->model, SL_WEIGHT_STORED, &fingerprint, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_model_fingerprint(c->model, SL_WEIGHT_STORED, &fingerprint, err));
     add_fact(t, "--model", "%016" PRIx64, fingerprint);
     add_fact(t, "--hidden", "%" PRId64, c->hidden);
     add_fact(t, "--steps", "%" PRId64, c->steps);
@@ -428,15 +419,9 @@ static enum sl_status write_untrained(struct training *t, struct sl_error *err) 
 static enum sl_status train(void *arg, struct sl_error *err) {
     const struct train_config *config = arg;
     struct training t = {.config = config, .width = sl_terminal_width(STDERR_FILENO)};
-    enum sl_status status = check_config(&t, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_signals_init(&t.signals, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = open_model(&t, err);
+    SL_TRY(check_config(&t, err));
+    SL_TRY(sl_signals_init(&t.signals, err));
+    enum sl_status status = open_model(&t, err);
     if (status == SL_OK) {
         status = config->steps > 0 ? run(&t, err) : write_untrained(&t, err);
     }

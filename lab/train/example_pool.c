@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "lab/random.h"
 
@@ -87,9 +88,7 @@ static enum sl_status read_prompts(struct sl_example_pool *pool, struct sl_error
 enum sl_status sl_example_pool_open(const struct sl_example_pool_config *config, struct sl_example_pool **pool_out,
                                     struct sl_error *err) {
     struct sl_example_pool *pool = calloc(1, sizeof *pool);
-    if (!pool) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!pool, err, SL_ERR_EXHAUSTED, "out of memory");
     const struct sl_eval_model *m = config->model;
     pool->config = *config;
     pool->teacher = (struct sl_teacher){

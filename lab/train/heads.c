@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 
 #define TOKEN_BLOCK 256   // tokens per task: a block of every row of H and its sigmoid fits in L2
@@ -96,9 +97,7 @@ enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct 
                                struct sl_error *err) {
     size_t n = sl_heads_w1_offset(shape, shape->n_layers), bytes = n * sizeof(float);
     struct sl_heads *h = calloc(1, sizeof *h);
-    if (h == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(h == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     h->shape = *shape;
     h->ops = ops;
     h->stream = stream;
@@ -177,10 +176,7 @@ static enum sl_status reserve_tokens(struct sl_heads *h, int64_t n_tokens, struc
 static enum sl_status multiply(struct sl_heads *h, const void *w, enum sl_dtype dtype, int64_t n, int64_t k,
                                struct sl_matmul args, struct sl_error *err) {
     struct sl_matrix matrix = {.n = n, .k = k, .dtype = dtype, .parts = {{w, n}}};
-    enum sl_status status = h->ops->pack(h->stream, &matrix, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(h->ops->pack(h->stream, &matrix, err));
     size_t bytes = h->ops->matmul_scratch(&matrix, args.m);
     if (bytes > h->product_bytes) {
         free(h->products);
@@ -398,10 +394,7 @@ static enum sl_status run_pass(struct pass *p, int layer, struct sl_error *err) 
                                  .y = h->state.gradients + w1,
                                  .y_stride = s->n_columns,
                                  .accumulate = true};
-    enum sl_status status = multiply(h, e->features, e->dtype, e->n_tokens, s->n_columns, forward, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(multiply(h, e->features, e->dtype, e->n_tokens, s->n_columns, forward, err));
     sl_stream_run(h->stream, s->n_hidden, 8, sigmoid_rows, p);
     sl_stream_run(h->stream, (e->n_tokens + TOKEN_BLOCK - 1) / TOKEN_BLOCK, 1, score_tokens, p);
     sl_stream_run(h->stream, s->n_kv_heads, 1, judge_heads, p);
@@ -412,10 +405,7 @@ static enum sl_status run_pass(struct pass *p, int layer, struct sl_error *err) 
 
 enum sl_status sl_heads_backward(struct sl_heads *heads, int layer, const struct sl_heads_example *example,
                                  double smooth, double weight, struct sl_heads_loss *loss_inout, struct sl_error *err) {
-    enum sl_status status = reserve_tokens(heads, example->n_tokens, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(reserve_tokens(heads, example->n_tokens, err));
     int n_heads = heads->shape.n_kv_heads;
     size_t w2 = sl_heads_w2_offset(&heads->shape, layer);
     struct pass pass = {.heads = heads,
@@ -428,7 +418,7 @@ enum sl_status sl_heads_backward(struct sl_heads *heads, int layer, const struct
                         .smooth_l1 = heads->shares,
                         .smoothness = heads->shares + n_heads,
                         .overlap = heads->shares + 2 * (size_t)n_heads};
-    status = run_pass(&pass, layer, err);
+    enum sl_status status = run_pass(&pass, layer, err);
     for (int h = 0; h < n_heads && status == SL_OK; h++) {
         loss_inout->smooth_l1 += pass.smooth_l1[h];
         loss_inout->smoothness += pass.smoothness[h];

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/whole_file.h"
 #include "engine/tensor/half.h"
 
@@ -59,9 +60,7 @@ enum sl_status sl_heads_write(struct sl_heads *heads, const char *path, enum sl_
     }
     size_t header_bytes = (size_t)s->n_layers * 2 * ENTRY_BYTES + 16;
     char *header = malloc(header_bytes);
-    if (header == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(header == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     struct sl_whole_file whole;
     enum sl_status status = sl_whole_file_open(&whole, path, err);
     if (status == SL_OK) {

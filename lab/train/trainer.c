@@ -5,14 +5,14 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/check.h"
+
 enum sl_status sl_trainer_init(struct sl_trainer *trainer, const struct sl_trainer_config *config,
                                struct sl_heads *heads, struct sl_error *err) {
     size_t n = (size_t)config->n_steps;
     *trainer = (struct sl_trainer){.config = *config, .heads = heads};
     trainer->curve_memory = calloc(n, 3 * sizeof(float));
-    if (trainer->curve_memory == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu steps", n);
-    }
+    SL_FAIL_IF(trainer->curve_memory == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu steps", n);
     trainer->curve = (struct sl_trainer_curve){.smooth_l1 = trainer->curve_memory,
                                                .smoothness = trainer->curve_memory + n,
                                                .overlap = trainer->curve_memory + 2 * n};

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "lab/random.h"
 #include "lab/tasks/rows.h"
 #include "lab/train/training_forms.h"
@@ -48,9 +49,7 @@ static enum sl_status bad_task(const char *text, struct sl_error *err) {
 }
 
 static enum sl_status add_source(struct sl_training_prompts *p, struct source source, struct sl_error *err) {
-    if (p->n_sources == MAX_SOURCES) {
-        return sl_fail(err, SL_ERR_INVALID, "more than %d tasks", MAX_SOURCES);
-    }
+    SL_FAIL_IF(p->n_sources == MAX_SOURCES, err, SL_ERR_INVALID, "more than %d tasks", MAX_SOURCES);
     p->sources[p->n_sources++] = source;
     return SL_OK;
 }
@@ -132,9 +131,7 @@ static enum sl_status open_sources(struct sl_training_prompts *p, struct sl_erro
 enum sl_status sl_training_prompts_open(const struct sl_training_prompts_config *config,
                                         struct sl_training_prompts **prompts_out, struct sl_error *err) {
     struct sl_training_prompts *p = calloc(1, sizeof *p);
-    if (!p) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!p, err, SL_ERR_EXHAUSTED, "out of memory");
     p->config = *config;
     enum sl_status status = open_sources(p, err);
     if (status != SL_OK) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see listen.h.
 #include "net/admin/listen.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see process.h.
 #include "net/admin/process.h"
 
 #include <dirent.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see exported.h.
 #include "net/document/exported.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/little_endian.h"
 
 #define FIXED_BYTES      128 // of the head, before the recipe
@@ -105,9 +105,7 @@ struct sl_exported_reader {
 
 enum sl_status sl_exported_reader_create(struct sl_exported_reader **reader_out, struct sl_error *err) {
     struct sl_exported_reader *reader = calloc(1, sizeof *reader);
-    if (reader == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to read a document");
-    }
+    SL_FAIL_IF(reader == NULL, err, SL_ERR_EXHAUSTED, "no memory to read a document");
     enum sl_status status = sl_sha256_create(&reader->sha, err);
     if (status != SL_OK) {
         free(reader);
@@ -138,13 +136,15 @@ static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_er
     if (memcmp(bytes, SL_EXPORTED_MAGIC, 8) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "not a document; `sluice doc export` makes such files");
     }
-    uint64_t version = sl_get_bytes(bytes + 8, 4), flags = sl_get_bytes(bytes + 12, 4), recipe_bytes = sl_get_bytes(bytes + 56, 4);
+    uint64_t version = sl_get_bytes(bytes + 8, 4), flags = sl_get_bytes(bytes + 12, 4),
+             recipe_bytes = sl_get_bytes(bytes + 56, 4);
     if (version != SL_EXPORTED_VERSION) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "version %" PRIu64 " of document files; this program reads version %d",
                        version, SL_EXPORTED_VERSION);
     }
     head->model_fingerprint = sl_get_bytes(bytes + 16, 8);
-    uint64_t n_tokens = sl_get_bytes(bytes + 24, 8), text_bytes = sl_get_bytes(bytes + 32, 8), header_bytes = sl_get_bytes(bytes + 40, 8);
+    uint64_t n_tokens = sl_get_bytes(bytes + 24, 8), text_bytes = sl_get_bytes(bytes + 32, 8),
+             header_bytes = sl_get_bytes(bytes + 40, 8);
     uint64_t body_bytes = sl_get_bytes(bytes + 48, 8);
     if (flags > (CHAT | HAS_TEXT) || n_tokens < 1 || n_tokens > INT32_MAX || text_bytes < 1 ||
         text_bytes > SL_EXPORTED_MAX_TEXT_BYTES || header_bytes < 1 || header_bytes > MAX_HEADER_BYTES ||
@@ -207,9 +207,7 @@ static enum sl_status end_part(struct sl_exported_reader *reader, struct sl_expo
 enum sl_status sl_exported_reader_take(struct sl_exported_reader *reader, const uint8_t **bytes_inout, size_t *n_inout,
                                        struct sl_exported_slice *slice_out, struct sl_error *err) {
     *slice_out = (struct sl_exported_slice){.part = reader->part, .bytes = *bytes_inout};
-    if (reader->part == SL_EXPORTED_END) {
-        return sl_fail(err, SL_ERR_INVALID, "damaged: bytes follow its end");
-    }
+    SL_FAIL_IF(reader->part == SL_EXPORTED_END, err, SL_ERR_INVALID, "damaged: bytes follow its end");
     bool in_digest = reader->at >= reader->size;
     int64_t left = (in_digest ? reader->size + SL_SHA256_BYTES : reader->size) - reader->at;
     size_t n = *n_inout < (uint64_t)left ? *n_inout : (size_t)left;

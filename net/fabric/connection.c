@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "net/fabric/core/core.h"
 
 extern const struct sl_verb_ops sl_connection_ops;
@@ -36,9 +37,7 @@ enum sl_status sl_connection_open(struct sl_fabric *fabric, const char *address,
                        (unsigned long long)epoch);
     }
     struct sl_connection *connection = calloc(1, sizeof *connection);
-    if (!connection) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a connection to %s", address);
-    }
+    SL_FAIL_IF(!connection, err, SL_ERR_EXHAUSTED, "no memory for a connection to %s", address);
     enum sl_status status = sl_address_resolve(address, &connection->sockaddr, &connection->sockaddr_bytes, err);
     if (status != SL_OK) {
         free(connection);

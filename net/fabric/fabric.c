@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/thread.h"
 #include "net/fabric/core/ucx.h"
@@ -84,9 +85,7 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
     fabric->last = &fabric->first;
     fabric->host_id = host_id();
     fabric->gate = sl_gate_create(fabric);
-    if (!fabric->gate) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
-    }
+    SL_FAIL_IF(!fabric->gate, err, SL_ERR_EXHAUSTED, "no memory for a fabric");
     uint64_t seeds[2];
     if (getrandom(seeds, sizeof seeds, 0) != (ssize_t)sizeof seeds) {
         return sl_fail(err, SL_ERR_IO, "no random numbers: %s", strerror(errno));
@@ -109,9 +108,7 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
 enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl_fabric **fabric_out,
                                 struct sl_error *err) {
     struct sl_fabric *fabric = calloc(1, sizeof *fabric);
-    if (!fabric) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
-    }
+    SL_FAIL_IF(!fabric, err, SL_ERR_EXHAUSTED, "no memory for a fabric");
     pthread_mutex_init(&fabric->lock, NULL);
     sl_cond_init(&fabric->changed);
     fabric->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

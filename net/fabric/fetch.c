@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "net/fabric/connection.h"
 #include "net/fabric/fetch.h"
 #include "net/fabric/core/outcome.h"
@@ -111,9 +112,7 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_f
         return sl_fail(err, SL_ERR_RANGE, "a fetch of %zu ranges; at most %u", plan->n_ranges, FETCH_MAX_RANGES);
     }
     struct sl_fetch *fetch = calloc(1, sizeof *fetch + plan->n_ranges * sizeof *plan->ranges);
-    if (!fetch) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", plan->n_ranges);
-    }
+    SL_FAIL_IF(!fetch, err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", plan->n_ranges);
     enum sl_status status =
         sl_ticket_unpack(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, "window", plan->ticket, plan->ticket_bytes, err);
     if (status == SL_OK && fetch->ticket.head.epoch != connection->epoch) {

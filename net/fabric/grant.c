@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "net/fabric/core/huge.h"
 #include "net/fabric/grant.h"
@@ -42,9 +43,7 @@ static bool lies_in_device(struct sl_fabric *fabric, void *block, size_t bytes, 
 
 enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan, struct sl_grant **grant_out,
                              uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
-    if (!fabric->address[0]) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can ship to it");
-    }
+    SL_FAIL_IF(!fabric->address[0], err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can ship to it");
     const struct sl_region *device_region;
     struct sl_region *region = sl_fabric_region(fabric, plan->block, plan->bytes);
     if (!region || region->seen || plan->bytes == 0 ||
@@ -53,9 +52,7 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_pla
                        plan->block, plan->device_block);
     }
     struct sl_grant *grant = calloc(1, sizeof *grant);
-    if (!grant) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a grant");
-    }
+    SL_FAIL_IF(!grant, err, SL_ERR_EXHAUSTED, "no memory for a grant");
     struct sl_grants *grants = sl_verb_of_fabric(fabric, &sl_grant_ops);
     grant->grants = grants;
     grant->fabric = fabric;

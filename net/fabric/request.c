@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "net/fabric/connection.h"
 #include "net/fabric/core/outcome.h"
 
@@ -72,9 +73,7 @@ enum sl_status sl_fabric_request_open(struct sl_connection *connection, const st
                        SL_REQUEST_MAX_BYTES);
     }
     struct sl_fabric_request *request = malloc(sizeof *request + question->body_bytes);
-    if (!request) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", question->body_bytes);
-    }
+    SL_FAIL_IF(!request, err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", question->body_bytes);
     memset(request, 0, sizeof *request);
     request->connection = connection;
     sl_connection_ref(connection);

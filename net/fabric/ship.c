@@ -24,6 +24,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/thread.h"
 #include "net/fabric/ship.h"
@@ -60,9 +61,7 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
 enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, size_t ticket_bytes, int64_t deadline_ns,
                             struct sl_ship **ship_out, struct sl_error *err) {
     struct sl_ship *ship = calloc(1, sizeof *ship);
-    if (!ship) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a ship");
-    }
+    SL_FAIL_IF(!ship, err, SL_ERR_EXHAUSTED, "no memory for a ship");
     enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, "grant", ticket, ticket_bytes, err);
     if (status == SL_OK) {
         status = sl_address_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);

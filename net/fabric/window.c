@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
+#include "base/check.h"
 #include "net/fabric/fetch.h"
 
 extern const struct sl_verb_ops sl_window_ops;
@@ -56,9 +57,7 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
         return sl_fail(err, SL_ERR_INVALID, "a window of %zu bytes at %p is not inside a region", bytes, base);
     }
     struct sl_window *window = calloc(1, sizeof *window);
-    if (!window) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a window");
-    }
+    SL_FAIL_IF(!window, err, SL_ERR_EXHAUSTED, "no memory for a window");
     window->gate = sl_gate_ref(fabric->gate);
     window->windows = sl_verb_of_fabric(fabric, &sl_window_ops);
     window->generation = atomic_fetch_add(&fabric->generation, 1) + 1;
@@ -87,9 +86,7 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
         sl_gate_unref(window->gate);
         free(window);
     }
-    if (!ticket) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a window");
-    }
+    SL_FAIL_IF(!ticket, err, SL_ERR_EXHAUSTED, "no memory for a window");
     *window_out = window;
     *ticket_out = ticket;
     return SL_OK;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -126,11 +127,8 @@ static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *e
     request.load = &load;
     request.term = atomic_load(&agent->config.term_guard->term);
     ProtobufCMessage *message;
-    enum sl_status status = sl_rpc_unary(tie->channel, &sl_method_cluster_heartbeat, &request.base,
-                                         sl_deadline_in_ms(CALL_MS), NULL, &message, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_unary(tie->channel, &sl_method_cluster_heartbeat, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
+                        &message, err));
     const Sluice__V1__HeartbeatReply *reply = (const Sluice__V1__HeartbeatReply *)message;
     *drains_out = reply->drain;
     sl_term_guard_hear(agent->config.term_guard, reply->term);
@@ -241,9 +239,7 @@ static enum sl_status start_tie(struct sl_agent *agent, struct tie *tie, struct 
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out,
                                struct sl_error *err) {
     struct sl_agent *agent = calloc(1, sizeof *agent);
-    if (!agent) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "agent: out of memory");
-    }
+    SL_FAIL_IF(!agent, err, SL_ERR_EXHAUSTED, "agent: out of memory");
     agent->config = *config;
     pthread_mutex_init(&agent->mutex, NULL);
     sl_cond_init(&agent->wake);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"
@@ -227,9 +228,7 @@ static void *reaper_main(void *arg) {
 enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *staging, struct sl_ledger *sessions,
                                  int64_t lease_ms, struct sl_inbound **inbound_out, struct sl_error *err) {
     struct sl_inbound *table = calloc(1, sizeof *table);
-    if (!table) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
-    }
+    SL_FAIL_IF(!table, err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
     table->fabric = fabric;
     table->staging = staging;
     table->sessions = sessions;
@@ -326,9 +325,7 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
 enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size_t body_bytes, size_t promised_bytes,
                                struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     struct transfer *transfer = calloc(1, sizeof *transfer);
-    if (!transfer) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
-    }
+    SL_FAIL_IF(!transfer, err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
     transfer->table = table;
     transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
     enum sl_status status = sl_lease_id_draw("", transfer->id, err);

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "base/check.h"
+
 struct sl_ledger {
     struct sl_arena *arena;
     pthread_mutex_t mutex;
@@ -16,9 +18,7 @@ struct sl_ledger {
 
 enum sl_status sl_ledger_create(struct sl_arena *arena, struct sl_ledger **ledger_out, struct sl_error *err) {
     struct sl_ledger *ledger = calloc(1, sizeof *ledger);
-    if (!ledger) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "ledger: out of memory");
-    }
+    SL_FAIL_IF(!ledger, err, SL_ERR_EXHAUSTED, "ledger: out of memory");
     ledger->arena = arena;
     pthread_mutex_init(&ledger->mutex, NULL);
     *ledger_out = ledger;

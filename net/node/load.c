@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see load.h.
 #include "net/node/load.h"
 
 void sl_node_report_load(struct sl_node *node, const struct sl_node_service *service, Sluice__V1__WorkerLoad *load) {

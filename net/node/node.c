@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/version.h"
@@ -48,9 +49,7 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
     if (check_direct(node, err) != SL_OK) {
         return SL_ERR_INVALID;
     }
-    if (!dir) {
-        return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
-    }
+    SL_FAIL_IF(!dir, err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
     enum sl_weight_format weights;
     sl_loading_fn report = node->config.report_loading ? report_loading : NULL;
     enum sl_status status = sl_weight_format_parse(node->config.weights, &weights, err);
@@ -163,10 +162,7 @@ static enum sl_status choose_arena(struct sl_node *node, bool staged, struct sl_
 
 static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole role, struct sl_error *err) {
     bool staged = has_device_memory(node);
-    enum sl_status status = choose_arena(node, staged, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(choose_arena(node, staged, err));
     // The region is touched whole at start: refuse a size that would exhaust the machine's memory.
     int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
     struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
@@ -175,7 +171,7 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
                                       .insecure = node->config.insecure,
                                       .device_memory = staged && wants_direct(node),
                                       .inject = node->config.inject};
-    status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
+    enum sl_status status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
     if (status == SL_OK) {
         status = sl_fabric_create(&fabric, &node->fabric, err);
     }
@@ -418,10 +414,7 @@ static enum sl_status start_server(struct sl_node *node, const struct sl_node_se
     if (service->second_rpc) {
         services[n_own++] = *service->second_rpc;
     }
-    enum sl_status status = sl_rpc_standard_init(&node->standard, services, n_own, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_standard_init(&node->standard, services, n_own, err));
     struct sl_rpc_server_config config = {.listen = node->config.listen,
                                           .services = services,
                                           .n_services = n_own + SL_RPC_N_STANDARD,
@@ -430,7 +423,7 @@ static enum sl_status start_server(struct sl_node *node, const struct sl_node_se
                                           .request_bytes = REQUEST_BYTES,
                                           .credentials = node->credentials,
                                           .insecure = node->config.insecure};
-    status = sl_rpc_server_start(&config, &node->server, err);
+    enum sl_status status = sl_rpc_server_start(&config, &node->server, err);
     if (status != SL_OK) {
         sl_rpc_standard_cleanup(&node->standard);
     }
@@ -460,10 +453,7 @@ static void describe_device(struct sl_node *node) {
 }
 
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
-    enum sl_status status = start_server(node, service, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(start_server(node, service, err));
     snprintf(node->rpc_address, sizeof node->rpc_address, "%s", sl_rpc_server_address(node->server));
     node->info.rpc_address = node->rpc_address;
     describe_device(node);
@@ -477,7 +467,7 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
                                     .refused_fn = refused,
                                     .arg = &serving};
     node->service_name = service->rpc->service->name;
-    status = start_watch(node, err);
+    enum sl_status status = start_watch(node, err);
     status =
         status == SL_OK ? sl_rpc_selfcheck_start(node->rpc_address, node->credentials, &node->selfcheck, err) : status;
     status = status == SL_OK ? sl_agent_create(&agent, &node->agent, err) : status;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see probes.h.
 #include "net/node/probes.h"
 
 #include "base/metrics.h"

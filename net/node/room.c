@@ -2,10 +2,10 @@
 // Memory for KV. See room.h.
 #include "net/node/room.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/memory_limit.h"
 #include "base/options/config.h"
@@ -43,10 +43,7 @@ static int64_t shared_bytes(void) {
 enum sl_status sl_room_auto(const char *root, const struct sl_room_needs *needs, int64_t *bytes_out,
                             struct sl_error *err) {
     struct sl_memory_limit limit;
-    enum sl_status status = sl_memory_limit_read(root, &limit, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_memory_limit_read(root, &limit, err));
     int64_t resident = sl_memory_resident(root);
     resident = resident > 0 ? resident : 0;
     int64_t left = limit.bytes - resident - needs->activation_bytes - needs->other_bytes - PROCESS_BYTES;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see staged.h.
 #include "net/node/staged.h"
 
 #include <stdio.h>

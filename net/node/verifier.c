@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -97,9 +98,7 @@ static void *verifier_main(void *arg) {
 enum sl_status sl_verifier_start(const struct sl_verifying *what, struct sl_verifier **verifier_out,
                                  struct sl_error *err) {
     struct sl_verifier *verifier = calloc(1, sizeof *verifier);
-    if (verifier == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
-    }
+    SL_FAIL_IF(verifier == NULL, err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
     verifier->what = *what;
     verifier->last = &verifier->first;
     pthread_mutex_init(&verifier->mutex, NULL);

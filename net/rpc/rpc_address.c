@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "net/rpc/rpc_internal.h"
+#include "base/check.h"
 
 static enum sl_status malformed(const char *text, struct sl_error *err) {
     return sl_fail(err, SL_ERR_INVALID, "address '%.256s': expected HOST:PORT or [IPV6]:PORT", text);
@@ -68,10 +69,7 @@ enum sl_status sl_rpc_addresses_parse(const char *list, struct sl_rpc_addresses 
         memcpy(text, at, (size_t)(end - at));
         text[end - at] = '\0';
         struct sl_rpc_address parsed;
-        enum sl_status status = sl_rpc_address_parse(text, &parsed, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_rpc_address_parse(text, &parsed, err));
     }
     *addresses_out = addresses;
     return SL_OK;
@@ -123,10 +121,7 @@ enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct 
                                    struct sl_error *err) {
     char text[sizeof address->host + 16];
     struct addrinfo *found;
-    enum sl_status status = resolve(address, text, sizeof text, &found, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(resolve(address, text, sizeof text, &found, err));
     const bool is_v6 = found->ai_family == AF_INET6;
     const bool is_wildcard =
         is_v6 ? IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)found->ai_addr)->sin6_addr)
@@ -139,9 +134,7 @@ enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct 
         failure = getnameinfo(found->ai_addr, found->ai_addrlen, near.host, sizeof near.host, NULL, 0, NI_NUMERICHOST);
     }
     freeaddrinfo(found);
-    if (failure) {
-        return sl_fail(err, SL_ERR_INVALID, "cannot reach %s: %s", text, gai_strerror(failure));
-    }
+    SL_FAIL_IF(failure, err, SL_ERR_INVALID, "cannot reach %s: %s", text, gai_strerror(failure));
     *near_out = near;
     return SL_OK;
 }
@@ -149,10 +142,7 @@ enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct 
 enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err) {
     char text[sizeof address->host + 16];
     struct addrinfo *found;
-    enum sl_status status = resolve(address, text, sizeof text, &found, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(resolve(address, text, sizeof text, &found, err));
     int error = 0;
     for (const struct addrinfo *at = found; at && !error; at = at->ai_next) {
         const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
@@ -275,12 +276,8 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
     const int64_t deadline_ns = atomic_load(&call->deadline_ns);
     const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, deadline_ns);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "%s", sl_status_text(status));
-    }
-    if (!bytes && sl_now_ns() >= deadline_ns) {
-        return sl_fail(err, SL_ERR_DEADLINE, "the time for it is over");
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "%s", sl_status_text(status));
+    SL_FAIL_IF(!bytes && sl_now_ns() >= deadline_ns, err, SL_ERR_DEADLINE, "the time for it is over");
     if (!bytes) { // the client has half-closed, or the call has failed (client gone, deadline, message over the limit)
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
         return failed ? sl_fail(err, SL_ERR_CANCELLED, "%s", sl_status_text(SL_ERR_CANCELLED)) : SL_ERR_NOT_FOUND;

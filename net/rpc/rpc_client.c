@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
@@ -52,16 +53,12 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
     struct sl_rpc_address parsed;
     char name[SL_IDENTITY_BYTES];
     const char *host = sl_identity_split_address(address, name);
-    if (!host) {
-        return sl_fail(err, SL_ERR_INVALID, "address '%.256s': the server's name is too long", address);
-    }
+    SL_FAIL_IF(!host, err, SL_ERR_INVALID, "address '%.256s': the server's name is too long", address);
     const enum sl_status status = sl_rpc_address_parse(host, &parsed, err);
     if (status != SL_OK) {
         return status;
     }
-    if (parsed.port == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
-    }
+    SL_FAIL_IF(parsed.port == 0, err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
     struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
     grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles, name) : NULL;
     if (!theirs) {
@@ -214,9 +211,7 @@ static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_
     const bool is_reset = status == SL_ERR_PEER_LOST && outcome_has(outcome, reset, sizeof reset - 1);
     const bool has_answered = atomic_load(&outcome->channel->has_answered);
     const size_t length = GRPC_SLICE_LENGTH(outcome->details);
-    if (length == 0) {
-        return sl_fail(err, status, "%s", sl_rpc_code_name((int)outcome->code));
-    }
+    SL_FAIL_IF(length == 0, err, status, "%s", sl_rpc_code_name((int)outcome->code));
     // A server that has answered before does not close a connection for want of a certificate.
     const char *hint = has_answered && (is_closed || is_reset) ? ": its process has ended, or was killed"
                        : is_closed && outcome->channel->in_clear
@@ -261,9 +256,7 @@ static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_b
                                  ProtobufCMessage **reply_out, struct sl_error *err) {
     ProtobufCMessage *reply = NULL;
     struct sl_error why;
-    if (!bytes) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is missing", method->path);
-    }
+    SL_FAIL_IF(!bytes, err, SL_ERR_PEER_CORRUPT, "%s: the reply is missing", method->path);
     if (sl_rpc_message_unpack(bytes, "the reply", method->reply, NULL, &reply, &why) != SL_OK) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: %s", method->path, why.text);
     }
@@ -460,14 +453,9 @@ static enum sl_status post_read(struct sl_rpc_stream *stream) {
 enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
                                   const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
                                   struct sl_rpc_stream **stream_out, struct sl_error *err) {
-    enum sl_status status = check_request(method, request, SL_RPC_SERVER_STREAM, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_request(method, request, SL_RPC_SERVER_STREAM, err));
     struct sl_rpc_stream *stream = calloc(1, sizeof *stream);
-    if (!stream) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for a stream", method->path);
-    }
+    SL_FAIL_IF(!stream, err, SL_ERR_EXHAUSTED, "%s: no memory for a stream", method->path);
     stream->method = method;
     stream->start_tag.fn = on_start;
     stream->status_tag.fn = on_status;
@@ -481,7 +469,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
     grpc_op ops[N_START_OPS];
     start_ops(ops, bytes, &stream->outcome);
-    status = start_counted(stream, ops, N_START_OPS, &stream->start_tag);
+    enum sl_status status = start_counted(stream, ops, N_START_OPS, &stream->start_tag);
     grpc_byte_buffer_destroy(bytes);
     if (status == SL_OK) {
         const grpc_op op = status_op(&stream->outcome);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/check.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/trust/certificate.h"
 #include "net/trust/revocation.h"
@@ -33,9 +34,7 @@ struct sl_rpc_credentials {
 static enum sl_status check_readable(const struct sl_tls_files *files, struct sl_error *err) {
     const char *const paths[] = {files->ca, files->certificate, files->key};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        if (access(paths[i], R_OK) != 0) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: %s", paths[i], strerror(errno));
-        }
+        SL_FAIL_IF(access(paths[i], R_OK) != 0, err, SL_ERR_INVALID, "%s: %s", paths[i], strerror(errno));
     }
     return SL_OK;
 }

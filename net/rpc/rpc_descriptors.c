@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "base/check.h"
+
 enum { MAX_DEPTH = 32 };
 
 static bool same(struct sl_rpc_span a, struct sl_rpc_span b) {
@@ -101,9 +103,7 @@ enum sl_status sl_rpc_files_parse(const uint8_t *set, size_t bytes, struct sl_rp
             break;
         }
     }
-    if (bad) {
-        return sl_fail(err, SL_ERR_INVALID, "the descriptor set is malformed after %zu files", n_files);
-    }
+    SL_FAIL_IF(bad, err, SL_ERR_INVALID, "the descriptor set is malformed after %zu files", n_files);
     files_out->n_files = n_files;
     return SL_OK;
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "proto/grpc/health/v1/health.pb-c.h"
@@ -40,9 +41,7 @@ struct sl_rpc_health {
 enum sl_status sl_rpc_health_create(const struct sl_rpc_implementation *services, size_t n_services,
                                     struct sl_rpc_health **health_out, struct sl_error *err) {
     struct sl_rpc_health *health = calloc(1, sizeof *health + (n_services + 1) * sizeof health->rows[0]);
-    if (!health) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the health of %zu services", n_services);
-    }
+    SL_FAIL_IF(!health, err, SL_ERR_EXHAUSTED, "no memory for the health of %zu services", n_services);
     pthread_mutex_init(&health->mutex, NULL);
     sl_cond_init(&health->changed);
     health->n_rows = n_services + 1;
@@ -105,9 +104,7 @@ static enum sl_status check(void *context, struct sl_rpc_call *call, const Proto
     struct sl_rpc_health *health = context;
     const Request *request = (const Request *)message;
     const struct row *row = find(health, request->service);
-    if (!row) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "no service '%.200s'", request->service);
-    }
+    SL_FAIL_IF(!row, err, SL_ERR_NOT_FOUND, "no service '%.200s'", request->service);
     Response response = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     pthread_mutex_lock(&health->mutex);
     response.status = state_locked(health, row);
@@ -148,9 +145,7 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
             }
             sent = response.status;
         }
-        if (closed) {
-            return sl_fail(err, SL_ERR_PEER_LOST, "the server is stopping");
-        }
+        SL_FAIL_IF(closed, err, SL_ERR_PEER_LOST, "the server is stopping");
     }
 }
 

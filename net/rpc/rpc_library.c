@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see rpc_library.h.
 #include "net/rpc/rpc_library.h"
 
 #include <grpc/grpc.h>

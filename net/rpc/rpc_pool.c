@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
@@ -67,9 +68,7 @@ static void *run_jobs(void *arg) {
 
 enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error *err) {
     struct sl_rpc_pool *pool = calloc(1, sizeof *pool);
-    if (!pool) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the handlers' threads");
-    }
+    SL_FAIL_IF(!pool, err, SL_ERR_EXHAUSTED, "no memory for the handlers' threads");
     pthread_mutex_init(&pool->mutex, NULL);
     sl_cond_init(&pool->work);
     sl_cond_init(&pool->left);

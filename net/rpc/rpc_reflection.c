@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "proto/descriptors.h"
 #include "proto/grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/methods.h"
@@ -35,9 +36,7 @@ enum sl_status sl_rpc_reflection_create(const struct sl_rpc_implementation *serv
                                         struct sl_rpc_reflection **reflection_out, struct sl_error *err) {
     const size_t n = n_services + SL_RPC_N_REFLECTION;
     struct sl_rpc_reflection *reflection = calloc(1, sizeof *reflection + n * sizeof reflection->services[0]);
-    if (!reflection) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for reflection");
-    }
+    SL_FAIL_IF(!reflection, err, SL_ERR_EXHAUSTED, "no memory for reflection");
     const enum sl_status status =
         sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, &reflection->files, err);
     if (status != SL_OK) {

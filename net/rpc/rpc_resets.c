@@ -4,7 +4,9 @@
  *
  * Design: HTTP/2 lets a client reset a stream for nine bytes, and open the next one at once: its limit of concurrent streams
  *         never applies, while gRPC core (seen in 1.51) keeps each call until a server has accepted it. Calls of a peer that
- *         were cancelled as soon as they were accepted are counted for a second; more than MOST close its connection.
+ *         were cancelled as soon as they were accepted are counted for a second; more than MOST close its connection. Each
+ *         closed one halves that for its host's other connections, down to a sixteenth, until none was closed for CALM_S:
+ *         a client that connects again at once gets less each time.
  *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
  *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
  * Threads: any.
@@ -17,7 +19,7 @@
 #include "base/hash.h"
 #include "net/rpc/rpc_internal.h"
 
-enum { N_ENTRIES = 4096, MOST = 500 };
+enum { N_ENTRIES = 4096, MOST = 500, CALM_S = 10, MOST_HALVES = 4 };
 
 static struct {
     pthread_mutex_t mutex;
@@ -26,20 +28,29 @@ static struct {
         int n;
         uint64_t closed; // hash of the peer whose connection was closed in this second; 0: none
     } entries[N_ENTRIES];
+    struct {
+        int64_t closed_ns; // when a connection of the host was last closed
+        int n_closed;
+    } hosts[N_ENTRIES];
 } resets = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static bool is_too_often(uint64_t hash) {
+static bool is_too_often(uint64_t hash, uint64_t host) {
     const int64_t now_ns = sl_now_ns();
     pthread_mutex_lock(&resets.mutex);
-    const size_t i = hash % N_ENTRIES;
+    const size_t i = hash % N_ENTRIES, h = host % N_ENTRIES;
+    if (now_ns - resets.hosts[h].closed_ns > CALM_S * SL_NS_PER_S) {
+        resets.hosts[h].n_closed = 0;
+    }
     if (now_ns - resets.entries[i].since_ns > SL_NS_PER_S) {
         resets.entries[i].since_ns = now_ns;
         resets.entries[i].n = 0;
         resets.entries[i].closed = 0;
     }
     // The other calls of a closed connection end with it, and do not count.
-    const bool too_often = resets.entries[i].closed != hash && ++resets.entries[i].n > MOST;
+    const bool too_often = resets.entries[i].closed != hash && ++resets.entries[i].n > MOST >> resets.hosts[h].n_closed;
     if (too_often) {
+        resets.hosts[h].closed_ns = now_ns;
+        resets.hosts[h].n_closed += resets.hosts[h].n_closed < MOST_HALVES;
         resets.entries[i].n = 0;
         resets.entries[i].closed = hash;
     }
@@ -49,7 +60,8 @@ static bool is_too_often(uint64_t hash) {
 
 void sl_rpc_resets_count(grpc_call *call) {
     char *peer = grpc_call_get_peer(call);
-    if (peer && is_too_often(sl_hash(peer, strlen(peer), 0))) {
+    const char *port = peer ? strrchr(peer, ':') : NULL;
+    if (port && is_too_often(sl_hash(peer, strlen(peer), 0), sl_hash(peer, (size_t)(port - peer), 0))) {
         sl_rpc_accept_cut(peer);
     }
     gpr_free(peer);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see rpc_selfcheck.h.
 #include "net/rpc/rpc_selfcheck.h"
 
 #include <inttypes.h>
@@ -7,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -86,9 +86,7 @@ static void *check_now_and_then(void *arg) {
 enum sl_status sl_rpc_selfcheck_start(const char *address, const struct sl_rpc_credentials *credentials,
                                       struct sl_rpc_selfcheck **selfcheck_out, struct sl_error *err) {
     struct sl_rpc_selfcheck *selfcheck = calloc(1, sizeof *selfcheck);
-    if (!selfcheck) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a check of %s", address);
-    }
+    SL_FAIL_IF(!selfcheck, err, SL_ERR_EXHAUSTED, "no memory for a check of %s", address);
     struct sl_rpc_address parsed, near;
     enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
     status = status == SL_OK ? sl_rpc_address_near(&parsed, &near, err) : status;

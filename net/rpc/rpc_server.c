@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
@@ -64,6 +65,9 @@ struct sl_rpc_server {
 static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err) {
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
+    if (sl_rpc_call_cancelled(call)) { // before it had a thread
+        return sl_fail(err, SL_ERR_CANCELLED, "%s: its client has cancelled it", method->path);
+    }
     if (method->kind != SL_RPC_BIDI) {
         const enum sl_status unpacked =
             call->payload
@@ -250,9 +254,7 @@ static enum sl_status find_handler(const struct sl_rpc_implementation *service, 
         }
     }
     const char *path = bound->method->path;
-    if (n_found == 1 && bound->roles == 0) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s has a handler that nobody may call", path);
-    }
+    SL_FAIL_IF(n_found == 1 && bound->roles == 0, err, SL_ERR_INTERNAL, "%s has a handler that nobody may call", path);
     return n_found == 1 ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "%s has %zu handlers, not one", path, n_found);
 }
 
@@ -272,9 +274,7 @@ static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl
         bound.registered = grpc_server_register_method(
             server->server, method->path, NULL,
             method->kind == SL_RPC_BIDI ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
-        if (!bound.registered) {
-            return sl_fail(err, SL_ERR_INVALID, "method %s is there twice", method->path);
-        }
+        SL_FAIL_IF(!bound.registered, err, SL_ERR_INVALID, "method %s is there twice", method->path);
         server->bound[server->n_bound++] = bound;
     }
     return SL_OK;
@@ -324,10 +324,7 @@ static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rp
     if (port == 0) {
         return sl_rpc_address_diagnose(&address, err);
     }
-    status = sl_rpc_accept_guard(port, config->credentials == NULL, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_accept_guard(port, config->credentials == NULL, err));
     address.port = server->port = port;
     sl_rpc_address_format(&address, server->address, sizeof server->address);
     return SL_OK;
@@ -370,9 +367,7 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
         return sl_fail(err, SL_ERR_INVALID, "a server's limits are not negative");
     }
     struct sl_rpc_server *server = calloc(1, sizeof *server);
-    if (!server) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a server");
-    }
+    SL_FAIL_IF(!server, err, SL_ERR_EXHAUSTED, "no memory for a server");
     sl_rpc_calls_init(&server->calls);
     server->credentials = config->credentials;
     server->send_ms = config->send_ms ? config->send_ms : DEFAULT_SEND_MS;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see rpc_standard.h.
 #include "net/rpc/rpc_standard.h"
 
 enum { MAX_CALLS = 64 }; // for each of these services

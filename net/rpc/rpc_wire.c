@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see rpc_wire.h.
 #include "net/rpc/rpc_wire.h"
 
 #include <stdio.h>

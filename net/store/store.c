@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"
@@ -30,9 +31,7 @@ struct sl_store_client {
 
 enum sl_status sl_store_client_create(struct sl_node *node, struct sl_store_client **client_out, struct sl_error *err) {
     struct sl_store_client *client = calloc(1, sizeof *client);
-    if (!client) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "store client: out of memory");
-    }
+    SL_FAIL_IF(!client, err, SL_ERR_EXHAUSTED, "store client: out of memory");
     enum sl_status status = sl_store_channels_create(node->credentials, &client->channels, err);
     if (status != SL_OK) {
         free(client);
@@ -250,11 +249,8 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     int64_t max_slots = job->max_slots > 0 ? job->max_slots : job->plan->max_slots;
     struct sl_expected_capsule expected = {&job->plan->geometry, &id, max_slots};
     struct sl_session *session;
-    enum sl_status status = sl_node_adopt(job->client->node, capsule, promised_inout, &expected, &session, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_job_check_session(job->plan, session, err);
+    SL_TRY(sl_node_adopt(job->client->node, capsule, promised_inout, &expected, &session, err));
+    enum sl_status status = sl_job_check_session(job->plan, session, err);
     if (status == SL_OK && session->n_tokens != match->capsule_tokens) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens came instead of one of %lld",
                          (long long)session->n_tokens, (long long)match->capsule_tokens);
@@ -271,10 +267,7 @@ enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_
                                 struct sl_session **session_out, struct sl_error *err) {
     struct sl_inbound *inbound = job->client->node->inbound;
     struct sl_inbound_ticket ticket;
-    enum sl_status status = sl_inbound_open(inbound, "resume", match->capsule_bytes, 0, &ticket, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_inbound_open(inbound, "resume", match->capsule_bytes, 0, &ticket, err));
     Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
     grant.ticket.data = ticket.ticket;
     grant.ticket.len = ticket.ticket_bytes;
@@ -282,7 +275,7 @@ enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_
     grant.lease_id = ticket.id;
     grant.lease_ms = ticket.lease_ms;
     int64_t bytes;
-    status = fetch(job, match, &grant, ticket.id, &bytes, err);
+    enum sl_status status = fetch(job, match, &grant, ticket.id, &bytes, err);
     free(ticket.ticket);
     struct sl_capsule_bytes capsule;
     size_t promised;

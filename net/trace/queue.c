@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/thread.h"
 #include "net/trace/internal.h"
 
@@ -24,9 +25,7 @@ static struct {
 
 enum sl_status sl_spans_open(double share, struct sl_error *err) {
     queue.ring = malloc(QUEUE * sizeof *queue.ring);
-    if (!queue.ring) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for spans");
-    }
+    SL_FAIL_IF(!queue.ring, err, SL_ERR_EXHAUSTED, "no memory for spans");
     queue.share = share;
     queue.first = queue.n = 0;
     queue.woken = false;

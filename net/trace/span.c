@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see trace.h.
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see api_keys.h.
 #include "net/trust/api_keys.h"
 
 #include <ctype.h>
@@ -12,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
 
@@ -134,9 +134,7 @@ static enum sl_status parse_lines(char *text, struct sl_api_key *list, size_t *n
         bool there;
         struct sl_error why;
         enum sl_status status = parse_line(line, &there, &list[n], &why);
-        if (status != SL_OK) {
-            return sl_fail(err, status, "line %zu: %s", number, why.text);
-        }
+        SL_FAIL_IF(status != SL_OK, err, status, "line %zu: %s", number, why.text);
         n += there;
     }
     *n_out = n;
@@ -148,9 +146,7 @@ enum sl_status sl_api_keys_parse(const char *text, size_t n_bytes, struct sl_api
     size_t n_lines = 1;
     for (size_t i = 0; i < n_bytes; i++) {
         n_lines += text[i] == '\n';
-        if (text[i] == '\0') {
-            return sl_fail(err, SL_ERR_INVALID, "line %zu: a zero byte", n_lines);
-        }
+        SL_FAIL_IF(text[i] == '\0', err, SL_ERR_INVALID, "line %zu: a zero byte", n_lines);
     }
     char *copy = malloc(n_bytes + 1);
     struct sl_api_key *list = calloc(n_lines, sizeof *list);

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
+
 #define MAX_URI_BYTES 256
 
 // Copies the one URI of a certificate. False: it has none, or several, or the URI is too long.
@@ -72,9 +74,7 @@ static enum sl_status load(SSL_CTX *context, const struct sl_tls_files *files, s
 enum sl_status sl_certificate_context(const struct sl_tls_files *files, OSSL_LIB_CTX *library, SSL_CTX **context_out,
                                       struct sl_identity *self_out, struct sl_error *err) {
     SSL_CTX *context = SSL_CTX_new_ex(library, NULL, TLS_method());
-    if (!context) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for TLS");
-    }
+    SL_FAIL_IF(!context, err, SL_ERR_EXHAUSTED, "no memory for TLS");
     SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     enum sl_status status = load(context, files, self_out, err);

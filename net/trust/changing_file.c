@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see changing_file.h.
 #include "net/trust/changing_file.h"
 
 #include <errno.h>
@@ -8,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 enum { LOOK_AGAIN_MS = 1000 };
@@ -29,9 +29,7 @@ bool sl_changing_file_is_due(struct sl_changing_file *file) {
 
 static enum sl_status read_open(const struct sl_changing_file *file, int fd, char **text_out, struct stat *about,
                                 struct sl_error *err) {
-    if (fstat(fd, about) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s", strerror(errno));
-    }
+    SL_FAIL_IF(fstat(fd, about) != 0, err, SL_ERR_IO, "%s", strerror(errno));
     if (!S_ISREG(about->st_mode) || (size_t)about->st_size > file->max_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "is no file of at most %zu bytes", file->max_bytes);
     }
@@ -39,9 +37,7 @@ static enum sl_status read_open(const struct sl_changing_file *file, int fd, cha
         return sl_fail(err, SL_ERR_PRECONDITION, "others may write it: chmod go-w");
     }
     char *text = malloc((size_t)about->st_size + 1);
-    if (!text) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu bytes", (size_t)about->st_size);
-    }
+    SL_FAIL_IF(!text, err, SL_ERR_EXHAUSTED, "no memory for %zu bytes", (size_t)about->st_size);
     if (read(fd, text, (size_t)about->st_size) != about->st_size) {
         free(text);
         return sl_fail(err, SL_ERR_IO, "cannot be read whole");
@@ -55,9 +51,7 @@ enum sl_status sl_changing_file_read(struct sl_changing_file *file, char **text_
                                      struct stat *about_out, struct sl_error *err) {
     file->looked_ns = sl_now_ns();
     int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        return sl_fail(err, SL_ERR_IO, "%s", strerror(errno));
-    }
+    SL_FAIL_IF(fd < 0, err, SL_ERR_IO, "%s", strerror(errno));
     struct stat about;
     char *text = NULL;
     enum sl_status status = read_open(file, fd, &text, &about, err);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see public_keys.h.
 #include "net/trust/public_keys.h"
 
 #include <limits.h>
@@ -10,6 +9,8 @@
 #include <openssl/x509.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/check.h"
 
 static enum sl_status kind_of(const EVP_PKEY *key, enum sl_public_key_kind *kind_out, struct sl_error *err) {
     char curve[32] = "";
@@ -49,9 +50,7 @@ static enum sl_status take(struct sl_public_keys *keys, const char *name, const 
     if (strcmp(name, PEM_STRING_PUBLIC) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "has a %.40s; expected nothing but PUBLIC KEYs", name);
     }
-    if (keys->n == SL_MAX_PUBLIC_KEYS) {
-        return sl_fail(err, SL_ERR_INVALID, "has more than %d keys", SL_MAX_PUBLIC_KEYS);
-    }
+    SL_FAIL_IF(keys->n == SL_MAX_PUBLIC_KEYS, err, SL_ERR_INVALID, "has more than %d keys", SL_MAX_PUBLIC_KEYS);
     EVP_PKEY *key = d2i_PUBKEY(NULL, &der, n_der);
     struct sl_public_key *next = &keys->list[keys->n];
     enum sl_status status =
@@ -69,9 +68,7 @@ enum sl_status sl_public_keys_parse(const char *text, size_t n_bytes, struct sl_
                                     struct sl_error *err) {
     struct sl_public_keys keys = {.n = 0};
     BIO *in = n_bytes <= INT_MAX ? BIO_new_mem_buf(text, (int)n_bytes) : NULL;
-    if (!in) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for keys");
-    }
+    SL_FAIL_IF(!in, err, SL_ERR_EXHAUSTED, "no memory for keys");
     enum sl_status status = SL_OK;
     char *name = NULL, *header = NULL;
     unsigned char *der = NULL;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see sha256.h.
 #include "net/trust/sha256.h"
 
 #include <errno.h>

@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 static bool is_given(const char *path) {
@@ -11,9 +12,7 @@ static bool is_given(const char *path) {
 
 enum sl_status sl_tls_files_given(const struct sl_tls_files *files, bool *given_out, struct sl_error *err) {
     int n = is_given(files->ca) + is_given(files->certificate) + is_given(files->key);
-    if (n != 0 && n != 3) {
-        return sl_fail(err, SL_ERR_INVALID, "--tls-ca, --tls-cert and --tls-key belong together");
-    }
+    SL_FAIL_IF(n != 0 && n != 3, err, SL_ERR_INVALID, "--tls-ca, --tls-cert and --tls-key belong together");
     if (n == 0 && is_given(files->revoked)) {
         return sl_fail(err, SL_ERR_INVALID, "--tls-revoked: is for --tls-ca, --tls-cert and --tls-key");
     }

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see validity.h.
 #include "net/trust/validity.h"
 
 #include <errno.h>
@@ -10,12 +9,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/check.h"
+
 enum sl_status sl_certificate_file_end(const char *path, int64_t *end_s_out, struct sl_error *err) {
     FILE *file = fopen(path, "re");
     int64_t end_s = INT64_MAX;
-    if (!file) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(!file, err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     for (X509 *certificate; (certificate = PEM_read_X509(file, NULL, NULL, NULL)) != NULL;) {
         struct tm end;
         if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1 && timegm(&end) < end_s) {
@@ -25,9 +24,7 @@ enum sl_status sl_certificate_file_end(const char *path, int64_t *end_s_out, str
     }
     ERR_clear_error(); // of the end of the file
     fclose(file);
-    if (end_s == INT64_MAX) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "%s: has no certificate", path);
-    }
+    SL_FAIL_IF(end_s == INT64_MAX, err, SL_ERR_NOT_FOUND, "%s: has no certificate", path);
     *end_s_out = end_s;
     return SL_OK;
 }

@@ -134,6 +134,7 @@ def test_a_state_between_chunks_serves_what_ends_elsewhere():
         ("h2o,budget=0.5,when=end", 1300, 2200, 1024),
         ("h2o,budget=0.5,when=end", 1900, 1300, 0),       # scores have been added up over what the other has not
         ("d2o,budget=0.3", 1300, 2200, 1024),
+        ("kvzip,budget=0.3", 1300, 2200, 1024),           # from the first reading; the second one is the prompt's own
         ("pyramidkv,budget=0.3,format=int8", 1300, 2200, 1024),
     ]
     def logprobs(events):

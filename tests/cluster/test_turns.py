@@ -44,6 +44,19 @@ def test_a_worker_without_room_is_not_waited_for():
         end(cluster)
 
 
+def test_what_a_second_reading_kept_serves_later_turns():
+    recipe = "kvzip,budget=0.5,chunk=64"
+    with Cluster() as cluster:
+        first, events = cluster.answer(turn(BEGIN, recipe=recipe))
+        n_tokens = first.statistics.n_prompt_tokens
+        assert 0.4 * n_tokens < first.statistics.slots_per_head < 0.6 * n_tokens, first.statistics
+        totals = [event.prefill.tokens_total for event in events if event.HasField("prefill")]
+        assert totals and all(total == 2 * (n_tokens - 1) - 4 for total in totals), totals  # sinks are not repeated
+        second, _ = cluster.answer(turn(BEGIN + first.text + " more", recipe=recipe))
+        assert second.status_code == 0 and second.statistics.n_reused_tokens == n_tokens + 3, second
+        end(cluster)
+
+
 def test_a_store_that_stands_still_costs_reading_alone():
     with Cluster(decode=2) as cluster:
         first, _ = cluster.answer(turn(BEGIN))

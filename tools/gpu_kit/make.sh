@@ -24,6 +24,7 @@ mkdir -p "$out" "$kit/bin" "$kit/checks" "$kit/lib" "$kit/glibc" "$kit/models"
 for program in sluice sluice-coordinator sluice-prefill sluice-decode sluice-kvstore; do
     cp "$build/bin/$program" "$kit/bin/"
 done
+cp "$build/bin/libsluice_emulated.so" "$kit/bin/"
 cp "$build"/tests/bin/kernels_emulated_model_sizes "$build"/tests/bin/kernels_emulated_select "$kit/checks/"
 if [ -z "$emulated" ]; then
     cp "$build/bin/libsluice_cuda.so" "$kit/bin/"

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/similar.h"
+#include "base/check.h"
 #include "client/cli/chat/chat.h"
 #include "engine/compress/recipe/recipe.h"
 
@@ -35,9 +36,7 @@ static enum sl_chat_next leave(struct sl_chat_session *chat, const char *argumen
 // Rejects files that are not regular: opening a named pipe would block, and a device might never end.
 static enum sl_status check_file(const char *path, struct sl_error *err) {
     struct stat found;
-    if (stat(path, &found) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(stat(path, &found) != 0, err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
     return S_ISREG(found.st_mode) ? SL_OK : sl_fail(err, SL_ERR_INVALID, "%s is not a file", path);
 }
 
@@ -69,11 +68,7 @@ static enum sl_chat_next add_file(struct sl_chat_session *chat, const char *argu
 
 static enum sl_status list_documents(struct sl_chat_session *chat, struct sl_error *err) {
     Sluice__V1__ListDocumentsReply *reply;
-    enum sl_status status =
-        sl_client_list_documents(chat->client, sl_deadline_in_ms(chat->config->tool.timeout_ms), &reply, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_client_list_documents(chat->client, sl_deadline_in_ms(chat->config->tool.timeout_ms), &reply, err));
     FILE *file = screen(chat);
     for (size_t i = 0; i < reply->n_documents; i++) {
         const Sluice__V1__Document *one = reply->documents[i];
@@ -113,12 +108,9 @@ static enum sl_status set_document(struct sl_chat_session *chat, const char *nam
                            : "a document begins the conversation: /new first");
     }
     Sluice__V1__Document *document;
-    enum sl_status status =
-        sl_client_get_document(chat->client, name, sl_deadline_in_ms(chat->config->tool.timeout_ms), &document, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = check_document(chat, document, err);
+    SL_TRY(
+        sl_client_get_document(chat->client, name, sl_deadline_in_ms(chat->config->tool.timeout_ms), &document, err));
+    enum sl_status status = check_document(chat, document, err);
     if (status == SL_OK) {
         snprintf(chat->document, sizeof chat->document, "%s", document->name);
     }

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see history.h.
 #include "client/cli/chat/history.h"
 
 #include <stdio.h>

@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include "base/check.h"
 #include "client/cli/request.h"
 
 #define HISTORY_LINES 1000
@@ -117,9 +118,7 @@ static enum sl_status open_terminal(struct sl_lines *lines, FILE *out, struct sl
     set_characters();
     lines->edit = el_init("sluice", stdin, out, stderr);
     lines->history = history_init();
-    if (!lines->edit || !lines->history) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the line editor");
-    }
+    SL_FAIL_IF(!lines->edit || !lines->history, err, SL_ERR_EXHAUSTED, "no memory for the line editor");
     el_set(lines->edit, EL_CLIENTDATA, lines);
     el_set(lines->edit, EL_GETCFN, read_key);
     el_set(lines->edit, EL_PROMPT, show_prompt);
@@ -179,17 +178,13 @@ static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct
     lines->signals->leave_screen = leave_screen;
     const char *typed = el_gets(lines->edit, &n);
     lines->signals->leave_screen = NULL; // the editor does not use the terminal now
-    if (lines->signalled) {
-        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-    }
+    SL_FAIL_IF(lines->signalled, err, SL_ERR_CANCELLED, "stopped by a signal");
     if (!typed || n <= 0) {
         lines->ended = true;
         return SL_ERR_NOT_FOUND;
     }
     char *line = strdup(typed);
-    if (!line) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a line");
-    }
+    SL_FAIL_IF(!line, err, SL_ERR_EXHAUSTED, "no memory for a line");
     line[strcspn(line, "\r\n")] = '\0';
     remember(lines, line);
     *line_out = line;
@@ -199,13 +194,9 @@ static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct
 // ---- without a terminal ---------------------------------------------------------------------------------------------
 
 static enum sl_status refill(struct sl_lines *lines, struct sl_error *err) {
-    if (!wait_for_input(lines)) {
-        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-    }
+    SL_FAIL_IF(!wait_for_input(lines), err, SL_ERR_CANCELLED, "stopped by a signal");
     ssize_t n = read(STDIN_FILENO, lines->buffer, sizeof lines->buffer);
-    if (n < 0) {
-        return sl_fail(err, SL_ERR_IO, "standard input: %s", strerror(errno));
-    }
+    SL_FAIL_IF(n < 0, err, SL_ERR_IO, "standard input: %s", strerror(errno));
     lines->begin = 0;
     lines->end = (size_t)n;
     lines->ended = n == 0;
@@ -219,9 +210,7 @@ static enum sl_status append(char **line_inout, size_t *n_inout, const char *byt
                        SL_MAX_PROMPT_BYTES >> 20);
     }
     char *line = realloc(*line_inout, *n_inout + n + 1);
-    if (!line) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a line");
-    }
+    SL_FAIL_IF(!line, err, SL_ERR_EXHAUSTED, "no memory for a line");
     memcpy(line + *n_inout, bytes, n);
     *n_inout += n;
     line[*n_inout] = '\0';
@@ -267,9 +256,7 @@ static enum sl_status next_piped(struct sl_lines *lines, char **line_out, struct
 enum sl_status sl_lines_open(struct sl_signals *signals, FILE *out, const char *history_path,
                              struct sl_lines **lines_out, struct sl_error *err) {
     struct sl_lines *lines = calloc(1, sizeof *lines);
-    if (!lines) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for lines");
-    }
+    SL_FAIL_IF(!lines, err, SL_ERR_EXHAUSTED, "no memory for lines");
     lines->signals = signals;
     lines->history_path = history_path;
     enum sl_status status = isatty(STDIN_FILENO) ? open_terminal(lines, out, err) : SL_OK;

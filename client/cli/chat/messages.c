@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see messages.h.
 #include "client/cli/chat/messages.h"
 
 #include <errno.h>

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/check.h"
 #include "client/cli/chat/chat.h"
 #include "client/cli/follow.h"
-#include "client/cli/message_json.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "proto/kept.h"
 
@@ -111,10 +111,7 @@ static enum sl_status make_request(struct sl_chat_session *chat, struct sl_reque
 static enum sl_status answer(struct turn *turn, struct sl_error *err) {
     struct sl_chat_session *chat = turn->chat;
     struct sl_request request;
-    enum sl_status status = make_request(chat, &request, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_request(chat, &request, err));
     struct sl_watch watch = {
         .deadline_ns = sl_deadline_in_ms(chat->config->request.deadline_ms + (chat->local ? 0 : DEADLINE_SLACK_MS)),
         .on_event = on_event,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
+#include "base/check.h"
 #include "client/cli/commands/listing.h"
 #include "client/cli/message_json.h"
 #include "client/cli/tool.h"
@@ -22,10 +23,7 @@ static enum sl_status list_workers(struct sl_client *client, void *arg, char **a
     const struct sl_tool_config *config = arg;
     Sluice__V1__WorkersReply *reply = NULL;
     (void)arguments;
-    enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(config->timeout_ms), &reply, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_client_workers(client, sl_deadline_in_ms(config->timeout_ms), &reply, err));
     for (size_t i = 0; config->json && i < reply->n_workers; i++) {
         sl_message_print_json(&reply->workers[i]->base, stdout);
     }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
+#include "base/check.h"
 #include "client/cli/follow.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
@@ -57,10 +58,7 @@ static void keep_answer(void *arg, const Sluice__V1__Event *event) {
 
 static enum sl_status fetch(struct sl_client *client, const char *id, int64_t timeout_ms, struct subject *subject,
                             struct sl_error *err) {
-    enum sl_status status = sl_client_get(client, id, sl_deadline_in_ms(timeout_ms), &subject->job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_client_get(client, id, sl_deadline_in_ms(timeout_ms), &subject->job, err));
     if (subject->job->state < SLUICE__V1__JOB_STATE__DONE) {
         return sl_fail(err, SL_ERR_PRECONDITION, "job %s has not ended yet; `sluice watch %s` follows it", id, id);
     }
@@ -72,7 +70,7 @@ static enum sl_status fetch(struct sl_client *client, const char *id, int64_t ti
                              .reconnect_ms = timeout_ms,
                              .on_event = keep_answer,
                              .arg = subject};
-    status = sl_client_watch(client, &watch, err);
+    enum sl_status status = sl_client_watch(client, &watch, err);
     if (status == SL_OK && !subject->answer) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "job %s: no memory for its answer", id);
     }
@@ -297,11 +295,8 @@ static enum sl_status answer_all(struct sl_client *client, const struct compare_
                                  char (*job_ids)[SL_JOB_ID_BYTES], struct sl_error *err) {
     struct answering answering = {.signals = signals};
     struct sl_request request;
-    enum sl_status status = sl_request_init(&request, &config->request, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_request_check_one_turn(&request, err);
+    SL_TRY(sl_request_init(&request, &config->request, err));
+    enum sl_status status = sl_request_check_one_turn(&request, err);
     if (status == SL_OK) {
         status = sl_request_ask(&request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), err);
     }

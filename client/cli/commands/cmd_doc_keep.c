@@ -2,9 +2,9 @@
 // Purpose: `sluice doc keep`: how long, and in how many stores, a document is kept.
 #include "client/cli/commands/cmd_doc_keep.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
+#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/tool.h"
 
@@ -36,9 +36,7 @@ static const struct sl_program keep_program = {
 
 static enum sl_status keep(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
     const struct keep_config *config = arg;
-    if (config->has_keep && config->forever) {
-        return sl_fail(err, SL_ERR_INVALID, "--for and --forever contradict each other");
-    }
+    SL_FAIL_IF(config->has_keep && config->forever, err, SL_ERR_INVALID, "--for and --forever contradict each other");
     if (!config->has_keep && !config->forever && config->replicas == 0) {
         return sl_fail(err, SL_ERR_INVALID, "nothing to change: give --for, --forever or --replicas");
     }
@@ -50,11 +48,7 @@ static enum sl_status keep(struct sl_client *client, void *arg, char **arguments
         request.keep_ms = config->forever ? 0 : config->keep_ms;
     }
     Sluice__V1__Document *document;
-    enum sl_status status =
-        sl_client_pin_document(client, &request, sl_deadline_in_ms(config->tool.timeout_ms), &document, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_client_pin_document(client, &request, sl_deadline_in_ms(config->tool.timeout_ms), &document, err));
     char ends[SL_UTC_BYTES];
     if (config->tool.json) {
         sl_message_print_json(&document->base, stdout);

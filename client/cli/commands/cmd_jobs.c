@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
+#include "base/check.h"
 #include "client/cli/follow.h"
 #include "client/cli/commands/listing.h"
 #include "client/cli/message_json.h"
@@ -143,10 +144,7 @@ static const struct sl_program cancel_program = {
 static enum sl_status cancel(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__Job *job = NULL;
-    enum sl_status status = sl_client_cancel(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_client_cancel(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &job, err));
     if (config->json) {
         sl_message_print_json(&job->base, stdout);
     } else {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client/cli/commands/commands.h"
+#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
@@ -123,10 +124,7 @@ static const char *preset_text(const char *name) {
 
 static enum sl_status explain(const char *text, bool as_json, struct sl_error *err) {
     struct sl_recipe recipe;
-    enum sl_status status = sl_recipe_parse(text, &recipe, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_recipe_parse(text, &recipe, err));
     char canonical[SL_RECIPE_TEXT_BYTES], fingerprint[24];
     sl_recipe_format(&recipe, canonical, sizeof canonical);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, sl_recipe_fingerprint(&recipe));

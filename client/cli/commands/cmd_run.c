@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/cli/cluster.h"
+#include "base/check.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
 #include "client/cli/jsonl/jsonl.h"
@@ -188,12 +189,8 @@ static size_t shared_prefix_bytes(void) {
 // Rejects options that a line of --jsonl has as fields.
 static enum sl_status check_jsonl(const struct run_config *config, struct sl_error *err) {
     const struct sl_request_config *r = &config->request;
-    if (!config->local) {
-        return sl_fail(err, SL_ERR_INVALID, "--jsonl needs --local");
-    }
-    if (config->capsule_path) {
-        return sl_fail(err, SL_ERR_INVALID, "--save-capsule is of one prompt, and --jsonl has many");
-    }
+    SL_FAIL_IF(!config->local, err, SL_ERR_INVALID, "--jsonl needs --local");
+    SL_FAIL_IF(config->capsule_path, err, SL_ERR_INVALID, "--save-capsule is of one prompt, and --jsonl has many");
     if (r->recipe || r->prompt || r->prompt_file || r->system || r->stop || r->questions.n > 0 || r->ship_at_most > 0 ||
         r->document || r->chat || r->raw || r->ignore_eos || r->estimate_errors || r->no_reuse || r->has_temperature ||
         r->has_top_k || r->has_top_p || r->has_repetition_penalty || r->has_min_p || r->frequency_penalty != 0 ||

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/whole_file.h"
+#include "base/check.h"
 #include "client/cli/cluster.h"
 #include "client/cli/clusters_here.h"
 #include "client/cli/commands/commands.h"
@@ -183,9 +184,7 @@ static void print_cluster(const struct up *up, const Sluice__V1__WorkersReply *r
 
 static enum sl_status announce(struct up *up, struct sl_client *client, struct sl_error *err) {
     json_t *state = state_json(up);
-    if (!state) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "state: out of memory");
-    }
+    SL_FAIL_IF(!state, err, SL_ERR_EXHAUSTED, "state: out of memory");
     Sluice__V1__WorkersReply *reply = NULL;
     enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);
     status =
@@ -283,12 +282,8 @@ static void print_end_of_log(struct sl_cluster_here *here) {
 }
 
 static enum sl_status check(const struct up_config *config, struct sl_error *err) {
-    if (!config->cluster.model) {
-        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
-    }
-    if (config->detach && config->verbose) {
-        return sl_fail(err, SL_ERR_INVALID, "--detach and --verbose exclude each other");
-    }
+    SL_FAIL_IF(!config->cluster.model, err, SL_ERR_INVALID, "--model DIR is needed");
+    SL_FAIL_IF(config->detach && config->verbose, err, SL_ERR_INVALID, "--detach and --verbose exclude each other");
     bool has_disk = config->cluster.disk != NULL;
     if (has_disk != (config->cluster.disk_bytes > 0)) {
         return sl_fail(err, SL_ERR_INVALID, "--disk DIR and --disk-bytes SIZE belong together; %s is missing",

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/child.h"
 #include "client/cli/commands/doc_office.h"
 #include "client/cli/commands/doc_text.h"
@@ -203,9 +204,7 @@ static void become(const struct program *program, const char *path, const struct
 static enum sl_status start(const struct program *program, const char *path, struct files *files, int64_t timeout_ms,
                             pid_t *pid_out, struct sl_error *err) {
     int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: pipe: %s", program->name, strerror(errno));
-    }
+    SL_FAIL_IF(pipe2(fds, O_CLOEXEC) != 0, err, SL_ERR_EXHAUSTED, "%s: pipe: %s", program->name, strerror(errno));
     files->failure = fds[1];
     signal(SIGCHLD, SIG_DFL); // where the caller ignores it, the kernel would take the program's exit status away
     pid_t parent = getpid(), pid = fork();
@@ -219,9 +218,7 @@ static enum sl_status start(const struct program *program, const char *path, str
     if (failed) {
         waitpid(pid, NULL, 0);
     }
-    if (pid < 0 || failed) {
-        return sl_fail(err, SL_ERR_IO, "cannot start %s: %s", path, strerror(reason));
-    }
+    SL_FAIL_IF(pid < 0 || failed, err, SL_ERR_IO, "cannot start %s: %s", path, strerror(reason));
     *pid_out = pid;
     return SL_OK;
 }
@@ -277,10 +274,7 @@ static enum sl_status run(const struct program *program, const char *path, int64
                           const char *name, struct sl_error *err) {
     pid_t pid = 0;
     int wait_status = 0;
-    enum sl_status status = start(program, path, files, timeout_ms, &pid, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(start(program, path, files, timeout_ms, &pid, err));
     if (!wait_for(pid, timeout_ms, &wait_status)) {
         return sl_fail(err, SL_ERR_DEADLINE, "%s: %s did not end within %lld s", name, program->name,
                        (long long)(timeout_ms / 1000));

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/whole_file.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/message_json.h"
@@ -93,9 +94,7 @@ static enum sl_status write_piece(void *arg, const void *bytes, size_t n, struct
             transfer->line.total = sl_exported_file_bytes(sl_exported_reader_head(transfer->reader));
         }
     }
-    if (status != SL_OK) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "what arrived is %s", err->text);
-    }
+    SL_FAIL_IF(status != SL_OK, err, SL_ERR_PEER_CORRUPT, "what arrived is %s", err->text);
     if (fwrite(bytes, 1, n, transfer->file) != n) {
         return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", transfer->path, strerror(errno));
     }

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see doc_text.h.
 #include "client/cli/commands/doc_text.h"
 
 #include <errno.h>
@@ -10,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "client/cli/request.h"
 
 #define MAX_STREAM_BYTES ((size_t)256 << 20) // of a source that is no file; it is copied to memory
@@ -117,13 +117,10 @@ enum sl_status sl_doc_text_read(const struct sl_doc_source *source, char **text_
         return sl_doc_folder_read(source, text_out, err);
     }
     int fd = -1;
-    enum sl_status status = open_source(source->path, name, &fd, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(open_source(source->path, name, &fd, err));
     enum sl_doc_format format = source->as_is ? SL_DOC_PLAIN : sl_doc_format_of(fd);
-    status = format == SL_DOC_PLAIN ? read_plain(fd, name, text_out, err)
-                                    : read_converted(source, fd, format, name, text_out, err);
+    enum sl_status status = format == SL_DOC_PLAIN ? read_plain(fd, name, text_out, err)
+                                                   : read_converted(source, fd, format, name, text_out, err);
     close(fd);
     return status;
 }

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see doc_xml.h.
 #include "client/cli/commands/doc_xml.h"
 
 #include <stdint.h>

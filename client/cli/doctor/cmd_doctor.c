@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "base/model_place.h"
 #include "client/cli/cluster_arena.h"
 #include "client/cli/doctor/checks.h"
 #include "engine/model/model.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see findings.h.
 #include "client/cli/doctor/findings.h"
 
 #include <jansson.h>

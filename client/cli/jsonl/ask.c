@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see ask.h.
 #include "client/cli/jsonl/ask.h"
 
 #include <inttypes.h>
@@ -7,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/job/job_recipe.h"
@@ -66,9 +66,7 @@ static enum sl_status add_plan(const struct sl_jsonl_model *m, const char *text,
     struct sl_kv_geometry geometry = sl_model_geometry(m->config);
     struct sl_recipe recipe;
     struct sl_plan *plan = malloc(sizeof *plan);
-    if (!plan) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
-    }
+    SL_FAIL_IF(!plan, err, SL_ERR_EXHAUSTED, "no memory for a plan");
     enum sl_status status = sl_job_recipe(text, m->config, &recipe, err);
     status = status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, 0, plan, err) : status;
     if (status == SL_OK) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/jsonl/ask.h"
 #include "client/cli/jsonl/lines.h"
@@ -72,9 +73,7 @@ static enum sl_status on_prefilled(void *arg, const struct sl_session *session, 
         }
     }
     struct sl_plan *plan = malloc(sizeof *plan);
-    if (!plan) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
-    }
+    SL_FAIL_IF(!plan, err, SL_ERR_EXHAUSTED, "no memory for a plan");
     enum sl_status status = sl_plan_make(recipe, &session->geometry, session->n_tokens, session->rope_set, plan, err);
     if (status == SL_OK) {
         asking->offloaded_bytes = (int64_t)sl_plan_offloaded_bytes(plan);
@@ -383,9 +382,7 @@ static enum sl_status answer_line(struct run *run, const struct sl_jsonl_line *l
 }
 
 static enum sl_status print_line(FILE *out, char *json, struct sl_error *err) {
-    if (!json) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
-    }
+    SL_FAIL_IF(!json, err, SL_ERR_EXHAUSTED, "no memory for an answer");
     bool printed = fprintf(out, "%s\n", json) > 0 && fflush(out) == 0;
     free(json);
     return printed ? SL_OK : sl_fail(err, SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
@@ -414,9 +411,7 @@ static void close_model(struct run *run) {
 
 enum sl_status sl_jsonl_run(const struct sl_jsonl_config *config, struct sl_error *err) {
     struct run *run = calloc(1, sizeof *run);
-    if (!run) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to answer lines");
-    }
+    SL_FAIL_IF(!run, err, SL_ERR_EXHAUSTED, "no memory to answer lines");
     run->config = config;
     struct sl_jsonl_lines lines = {.fd = config->in, .max_bytes = SL_JSONL_MAX_LINE_BYTES, .signals = config->signals};
     enum sl_status status = open_model(run, err);

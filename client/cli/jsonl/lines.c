@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see lines.h.
 #include "client/cli/jsonl/lines.h"
 
 #include <errno.h>
@@ -8,14 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
+
 #define FIRST_BYTES ((size_t)64 << 10)
 
 static enum sl_status wait_readable(const struct sl_jsonl_lines *l, struct sl_error *err) {
     struct pollfd fds[] = {{.fd = l->fd, .events = POLLIN}, {.fd = l->signals->fd, .events = POLLIN}};
     while (poll(fds, 2, -1) < 0) {
-        if (errno != EINTR) {
-            return sl_fail(err, SL_ERR_IO, "standard input: %s", strerror(errno));
-        }
+        SL_FAIL_IF(errno != EINTR, err, SL_ERR_IO, "standard input: %s", strerror(errno));
     }
     return sl_signals_received(l->signals) > 0 ? sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal") : SL_OK;
 }
@@ -33,9 +32,7 @@ static enum sl_status make_room(struct sl_jsonl_lines *l, struct sl_error *err) 
     size_t capacity = l->capacity ? 2 * l->capacity : FIRST_BYTES;
     capacity = capacity > l->max_bytes + 1 ? l->max_bytes + 1 : capacity;
     char *more = realloc(l->buffer, capacity);
-    if (!more) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a line of %zu bytes", l->end);
-    }
+    SL_FAIL_IF(!more, err, SL_ERR_EXHAUSTED, "no memory for a line of %zu bytes", l->end);
     l->buffer = more;
     l->capacity = capacity;
     return SL_OK;
@@ -48,9 +45,7 @@ static enum sl_status read_more(struct sl_jsonl_lines *l, struct sl_error *err) 
         return status;
     }
     ssize_t n = read(l->fd, l->buffer + l->end, l->capacity - l->end);
-    if (n < 0 && errno != EINTR && errno != EAGAIN) {
-        return sl_fail(err, SL_ERR_IO, "standard input: %s", strerror(errno));
-    }
+    SL_FAIL_IF(n < 0 && errno != EINTR && errno != EAGAIN, err, SL_ERR_IO, "standard input: %s", strerror(errno));
     l->has_ended = n == 0;
     l->end += n > 0 ? (size_t)n : 0;
     return SL_OK;
@@ -78,10 +73,7 @@ static enum sl_status read_line(struct sl_jsonl_lines *l, struct sl_jsonl_line *
             line->is_too_long = true;
             l->begin = l->end = searched = 0;
         }
-        enum sl_status status = read_more(l, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(read_more(l, err));
     }
 }
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see catalog.h.
 #include "client/cli/pull/catalog.h"
 
 #include <jansson.h>
@@ -7,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/similar.h"
 
 static const struct sl_catalog_part smollm2[] = {
@@ -113,17 +113,13 @@ static enum sl_status check_keys(const struct row *row, const struct key *keys) 
     static const char *const kinds[] = {"text", "number of bytes", "list"};
     const char *name;
     json_t *value;
-    if (!json_is_object(row->json)) {
-        return sl_fail(row->err, SL_ERR_INVALID, "%s is no object", row->where);
-    }
+    SL_FAIL_IF(!json_is_object(row->json), row->err, SL_ERR_INVALID, "%s is no object", row->where);
     json_object_foreach(row->json, name, value) {
         int i = 0;
         while (keys[i].name && strcmp(keys[i].name, name) != 0) {
             i++;
         }
-        if (!keys[i].name) {
-            return sl_fail(row->err, SL_ERR_INVALID, "%s: there is no setting \"%.64s\"", row->where, name);
-        }
+        SL_FAIL_IF(!keys[i].name, row->err, SL_ERR_INVALID, "%s: there is no setting \"%.64s\"", row->where, name);
         if (!has_kind(value, keys[i].kind)) {
             return sl_fail(row->err, SL_ERR_INVALID, "%s: \"%s\" is no %s", row->where, name, kinds[keys[i].kind]);
         }
@@ -170,9 +166,7 @@ static enum sl_status take_parts(const struct row *row, struct sl_catalog_model 
         return sl_fail(row->err, SL_ERR_INVALID, "%s: %zu parts; 1 to %d are possible", row->where, n, MAX_PARTS);
     }
     struct sl_catalog_part *parts = calloc(n, sizeof *parts);
-    if (!parts) {
-        return sl_fail(row->err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!parts, row->err, SL_ERR_EXHAUSTED, "out of memory");
     model->parts = parts;
     model->n_parts = (int)n;
     enum sl_status status = list ? SL_OK : take_part(row, parts);
@@ -195,9 +189,7 @@ static enum sl_status take(const char *file, const char *name, json_t *json, str
     if (status != SL_OK) {
         return status;
     }
-    if (!sl_model_name_valid(name)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: \"%s\" cannot be a name", file, name);
-    }
+    SL_FAIL_IF(!sl_model_name_valid(name), err, SL_ERR_INVALID, "%s: \"%s\" cannot be a name", file, name);
     status = take_parts(&row, model);
     status = status == SL_OK ? check_digest(&row) : status;
     if (status != SL_OK) {

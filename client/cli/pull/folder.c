@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see folder.h.
 #include "client/cli/pull/folder.h"
 
 #include <dirent.h>
@@ -9,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 #include "base/whole_file.h"
@@ -26,9 +26,7 @@ enum sl_status sl_folder_make(const char *folder, struct sl_error *err) {
             if (mkdir(part, 0755) != 0 && errno != EEXIST) {
                 return sl_fail(err, SL_ERR_IO, "%s: cannot be made: %s", part, strerror(errno));
             }
-            if (stat(part, &there) != 0 || !S_ISDIR(there.st_mode)) {
-                return sl_fail(err, SL_ERR_IO, "%s: is no folder", part);
-            }
+            SL_FAIL_IF(stat(part, &there) != 0 || !S_ISDIR(there.st_mode), err, SL_ERR_IO, "%s: is no folder", part);
         }
     }
     return SL_OK;
@@ -70,9 +68,7 @@ static bool take_files(const char *folder, const json_t *origin, json_t *files) 
 static enum sl_status refuse_others(const char *folder, const json_t *files, struct sl_error *err) {
     enum sl_status status = SL_OK;
     DIR *dir = opendir(folder);
-    if (!dir) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be read: %s", folder, strerror(errno));
-    }
+    SL_FAIL_IF(!dir, err, SL_ERR_IO, "%s: cannot be read: %s", folder, strerror(errno));
     for (const struct dirent *entry; status == SL_OK && (entry = readdir(dir));) {
         const char *name = entry->d_name;
         if (strcmp(name, "config.json") == 0 || (sl_model_is_gguf(name) && !has(files, name))) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 #define PUBLIC_INDEX "https://pypi.org/simple"
 
 static char *trimmed(char *text) {
@@ -93,10 +95,7 @@ enum sl_status sl_index_choose(const char *given, struct sl_index *index_out, st
                 (!url || !url[0] || keep(url, index.url, sizeof index.url)) &&
                 (!cert || !cert[0] || keep(cert, index.cert, sizeof index.cert)) &&
                 (!given[0] || keep(given, index.url, sizeof index.url));
-    if (!fits) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "the package index's address, or the path of its certificates, is too long");
-    }
+    SL_FAIL_IF(!fits, err, SL_ERR_INVALID, "the package index's address, or the path of its certificates, is too long");
     if (strncmp(index.url, "http://", 7) != 0 && strncmp(index.url, "https://", 8) != 0) {
         char shown[100];
         sl_url_show(index.url, shown, sizeof shown);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see joined.h.
 #include "client/cli/pull/joined.h"
 
 #include <errno.h>
@@ -10,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "client/cli/pull/wheel.h"
 
 enum { MAX_OPENS = 8 };
@@ -21,17 +21,13 @@ static enum sl_status lock(struct sl_joined *joined, bool *same_out, struct sl_e
         close(joined->fd);
     }
     joined->fd = open(joined->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (joined->fd < 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", joined->path, strerror(errno));
-    }
+    SL_FAIL_IF(joined->fd < 0, err, SL_ERR_IO, "%s: cannot be written: %s", joined->path, strerror(errno));
     if (flock(joined->fd, LOCK_EX | LOCK_NB) != 0) {
         return errno == EWOULDBLOCK
                    ? sl_fail(err, SL_ERR_EXISTS, "another `sluice pull` is fetching %s", joined->model->name)
                    : sl_fail(err, SL_ERR_IO, "%s: cannot be locked: %s", joined->path, strerror(errno));
     }
-    if (fstat(joined->fd, &there) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be read: %s", joined->path, strerror(errno));
-    }
+    SL_FAIL_IF(fstat(joined->fd, &there) != 0, err, SL_ERR_IO, "%s: cannot be read: %s", joined->path, strerror(errno));
     joined->bytes = there.st_size;
     *same_out = stat(joined->path, &named) == 0 && named.st_dev == there.st_dev && named.st_ino == there.st_ino;
     return SL_OK;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see meter.h.
 #include "client/cli/pull/meter.h"
 
 #include "base/clock.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see wheel.h.
 #include "client/cli/pull/wheel.h"
 
 #include <errno.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 #include <zip.h>
 
+#include "base/check.h"
 #include "base/whole_file.h"
 #include "client/cli/pull/disk.h"
 
@@ -19,10 +19,7 @@ static enum sl_status copy(zip_file_t *from, int fd, uint64_t bytes, const char 
     uint64_t done = 0;
     zip_int64_t n;
     while ((n = zip_fread(from, part, sizeof part)) > 0 && done + (uint64_t)n <= bytes) {
-        enum sl_status status = sl_disk_write(fd, part, (size_t)n, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_disk_write(fd, part, (size_t)n, err));
         done += (uint64_t)n;
     }
     // The rest: a read that failed, or more data than its header says
@@ -56,15 +53,13 @@ static enum sl_status open_archive(int wheel, zip_t **archive_out, struct sl_err
 enum sl_status sl_wheel_copy(int wheel, const char *name, int fd, int64_t *bytes_out, struct sl_error *err) {
     zip_t *archive;
     zip_stat_t entry;
-    enum sl_status status = open_archive(wheel, &archive, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(open_archive(wheel, &archive, err));
     zip_file_t *from = zip_stat(archive, name, 0, &entry) == 0 && entry.valid & ZIP_STAT_SIZE && entry.size < INT64_MAX
                            ? zip_fopen(archive, name, 0)
                            : NULL;
-    status = from ? sl_disk_check_room(fd, entry.size, err)
-                  : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive has no %s: %s", name, zip_strerror(archive));
+    enum sl_status status =
+        from ? sl_disk_check_room(fd, entry.size, err)
+             : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive has no %s: %s", name, zip_strerror(archive));
     if (status == SL_OK) {
         status = copy(from, fd, entry.size, name, err);
     }
@@ -81,11 +76,8 @@ enum sl_status sl_wheel_copy(int wheel, const char *name, int fd, int64_t *bytes
 enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, struct sl_error *err) {
     struct sl_whole_file whole;
     int64_t ignored;
-    enum sl_status status = sl_whole_file_open(&whole, path, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_wheel_copy(wheel, name, fileno(whole.file), &ignored, err);
+    SL_TRY(sl_whole_file_open(&whole, path, err));
+    enum sl_status status = sl_wheel_copy(wheel, name, fileno(whole.file), &ignored, err);
     if (status == SL_OK) {
         return sl_whole_file_finish(&whole, err);
     }

@@ -7,7 +7,6 @@
  *         are those that steps appended, so scope=recent moves with them; stabilizers and tail belong to the prompt.
  */
 #include <assert.h>
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/clock.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see ends.h.
 #include "engine/model/generation/ends.h"
 
 #include <stddef.h>

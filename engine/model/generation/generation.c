@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see generation.h.
 #include "engine/model/generation/generation.h"
 
 #include <limits.h>

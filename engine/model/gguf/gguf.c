@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/file_identity.h"
 #include "base/little_endian.h"
 #include "engine/tensor/half.h"
@@ -250,10 +251,7 @@ static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor
         tensor->shape[i] = (int64_t)extent;
     }
     uint64_t id = 0;
-    enum sl_status status = take_number(c, 4, "list of tensors", &id);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(take_number(c, 4, "list of tensors", &id));
     const char *name;
     tensor->type = sl_block_type((uint32_t)id, &name);
     if (tensor->type == NULL) {
@@ -274,18 +272,13 @@ static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor
 static enum sl_status take_tensor(struct cursor *c, struct sl_gguf_tensor *tensor, uint64_t *offset_out) {
     struct sl_gguf_text name = {0};
     uint64_t n_dims = 0;
-    enum sl_status status = take_text(c, "list of tensors", &name);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(take_text(c, "list of tensors", &name));
     if (name.n_bytes == 0 || memchr(name.at, '\0', name.n_bytes) != NULL) {
         return sl_fail(c->err, SL_ERR_INVALID, "%s: a tensor's name is empty or has a zero byte", c->path);
     }
     tensor->name = strndup(name.at, name.n_bytes);
-    if (tensor->name == NULL) {
-        return sl_fail(c->err, SL_ERR_EXHAUSTED, "%s: out of memory", c->path);
-    }
-    status = take_number(c, 4, "list of tensors", &n_dims);
+    SL_FAIL_IF(tensor->name == NULL, c->err, SL_ERR_EXHAUSTED, "%s: out of memory", c->path);
+    enum sl_status status = take_number(c, 4, "list of tensors", &n_dims);
     if (status == SL_OK) {
         status = take_shape(c, tensor, n_dims);
     }
@@ -389,9 +382,7 @@ static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_er
 
 static enum sl_status map_file(struct sl_gguf *g, const char *path, struct sl_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: opening a FIFO must not block
-    if (fd < 0) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(fd < 0, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
     enum sl_status status = SL_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -414,9 +405,7 @@ static enum sl_status map_file(struct sl_gguf *g, const char *path, struct sl_er
 
 enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct sl_error *err) {
     struct sl_gguf *g = calloc(1, sizeof *g);
-    if (g == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
-    }
+    SL_FAIL_IF(g == NULL, err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
     enum sl_status status = map_file(g, path, err);
     if (status == SL_OK) {
         status = read_all(g, path, err);

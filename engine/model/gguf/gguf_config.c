@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/model/gguf/document.h"
+#include "base/check.h"
 #include "engine/model/gguf/gguf_json.h"
 
 #define MAX_KEY       128
@@ -406,9 +407,7 @@ static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, boo
             continue;
         }
         json_t *json = json_of(value);
-        if (json == NULL) {
-            return sl_fail(err, SL_ERR_INVALID, "%s is no finite number or no UTF-8", key);
-        }
+        SL_FAIL_IF(json == NULL, err, SL_ERR_INVALID, "%s is no finite number or no UTF-8", key);
         sl_json_put(root, names[i].json, json, ok);
     }
     return SL_OK;

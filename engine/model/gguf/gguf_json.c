@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see gguf_json.h.
 #include "engine/model/gguf/gguf_json.h"
 
 void sl_json_put(json_t *object, const char *key, json_t *value, bool *ok) {

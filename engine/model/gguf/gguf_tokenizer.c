@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/model/gguf/document.h"
+#include "base/check.h"
 #include "engine/model/gguf/gguf_json.h"
 #include "engine/model/gguf/pretokenizers.h"
 
@@ -53,9 +54,7 @@ static enum sl_status read_lists(struct making *m) {
                        (unsigned long long)m->n);
     }
     m->texts = calloc(m->n, sizeof *m->texts);
-    if (m->texts == NULL) {
-        return sl_fail(m->err, SL_ERR_EXHAUSTED, "out of memory for %llu tokens", (unsigned long long)m->n);
-    }
+    SL_FAIL_IF(m->texts == NULL, m->err, SL_ERR_EXHAUSTED, "out of memory for %llu tokens", (unsigned long long)m->n);
     const unsigned char *at = m->tokens->data;
     for (uint64_t i = 0; i < m->n; i++) {
         m->texts[i] = sl_gguf_next_text(&at);
@@ -322,10 +321,7 @@ static void put_template(struct making *m, json_t *root) {
 }
 
 static enum sl_status make_model(struct making *m, json_t *root) {
-    enum sl_status status = make_vocab(m);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_vocab(m));
     json_t *model = json_object();
     sl_json_put(root, "model", model, &m->ok);
     sl_json_put(model, "type", json_string("BPE"), &m->ok);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/model/gguf/document.h"
 
 #define CONTROL 3 // a value of tokenizer.ggml.token_type
@@ -38,9 +39,7 @@ static enum sl_status read_gguf(const struct sl_gguf *gguf, struct found *found,
         bool failed = name != NULL &&
                       json_object_set_new(found->specials, json_string_value(name), json_integer((json_int_t)i)) != 0;
         json_decref(name);
-        if (failed) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for special tokens");
-        }
+        SL_FAIL_IF(failed, err, SL_ERR_EXHAUSTED, "no memory for special tokens");
     }
     return SL_OK;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
+#include "base/check.h"
 #include "engine/offload/remote_kv/source.h"
 
 struct sl_asked {
@@ -61,9 +62,7 @@ static enum sl_status local_ask(struct sl_source *source, struct sl_near_request
     (void)deadline_ns; // the answer is ready, so there is nothing to wait for
     request->remote_kv_id = 0;
     struct sl_asked *asked = take_asked(local, limit > SL_NEAR_REFUSAL_BYTES ? limit : SL_NEAR_REFUSAL_BYTES);
-    if (asked == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for an answer of %zu bytes", limit);
-    }
+    SL_FAIL_IF(asked == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory for an answer of %zu bytes", limit);
     sl_near_serve(local->remote_kv, local->memory, local->scratch, request, request_bytes, asked->answer,
                   &asked->bytes);
     if (asked->bytes > answer_capacity) {
@@ -121,9 +120,7 @@ static const struct sl_source_ops local_ops = {
 enum sl_status sl_local_source_create(const struct sl_remote_kv *remote_kv, struct sl_team *team,
                                       struct sl_source **source_out, struct sl_error *err) {
     struct local_source *local = calloc(1, sizeof *local);
-    if (local == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for a source");
-    }
+    SL_FAIL_IF(local == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory for a source");
     struct sl_source *source = &local->source;
     source->ops = &local_ops;
     source->n_shares = 1;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "engine/offload/remote_kv/near_internal.h"
 
 struct question {
@@ -122,10 +123,7 @@ static enum sl_status put_offloaded_head(struct question *q, const struct sl_rem
         memcpy(places, search->tokens_out, offloaded_head.n_rows * sizeof *places);
     } else {
         struct sl_row_claim claim = {search->tokens_out, offloaded_head.n_rows, .places = places, .fresh = fresh};
-        enum sl_status status = sl_near_memory_want(q->memory, search->query.offloaded_head, &q->head, &claim, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_near_memory_want(q->memory, search->query.offloaded_head, &q->head, &claim, err));
         offloaded_head.n_new = claim.n_fresh;
     }
     memcpy(*at, &offloaded_head, sizeof offloaded_head);
@@ -235,9 +233,7 @@ static enum sl_status answer_channels(struct question *q, uint8_t **at, struct s
             struct sl_key_index_layout layout;
             s = sl_remote_kv_segment(q->remote_kv, (int)i);
             status = sl_near_channels_layout(&shape, (int)q->head.n_channels, index[i + 1], &layout);
-            if (status != SL_OK) {
-                return sl_fail(err, SL_ERR_INTERNAL, "no layout for channels of %u slots", index[i + 1]);
-            }
+            SL_FAIL_IF(status != SL_OK, err, SL_ERR_INTERNAL, "no layout for channels of %u slots", index[i + 1]);
             put_channels(s,
                          (int)q->head.first_offloaded_head + (int)offloaded_head - q->remote_kv->first_offloaded_head,
                          channels, (int)q->head.n_channels, &layout, *at);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
+#include "base/check.h"
 
 #define MAX_TOKENS (1 << 30)
 
@@ -141,10 +142,7 @@ enum sl_status sl_remote_kv_append(struct sl_remote_kv *remote_kv, struct sl_kv_
                                    struct sl_error *err) {
     struct sl_remote_kv *a = remote_kv;
     uint32_t n = sl_remote_kv_n_segments(a);
-    enum sl_status status = check_fits(a, n, segment, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_fits(a, n, segment, err));
     a->segments[n] = segment; // no thread reads the entry before the count covers it
     if ((n + 1) % SL_REMOTE_KV_SPAN == 0 && !add_maxima(a, n + 1)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory for the maxima of %d offloaded heads",

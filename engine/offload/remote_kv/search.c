@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
+#include "base/check.h"
 
 #define BLOCK_SLOTS 4096       // scanned at a time: their codes stay in the cache for the next query
 #define LEAST_ROOM  (1u << 15) // for the next scores; at least 8 times topk, so that selecting does not dominate
@@ -287,10 +288,7 @@ static void lay_out(struct cutter *cutter, struct sl_remote_kv_search *searches,
 enum sl_status sl_remote_kv_search(struct sl_remote_kv_search *searches, int n_searches,
                                    struct sl_remote_kv_scratch *scratch, struct sl_error *err) {
     for (int i = 0; i < n_searches; i++) {
-        enum sl_status status = check(&searches[i], err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(check(&searches[i], err));
         searches[i].scanned_bytes = 0;
     }
     if (n_searches < 1) {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
+#include "base/check.h"
 
 #define MAX_HEADS (SL_MAX_LAYERS * SL_MAX_HEADS)
 #define MAX_SLOTS (1u << 30)
@@ -170,10 +171,7 @@ enum sl_status sl_kv_segment_create(const struct sl_kv_segment_config *config, c
                                     struct sl_team *team, struct sl_arena *arena, void *block,
                                     struct sl_kv_segment **segment_out, struct sl_error *err) {
     struct shape shape;
-    enum sl_status status = measure(config, &shape, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(measure(config, &shape, err));
     struct sl_kv_segment *s = begin_segment(config, &shape, arena);
     if (s == NULL) {
         return no_memory(config, err);
@@ -204,10 +202,7 @@ enum sl_status sl_kv_segment_borrow(const struct sl_kv_segment_config *config, c
                                     struct sl_team *team, struct sl_arena *arena, const struct sl_kv *kv,
                                     struct sl_kv_segment **segment_out, struct sl_error *err) {
     struct shape shape;
-    enum sl_status status = measure(config, &shape, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(measure(config, &shape, err));
     for (int offloaded_head = 0; offloaded_head < config->n_offloaded_heads; offloaded_head++) {
         if (kv[offloaded_head].n_slots < config->n_slots || kv[offloaded_head].work->format != config->work.format ||
             kv[offloaded_head].work->head_dim != config->work.head_dim) {

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/offload/retriever/hot_cache.h"
 
 // A session's pages, as the offloaded heads of a remote KV.
@@ -64,9 +65,7 @@ static enum sl_status make_remote_kv(const struct sl_retriever_config *retriever
                                     .rows = sl_plan_row_format(plan),
                                     .scan = sl_plan_scan_format(plan)},
                          .kv = calloc(2 * (size_t)n_offloaded_heads, sizeof *b.kv)};
-    if (b.kv == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
-    }
+    SL_FAIL_IF(b.kv == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     b.part = b.kv + n_offloaded_heads;
     for (int offloaded_head = 0; offloaded_head < n_offloaded_heads; offloaded_head++) {
         b.kv[offloaded_head] = sl_session_kv(session, offloaded_heads.layers[offloaded_head / offloaded_heads.n_heads],

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/offload/retriever/retriever_internal.h"
 
 #define SEARCH_BYTES ((int64_t)4 << 20)
@@ -76,9 +77,7 @@ static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err
         n_parts += sl_retriever_find_parts(r, i, NULL);
     }
     r->parts = calloc((size_t)n_parts, sizeof *r->parts);
-    if (r->parts == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
-    }
+    SL_FAIL_IF(r->parts == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     struct sl_retriever_part *next = r->parts;
     for (int i = 0; i < r->offloaded_heads.n_layers; i++) {
         r->layers[i].layer = r->offloaded_heads.layers[i];
@@ -125,9 +124,7 @@ static size_t lay_out_shared(struct sl_retriever *r, char *base) {
 static enum sl_status take_blocks(struct sl_retriever *r, struct sl_error *err) {
     size_t n_heads = (size_t)r->n_heads;
     r->blocks = calloc((size_t)r->offloaded_heads.n_layers * n_heads, sizeof *r->blocks);
-    if (r->blocks == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
-    }
+    SL_FAIL_IF(r->blocks == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     for (int i = 0; i < r->offloaded_heads.n_layers; i++) {
         size_t bytes = r->n_block_pages * (size_t)r->config.plan->work[r->layers[i].layer].bytes;
         r->layers[i].blocks = r->blocks + (size_t)i * n_heads;
@@ -207,9 +204,7 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
         return status;
     }
     struct sl_retriever *r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
-    }
+    SL_FAIL_IF(r == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     set_up(r, config);
     if (config->source != NULL && !config->stream->device->ops->one_memory) {
         config->source->device = config->stream->device;
@@ -347,10 +342,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     sl_retriever_list_slots(r, l, attend);
     struct sl_attend combined = *attend;
     combined.heads = (struct sl_kv_heads){.kv = r->kv, .n = r->n_heads};
-    status = r->config.ops->publish(r->config.stream, &combined.heads, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(r->config.ops->publish(r->config.stream, &combined.heads, err));
     struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
     r->config.ops->put_rows(r->config.stream, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
     status = sl_stream_wait(r->config.stream, err); // rows are reused

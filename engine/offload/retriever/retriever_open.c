@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/offload/retriever/retriever_internal.h"
+#include "base/check.h"
 
 // Receives an answer without retries: no token has been written yet, so a share that does not answer now fails the
 // creation.
@@ -108,9 +109,7 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
     struct sl_device *device = r->config.stream->device;
     size_t rows = device->ops->one_memory ? 0 : (size_t)r->n_heads * n * sl_near_row_bytes(&r->shape);
     char *shared = sl_device_alloc(device, SL_MEMORY_SHARED, rows + 2 * (size_t)n * sizeof(uint32_t));
-    if (shared == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
-    }
+    SL_FAIL_IF(shared == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     uint32_t *tokens = (uint32_t *)(shared + rows);
     struct put put = {.n = n, .slots = tokens + n, .rows = rows > 0 ? shared : NULL};
     for (uint32_t i = 0; i < n; i++) {

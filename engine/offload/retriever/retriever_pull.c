@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "engine/offload/retriever/retriever_internal.h"
+#include "base/check.h"
 
 // One KV head of the current layer.
 struct pulled {
@@ -268,10 +269,7 @@ static enum sl_status rank_heads(struct sl_retriever *r, const struct sl_attend 
     struct sl_kv_heads heads = {.kv = pull->kv, .n = r->n_heads};
     const struct sl_scan_call scan = {pull->pieces, r->n_heads,    pull->n_pieces,
                                       pull->chosen, r->n_channels, pull->scores};
-    status = r->config.ops->publish(r->config.stream, &heads, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(r->config.ops->publish(r->config.stream, &heads, err));
     r->config.ops->scan(r->config.stream, &scan);
     r->config.ops->select(r->config.stream, &heads, pull->scores, (struct sl_vectors){NULL, 0}, false,
                           (struct sl_counts){.host = pull->counts}, pull->tokens);

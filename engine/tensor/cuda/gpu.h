@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the interface that kernels are written against: CUDA, or its emulation. Only this file knows which.
+ * Purpose: the interface that kernels are written against: CUDA. Without nvcc the same
+ *          interface comes from gpu_emulated.h of tests/emulator.
  *
  * Kernels and device functions are static; a host function launches them with GPU_LAUNCH, on a queue, which is a stream
  * of CUDA. GPU_UNROLL precedes loops over arrays that must be in registers: an array that is indexed by a variable is
@@ -32,17 +33,7 @@
     (sl_cuda_launching(#kernel),                                                                                       \
      (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)))
 #else
-#include <cstring>
-
-#include "engine/tensor/cuda/emu/emu.h"
-#include "engine/tensor/half.h"
-#define GPU_UNROLL
-#define GPU_UNROLL_BY(n)
-#define GPU_DYNAMIC_SHARED(type, name)  type *name = (type *)emu::dynamic_shared()
-#define GPU_ALLOW_SHARED(kernel, bytes) (void)(bytes)
-#define GPU_HAS_WGMMA
-#define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
-    emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
+#include <gpu_emulated.h>
 #endif
 
 #define GPU_DEVICE             static __device__ __forceinline__
@@ -61,6 +52,26 @@ GPU_DEVICE uint16_t f32_to_bf16(float f) {
     uint32_t u = __float_as_uint(f);
     return (uint16_t)(f != f ? u >> 16 | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
+GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
+    return f32_to_bf16(lo) | (uint32_t)f32_to_bf16(hi) << 16;
+}
+
+/*
+ * --- products of matrices: d += a b of a warp, f32 sums: A 16x16, B 16x8. With g = lane / 4, t = lane % 4 a register h
+ * the pair at k, k + 1:
+ *   a[0] A[g][2t]  a[1] A[g+8][2t]  a[2] A[g][2t+8]  a[3] A[g+8][2t+8]   b[0] B[2t][g]  b[1] B[2t+8][g]
+ *   d[0..1] D[g][2t, 2t+1]   d[2..3] D[g+8][2t, 2t+1]
+ * ldmatrix_x4: lane l has the address of row l % 8 of matrix l / 8 (8x8 of 16 bits); r[i] is lane l's pair of matrix i,
+ * row l / 4, columns 2 (l % 4), + 1. transpose_8x8 replaces the pairs of a matrix by those of its transpose;
+ * ldmatrix_x4_trans does so for all four.
+ *
+ * wgmma_m64n256k16_bf16 is executed by four warps (threads from a multiple of 128 on): d += A B^T, A 64x16, B 256x16,
+ * both in shared memory, at the addresses of wgmma_matrix(). Warp w has rows 16 w to 16 w + 15, as above, d[4j..] of
+ * columns 8j to 8j + 7. It runs in the background: wgmma_fence() comes before the first of a group, wgmma_commit()
+ * after the last. Its sums may be read, and its operands overwritten, when wgmma_wait<N>() has left at most N later
+ * groups. It does not see what threads or cp.async wrote until that thread has called fence_proxy_async() afterwards
+ * (and, for other threads, a barrier).
+ */
 #if defined(__CUDACC__)
 GPU_DEVICE float f16_to_f32(uint16_t h) {
     return __half2float(__ushort_as_half(h));
@@ -90,75 +101,18 @@ GPU_DEVICE float fast_exp2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-#else
-GPU_DEVICE float fast_exp2(float x) {
-    return exp2f(x);
-}
-GPU_DEVICE float f16_to_f32(uint16_t h) {
-    return sl_f16_to_f32(h);
-}
-GPU_DEVICE uint16_t f32_to_f16(float f) {
-    return sl_f32_to_f16(f);
-}
-GPU_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b) {
-    return f32_to_f16(f16_to_f32((uint16_t)a) * f16_to_f32((uint16_t)b)) |
-           (uint32_t)f32_to_f16(f16_to_f32((uint16_t)(a >> 16)) * f16_to_f32((uint16_t)(b >> 16))) << 16;
-}
-GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
-    uint32_t lo = f32_to_f16(fmaf(f16_to_f32((uint16_t)a), f16_to_f32((uint16_t)b), f16_to_f32((uint16_t)c)));
-    float x = f16_to_f32((uint16_t)(a >> 16)), y = f16_to_f32((uint16_t)(b >> 16));
-    return lo | (uint32_t)f32_to_f16(fmaf(x, y, f16_to_f32((uint16_t)(c >> 16)))) << 16;
-}
-GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) {
-    return f32_to_bf16(bf16_to_f32((uint16_t)a) + bf16_to_f32((uint16_t)b)) |
-           (uint32_t)f32_to_bf16(bf16_to_f32((uint16_t)(a >> 16)) + bf16_to_f32((uint16_t)(b >> 16))) << 16;
-}
-#endif
-// Rounds; a value beyond the range of f16 becomes its largest value, not infinity. A NaN stays NaN.
-GPU_DEVICE uint16_t f32_to_f16_saturated(float f) {
-    f = f > 65504.0f ? 65504.0f : f;
-    return f32_to_f16(f < -65504.0f ? -65504.0f : f);
-}
 // Rounds two numbers, with one instruction for each. A NaN stays NaN, but loses its other bits.
 GPU_DEVICE uint32_t pack_f16_saturated(float lo, float hi) {
-#if defined(__CUDACC__)
     uint32_t y;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
-#else
-    return f32_to_f16_saturated(lo) | (uint32_t)f32_to_f16_saturated(hi) << 16;
-#endif
 }
 GPU_DEVICE uint32_t pack_bf16_fast(float lo, float hi) {
-#if defined(__CUDACC__)
     uint32_t y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
-#else
-    return f32_to_bf16(lo) | (uint32_t)f32_to_bf16(hi) << 16;
-#endif
-}
-GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
-    return f32_to_bf16(lo) | (uint32_t)f32_to_bf16(hi) << 16;
 }
 
-/*
- * --- products of matrices: d += a b of a warp, f32 sums: A 16x16, B 16x8. With g = lane / 4, t = lane % 4 a register h
- * the pair at k, k + 1:
- *   a[0] A[g][2t]  a[1] A[g+8][2t]  a[2] A[g][2t+8]  a[3] A[g+8][2t+8]   b[0] B[2t][g]  b[1] B[2t+8][g]
- *   d[0..1] D[g][2t, 2t+1]   d[2..3] D[g+8][2t, 2t+1]
- * ldmatrix_x4: lane l has the address of row l % 8 of matrix l / 8 (8x8 of 16 bits); r[i] is lane l's pair of matrix i,
- * row l / 4, columns 2 (l % 4), + 1. transpose_8x8 replaces the pairs of a matrix by those of its transpose;
- * ldmatrix_x4_trans does so for all four.
- *
- * wgmma_m64n256k16_bf16 is executed by four warps (threads from a multiple of 128 on): d += A B^T, A 64x16, B 256x16,
- * both in shared memory, at the addresses of wgmma_matrix(). Warp w has rows 16 w to 16 w + 15, as above, d[4j..] of
- * columns 8j to 8j + 7. It runs in the background: wgmma_fence() comes before the first of a group, wgmma_commit()
- * after the last. Its sums may be read, and its operands overwritten, when wgmma_wait<N>() has left at most N later
- * groups. It does not see what threads or cp.async wrote until that thread has called fence_proxy_async() afterwards
- * (and, for other threads, a barrier).
- */
-#if defined(__CUDACC__)
 // Statements that read or write memory declare it ("memory"); otherwise the compiler may move loads and stores across
 // them (tests/kernels/cuda/test_asm.py).
 #define GPU_MMA(name, type)                                                                                            \
@@ -276,77 +230,13 @@ GPU_DEVICE void fence_proxy_async() {
 GPU_DEVICE uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
-#else
-#define GPU_MMA(name, op)                                                                                              \
-    static inline void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2], EMU_HERE) {                    \
-        const uint32_t in[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};                                                   \
-        emu::together(op, ~0u, in, d, {file, line});                                                                   \
-    }
-GPU_MMA(mma_bf16, emu::MMA_BF16)
-GPU_MMA(mma_f16, emu::MMA_F16)
-static inline void ldmatrix_x4(uint32_t (&r)[4], const void *row, EMU_HERE) {
-    emu::together(emu::LDMATRIX, ~0u, row, r, {file, line});
-}
-static inline uint32_t transpose_8x8(uint32_t x, EMU_HERE) {
-    uint32_t y;
-    emu::together(emu::MOVMATRIX, ~0u, &x, &y, {file, line});
-    return y;
-}
-static inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, EMU_HERE) {
-    ldmatrix_x4(r, row, file, line);
-    for (int i = 0; i < 4; i++) {
-        r[i] = transpose_8x8(r[i], file, line);
-    }
-}
-static inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which) {
-    uint64_t both = (uint64_t)b << 32 | a;
-    uint32_t out = 0;
-    for (int i = 0; i < 4; i++) {
-        out |= (uint32_t)(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
-    }
-    return out;
-}
-static inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
-    return (x & mask) | bits;
-}
-static inline void cp_async16(void *to, const void *from, EMU_HERE) {
-    emu::copy_later(to, from, 16, file, line);
-}
-template <int N> static inline void read_once(const uint32_t *from, uint32_t (&to)[N]) {
-    memcpy(to, __builtin_assume_aligned(from, sizeof to), sizeof to);
-}
-static inline float *settled(float *p) {
-    return p;
-}
-static inline void prefetch(const void *) {}
-static inline void cp_async_commit() {
-    emu::copy_commit();
-}
-template <int N> static inline void cp_async_wait() {
-    emu::copy_wait(N);
-}
-static inline void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b, EMU_HERE) {
-    emu::wgmma(a, b, d, file, line);
-}
-static inline void wgmma_fence() {
-    emu::wgmma_fence();
-}
-static inline void wgmma_commit() {
-    emu::wgmma_commit();
-}
-template <int N> static inline void wgmma_wait(EMU_HERE) {
-    emu::wgmma_wait(N, file, line);
-}
-static inline void wgmma_wait_for(float (&)[128], EMU_HERE) {
-    emu::wgmma_wait(0, file, line);
-}
-static inline void fence_proxy_async() {
-    emu::fence_proxy_async();
-}
-static inline uint32_t shared_address(const void *p) {
-    return emu::shared_address(p);
-}
 #endif
+
+// Rounds; a value beyond the range of f16 becomes its largest value, not infinity. A NaN stays NaN.
+GPU_DEVICE uint16_t f32_to_f16_saturated(float f) {
+    f = f > 65504.0f ? 65504.0f : f;
+    return f32_to_f16(f < -65504.0f ? -65504.0f : f);
+}
 
 // Returns the descriptor of 16 columns from 16 i on. The rows have 64 numbers of 16 bits, 128 bytes each, from a
 // multiple of 1,024 on; unit u of 16 bytes of row r is stored in the position of unit u ^ r % 8. The descriptor has the

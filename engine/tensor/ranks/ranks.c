@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "engine/tensor/ranks/internal.h"
 
@@ -264,9 +265,7 @@ static enum sl_status open_group(struct sl_ranks *ranks, const struct sl_group_o
         sl_log_warn("ranks", "gathers=copies not=%s reason=\"%s\"", ops->name, why.text);
         return SL_OK;
     }
-    if (status != SL_OK) {
-        return sl_fail(err, status, "%s", why.text);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text);
     struct join_call c = {{ranks, ranks->n, join_part}, joined};
     SL_RANKS_RUN(c);
     status = sl_ranks_check(ranks, err);
@@ -292,9 +291,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
         return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", config->n, SL_MAX_RANKS);
     }
     struct sl_ranks *ranks = aligned_alloc(64, (sizeof *ranks + 63) / 64 * 64);
-    if (ranks == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(ranks == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     memset(ranks, 0, sizeof *ranks);
     ranks->apart = !config->devices[0]->ops->one_memory;
     ranks->published = ranks->apart ? calloc(SL_RANKS_PUBLISHED, sizeof *ranks->published) : NULL;

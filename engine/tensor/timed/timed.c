@@ -35,9 +35,24 @@ static int64_t vocabulary; // rows of the embedding: a product of so many column
 
 // When the work that this thread has queued is done.
 static _Thread_local int64_t done_ns;
+static _Thread_local bool counts;
+static _Thread_local double counted_ns;
+
+void sl_timed_count(void) {
+    counts = true;
+    counted_ns = 0;
+}
+
+int64_t sl_timed_now_ns(void) {
+    return counts ? (int64_t)counted_ns : sl_now_ns();
+}
 
 static void spend(double operations, double bytes) {
     double ns = fmax(operations / chosen.peak, bytes / chosen.bandwidth) * slower;
+    if (counts) {
+        counted_ns += ns;
+        return;
+    }
     int64_t now = sl_now_ns();
     done_ns = (now - done_ns > IDLE_NS ? now : done_ns) + (int64_t)ns;
     if (done_ns - now > AHEAD_NS) {
@@ -246,22 +261,35 @@ const char *sl_timed_names(void) {
     return "a100, h100, h200, l40s";
 }
 
+// Reads `mark` and a number from 1 to 1000, where *at begins with the mark. Returns false if there is another number.
+static bool take_factor(const char **at, char mark, double *factor_out) {
+    char *end;
+    if (**at != mark) {
+        return true;
+    }
+    *factor_out = strtod(*at + 1, &end);
+    bool good = end != *at + 1 && *factor_out >= 1 && *factor_out <= 1000;
+    *at = end;
+    return good;
+}
+
 enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const struct sl_ops **ops_out,
                             struct sl_error *err) {
     static struct sl_ops table;
     static char table_name[32];
-    const char *name = tier + strlen(SL_TIMED_PREFIX), *slash = strchr(name, '/');
-    size_t length = slash ? (size_t)(slash - name) : strlen(name);
-    char *end = NULL;
-    double factor = slash ? strtod(slash + 1, &end) : 1;
-    if (slash && (end == slash + 1 || *end != '\0' || !(factor >= 1 && factor <= 1000))) {
-        return sl_fail(err, SL_ERR_INVALID, "--tier %.40s: after the slash comes how much slower, from 1 to 1000",
-                       tier);
+    const char *name = tier + strlen(SL_TIMED_PREFIX), *rest = name + strcspn(name, "x/");
+    size_t length = (size_t)(rest - name);
+    double n = 1, factor = 1;
+    if (!take_factor(&rest, 'x', &n) || !take_factor(&rest, '/', &factor) || *rest != '\0') {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "--tier %.40s: after an x comes how many accelerators, after the slash how much slower, from 1 to 1000",
+            tier);
     }
     for (size_t i = 0; i < N_ACCELERATORS; i++) {
         if (strlen(accelerators[i].name) == length && memcmp(accelerators[i].name, name, length) == 0) {
-            chosen = (struct accelerator){accelerators[i].name, accelerators[i].peak * OF_PEAK,
-                                          accelerators[i].bandwidth * OF_BANDWIDTH};
+            chosen = (struct accelerator){accelerators[i].name, n * accelerators[i].peak * OF_PEAK,
+                                          n * accelerators[i].bandwidth * OF_BANDWIDTH};
             slower = factor;
             table = *base;
             snprintf(table_name, sizeof table_name, "%s", tier);

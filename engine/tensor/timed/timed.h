@@ -4,6 +4,7 @@
  *          the real network, stores and coordinator, run on one machine.
  *
  *     --tier timed:h100        an H100's time
+ *     --tier timed:h100x8      of eight, without what they exchange
  *     --tier timed:h100/10     ten times as long, for a machine that is too slow for so many workers
  *
  * Design: each operation costs max(bytes / bandwidth, operations / peak), with the vendor's bandwidth and dense bf16 peak
@@ -23,11 +24,16 @@
 // Returns true for the names of such tiers.
 bool sl_timed_is_named(const char *tier);
 
-// Makes the table of a tier, "timed:NAME" or "timed:NAME/SLOWER", from the table `base`, which keeps what has no cost
-// of its own. There is one in a process: the last call decides. SL_ERR_INVALID: no such accelerator, or no factor from 1
+// Makes the table of a tier, "timed:NAMExN/SLOWER" (xN and /SLOWER may be absent), from the table `base`, which keeps what has no cost
+// of its own. There is one in a process: the last call decides. SL_ERR_INVALID: no such accelerator, or no factors from 1
 // to 1000.
 enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const struct sl_ops **ops_out,
                             struct sl_error *err);
 
 // Returns the names of the accelerators, "a100, h100, ...".
 const char *sl_timed_names(void);
+
+// Lets this thread count times instead of taking them, from 0 on.
+void sl_timed_count(void);
+// Returns the nanoseconds that this thread has counted; if it does not count, those of the clock.
+int64_t sl_timed_now_ns(void);

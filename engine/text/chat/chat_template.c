@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "base/check.h"
 #include "base/json_file.h"
 #include "engine/text/chat/chat_internal.h"
 #include "engine/text/tokenizer/tokenizer.h"
@@ -57,9 +58,7 @@ static enum sl_status read_file(const char *dir, char **source_out, struct sl_er
         return status;
     }
     FILE *file = fopen(path, "rb");
-    if (!file) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(!file, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
     char *source = malloc(SL_CHAT_MAX_TEMPLATE_BYTES + 2);
     if (!source) {
@@ -170,9 +169,7 @@ static enum sl_status parse(struct sl_chat_template *chat_template, struct sl_er
     if (n_bytes > SL_CHAT_MAX_TEMPLATE_BYTES) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "larger than %zu KiB", SL_CHAT_MAX_TEMPLATE_BYTES >> 10);
     }
-    if (!sl_utf8_valid(chat_template->source, n_bytes, &bad)) {
-        return sl_fail(err, SL_ERR_INVALID, "not UTF-8 at byte %zu", bad);
-    }
+    SL_FAIL_IF(!sl_utf8_valid(chat_template->source, n_bytes, &bad), err, SL_ERR_INVALID, "not UTF-8 at byte %zu", bad);
     normalize_lines(chat_template->source);
     struct sl_chat_work *work = &chat_template->work;
     *work = (struct sl_chat_work){.max_bytes = SL_CHAT_PARSE_MEMORY, .steps_left = SL_CHAT_MAX_STEPS, .err = err};
@@ -187,9 +184,7 @@ static enum sl_status create(const char *model_dir, const char *source, struct s
     struct sl_error own;
     err = err ? err : &own;
     struct sl_chat_template *chat_template = calloc(1, sizeof(*chat_template));
-    if (!chat_template) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a chat template");
-    }
+    SL_FAIL_IF(!chat_template, err, SL_ERR_EXHAUSTED, "no memory for a chat template");
     enum sl_status status =
         source ? copy(source, &chat_template->source, err) : read_folder(model_dir, chat_template, err);
     if (status == SL_OK) {

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define EMPTY_SLOT UINT64_MAX
@@ -81,14 +82,10 @@ static enum sl_status merge_halves(const json_t *merge, size_t rank, char **copy
         n_left = strlen(left);
         right = json_string_value(json_array_get(merge, 1));
     }
-    if (!right) {
-        return sl_fail(err, SL_ERR_INVALID, "merge %zu is neither \"left right\" nor [\"left\", \"right\"]", rank);
-    }
+    SL_FAIL_IF(!right, err, SL_ERR_INVALID, "merge %zu is neither \"left right\" nor [\"left\", \"right\"]", rank);
     size_t n_right = strlen(right);
     char *copy = malloc(n_left + n_right + 2);
-    if (!copy) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for merge %zu", rank);
-    }
+    SL_FAIL_IF(!copy, err, SL_ERR_EXHAUSTED, "no memory for merge %zu", rank);
     memcpy(copy, left, n_left);
     copy[n_left] = '\0';
     memcpy(copy + n_left + 1, right, n_right + 1);
@@ -210,17 +207,13 @@ static enum sl_status load_characters(struct sl_bpe *bpe, struct sl_error *err) 
 }
 
 static enum sl_status load_merges(struct sl_bpe *bpe, const json_t *merges, struct sl_error *err) {
-    if (!json_is_array(merges)) {
-        return sl_fail(err, SL_ERR_INVALID, "model.merges is missing or not an array");
-    }
+    SL_FAIL_IF(!json_is_array(merges), err, SL_ERR_INVALID, "model.merges is missing or not an array");
     size_t n_slots = 16;
     while (n_slots < json_array_size(merges) * 2) {
         n_slots *= 2;
     }
     bpe->slots = malloc(n_slots * sizeof(*bpe->slots));
-    if (!bpe->slots) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu merges", json_array_size(merges));
-    }
+    SL_FAIL_IF(!bpe->slots, err, SL_ERR_EXHAUSTED, "no memory for %zu merges", json_array_size(merges));
     bpe->n_slots = n_slots;
     for (size_t i = 0; i < n_slots; i++) {
         bpe->slots[i].pair = EMPTY_SLOT;
@@ -452,10 +445,7 @@ static void add_characters(const struct sl_bpe *bpe, struct sl_bpe_scratch *scra
 // --- the whole -------------------------------------------------------------------------------------------------------
 static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, const char *word,
                                   size_t n_bytes, struct sl_ids *ids) {
-    enum sl_status status = grow(scratch, n_bytes);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(grow(scratch, n_bytes));
     size_t n = 0;
     if (bpe->vocab->byte_level) {
         add_bytes(bpe, scratch, &n, word, n_bytes);
@@ -466,7 +456,7 @@ static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratc
         return SL_OK;
     }
     scratch->symbols[n - 1].next = -1;
-    status = apply_merges(bpe, scratch, n);
+    enum sl_status status = apply_merges(bpe, scratch, n);
     for (int32_t i = 0; i >= 0 && status == SL_OK; i = scratch->symbols[i].next) {
         status = sl_ids_push(ids, scratch->symbols[i].id);
     }

@@ -11,6 +11,7 @@
 #include <utf8proc.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
+#include "base/check.h"
 
 // --- what is next to a token -----------------------------------------------------------------------------------------
 static bool is_white_space(int32_t c) { // the Unicode property White_Space
@@ -160,9 +161,7 @@ static enum sl_status read_token(const json_t *json, bool normalized, const stru
     static const char *const keys[] = {"id",     "content",    "single_word", "lstrip",
                                        "rstrip", "normalized", "special",     NULL};
     const char *content = json_string_value(json_object_get(json, "content"));
-    if (!content || !content[0]) {
-        return sl_fail(err, SL_ERR_INVALID, "an added token has no content");
-    }
+    SL_FAIL_IF(!content || !content[0], err, SL_ERR_INVALID, "an added token has no content");
     struct sl_added_token token = {.id = (int32_t)json_integer_value(json_object_get(json, "id"))};
     bool special = false, is_normalized = false;
     enum sl_status status = sl_json_only(json, content, keys, err);
@@ -182,9 +181,7 @@ static enum sl_status read_token(const json_t *json, bool normalized, const stru
     token.n_bytes = text.n_bytes;
     token.text = status == SL_OK ? strndup(text.bytes, text.n_bytes) : NULL;
     sl_text_cleanup(&text);
-    if (!token.text) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for added token \"%.64s\"", content);
-    }
+    SL_FAIL_IF(!token.text, err, SL_ERR_EXHAUSTED, "no memory for added token \"%.64s\"", content);
     if (token.n_bytes == 0) {
         free(token.text);
         return sl_fail(err, SL_ERR_INVALID, "the normalizer leaves nothing of added token \"%.64s\"", content);
@@ -201,9 +198,7 @@ enum sl_status sl_added_load(struct sl_added_set *set, const json_t *added_token
         return SL_OK;
     }
     set->tokens = calloc(n, sizeof(*set->tokens));
-    if (!set->tokens) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu added tokens", n);
-    }
+    SL_FAIL_IF(!set->tokens, err, SL_ERR_EXHAUSTED, "no memory for %zu added tokens", n);
     for (size_t i = 0; i < n; i++) {
         bool wanted = false;
         enum sl_status status =

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 // The steps while loading. Each works on the result of the one before, so their order matters; see stages[].
@@ -119,9 +120,7 @@ static enum sl_status add_strip(void *part, const json_t *step, const char *what
         return sl_fail(err, SL_ERR_INVALID, "%s: \"content\" is not one character, or \"start\" or \"stop\" no count",
                        what);
     }
-    if (json_integer_value(stop) != 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s sets stop, which is not supported", what);
-    }
+    SL_FAIL_IF(json_integer_value(stop) != 0, err, SL_ERR_UNSUPPORTED, "%s sets stop, which is not supported", what);
     memcpy(decoder->stripped, content, n_bytes + 1);
     decoder->n_stripped = (int)json_integer_value(start);
     decoder->digest = sl_hash(content, n_bytes, decoder->digest + (uint64_t)decoder->n_stripped);

@@ -6,11 +6,10 @@
 #include <string.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
+#include "base/check.h"
 
 enum sl_status sl_json_only(const json_t *object, const char *what, const char *const *keys, struct sl_error *err) {
-    if (!json_is_object(object)) {
-        return sl_fail(err, SL_ERR_INVALID, "%.64s is missing or not an object", what);
-    }
+    SL_FAIL_IF(!json_is_object(object), err, SL_ERR_INVALID, "%.64s is missing or not an object", what);
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)object, key, value) {
@@ -18,9 +17,7 @@ enum sl_status sl_json_only(const json_t *object, const char *what, const char *
         while (*known && strcmp(*known, key) != 0) {
             known++;
         }
-        if (!*known) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "%.64s has \"%.64s\", which is not supported", what, key);
-        }
+        SL_FAIL_IF(!*known, err, SL_ERR_UNSUPPORTED, "%.64s has \"%.64s\", which is not supported", what, key);
     }
     return SL_OK;
 }
@@ -38,9 +35,7 @@ enum sl_status sl_json_bool(const json_t *object, const char *what, const char *
 enum sl_status sl_json_text(const json_t *object, const char *what, const char *key, const char **text_out,
                             struct sl_error *err) {
     const char *text = json_string_value(json_object_get(object, key));
-    if (!text || !text[0]) {
-        return sl_fail(err, SL_ERR_INVALID, "%.64s: \"%s\" is missing, empty or not a text", what, key);
-    }
+    SL_FAIL_IF(!text || !text[0], err, SL_ERR_INVALID, "%.64s: \"%s\" is missing, empty or not a text", what, key);
     *text_out = text;
     return SL_OK;
 }
@@ -55,9 +50,7 @@ enum sl_status sl_json_replace(const json_t *step, const char *what, const char 
         (status = sl_json_text(pattern, what, "String", &from, err)) != SL_OK) {
         return status;
     }
-    if (!to) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: \"content\" is missing or not a text", what);
-    }
+    SL_FAIL_IF(!to, err, SL_ERR_INVALID, "%s: \"content\" is missing or not a text", what);
     *from_out = from;
     *to_out = to;
     return SL_OK;
@@ -72,9 +65,7 @@ bool sl_json_is_type(const json_t *object, const char *type) {
 static enum sl_status add_step(const json_t *step, const char *part_name, const struct sl_json_step *kinds, void *part,
                                struct sl_error *err) {
     const char *type = json_string_value(json_object_get(step, "type"));
-    if (!type) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a step is not an object with a type", part_name);
-    }
+    SL_FAIL_IF(!type, err, SL_ERR_INVALID, "%s: a step is not an object with a type", part_name);
     char what[64];
     snprintf(what, sizeof(what), "%s %.32s", part_name, type);
     for (; kinds->type; kinds++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/check.h"
 #include "engine/model/gguf/document.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
@@ -25,9 +26,7 @@ static bool is_set(const json_t *object, const char *key) {
 static enum sl_status refuse_set(const json_t *object, const char *what, const char *const *keys,
                                  struct sl_error *err) {
     for (; *keys; keys++) {
-        if (is_set(object, *keys)) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s sets %s, which is not supported", what, *keys);
-        }
+        SL_FAIL_IF(is_set(object, *keys), err, SL_ERR_UNSUPPORTED, "%s sets %s, which is not supported", what, *keys);
     }
     return SL_OK;
 }
@@ -85,9 +84,7 @@ static uint64_t fingerprint(const struct sl_tokenizer *tokenizer) {
 enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, const json_t *generation,
                                   struct sl_tokenizer **tokenizer_out, struct sl_error *err) {
     struct sl_tokenizer *t = calloc(1, sizeof(*t));
-    if (!t) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a tokenizer");
-    }
+    SL_FAIL_IF(!t, err, SL_ERR_EXHAUSTED, "no memory for a tokenizer");
     const json_t *model = json_object_get(root, "model");
     const json_t *added = json_object_get(root, "added_tokens");
     enum sl_status status = check_root(root, err);

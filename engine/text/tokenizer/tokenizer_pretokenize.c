@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define BYTE_LEVEL_REGEX "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -42,10 +43,7 @@ static enum sl_status add_cut(struct sl_pretokenizer *pretokenizer, struct sl_cu
         return sl_fail(err, SL_ERR_UNSUPPORTED, "pre_tokenizer: more than %d steps", SL_MAX_STEPS);
     }
     if (regex) {
-        enum sl_status status = sl_regex_compile(regex, &cut.code, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_regex_compile(regex, &cut.code, err));
         pretokenizer->digest = sl_hash(regex, strlen(regex), pretokenizer->digest);
     }
     int32_t record[3] = {cut.marks_spaces, (int32_t)cut.prepend, cut.to_alphabet};
@@ -88,10 +86,7 @@ static enum sl_status add_punctuation(void *part, const json_t *step, const char
     static const char *const keys[] = {"type", "behavior", NULL};
     const json_t *json = json_object_get(step, "behavior");
     const char *behavior = json ? json_string_value(json) : "Isolated";
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
     bool contiguous = behavior && strcmp(behavior, "Contiguous") == 0;
     if (!contiguous && (!behavior || strcmp(behavior, "Isolated") != 0)) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s has behavior %.32s; only Isolated and Contiguous are supported",
@@ -110,9 +105,7 @@ static enum sl_status add_byte_level(void *part, const json_t *step, const char 
         (status = sl_json_bool(step, what, "use_regex", true, &use_regex, err)) != SL_OK) {
         return status;
     }
-    if (pretokenizer->byte_level) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is there twice, which is not supported", what);
-    }
+    SL_FAIL_IF(pretokenizer->byte_level, err, SL_ERR_UNSUPPORTED, "%s is there twice, which is not supported", what);
     struct sl_cut cut = {.prepend = prefix ? SL_PREPEND_ALWAYS : SL_PREPEND_NEVER, .prefix = " ", .to_alphabet = true};
     pretokenizer->byte_level = true;
     return add_cut(pretokenizer, cut, use_regex ? BYTE_LEVEL_REGEX : NULL, err);
@@ -128,10 +121,7 @@ static enum sl_status read_scheme(const json_t *step, const char *what, enum sl_
     const json_t *scheme = json_object_get(step, "prepend_scheme");
     const char *name = scheme ? json_string_value(scheme) : "always";
     bool prefix = true;
-    enum sl_status status = sl_json_bool(step, what, "add_prefix_space", true, &prefix, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_bool(step, what, "add_prefix_space", true, &prefix, err));
     if (!prefix && scheme && (!name || strcmp(name, "never") != 0)) {
         return sl_fail(err, SL_ERR_INVALID, "%s: add_prefix_space is false, but prepend_scheme is not \"never\"", what);
     }

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
+#include "base/check.h"
 
 #define MATCH_LIMIT    10000000 // steps of the interpreter (or the compiled code) in one match
 #define HEAP_LIMIT_KIB (64 * 1024)
@@ -180,9 +181,7 @@ static enum sl_status translate(const char *regex, char *out, struct sl_error *e
 
 enum sl_status sl_regex_compile(const char *regex, struct pcre2_real_code_8 **code_out, struct sl_error *err) {
     char *translated = malloc(strlen(regex) * MAX_GROWTH + 1);
-    if (!translated) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an expression of %zu bytes", strlen(regex));
-    }
+    SL_FAIL_IF(!translated, err, SL_ERR_EXHAUSTED, "no memory for an expression of %zu bytes", strlen(regex));
     enum sl_status status = translate(regex, translated, err);
     if (status != SL_OK) {
         goto err_translated;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
+#include "base/check.h"
 
 // --- the file's post_processor ---------------------------------------------------------------------------------------
 struct loading {
@@ -42,9 +43,7 @@ static enum sl_status add_template(void *part, const json_t *step, const char *w
     struct sl_template *template = loading->template;
     const json_t *single = json_object_get(step, "single"), *listed = json_object_get(step, "special_tokens");
     size_t n_texts = 0;
-    if (loading->seen) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is there twice, which is not supported", what);
-    }
+    SL_FAIL_IF(loading->seen, err, SL_ERR_UNSUPPORTED, "%s is there twice, which is not supported", what);
     loading->seen = true;
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *place = json_array_get(single, i), *special = json_object_get(place, "SpecialToken");

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define FIRST_SUBSTITUTE 0x100
@@ -102,9 +103,7 @@ int32_t sl_vocab_find(const struct sl_vocab *vocab, const char *spelling, size_t
 // --- loading ---------------------------------------------------------------------------------------------------------
 static enum sl_status check_id(const struct sl_vocab *vocab, const json_t *value, const char *token, int32_t *id_out,
                                struct sl_error *err) {
-    if (!json_is_integer(value)) {
-        return sl_fail(err, SL_ERR_INVALID, "the id of token \"%.64s\" is not an integer", token);
-    }
+    SL_FAIL_IF(!json_is_integer(value), err, SL_ERR_INVALID, "the id of token \"%.64s\" is not an integer", token);
     json_int_t id = json_integer_value(value);
     if (id < 0 || id >= vocab->n) {
         return sl_fail(err, SL_ERR_INVALID,
@@ -126,10 +125,7 @@ static void set_spelling(struct sl_vocab *vocab, struct sl_vocab_entry *entry, c
 static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token, const json_t *value, char **blob,
                                       struct sl_error *err) {
     int32_t id = -1;
-    enum sl_status status = check_id(vocab, value, token, &id, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_id(vocab, value, token, &id, err));
     struct sl_vocab_entry *entry = &vocab->entries[id];
     if (entry->spelling) {
         return sl_fail(err, SL_ERR_INVALID, "token \"%.64s\" has id %d, which another token has too", token, id);
@@ -140,9 +136,7 @@ static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token,
         n_bytes = strlen(token);
         memcpy(*blob, token, n_bytes);
     }
-    if (n_bytes == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "the token with id %d is empty", id);
-    }
+    SL_FAIL_IF(n_bytes == 0, err, SL_ERR_INVALID, "the token with id %d is empty", id);
     set_spelling(vocab, entry, blob, n_bytes);
     if (spelled) {
         vocab->slots[slot_of(vocab, entry->spelling, n_bytes)] = id + 1;
@@ -154,9 +148,7 @@ static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token,
 static enum sl_status add_added_token(struct sl_vocab *vocab, const json_t *model_vocab, const json_t *added,
                                       char **blob, struct sl_error *err) {
     const char *content = json_string_value(json_object_get(added, "content"));
-    if (!content || !content[0]) {
-        return sl_fail(err, SL_ERR_INVALID, "an added token has no content");
-    }
+    SL_FAIL_IF(!content || !content[0], err, SL_ERR_INVALID, "an added token has no content");
     bool special = false;
     int32_t id = -1;
     enum sl_status status = sl_json_bool(added, content, "special", false, &special, err);
@@ -185,12 +177,8 @@ static enum sl_status add_added_token(struct sl_vocab *vocab, const json_t *mode
 // Counts the tokens, and the bytes of all their texts.
 static enum sl_status measure(const json_t *model_vocab, const json_t *added_tokens, size_t *n_out,
                               size_t *n_blob_bytes_out, struct sl_error *err) {
-    if (!json_is_object(model_vocab)) {
-        return sl_fail(err, SL_ERR_INVALID, "model.vocab is missing or not an object");
-    }
-    if (added_tokens && !json_is_array(added_tokens)) {
-        return sl_fail(err, SL_ERR_INVALID, "added_tokens is not an array");
-    }
+    SL_FAIL_IF(!json_is_object(model_vocab), err, SL_ERR_INVALID, "model.vocab is missing or not an object");
+    SL_FAIL_IF(added_tokens && !json_is_array(added_tokens), err, SL_ERR_INVALID, "added_tokens is not an array");
     size_t n = json_object_size(model_vocab), n_blob_bytes = 0;
     const char *token;
     json_t *value;
@@ -202,9 +190,7 @@ static enum sl_status measure(const json_t *model_vocab, const json_t *added_tok
         n += content && !json_object_get(model_vocab, content);
         n_blob_bytes += content ? strlen(content) : 0;
     }
-    if (n == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "the vocabulary is empty");
-    }
+    SL_FAIL_IF(n == 0, err, SL_ERR_INVALID, "the vocabulary is empty");
     *n_out = n; // the limit on the file keeps it far below INT32_MAX
     *n_blob_bytes_out = n_blob_bytes;
     return SL_OK;

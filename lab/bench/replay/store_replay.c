@@ -6,14 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/clock.h"
-#include "kvstore/memory/room.h"
-#include "net/node/ledger.h"
-#include "proto/sluice/v1/capsule.pb-c.h"
+#include "lab/simulate/sim_store.h"
 
-#define START_NS    SL_NS_PER_S // of the virtual clock: 0 has a meaning for the store
-#define STORE_SHARE 4           // a worker fetches a capsule if its prompt uses at least this part of it
+#define START_NS SL_NS_PER_S // of the virtual clock: 0 has a meaning for the store
 
 // A request whose tokens are being read.
 struct reading {
@@ -25,11 +21,7 @@ struct reading {
 struct replay {
     const struct sl_replay_config *config;
     struct sl_page_layout packed, work;
-    struct sl_arena *arena;
-    struct sl_ledger *ledger;
-    struct sl_capsule_cache *capsule_cache;
-    struct sl_kv_segments *segments;
-    struct sl_room room;
+    struct sl_sim_store *store;
     int64_t now_ns;
     struct reading *readings;
     size_t n_readings, n_allocated;
@@ -73,45 +65,6 @@ enum sl_status sl_replay_capsule_bytes(const struct sl_replay_config *config, in
         *bytes_out = body_bytes(&r, n_tokens);
     }
     return status;
-}
-
-// Writes the header of a capsule with all slots of n tokens, as a prefill worker sends it.
-static enum sl_status write_header(const struct replay *r, const struct sl_capsule_id *id, int64_t n_tokens,
-                                   struct sl_capsule_bytes *capsule, struct sl_error *err) {
-    const struct sl_kv_geometry *g = &r->config->geometry;
-    uint32_t slots[SL_MAX_HEADS], packed[SL_MAX_HEADS];
-    for (int h = 0; h < g->n_kv_heads; h++) {
-        slots[h] = (uint32_t)n_tokens;
-        packed[h] = (uint32_t)n_packed(r, n_tokens);
-    }
-    Sluice__V1__CapsuleLayer layer = SLUICE__V1__CAPSULE_LAYER__INIT, *layers[SL_MAX_LAYERS];
-    layer.work_format = r->work.format;
-    layer.packed_format = r->packed.format;
-    layer.n_n_slots = layer.n_n_packed = (size_t)g->n_kv_heads;
-    layer.n_slots = slots;
-    layer.n_packed = packed;
-    for (int l = 0; l < g->n_layers; l++) {
-        layers[l] = &layer;
-    }
-    Sluice__V1__CapsuleHeader header = SLUICE__V1__CAPSULE_HEADER__INIT;
-    struct sl_hash128 hash = id->prefix_hash;
-    header.version = SL_CAPSULE_VERSION;
-    header.model_fingerprint = id->model_fingerprint;
-    header.recipe_fingerprint = id->recipe_fingerprint;
-    header.n_kv_heads = (uint32_t)g->n_kv_heads;
-    header.head_dim = (uint32_t)g->head_dim;
-    header.n_tokens = (uint64_t)n_tokens;
-    header.body_bytes = body_bytes(r, n_tokens);
-    header.n_layers = (size_t)g->n_layers;
-    header.layers = layers;
-    header.prefix_hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
-    capsule->header_bytes = sluice__v1__capsule_header__get_packed_size(&header);
-    capsule->header = malloc(capsule->header_bytes);
-    if (!capsule->header) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    sluice__v1__capsule_header__pack(&header, capsule->header);
-    return SL_OK;
 }
 
 // --- requests ----------------------------------------------------------------------------------------------------------
@@ -161,27 +114,17 @@ static enum sl_status store(struct replay *r, const struct reading *reading, str
                                    .tenant = (uint64_t)tenant_of(r, arrival) + 1,
                                    .read_ms = reading->ms,
                                    .read_tokens = reading->n_tokens};
-    if (sl_capsule_cache_has(r->capsule_cache, &keys.id)) {
+    size_t bytes = body_bytes(r, arrival->n_prompt);
+    enum sl_status status = sl_sim_store_put(r->store, &keys, arrival->n_prompt, bytes, err);
+    if (status == SL_AGAIN || status == SL_ERR_EXISTS) {
+        r->result.n_refused += status == SL_AGAIN;
         return SL_OK;
     }
-    struct sl_capsule_bytes capsule = {.body_bytes = body_bytes(r, arrival->n_prompt)};
-    struct sl_error why = {0};
-    if (sl_room_take_block(&r->room, "replay", capsule.body_bytes, &capsule.body, &why) != SL_OK) {
-        r->result.n_refused++;
-        return SL_OK;
-    }
-    enum sl_status status = write_header(r, &keys.id, arrival->n_prompt, &capsule, err);
-    status = status == SL_OK ? sl_capsule_cache_put(r->capsule_cache, &keys, &capsule, err) : status;
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(&capsule, r->arena);
-        return status;
-    }
-    struct sl_arena_stats arena;
-    sl_arena_get_stats(r->arena, &arena);
-    int64_t used = (int64_t)arena.used_bytes;
-    r->result.most_bytes = used > r->result.most_bytes ? used : r->result.most_bytes;
-    r->result.stored_bytes += (double)capsule.body_bytes;
-    return SL_OK;
+    struct sl_sim_store_stats stats;
+    sl_sim_store_get_stats(r->store, &stats);
+    r->result.most_bytes = stats.used_bytes > r->result.most_bytes ? stats.used_bytes : r->result.most_bytes;
+    r->result.stored_bytes += status == SL_OK ? (double)bytes : 0;
+    return status;
 }
 
 // Stores what was read by this time, in order.
@@ -207,23 +150,16 @@ static enum sl_status finish_until(struct replay *r, int64_t until_ns, struct sl
 static int64_t look_up(struct replay *r, const struct sl_workload_arrival *arrival) {
     int64_t n_whole = (arrival->n_prompt - 1) / SL_TRACE_BLOCK;
     n_whole = n_whole < arrival->n_blocks ? n_whole : arrival->n_blocks;
-    size_t n = 0, at;
+    size_t n = 0, bytes = 0;
     if (arrival->n_blocks > 0) {
         r->prefixes[n++] = (struct sl_prefix){id_of(r->hashes[arrival->n_blocks - 1]), arrival->n_prompt};
     }
     for (int64_t b = n_whole; b > 0; b--) {
         r->prefixes[n++] = (struct sl_prefix){id_of(r->hashes[b - 1]), b * SL_TRACE_BLOCK};
     }
-    struct sl_stored *stored = sl_capsule_cache_pin_longest(r->capsule_cache, r->prefixes, n, &at);
-    if (!stored) {
-        return 0;
-    }
-    int64_t covered = r->prefixes[at].n_tokens;
-    bool pays = covered == arrival->n_prompt ||
-                (covered >= r->config->chunk_tokens && covered >= stored->n_tokens / STORE_SHARE);
-    r->result.fetched_bytes += pays ? (double)stored->capsule.body_bytes : 0;
-    sl_capsule_cache_unpin(r->capsule_cache, stored);
-    return pays ? covered : 0;
+    int64_t covered = sl_sim_store_find(r->store, r->prefixes, n, arrival->n_prompt, r->config->chunk_tokens, &bytes);
+    r->result.fetched_bytes += covered > 0 ? (double)bytes : 0;
+    return covered;
 }
 
 static enum sl_status begin_reading(struct replay *r, const struct reading *reading, struct sl_error *err) {
@@ -279,22 +215,18 @@ static enum sl_status open_store(struct replay *r, struct sl_error *err) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     enum sl_status status = init_layouts(r, err);
-    status = status == SL_OK ? sl_arena_create_mapped((size_t)config->store_bytes, &r->arena, err) : status;
-    status = status == SL_OK ? sl_ledger_create(r->arena, &r->ledger, err) : status;
-    status = status == SL_OK ? sl_capsule_cache_create(r->arena, config->keep_ms, &r->capsule_cache, err) : status;
-    if (status == SL_OK) {
-        sl_capsule_cache_evict_by(r->capsule_cache,
-                                  &(struct sl_eviction_config){config->policy, config->ttl_ms, now_ns, r});
-        status = sl_kv_segments_create(config->keep_ms, &r->segments, err);
-    }
-    return status;
+    const struct sl_sim_store_config store = {.policy = config->policy,
+                                              .store_bytes = config->store_bytes,
+                                              .keep_ms = config->keep_ms,
+                                              .ttl_ms = config->ttl_ms,
+                                              .geometry = config->geometry,
+                                              .now_ns = now_ns,
+                                              .arg = r};
+    return status == SL_OK ? sl_sim_store_create(&store, &r->store, err) : status;
 }
 
 static void close_store(struct replay *r) {
-    sl_kv_segments_destroy(&r->segments);
-    sl_capsule_cache_destroy(&r->capsule_cache);
-    sl_ledger_destroy(&r->ledger);
-    sl_arena_destroy(&r->arena);
+    sl_sim_store_destroy(&r->store);
     free(r->readings);
     free(r->hashes);
     free(r->prefixes);
@@ -303,21 +235,14 @@ static void close_store(struct replay *r) {
 enum sl_status sl_replay_run(const struct sl_replay_config *config, struct sl_replay_result *result_out,
                              struct sl_error *err) {
     struct replay r = {.config = config, .now_ns = START_NS};
-    if (config->geometry.n_layers > SL_MAX_LAYERS || config->geometry.n_kv_heads > SL_MAX_HEADS) {
-        return sl_fail(err, SL_ERR_INVALID, "more than %d layers or %d heads", SL_MAX_LAYERS, SL_MAX_HEADS);
-    }
     enum sl_status status = open_store(&r, err);
-    if (status == SL_OK) {
-        sl_room_init(&r.room, r.ledger, NULL, r.capsule_cache, r.segments);
-        for (int64_t i = 0; i < config->workload->n && status == SL_OK; i++) {
-            status = config->check ? config->check(config->arg, err) : SL_OK;
-            status = status == SL_OK ? take_request(&r, i, err) : status;
-        }
-        sl_room_cleanup(&r.room);
+    for (int64_t i = 0; i < config->workload->n && status == SL_OK; i++) {
+        status = config->check ? config->check(config->arg, err) : SL_OK;
+        status = status == SL_OK ? take_request(&r, i, err) : status;
     }
     if (status == SL_OK) {
-        struct sl_capsule_cache_stats stats;
-        sl_capsule_cache_get_stats(r.capsule_cache, &stats);
+        struct sl_sim_store_stats stats;
+        sl_sim_store_get_stats(r.store, &stats);
         r.result.n_evicted = stats.n_evicted;
         *result_out = r.result;
     }

@@ -13,7 +13,7 @@
 #include "engine/kvcache/page.h"
 #include "engine/kvcache/session.h"
 #include "kvstore/memory/eviction.h"
-#include "lab/plan/workload.h"
+#include "lab/simulate/workload.h"
 
 #define SL_REPLAY_MAX_TENANTS 64
 

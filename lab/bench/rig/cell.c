@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "engine/tensor/timed/timed.h"
 #include "lab/bench/rig/drawn.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/random.h"
@@ -179,7 +179,7 @@ enum sl_status sl_rig_make_tokens(struct sl_rig *rig, struct sl_error *err) {
         return sl_fail(err, SL_ERR_RANGE, "%s: the model was made for %" PRId64 " positions", cell->name,
                        c->max_positions);
     }
-    int64_t n = cell->n > SL_CELL_MAX_BATCH ? cell->n : SL_CELL_MAX_BATCH;
+    int64_t n = cell->n > rig->config.chunk ? cell->n : rig->config.chunk;
     rig->tokens = calloc((size_t)n, sizeof *rig->tokens);
     if (rig->tokens == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -264,14 +264,22 @@ int64_t sl_rig_tokens(const struct sl_rig *rig) {
 
 // Runs `n` tokens of the cell's prompt or `n` steps, then restores the initial state.
 static enum sl_status run(struct sl_rig *rig, int64_t n, double *seconds_out, struct sl_error *err) {
-    int64_t begin = sl_now_ns();
+    int64_t begin = sl_timed_now_ns();
     enum sl_status status = rig->cell.prefill ? read_prompt(rig, n, err) : write_tokens(rig, n, err);
-    *seconds_out = (double)(sl_now_ns() - begin) / 1e9;
+    *seconds_out = (double)(sl_timed_now_ns() - begin) / 1e9;
     sl_rig_look_at_memory(rig);
     for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
         status = sl_session_truncate(rig->sessions[s], rig->cell.prefill ? 0 : rig->cell.n, err);
     }
     return status;
+}
+
+enum sl_status sl_rig_read_after(struct sl_rig *rig, int n_tokens, double *seconds_out, struct sl_error *err) {
+    struct sl_input input = {.session = rig->sessions[0], .tokens = rig->tokens, .n_tokens = n_tokens, .logits = NULL};
+    int64_t begin = sl_timed_now_ns();
+    enum sl_status status = forward(rig, &input, 1, err);
+    *seconds_out = (double)(sl_timed_now_ns() - begin) / 1e9;
+    return status == SL_OK ? sl_session_truncate(rig->sessions[0], rig->cell.n, err) : status;
 }
 
 enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err) {

@@ -64,7 +64,7 @@ struct sl_rig {
                     // fewest
     struct sl_session *sessions[SL_CELL_MAX_BATCH];
     struct sl_rig_filling filling;
-    int32_t *tokens; // [max(cell.n, SL_CELL_MAX_BATCH)]
+    int32_t *tokens; // [max(cell.n, config.chunk)]
 };
 
 // Loads the model. The device computes a random one if it can (drawn.h); otherwise it is written to a file that is
@@ -97,6 +97,9 @@ enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err);
 
 // Runs the prompt once, or n_steps steps, then restores the initial state. seconds_out: time of the forward passes.
 enum sl_status sl_rig_run(struct sl_rig *rig, double *seconds_out, struct sl_error *err);
+
+// Reads n_tokens more in one pass after a depth, at most n_steps and chunk, then restores the initial state.
+enum sl_status sl_rig_read_after(struct sl_rig *rig, int n_tokens, double *seconds_out, struct sl_error *err);
 
 // Returns the tokens that a run reads or writes, over all sessions.
 int64_t sl_rig_tokens(const struct sl_rig *rig);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Confidence interval of a difference measured on the same questions twice: the paired bootstrap (Efron, 1979).
 
-10,000 resamples, the same as lab/bootstrap.h draws. Each draws every cell anew from its own differences, as many as it
+10,000 resamples. Each draws every cell anew from its own differences, as many as it
 has, and has the mean over cells of their means. The interval is between the 2.5% and 97.5% quantiles, interpolated.
 """
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Bootstrap(unittest.TestCase):
         self.assertAlmostEqual(found.high, 0.6, delta=0.02)
 
 
-EXPECTED = (0.40625, 0.125, 0.72916666666666674)  # lab/bootstrap.c
+EXPECTED = (0.40625, 0.125, 0.72916666666666674)  # two cells of unequal size
 
 if __name__ == "__main__":
     unittest.main()

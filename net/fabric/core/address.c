@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
+#include "base/check.h"
 
 static enum sl_status split(const char *address, char *host_out, size_t host_bytes, const char **port_out,
                             struct sl_error *err) {
@@ -35,16 +36,11 @@ enum sl_status sl_address_resolve(const char *address, struct sockaddr_storage *
                                   struct sl_error *err) {
     char host[128];
     const char *port = NULL;
-    enum sl_status status = split(address, host, sizeof host, &port, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(split(address, host, sizeof host, &port, err));
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     int rc = getaddrinfo(host, port, &hints, &found);
-    if (rc != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "fabric address \"%s\": %s", address, gai_strerror(rc));
-    }
+    SL_FAIL_IF(rc != 0, err, SL_ERR_INVALID, "fabric address \"%s\": %s", address, gai_strerror(rc));
     memset(sockaddr_out, 0, sizeof *sockaddr_out);
     memcpy(sockaddr_out, found->ai_addr, found->ai_addrlen);
     *bytes_out = found->ai_addrlen;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see huge.h.
 #include "net/fabric/core/huge.h"
 
 #include <errno.h>

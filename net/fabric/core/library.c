@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see library.h.
 #include "net/fabric/core/library.h"
 
 #include <ucp/api/ucp.h>

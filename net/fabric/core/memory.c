@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "net/fabric/core/huge.h"
+#include "base/check.h"
 #include "net/fabric/core/ucx.h"
 
 #define MAX_REMOTE_REGIONS 64 // per peer
@@ -124,9 +125,7 @@ static enum sl_status open_device_region(struct sl_fabric *fabric, const struct 
     region->bytes = what->bytes;
     region->seen = what->seen;
     region->arrives = what->arrives;
-    if (!fabric->ucx) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "nothing goes straight from or to a device's memory over tcp");
-    }
+    SL_FAIL_IF(!fabric->ucx, err, SL_ERR_UNSUPPORTED, "nothing goes straight from or to a device's memory over tcp");
     if (what->enter) {
         what->enter(what->arg);
     }
@@ -173,9 +172,7 @@ static enum sl_status run(struct sl_fabric *fabric, struct region_command *call)
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err) {
     size_t page = huge ? (size_t)1 << HUGE_PAGE_SHIFT : (size_t)sysconf(_SC_PAGESIZE);
-    if (bytes == 0 || bytes > SIZE_MAX - page) {
-        return sl_fail(err, SL_ERR_INVALID, "a region of %zu bytes", bytes);
-    }
+    SL_FAIL_IF(bytes == 0 || bytes > SIZE_MAX - page, err, SL_ERR_INVALID, "a region of %zu bytes", bytes);
     struct region_command call = {.command.run = run_region_create,
                                   .bytes = (bytes + page - 1) / page * page,
                                   .lock = lock,
@@ -222,9 +219,7 @@ enum sl_status sl_place_unpack(struct sl_place *place, const uint8_t *from, size
                                struct sl_error *err) {
     struct sl_wire_place *head = &place->head;
     uint64_t end;
-    if (from_bytes < sizeof *head) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "a place of %zu bytes", from_bytes);
-    }
+    SL_FAIL_IF(from_bytes < sizeof *head, err, SL_ERR_PEER_CORRUPT, "a place of %zu bytes", from_bytes);
     memcpy(head, from, sizeof *head);
     if (head->key_bytes == 0 || head->key_bytes > SL_PLACE_KEY_MAX_BYTES ||
         head->key_bytes != from_bytes - sizeof *head) {
@@ -256,9 +251,7 @@ static enum sl_status attach_region(struct sl_peer *peer, const struct sl_place 
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has shown %zu regions: a worker has one", peer->name, n);
     }
     struct sl_remote_region *region = calloc(1, sizeof *region);
-    if (!region) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a remote region");
-    }
+    SL_FAIL_IF(!region, err, SL_ERR_EXHAUSTED, "no memory for a remote region");
     enum sl_status status = sl_ucx_attach(peer, place, region, err);
     if (status != SL_OK) {
         free(region);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 static struct sl_seen_place *find(struct sl_places *places, uint64_t generation, uint32_t window_id) {
@@ -28,9 +29,7 @@ enum sl_status sl_places_find(struct sl_places *places, struct sl_peer *peer, co
     if (!peer->ep) { // only the link leads there
         return SL_OK;
     }
-    if (window->generation == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "a window's ticket without a generation");
-    }
+    SL_FAIL_IF(window->generation == 0, err, SL_ERR_INVALID, "a window's ticket without a generation");
     const struct sl_seen_place *seen = find(places, window->generation, window->id);
     if (!seen) {
         ask(places, peer, window);

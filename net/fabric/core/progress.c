@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/fabric/core/ucx.h"
@@ -194,9 +195,7 @@ static enum sl_status listen_to_links(struct sl_fabric *fabric, struct sl_error 
     struct sl_error why = {0};
     enum sl_status status =
         sl_links_listen(fabric->links, (const struct sockaddr *)&fabric->listen, fabric->listen_bytes, &port, &why);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "cannot listen on %s: %s", fabric->listen_text, why.text);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "cannot listen on %s: %s", fabric->listen_text, why.text);
     const char *name = sl_links_name(fabric->links);
     const char *format = strchr(fabric->listen_host, ':') ? "%s%s[%s]:%u" : "%s%s%s:%u";
     const int n =

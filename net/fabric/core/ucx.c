@@ -22,6 +22,7 @@
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "net/fabric/core/ucx_internal.h"
 
@@ -85,9 +86,7 @@ static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transpor
                                 ucp_config_t **config_out, struct sl_error *err) {
     ucp_config_t *config = NULL;
     ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "UCX configuration: %s", ucs_status_string(ucs));
-    }
+    SL_FAIL_IF(ucs != UCS_OK, err, sl_ucx_status(ucs), "UCX configuration: %s", ucs_status_string(ucs));
     char device[64] = "all";
     if (transport == SL_TRANSPORT_UCX_TCP) {
         find_device(fabric, device, sizeof device);
@@ -122,10 +121,7 @@ static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transpor
 static enum sl_status init_context(const struct sl_fabric *fabric, enum sl_transport transport, const char *tls,
                                    ucp_context_h *context_out, struct sl_error *err) {
     ucp_config_t *config = NULL;
-    enum sl_status status = configure(fabric, transport, tls, &config, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(configure(fabric, transport, tls, &config, err));
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
                            .features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
                            .name = "sluice"};
@@ -210,9 +206,7 @@ static enum sl_status start_worker(struct sl_fabric *fabric, struct sl_error *er
     if (ucs == UCS_OK) {
         ucs = ucp_worker_get_address(ucx->worker, &ucx->address, &ucx->address_bytes);
     }
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "UCX worker: %s", ucs_status_string(ucs));
-    }
+    SL_FAIL_IF(ucs != UCS_OK, err, sl_ucx_status(ucs), "UCX worker: %s", ucs_status_string(ucs));
     if (ucx->address_bytes > SL_HELLO_ADDRESS_MAX_BYTES) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX needs %zu bytes to say where it is; at most %d (UCX_NET_DEVICES)",
                        ucx->address_bytes, SL_HELLO_ADDRESS_MAX_BYTES);
@@ -235,9 +229,7 @@ enum sl_status sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events
         ucm_global_opts.enable_events = 0;
     }
     fabric->ucx = calloc(1, sizeof *fabric->ucx);
-    if (!fabric->ucx) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for UCX");
-    }
+    SL_FAIL_IF(!fabric->ucx, err, SL_ERR_EXHAUSTED, "no memory for UCX");
     fabric->ucx->events = events;
     enum sl_status status = start_context(fabric, &fabric->ucx->context, err);
     return status == SL_OK ? start_worker(fabric, err) : status;

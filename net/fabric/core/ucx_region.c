@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/check.h"
 #include "net/fabric/core/ucx_internal.h"
 
 // UCX reads a key's lengths from the key: one byte each, for at most 64 memory domains.
@@ -28,9 +29,7 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
                                    .flags = UCP_MEM_MAP_ALLOCATE | (region->base ? UCP_MEM_MAP_FIXED : 0)};
     ucp_mem_h handle = NULL;
     ucs_status_t ucs = ucp_mem_map(context, &params, &handle);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "cannot register %zu bytes: %s", bytes, ucs_status_string(ucs));
-    }
+    SL_FAIL_IF(ucs != UCS_OK, err, sl_ucx_status(ucs), "cannot register %zu bytes: %s", bytes, ucs_status_string(ucs));
     ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
     ucs = ucp_mem_query(handle, &attr);
     if (ucs == UCS_OK) {

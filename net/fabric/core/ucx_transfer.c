@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "net/fabric/core/ucx_internal.h"
+#include "base/check.h"
 
 static_assert(sizeof(struct iovec) == sizeof(ucp_dt_iov_t) &&
                   offsetof(struct iovec, iov_base) == offsetof(ucp_dt_iov_t, buffer) &&
@@ -92,9 +92,7 @@ enum sl_status sl_ucx_connect(struct sl_peer *peer, const void *address, size_t 
                               .err_mode = UCP_ERR_HANDLING_MODE_PEER};
     ucp_ep_h ep = NULL;
     ucs_status_t ucs = ucp_ep_create(peer->fabric->ucx->worker, &params, &ep);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "no way of UCX to it: %s", ucs_status_string(ucs));
-    }
+    SL_FAIL_IF(ucs != UCS_OK, err, sl_ucx_status(ucs), "no way of UCX to it: %s", ucs_status_string(ucs));
     peer->ep = ep;
     await_handshake(peer);
     return SL_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
+#include "base/check.h"
 
 static enum sl_status bind_handlers(struct sl_fabric *fabric, struct sl_verb *verb, struct sl_error *err) {
     for (const struct sl_handler *handler = verb->ops->handlers; handler->run; handler++) {
@@ -40,9 +41,7 @@ static enum sl_status inject(struct sl_fabric *fabric, const char *text, struct 
             return sl_fail(err, SL_ERR_INVALID, "fault injection \"%s\": expected NAME:N[,NAME:N...]", text);
         }
         uint64_t *fault = find_fault(fabric, name);
-        if (!fault) {
-            return sl_fail(err, SL_ERR_INVALID, "fault injection \"%s\": no such fault", name);
-        }
+        SL_FAIL_IF(!fault, err, SL_ERR_INVALID, "fault injection \"%s\": no such fault", name);
         *fault = n;
         text += used + (text[used] == ',');
     }
@@ -56,19 +55,14 @@ enum sl_status sl_verbs_create(struct sl_fabric *fabric, const struct sl_verb_op
     for (size_t i = 0; i < n; i++) {
         const struct sl_verb_ops *ops = list[i];
         struct sl_verb *verb = calloc(1, ops->state_bytes);
-        if (!verb) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
-        }
+        SL_FAIL_IF(!verb, err, SL_ERR_EXHAUSTED, "no memory for a fabric");
         *verb = (struct sl_verb){ops, fabric, fabric->peer_bytes};
         fabric->peer_bytes += (ops->peer_bytes + align - 1) / align * align;
         fabric->verbs[i] = verb;
         if (ops->init) {
             ops->init(verb);
         }
-        enum sl_status status = bind_handlers(fabric, verb, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(bind_handlers(fabric, verb, err));
     }
     return inject(fabric, faults, err);
 }

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "net/fabric/link/link_internal.h"
+#include "base/check.h"
 
 // Takes ownership of the descriptor, even if it fails.
 struct sl_link *sl_link_create(struct sl_links *links, int fd, struct sl_error *err) {
@@ -48,9 +49,7 @@ struct sl_link *sl_link_create(struct sl_links *links, int fd, struct sl_error *
 enum sl_status sl_link_connect(struct sl_links *links, const struct sockaddr *address, socklen_t bytes, void *owner,
                                struct sl_link **link_out, struct sl_error *err) {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "cannot connect: %s", strerror(errno));
-    }
+    SL_FAIL_IF(fd < 0, err, SL_ERR_EXHAUSTED, "cannot connect: %s", strerror(errno));
     struct sl_link *link = sl_link_create(links, fd, err);
     if (!link) {
         return SL_ERR_EXHAUSTED;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/check.h"
 #include "net/fabric/link/link_internal.h"
 
 #define N_NEWS      64                   // events taken from the kernel at once
@@ -25,9 +26,7 @@
 enum sl_status sl_links_create(const struct sl_tls_files *files, const struct sl_link_events *events, void *arg,
                                struct sl_links **links_out, struct sl_error *err) {
     struct sl_links *links = calloc(1, sizeof *links);
-    if (!links) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for links");
-    }
+    SL_FAIL_IF(!links, err, SL_ERR_EXHAUSTED, "no memory for links");
     *links = (struct sl_links){.events = *events, .arg = arg, .epoll = epoll_create1(EPOLL_CLOEXEC), .listener = -1};
     if (links->epoll < 0) {
         free(links);
@@ -83,9 +82,7 @@ enum sl_status sl_links_listen(struct sl_links *links, const struct sockaddr *ad
     links->listener = fd;
     links->resting = true;
     watch_listener(links, true);
-    if (links->resting) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "epoll: %s", strerror(errno));
-    }
+    SL_FAIL_IF(links->resting, err, SL_ERR_EXHAUSTED, "epoll: %s", strerror(errno));
     *port_out = ntohs(taken.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&taken)->sin6_port
                                                   : ((struct sockaddr_in *)&taken)->sin_port);
     return SL_OK;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "net/fabric/link/crypto.h"
 #include "net/fabric/link/tls_buffer.h"
@@ -92,11 +93,8 @@ static enum sl_status check_self(const struct sl_tls *tls, const struct sl_ident
 static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
     SSL_CTX *context;
     struct sl_identity self;
-    enum sl_status status = sl_certificate_context(&tls->files, tls->crypto.library, &context, &self, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = check_self(tls, &self, err);
+    SL_TRY(sl_certificate_context(&tls->files, tls->crypto.library, &context, &self, err));
+    enum sl_status status = check_self(tls, &self, err);
     status = status == SL_OK ? set_up(context, err) : status;
     if (status != SL_OK) {
         SSL_CTX_free(context);
@@ -110,9 +108,7 @@ static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
 
 enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **tls_out, struct sl_error *err) {
     struct sl_tls *tls = calloc(1, sizeof *tls);
-    if (!tls) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for TLS");
-    }
+    SL_FAIL_IF(!tls, err, SL_ERR_EXHAUSTED, "no memory for TLS");
     tls->paths[0] = strdup(files->ca);
     tls->paths[1] = strdup(files->certificate);
     tls->paths[2] = strdup(files->key);

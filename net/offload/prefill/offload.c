@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
@@ -74,9 +75,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     const struct sl_plan *plan = config->plan;
     int64_t n_slots = offload->n_slots, n_keys = n_slots / SL_PREFIX_BLOCK;
     struct sl_hash128 *keys = malloc(sizeof *keys * (size_t)(n_keys + 1));
-    if (!keys) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
-    }
+    SL_FAIL_IF(!keys, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
     request.job_id = (char *)config->job_id;
     request.model_fingerprint = sl_offload_fingerprint(config->plan, config->model_fingerprint);
@@ -127,9 +126,7 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
         return sl_fail(err, SL_ERR_INVALID, "stores: %zu shares; 1 to %d are possible", config->n_stores, SL_MAX_LINKS);
     }
     struct sl_offload *offload = calloc(1, sizeof *offload);
-    if (!offload) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
-    }
+    SL_FAIL_IF(!offload, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     offload->node = config->node;
     offload->plan = config->plan;
     offload->job_id = config->job_id;
@@ -289,9 +286,7 @@ static enum sl_status stage(struct sl_offload *offload, struct sl_shipment *ship
              n_offloaded_heads = (uint32_t)sl_offloaded_heads_count(&offload->offloaded_heads);
     size_t page_bytes = offload->work.bytes, n = 0;
     struct sl_byte_range *pieces = malloc((size_t)n_offloaded_heads * n_pages * sizeof *pieces);
-    if (!pieces) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
-    }
+    SL_FAIL_IF(!pieces, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     for (uint32_t offloaded_head = 0; offloaded_head < n_offloaded_heads; offloaded_head++) {
         const void **pages = shipment->pages + (size_t)offloaded_head * SL_KV_SEGMENT_PAGES;
         for (uint32_t p = 0; p < n_pages; p++, n++) {

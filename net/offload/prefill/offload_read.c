@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "engine/runtime/transfer.h"
 #include "net/offload/prefill/offload_internal.h"
@@ -292,10 +293,7 @@ static enum sl_status grow_softmax(struct sl_offload *offload, const struct sl_a
     struct sl_stream *stream = offload->node->runtime.stream;
     size_t n = (size_t)attend->m * (size_t)attend->n_heads;
     if (n > offload->softmax_rows) {
-        enum sl_status status = sl_stream_wait(stream, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_stream_wait(stream, err));
         free_softmax(offload);
         softmax->out = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, n * (size_t)attend->head_dim * sizeof(float));
         softmax->max = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, n * sizeof(float));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/lease_id.h"
 #include "base/log.h"
 #include "net/offload/prefill/offload_internal.h"
@@ -179,9 +180,7 @@ enum sl_status sl_store_link_map(struct sl_offload *offload, struct sl_store_lin
     struct sl_near_request request = sl_remote_kv_map_request(&map, link->remote_kv->annex_id);
     size_t capacity = sl_remote_kv_map_answer_limit(offload->n_slots), bytes = 0;
     void *answer = malloc(capacity);
-    if (!answer) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
-    }
+    SL_FAIL_IF(!answer, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     struct sl_error why = {0};
     enum sl_status status = ask_map(link, &request, answer, capacity, &bytes, &why);
     status = status == SL_OK ? sl_remote_kv_map_read(&map, &request, answer, bytes, n_tokens, &why) : status;

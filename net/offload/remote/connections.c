@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 struct connection_entry {
     struct connection_entry *next;
     char *address;
@@ -25,9 +27,7 @@ struct sl_connections {
 enum sl_status sl_connections_create(struct sl_fabric *fabric, struct sl_connections **connections_out,
                                      struct sl_error *err) {
     struct sl_connections *connections = calloc(1, sizeof *connections);
-    if (!connections) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "connections: out of memory");
-    }
+    SL_FAIL_IF(!connections, err, SL_ERR_EXHAUSTED, "connections: out of memory");
     connections->fabric = fabric;
     pthread_mutex_init(&connections->mutex, NULL);
     *connections_out = connections;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 // ---- the map --------------------------------------------------------------------------------------------------------
 
 struct sl_near_request sl_remote_kv_map_request(const struct sl_remote_kv_map *map, uint64_t remote_kv_id) {
@@ -53,9 +55,7 @@ enum sl_status sl_remote_kv_map_read(struct sl_remote_kv_map *map, const struct 
         return status;
     }
     struct sl_near_segment *copy = malloc((n + 1) * sizeof *copy);
-    if (!copy) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a map of %zu segments", n);
-    }
+    SL_FAIL_IF(!copy, err, SL_ERR_EXHAUSTED, "no memory for a map of %zu segments", n);
     memcpy(copy, segments, n * sizeof *copy);
     map->segments = copy;
     map->n_segments = n;

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "engine/offload/remote_kv/offloaded_heads.h"
 #include "net/offload/remote/remote_internal.h"
 
@@ -65,11 +66,7 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu bytes", asked->capacity);
     }
     if (!replica->connection) {
-        enum sl_status status =
-            sl_connections_take(r->connections, replica->address, replica->epoch, &replica->connection, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_connections_take(r->connections, replica->address, replica->epoch, &replica->connection, err));
         replica->n_connections++;
     }
     asked->replicas[i].n_connections = replica->n_connections;
@@ -126,9 +123,7 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
                        request->first_offloaded_head + request->n_offloaded_heads - 1);
     }
     struct sl_asked *asked = sl_asked_take(&r->unused, request, request_bytes, answer_capacity);
-    if (!asked) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a question of %zu bytes", request_bytes);
-    }
+    SL_FAIL_IF(!asked, err, SL_ERR_EXHAUSTED, "no memory for a question of %zu bytes", request_bytes);
     asked->share = share;
     asked->asked_ns = sl_now_ns();
     asked->deadline_ns = deadline_ns;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see otlp.h.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/thread.h"
@@ -30,9 +30,7 @@ struct sl_otlp {
 
 static enum sl_status send_batch(struct sl_otlp *otlp, size_t n, int64_t deadline_ns, struct sl_error *err) {
     struct sl_otlp_request *request = sl_otlp_make(otlp->batch, n, otlp->service, otlp->instance);
-    if (!request) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu spans", n);
-    }
+    SL_FAIL_IF(!request, err, SL_ERR_EXHAUSTED, "no memory for %zu spans", n);
     ProtobufCMessage *reply = NULL;
     enum sl_status status =
         sl_rpc_unary(otlp->channel, &sl_method_opentelemetry_proto_collector_trace_v1_trace_service_export,
@@ -94,9 +92,7 @@ enum sl_status sl_otlp_start(const struct sl_otlp_config *config, struct sl_otlp
         return SL_OK;
     }
     struct sl_otlp *otlp = calloc(1, sizeof *otlp);
-    if (!otlp) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for spans");
-    }
+    SL_FAIL_IF(!otlp, err, SL_ERR_EXHAUSTED, "no memory for spans");
     otlp->service = strdup(config->service);
     otlp->instance = strdup(config->instance ? config->instance : "");
     otlp->collector = strdup(config->collector);

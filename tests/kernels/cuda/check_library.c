@@ -8,8 +8,8 @@
 #include <math.h>
 
 #include "engine/tensor/cpu/tiers.h"
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/driver.h"
 #include "engine/tensor/cuda/launching.h"
 #include "engine/tensor/cuda/plugin/cublaslt.h"
 #include "engine/tensor/cuda/table/library.h"

@@ -2,8 +2,8 @@
 // Purpose: see device_under_test.h.
 #include "tests/kernels/cuda/device_under_test.h"
 
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/driver.h"
 #include "engine/tensor/cuda/table/ops.h"
 
 const char *const device_under_test = "emulated";

@@ -2,8 +2,8 @@
 // Purpose: two emulated devices that are ranks, under the checks of one. See device_under_test.h.
 #include "tests/kernels/cuda/device_under_test.h"
 
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/driver.h"
 #include "engine/tensor/cuda/table/ops.h"
 #include "engine/tensor/ranks/ranks.h"
 

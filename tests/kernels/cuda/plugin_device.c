@@ -9,7 +9,7 @@ static const struct sl_plugin *plugin; // once its device was opened
 
 enum sl_status device_under_test_open(const struct sl_ops *host, struct sl_device **device_out,
                                       const struct sl_ops **ops_out, struct sl_error *err) {
-    enum sl_status status = sl_plugin_find(&plugin, err);
+    enum sl_status status = sl_plugin_find("cuda", &plugin, err);
     if (status == SL_OK) {
         *ops_out = plugin->ops(host);
         status = plugin->open(0, NULL, device_out, err);

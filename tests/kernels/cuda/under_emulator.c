@@ -2,8 +2,8 @@
 // Purpose: see under_test.h.
 #include "tests/kernels/cuda/under_test.h"
 
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/driver.h"
 
 const struct gpu_driver *const sl_under_test = &sl_gpu_emulator;
 

@@ -18,7 +18,7 @@
 #include "net/node/inbound.h"
 #include "net/node/verifier.h"
 #include "engine/runtime/transfer.h"
-#include "engine/tensor/cuda/emu/emulator.h"
+#include "tests/emulator/driver.h"
 
 #define BYTES    ((size_t)2 << 20)
 #define BODY     ((size_t)700000)
@@ -265,7 +265,7 @@ static void test_a_device_that_hangs_lets_the_verifier_stop(void **state) {
     start(&f, "shm", NULL);
     expect(&f, true);
     sl_device_limit_waits(f.runtime.device, 500);
-    sl_emu_stall_at(0, 1);
+    sl_emulated_stall_at(0, 1);
     assert_int_equal(sl_inbound_open(f.inbound, "test", BODY, 0, &ticket, NULL), SL_OK);
     assert_int_not_equal(ship(&f, &ticket, BODY), SL_OK);
     int64_t began_ns = sl_now_ns();
@@ -277,7 +277,7 @@ static void test_a_device_that_hangs_lets_the_verifier_stop(void **state) {
     sl_inbound_release(f.inbound, ticket.id);
     free(ticket.ticket);
     stop(&f);
-    sl_emu_stall_at(0, 0);
+    sl_emulated_stall_at(0, 0);
 }
 
 int main(void) {

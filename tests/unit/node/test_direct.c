@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "net/node/direct.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/driver.h"
 #include "engine/tensor/cuda/table/device.h"
 
 #define BYTES ((size_t)2 << 20)

@@ -200,6 +200,30 @@ static int open_and_reset(const char *path) {
     return n;
 }
 
+// Opens and resets calls a few at a time, until the server closes the connection. Returns their number.
+static int open_and_reset_slowly(void) {
+    const int fd = connect_to(port);
+    assert_true(fd >= 0 && begin_http2(fd));
+    int n = 0;
+    for (; open_and_reset_some(fd, "/test.Echo/Get", n, 5) && n < RESETS / 8; n += 5) {
+        sl_sleep_ms(1);
+    }
+    close(fd);
+    return n;
+}
+
+// A client that connects again after each closed connection may do less with each.
+static void test_server_closes_a_hosts_next_connections_sooner(void **state) {
+    (void)state;
+    const int first = open_and_reset_slowly();
+    int last = first;
+    for (int i = 0; i < 5; i++) {
+        last = open_and_reset_slowly();
+    }
+    print_message("closed after %d calls, and then after %d\n", first, last);
+    assert_in_range(last, 1, first / 2);
+}
+
 // Connects from two ports whose peers share an entry of the counts.
 static bool connect_pair(int fds_out[2]) {
     enum { FIRST = 20000, LAST = 32000, N_ENTRIES = 4096 }; // N_ENTRIES: as in rpc_resets.c
@@ -491,6 +515,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_server_refuses_a_flood_and_answers_after_it),
         cmocka_unit_test(test_server_answers_after_a_time_without_descriptors),
+        cmocka_unit_test(test_server_closes_a_hosts_next_connections_sooner),
         cmocka_unit_test(test_server_closes_connections_that_reset_calls),
         cmocka_unit_test(test_server_closes_connections_of_endless_headers),
         cmocka_unit_test(test_server_closes_connections_that_share_a_count),

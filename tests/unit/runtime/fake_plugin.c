@@ -24,6 +24,6 @@ static const struct sl_ops *host_ops(const struct sl_ops *host) {
 const struct sl_plugin *sl_plugin_get(void);
 
 __attribute__((visibility("default"))) const struct sl_plugin *sl_plugin_get(void) {
-    static const struct sl_plugin plugin = {FAKE_ABI, "cuda", host_ops, find_no_driver, NULL, NULL};
+    static const struct sl_plugin plugin = {FAKE_ABI, "cuda", host_ops, find_no_driver, NULL, NULL, NULL};
     return &plugin;
 }

@@ -54,7 +54,7 @@ static void test_plugin_that_is_missing_is_told_how_to_build(void **state) {
     (void)state;
     assert_int_equal(load("libnowhere.so", &plugin, &err), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "libnowhere.so cannot be loaded: "));
-    assert_int_equal(sl_plugin_find(&plugin, &err), SL_ERR_UNSUPPORTED);
+    assert_int_equal(sl_plugin_find("cuda", &plugin, &err), SL_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "libsluice_cuda.so is not beside the program: build with -DSLUICE_CUDA=ON");
 }
 

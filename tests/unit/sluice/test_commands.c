@@ -112,8 +112,8 @@ static void test_command_help_describes_every_command(void **state) {
     (void)state;
     struct outcome o = run("$SLUICE --help");
     assert_int_equal(o.code, 0);
-    static const char *const names[] = {"run",  "chat", "up",      "submit", "watch",   "cancel",
-                                        "jobs", "top",  "workers", "drain",  "recipes", "plan"};
+    static const char *const names[] = {"run", "chat",    "up",    "submit",  "watch", "cancel",  "jobs",
+                                        "top", "workers", "drain", "recipes", "plan",  "simulate"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         assert_non_null(strstr(o.text, names[i]));
         char line[128];
@@ -125,24 +125,26 @@ static void test_command_help_describes_every_command(void **state) {
     }
 }
 
-// Cells as `sluice bench cells --json` prints them.
-#define CELLS                                                                                                          \
-    "printf '{\"bench\": \"cells\", \"case\": \"%s\", \"value\": %d}\\n' prefill:512 30000 prefill:4096 20000 "        \
-    "decode:512x1 900 decode:512x16 3000 decode:4096x1 500"
+// Times as `sluice bench calibrate` writes them.
+#define COSTS                                                                                                          \
+    "costs=$(mktemp) && printf '{\"machine\": \"m\", \"rows\": 256, \"prefill\": [[1, 0, 0.1], [512, 0, 50]], "        \
+    "\"decode\": {\"full\": [[1, 0, 5]]}, \"ship\": {\"bytes_per_s\": 1e9, \"latency_ms\": 0}, "                       \
+    "\"store\": {\"lookup_ms\": 0}, \"call_ms\": 1}' > $costs && $SLUICE plan --costs $costs --rate 9 --count 200 "    \
+    "--input 1000 "
 
 static void test_command_plan_counts_workers(void **state) {
     (void)state;
-    struct outcome o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 full h2o,budget=0.2,format=int4 2>&1");
+    struct outcome o = run(COSTS "full 2>&1");
     assert_int_equal(o.code, 0);
     assert_non_null(strstr(o.text, "RECIPE"));
-    assert_non_null(strstr(o.text, "of its places; / 0.80"));
-    o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 --json full");
+    assert_non_null(strstr(o.text, "aggregated"));
+    o = run(COSTS "--json full");
     assert_int_equal(o.code, 0);
     assert_non_null(strstr(o.text, "\"decode_workers\":"));
-    o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 --ttft 1ms full 2>&1"); // a plan that does not exist
+    o = run(COSTS "--slo ttft:1ms full 2>&1"); // a plan that does not exist
     assert_int_equal(o.code, 1);
-    assert_non_null(strstr(o.text, "impossible: too many prompts"));
-    o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 budgt 2>&1");
+    assert_non_null(strstr(o.text, "more than 64 of a role"));
+    o = run(COSTS "budgt 2>&1");
     assert_int_equal(o.code, 2);
 }
 

@@ -33,7 +33,8 @@ ASKING = {"run": ["-p", "hi"], "chat": [], "submit": ["-p", "hi"], "watch": ["x"
 # Commands that open a model.
 OPENING = [["run", "--local", "-p", "hi"], ["chat", "--local"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
            ["eval", "weights"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
-           ["bench", "ttft"], ["bench", "engine"], ["plan", "--cells", "/dev/null"]]
+           ["bench", "ttft"], ["bench", "engine"], ["plan", "--costs", "/dev/null"], ["simulate", "--costs", "/dev/null", "--both", "1"],
+           ["bench", "calibrate", "-o", "/dev/null"]]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

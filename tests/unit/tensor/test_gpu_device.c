@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/cuda/dense/launch.h"
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/driver.h"
 #include "engine/tensor/cuda/table/ops.h"
 
 static struct sl_device *open_device(void) {

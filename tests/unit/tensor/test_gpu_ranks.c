@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "engine/tensor/cpu/tiers.h"
-#include "engine/tensor/cuda/emu/emulator.h"
-#include "engine/tensor/cuda/emulated/driver.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/driver.h"
 #include "engine/tensor/cuda/table/ops.h"
 #include "engine/tensor/ranks/internal.h"
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see rows.h.
 #include "engine/tensor/cpu/dense/rows.h"
 
 #include "engine/tensor/cpu/dense/panels.h"

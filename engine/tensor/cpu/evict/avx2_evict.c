@@ -13,7 +13,6 @@
 
 #include "engine/tensor/cpu/attention/avx2_kv.h"
 #include "engine/tensor/cpu/pages/avx2_row.h"
-#include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/evict/evict.h"
 #include "engine/tensor/cpu/evict/fills.h"
 #include "engine/tensor/cpu/evict/merge_pages.h"

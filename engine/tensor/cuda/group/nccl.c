@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see nccl.h.
 #include "engine/tensor/cuda/group/nccl.h"
 
 #include <dlfcn.h>

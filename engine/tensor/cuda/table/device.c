@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see device.h.
 #include "engine/tensor/cuda/table/device.h"
 
 #include <assert.h>

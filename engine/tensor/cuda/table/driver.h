@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the interface of CUDA's runtime for the table and the device: memory, queues, events. It has two
- *          implementations: the emulator (engine/tensor/cuda/emulated), and cudart in the plugin
+ *          implementations: the emulator (tests/emulator), and cudart in the plugin
  *          (engine/tensor/cuda/plugin). Kernels are launched on the same queues.
  *
  * Design: a process may have several devices open. What a thread allocates or opens (memory, queues, events) belongs to

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see wgmma.h.
 #include "engine/tensor/cuda/table/wgmma.h"
 
 #include "engine/tensor/cuda/dense/launch.h"

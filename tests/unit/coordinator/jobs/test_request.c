@@ -250,6 +250,12 @@ static void test_request_bad_lengths(void **state) {
     struct sl_error err = {0};
     assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_ERR_INVALID);
     assert_int_equal(err.reason, SL_REASON_PROMPT_TOO_LONG);
+    int64_t most = model.max_positions;
+    model.max_positions = 512; // a chunk behind the prompt needs positions, too
+    request.recipe = "kvzip,chunk=512";
+    request.max_new_tokens = 1;
+    refused(&request, "recipe: score=reconstruct repeats the prompt behind itself");
+    model.max_positions = most;
 }
 
 static char *asked_document = ""; // of budget()

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice simulate`: a workload at given rates through a cluster in virtual time; the figures of
+// `sluice bench cluster`.
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client/cli/message_json.h"
+#include "lab/simulate/commands.h"
+#include "lab/simulate/setting.h"
+
+struct config {
+    struct sl_sim_options shared; // first: the rows of SL_SIM_OPTIONS
+    int64_t n_workers[3];         // prefill, decode, aggregated
+};
+
+static const struct sl_option options[] = {
+    {"prefill", 0, SL_OPTION_INT, "0", "N", "prefill workers", SL_FIELD(config, n_workers[0]), 0, SL_SIM_MAX_NODES},
+    {"decode", 0, SL_OPTION_INT, "0", "N", "decode workers", SL_FIELD(config, n_workers[1]), 0, SL_SIM_MAX_NODES},
+    {"both", 0, SL_OPTION_INT, "0", "N", "workers that read prompts and write answers", SL_FIELD(config, n_workers[2]),
+     0, SL_SIM_MAX_NODES},
+    SL_SIM_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice simulate",
+    .usage = "--costs FILE --prefill N --decode N [options] [RECIPE...]",
+    .summary =
+        "Run a workload through a cluster in virtual time: the coordinator's own admission and routing, prefill's "
+        "schedule and the stores' eviction, with the times of a table.",
+    .epilog = "docs/BENCHMARKS.md has examples, and how near the figures are to measured ones. " SL_EXIT_CODES_HELP,
+    .n_arguments_max = INT_MAX,
+    SL_OPTIONS(options),
+};
+
+static void print_json(const struct sl_sim_setting *s, const struct config *config, const char *recipe, double rate,
+                       const struct sl_figures *figures, const struct sl_sim_result *result) {
+    json_t *line = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "backend", "simulated", "label",
+        recipe, "recipe", recipe, "model_id", config->shared.model, "machine", s->costs[0].machine, "num_prompts",
+        (json_int_t)figures->n, "request_rate", rate, "burstiness", config->shared.burstiness, "workload",
+        config->shared.trace ? "trace" : "drawn", "seed", (json_int_t)config->shared.seed, "slo", config->shared.slo,
+        "prefill_workers", (json_int_t)config->n_workers[0], "decode_workers", (json_int_t)config->n_workers[1],
+        "aggregated_workers", (json_int_t)config->n_workers[2], "kvstores", (json_int_t)config->shared.n_stores);
+    json_t *more = sl_figures_json(figures, result);
+    json_object_update(line, more);
+    json_decref(more);
+    sl_json_print(line, JSON_COMPACT, stdout);
+    fflush(stdout);
+}
+
+static enum sl_status run_one(struct sl_sim_setting *s, const struct config *config, int recipe, double rate,
+                              struct sl_table *table, struct sl_error *err) {
+    struct sl_sim_result *result = calloc(1, sizeof *result);
+    struct sl_figures figures;
+    if (!result) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    enum sl_status status = sl_sim_setting_run(s, recipe, rate, config->n_workers, result, err);
+    status = status == SL_OK ? sl_figures_make(&s->workload, result, &s->slo, &figures, err) : status;
+    if (status == SL_OK && config->shared.tool.json) {
+        print_json(s, config, s->names[recipe], rate, &figures, result);
+    } else if (status == SL_OK) {
+        sl_figures_add(table, rate, s->names[recipe], &figures, result);
+    }
+    if (status == SL_OK && result->failure[0]) {
+        fprintf(stderr, "sluice simulate: %s\n", result->failure);
+    }
+    sl_sim_result_cleanup(result);
+    free(result);
+    return status;
+}
+
+static enum sl_status simulate(struct sl_sim_setting *s, const struct config *config, struct sl_error *err) {
+    struct sl_table table;
+    enum sl_status status = SL_OK;
+    sl_table_init(&table, sl_figures_columns, SL_N_FIGURES_COLUMNS);
+    for (int r = 0; r < s->n_rates && status == SL_OK; r++) {
+        for (int i = 0; i < s->n_recipes && status == SL_OK; i++) {
+            status = run_one(s, config, i, s->rates[r], &table, err);
+        }
+    }
+    if (!config->shared.tool.json && table.n_cells > 0) {
+        sl_table_print(&table, stdout);
+        printf("Simulated, with the times of: %s.\n", s->costs[0].machine);
+    }
+    sl_table_cleanup(&table);
+    return status;
+}
+
+static enum sl_status check(const struct config *config, struct sl_error *err) {
+    const int64_t *n = config->n_workers;
+    if (n[2] == 0 && (n[0] == 0 || n[1] == 0)) {
+        return sl_fail(err, SL_ERR_INVALID, "expected --prefill N with --decode N, or --both N");
+    }
+    return SL_OK;
+}
+
+int sl_command_simulate(int argc, char **argv) {
+    struct config config = {0};
+    struct sl_sim_setting *s = calloc(1, sizeof *s);
+    struct sl_error err = {0};
+    int first, code;
+    if (!s) {
+        fprintf(stderr, "sluice simulate: out of memory\n");
+        return sl_exit_of(SL_ERR_EXHAUSTED);
+    }
+    if (sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
+        enum sl_status status = check(&config, &err);
+        status = status == SL_OK ? sl_sim_setting_load(&config.shared, argv + first, argc - first, s, &err) : status;
+        status = status == SL_OK ? simulate(s, &config, &err) : status;
+        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("simulate", &err);
+    }
+    sl_sim_setting_cleanup(s);
+    free(s);
+    return code;
+}

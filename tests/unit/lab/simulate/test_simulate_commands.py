@@ -1,0 +1,101 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The commands `sluice simulate`, `sluice plan` and `sluice bench calibrate`."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../tools"))
+import script  # noqa: E402
+script.help_if_asked()
+script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
+
+SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
+MODEL = "models/demo"
+# Times of a machine that reads a token in 0.1 ms.
+COSTS = {"machine": "made up", "rows": 256, "prefill": [[1, 0, 0.1], [512, 0, 51.2]],
+         "decode": {recipe: [[1, 0, 10], [16, 0, 20]] for recipe in ("full", "full,format=int4")},
+         "ship": {"bytes_per_s": 1e8, "latency_ms": 0.1}, "store": {"lookup_ms": 1}, "call_ms": 1}
+
+
+def run(*words):
+    return subprocess.run([SLUICE, *map(str, words)], capture_output=True, text=True, timeout=300)
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.costs = self.write("costs", json.dumps(COSTS))
+
+    def write(self, name, text):
+        path = os.path.join(self.folder.name, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def simulate(self, *words):
+        return run("simulate", "-m", MODEL, "--costs", self.costs, "--input", "500-1500", "--output", "20-40", "--count", "300", *words)
+
+    def test_a_sweep_has_a_line_for_each_rate_and_recipe(self):
+        done = self.simulate("--prefill", 2, "--decode", 2, "--rate", "2,20", "--json", "full", "30%")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([(line["label"], line["request_rate"]) for line in lines],
+                         [("full", 2), ("30%", 2), ("full", 20), ("30%", 20)])
+        for line in lines:
+            self.assertEqual(line["completed"] + line["failed"], 300)
+            self.assertLessEqual(line["p50_ttft_ms"], line["p90_ttft_ms"])
+            self.assertGreater(line["p50_itl_ms"], 5)
+        self.assertGreater(lines[0]["capsule_bytes"], 2 * lines[1]["capsule_bytes"])  # 30% is full,format=int4
+        self.assertGreater(lines[2]["p90_ttft_ms"], lines[0]["p90_ttft_ms"])
+        table = self.simulate("--both", 2, "full").stdout
+        self.assertIn("TTFT P50/90/99 MS", table)
+        self.assertIn("made up", table)
+
+    def test_a_plan_is_what_the_simulator_finds_enough(self):
+        words = ("-m", MODEL, "--costs", self.costs, "--input", "500-1500", "--output", "20-40", "--count", "300", "--rate", "20", "--json", "full")
+        done = run("plan", *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        apart, both = (json.loads(line) for line in done.stdout.splitlines())
+        self.assertEqual((both["prefill_workers"], both["decode_workers"], apart["aggregated_workers"]), (0, 0, 0))
+        self.assertGreaterEqual(apart["prefill_workers"], 2)  # 20 prompts of 0.1 s
+        self.assertGreaterEqual(both["slo_attainment"], 0.9)
+        self.assertGreaterEqual(apart["slo_attainment"], 0.9)
+        fewer = self.simulate("--rate", "20", "--json", "--prefill", apart["prefill_workers"] - 1, "--decode", 64, "full")
+        self.assertLess(json.loads(fewer.stdout)["slo_attainment"], 0.9)
+        none = run("plan", *words, "--slo", "ttft:1ms")
+        self.assertEqual(none.returncode, 1, none.stderr)
+        self.assertTrue(json.loads(none.stdout.splitlines()[0])["impossible"])
+
+    def test_what_is_wrong_is_named(self):
+        row = '{"timestamp": %s, "input_length": %s, "output_length": 1, "hash_ids": %s}\n'
+        traces = {"back": (row % (5, 9, "[1]") + row % (4, 9, "[1]"), ":2"), "negative": (row % (0, -9, "[1]"), "input_length -9"),
+                  "ids": (row % (0, 9, '["a"]'), "hash_ids[0]"), "text": ("hello\n", ":1")}
+        for name, (text, says) in traces.items():
+            done = self.simulate("--prefill", 1, "--decode", 1, "--trace", self.write(name, text))
+            self.assertEqual(done.returncode, 2, name)
+            self.assertIn(says, done.stderr, name)
+        for words, says in [(("--prefill", 1), "--decode"), (("--both", 1, "--rate", "1,x"), "--rate"),
+                            (("--both", 1, "--slo", "soon"), "--slo"), (("--both", 1, "--input", "9-8"), "--input"),
+                            (("--both", 1, "snapkv"), "calibrate"), (("--both", 1, "--link", "fast"), "--link"),
+                            (("--both", 1, "--trace", "/nonexistent"), "/nonexistent")]:
+            done = self.simulate(*words)
+            self.assertEqual(done.returncode, 1 if "/nonexistent" in words else 2, done.stderr)
+            self.assertIn(says, done.stderr)
+
+    def test_what_calibrate_writes_can_be_simulated(self):
+        path = os.path.join(self.folder.name, "made")
+        done = run("bench", "calibrate", "-m", MODEL, "--contexts", "64,256", "--batches", "1,2", "--link", "10", "-o", path, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(any("held_out" in line for line in map(json.loads, done.stdout.splitlines())))
+        done = run("simulate", "-m", MODEL, "--costs", path, "--both", 1, "--count", 20, "--input", 200, "--output", 5, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([json.loads(line)["completed"] for line in done.stdout.splitlines()], [20, 20])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
