@@ -129,10 +129,10 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
     if (status != SL_OK) {
         return status;
     }
-    Sluice__V1__WorkerStatus **rows = malloc((n_reports + 1) * sizeof *rows);
+    Sluice__V1__WorkerStatus **rows = calloc(n_reports + 1, sizeof *rows);
     if (rows == NULL) {
         free(reports);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of %zu workers", n_reports);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the list of workers");
     }
     for (size_t i = 0; i < n_reports; i++) {
         rows[i] = &reports[i].status;

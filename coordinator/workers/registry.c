@@ -16,7 +16,7 @@
 #include "base/version.h"
 
 #define FORGET_LOST_AFTER_NS (600 * SL_NS_PER_S)
-#define MAX_FORGOTTEN        64                 // without a release of the lock
+#define MAX_FORGOTTEN        64                 // by one sweep
 #define MAX_MEMORY_BYTES     ((int64_t)1 << 50) // of a worker: sums over all of them stay within 64 bits
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
@@ -438,9 +438,6 @@ void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
 
     for (int i = 0; i < n_forgotten; i++) {
         sl_worker_unref(&forgotten[i]);
-    }
-    if (n_forgotten == MAX_FORGOTTEN) { // there may be more
-        sl_registry_sweep(registry, now_ns);
     }
 }
 

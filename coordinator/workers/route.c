@@ -220,7 +220,7 @@ int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key
         }
         for (int replica = 0; replica < offloaded_heads->replicas; replica++) {
             first[replica].n_offloaded_heads = (int)n;
-            fits[first[replica].view] -= (uint16_t)n;
+            fits[first[replica].view] = (uint16_t)(fits[first[replica].view] - n);
         }
         n_shares += offloaded_heads->replicas;
         offloaded_head += (int)n;

@@ -13,6 +13,7 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -315,6 +316,11 @@ static void on_finish(struct sl_rpc_tag *tag, bool ok) {
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err) {
     sl_rpc_call_on_cancel(call, NULL, NULL); // the handler's callback argument may be on its stack
     const char *text = status == SL_OK ? "" : err ? err->text : sl_status_text(status);
+    char of_peer[sizeof err->text + 16];
+    if (status != SL_OK && err && err->reason == SL_REASON_UNCONNECTED) { // another process, not this one, is not there
+        snprintf(of_peer, sizeof of_peer, "another process: %s", err->text);
+        text = of_peer;
+    }
     grpc_slice details = grpc_slice_from_copied_string(text);
     grpc_op ops[3] = {0};
     size_t n_ops = 0;
