@@ -439,6 +439,9 @@ void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
     for (int i = 0; i < n_forgotten; i++) {
         sl_worker_unref(&forgotten[i]);
     }
+    if (n_forgotten == MAX_FORGOTTEN) { // there may be more
+        sl_registry_sweep(registry, now_ns);
+    }
 }
 
 // ---- views ------------------------------------------------------------------------------------------------------
