@@ -16,7 +16,7 @@ again each time, which takes minutes. docs/quality.md, which people write, expla
 again, scores as the table says, and if no claim or summary uses the rows. It measures all of the running text again. It does not
 draw the pictures again.
 
---check compares the points lost in engine/compress/recipe/presets.c (the rows of docs/quality.md's first table that need no stores, in
+--check compares the points lost in engine/compress/recipe/recommend.c (the rows of docs/quality.md's first table that need no stores, in
 order) and two kinds of tables in docs/quality.md with suites.csv: one whose first column is "ships at most" has the name and
 the budget of a row in its last column, and the row's mean in "points"; one whose first column is "mean" has a mean for each budget.
 """
@@ -307,9 +307,9 @@ def check_lost(page, suites_csv, source):
     said = re.findall(r'(?:true|false),\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
     positive = lambda figure: f"{abs(float(figure)):.1f}"
     wanted = [f"{positive(rows[name]['to_full'])} [{positive(rows[name]['high'])}, {positive(rows[name]['low'])}]" for name in names]
-    complaints = [f"presets.c: {name} lost {a}; suites.csv says {b}" for name, a, b in zip(names, said, wanted) if a != b]
+    complaints = [f"recommend.c: {name} lost {a}; suites.csv says {b}" for name, a, b in zip(names, said, wanted) if a != b]
     if len(names) != len(said):
-        complaints.append(f"presets.c has {len(said)} recommendations with points, docs/quality.md {len(names)}")
+        complaints.append(f"recommend.c has {len(said)} recommendations with points, docs/quality.md {len(names)}")
     return complaints, len(said)
 
 
@@ -319,7 +319,7 @@ LATER = {"smollm2": "SmolLM2-135M", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
 
 
 def later():
-    """Returns the lines of the page's table for questions that come later, and what presets.c says that recipes lose."""
+    """Returns the lines of the page's table for questions that come later, and what recommend.c says that recipes lose."""
     sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
     from sluice_eval.documents import table_rows  # needs NumPy
     rows = [row for row in read("later") if row["mode"] == "agnostic"]
@@ -343,7 +343,7 @@ def check_later(page, source):
     said = re.findall(r'"([^"]+)", false,\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
     lost["kvzip,format=int4"] = lost["kvzip,budget=0.3,format=int4"]  # the preset's budget
     complaints = [f"{PAGE}: lacks the line of `tools/quality.py --later`: {line}" for line in lines if line not in page]
-    return complaints + [f"presets.c: {name} lost {figure}; later.csv says {lost.get(name)}" for name, figure in said
+    return complaints + [f"recommend.c: {name} lost {figure}; later.csv says {lost.get(name)}" for name, figure in said
                          if lost.get(name) != figure], len(lines) + len(said)
 
 
@@ -377,7 +377,7 @@ def main():
         print("\n".join(later()[0]))
         return 0
     if arguments.check:
-        page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/presets.c"))
+        page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/recommend.c"))
         complaints, n = check(page, read("suites"))
         more, n_more = check_lost(page, read("suites"), source)
         complaints, n = complaints + more, n + n_more
