@@ -489,7 +489,20 @@ void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole r
 }
 
 void sl_worker_set_release(struct sl_worker_set *set) {
-    for (int i = 0; i < set->n; i++) {
+    int n_last = 0;
+    struct sl_registry *registry = set->n > 0 ? set->workers[0]->registry : NULL;
+    if (registry != NULL) { // one lock for all: a cluster may have a thousand workers
+        pthread_mutex_lock(&registry->mutex);
+        for (int i = 0; i < set->n; i++) {
+            if (set->workers[i]->refs > 1) {
+                set->workers[i]->refs--;
+            } else {
+                set->workers[n_last++] = set->workers[i];
+            }
+        }
+        pthread_mutex_unlock(&registry->mutex);
+    }
+    for (int i = 0; i < n_last; i++) {
         sl_worker_unref(&set->workers[i]);
     }
     set->n = 0;

@@ -9,6 +9,7 @@
 
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/coordinator/bench_coordinator.h"
 #include "lab/bench/store/store_bench.h"
 #include "base/options/describe.h"
 
@@ -44,6 +45,8 @@ static const struct {
     {"ttft", &sl_bench_ttft, NULL, "time to first token: the cluster against one process doing both phases"},
     {"mixed", &sl_bench_mixed, NULL, "short prompts beside a long one, against the same short prompts alone"},
     {"evict", &sl_bench_evict, NULL, "a trace replayed against a store's memory, for each eviction policy and size"},
+    {"coordinator", &sl_bench_coordinator, NULL,
+     "the coordinator alone: workers that only wait, up to 10,000 jobs at once"},
     {"cluster", NULL, "sluice_bench",
      "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`"},
     {"documents", NULL, "sluice_bench.asked",

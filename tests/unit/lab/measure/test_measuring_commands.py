@@ -91,6 +91,7 @@ class Usage(unittest.TestCase):
             ["bench", "cells"],
             ["bench", "cells", "--cell", "decode:5y2"],
             ["bench", "cells", "--cell", "decode:5x65"],
+            ["bench", "coordinator", "--cells", "1:1"],
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
             ["profile", "--model", MODEL, "--write", "--out", "x"],
@@ -541,6 +542,7 @@ class Limits(unittest.TestCase):
             "ttft": ["--model", MODEL, "--tokens", "64", "--runs", "32"],
             "mixed": ["--model", MODEL, "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "16"],
             "ship": ["--transport", "shm", "--tokens", "0"],
+            "coordinator": ["--model", MODEL, "--cells", "4:8,4:8", "--seconds", "60"],
             "store": ["--largest", "64K", "--clients", "2", "--entries", "2048", "--runs", "128"],
         }
         offered = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.M)
