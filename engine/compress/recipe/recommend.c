@@ -23,10 +23,10 @@ static const struct sl_recommendation recommendations[] = {
 static const struct sl_recommendation for_later[] = {
     {1, "full", false, "0"},
     {0.55, "full,format=int8", false, "3.3 [0.0, 7.2]"},
-    {0.30, "full,format=int4", false, "4.6 [1.0, 9.2]"},
-    {0.18, "kvzip,budget=0.5,format=int4", false, "3.7 [0.4, 8.1]"},
-    {0.12, "kvzip,format=int4", false, "1.5 [-5.4, 7.7]"},
-    {0.09, "kvzip,budget=0.2,format=int4", false, "3.1 [-4.4, 10.0]"},
+    {0.30, "full,format=int4", false, "4.7 [1.1, 9.3]"},
+    {0.18, "kvzip,budget=0.5,format=int4", false, "4.7 [0.9, 9.6]"},
+    {0.12, "kvzip,format=int4", false, "3.8 [-1.8, 9.2]"},
+    {0.09, "kvzip,budget=0.2,format=int4", false, "4.8 [-1.3, 10.9]"},
     {0, NULL, false, NULL},
 };
 
