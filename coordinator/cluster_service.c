@@ -129,7 +129,11 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
     if (status != SL_OK) {
         return status;
     }
-    Sluice__V1__WorkerStatus *rows[SL_MAX_WORKERS];
+    Sluice__V1__WorkerStatus **rows = calloc(n_reports + 1, sizeof *rows);
+    if (rows == NULL) {
+        free(reports);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the list of workers");
+    }
     for (size_t i = 0; i < n_reports; i++) {
         rows[i] = &reports[i].status;
     }
@@ -142,6 +146,7 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
     reply.jobs_running = stats.n_running;
     reply.coordinator_leases = stats.claimed_bytes;
     status = sl_rpc_call_send(call, &reply.base);
+    free(rows);
     free(reports);
     return status;
 }

@@ -90,7 +90,7 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
     if (config->listen == NULL || config->model_dir == NULL) {
         return sl_fail(err, SL_ERR_INVALID, "coordinator: listen and model must be given");
     }
-    if (config->max_jobs < 1 || config->max_jobs > 4096 || config->max_queued < 1 || config->max_queued > 4096 ||
+    if (config->max_jobs < 1 || config->max_jobs > 65536 || config->max_queued < 1 || config->max_queued > 65536 ||
         config->max_watchers < 1 || config->max_watchers > 65536 || config->heartbeat_ms < 10 ||
         config->stall_ms < 1000 || config->silence_ms < 10 || config->max_retries < 0 || config->max_retries > 100 ||
         config->deadline_ms < 1 || config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 ||

@@ -227,6 +227,19 @@ static enum sl_status plan(struct adding *adding, struct sl_error *err) {
     return status;
 }
 
+// Waits until a store has a document that was added before: all of them may have lost it, and then its text is read again.
+static enum sl_status await_reading(const struct adding *adding, struct sl_error *err) {
+    sl_document_keeper_tell(adding->coordinator->keeper); // asks the stores what they have
+    while (sl_documents_read_now(adding->coordinator->documents, adding->document)) {
+        if (sl_rpc_call_cancelled(adding->call) || sl_now_ns() >= sl_rpc_call_deadline_ns(adding->call)) {
+            return sl_fail(err, SL_ERR_PEER_LOST, "no store has %s, whose text is read again: ask later",
+                           adding->document->name);
+        }
+        sl_sleep_ms(STORED_POLL_MS);
+    }
+    return SL_OK;
+}
+
 static enum sl_status check(struct adding *adding, struct sl_error *err) {
     enum sl_status status = plan(adding, err);
     struct sl_document *same =
@@ -235,7 +248,7 @@ static enum sl_status check(struct adding *adding, struct sl_error *err) {
         sl_document_unref(&adding->document);
         adding->document = same;
         adding->is_there = true;
-        return SL_OK;
+        return await_reading(adding, err);
     }
     return status == SL_OK ? enter(adding, err) : status;
 }

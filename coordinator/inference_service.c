@@ -52,8 +52,9 @@ enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, 
 static enum sl_status send_events(struct sl_rpc_call *call, struct sl_job *job, int64_t sequence,
                                   struct sl_error *err) {
     for (;;) {
-        Sluice__V1__Event *event = NULL;
-        enum sl_status status = sl_event_log_get(&job->log, sequence, sl_deadline_in_ms(POLL_MS), &event);
+        const uint8_t *packed;
+        size_t n_bytes;
+        enum sl_status status = sl_event_log_wait(&job->log, sequence, sl_deadline_in_ms(POLL_MS), &packed, &n_bytes);
         if (status == SL_ERR_NOT_FOUND) {
             return SL_OK;
         }
@@ -63,11 +64,7 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_job *job, 
             }
             continue;
         }
-        if (status != SL_OK) {
-            return sl_fail(err, status, "no memory for an event; Watch again from sequence %" PRId64, sequence);
-        }
-        status = sl_rpc_call_send(call, &event->base);
-        sluice__v1__event__free_unpacked(event, NULL);
+        status = sl_rpc_call_send_packed(call, packed, n_bytes);
         if (status != SL_OK) {
             return sl_fail(err, status, "the client is gone");
         }

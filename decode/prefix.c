@@ -303,6 +303,8 @@ static enum sl_status find_part(struct beginning *b, const Sluice__V1__JoinedPar
     if (b->match.n_tokens < n_tokens || sl_hash128_is_zero(&b->match.capsule_hash)) {
         status = sl_fail(err, SL_ERR_NOT_FOUND, "the store has only %lld tokens of a joined document",
                          (long long)b->match.n_tokens);
+    } else if (b->match.is_checkpoint && is_quantized(b->plan)) {
+        status = reject_checkpoint(err);
     } else {
         b->prompt.id.prefix_hash = b->match.capsule_hash;
         b->match.n_tokens = n_tokens;

@@ -5,6 +5,7 @@
     make quality                     takes an hour and a half on two cores; a second run asks only the questions without an answer
     tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality
     tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality/suites.csv
+    tools/quality.py --later         prints the table of questions that come later from docs/quality/later.csv
     tools/quality.py --check         holds the figures in docs/quality.md to the tables; runs nothing
 
 `python3 -m sluice_eval` and `sluice` measure everything. This script runs them on all processors and collects their figures.
@@ -15,7 +16,7 @@ again each time, which takes minutes. docs/quality.md, which people write, expla
 again, scores as the table says, and if no claim or summary uses the rows. It measures all of the running text again. It does not
 draw the pictures again.
 
---check compares the points lost in engine/compress/recipe/presets.c (the rows of docs/quality.md's first table that need no stores, in
+--check compares the points lost in engine/compress/recipe/recommend.c (the rows of docs/quality.md's first table that need no stores, in
 order) and two kinds of tables in docs/quality.md with suites.csv: one whose first column is "ships at most" has the name and
 the budget of a row in its last column, and the row's mean in "points"; one whose first column is "mean" has a mean for each budget.
 """
@@ -306,10 +307,44 @@ def check_lost(page, suites_csv, source):
     said = re.findall(r'(?:true|false),\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
     positive = lambda figure: f"{abs(float(figure)):.1f}"
     wanted = [f"{positive(rows[name]['to_full'])} [{positive(rows[name]['high'])}, {positive(rows[name]['low'])}]" for name in names]
-    complaints = [f"presets.c: {name} lost {a}; suites.csv says {b}" for name, a, b in zip(names, said, wanted) if a != b]
+    complaints = [f"recommend.c: {name} lost {a}; suites.csv says {b}" for name, a, b in zip(names, said, wanted) if a != b]
     if len(names) != len(said):
-        complaints.append(f"presets.c has {len(said)} recommendations with points, docs/quality.md {len(names)}")
+        complaints.append(f"recommend.c has {len(said)} recommendations with points, docs/quality.md {len(names)}")
     return complaints, len(said)
+
+
+UNLISTED = ("full", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
+            "streamingllm,budget=0.5", "d2o,budget=0.5")  # later.csv has them
+LATER = {"smollm2": "SmolLM2-135M", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
+
+
+def later():
+    """Returns the lines of the page's table for questions that come later, and what recommend.c says that recipes lose."""
+    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
+    from sluice_eval.documents import table_rows  # needs NumPy
+    rows = [row for row in read("later") if row["mode"] == "agnostic"]
+    tables = {model: {row[0]: row for row in table_rows([row for row in rows if row["model"] == model], 1)} for model in LATER}
+    recipes = sorted({row["recipe"] for row in rows} - set(UNLISTED), key=lambda name: (-float(tables["smollm2"][name][2][:-1]), name))
+    lines = ["| recipe | " + " | ".join(f"{name}: bytes | to full | n" for name in LATER.values()) + " |", "|-|-:|-|-:|-:|-|-:|"]
+    for recipe in recipes:
+        found = [tables[model].get(recipe, [""] * 8) for model in LATER]
+        lines.append(f"| `{recipe}` | " + " | ".join(f"{row[2]} | {row[4]} | {row[7].split(' ')[0]}" for row in found) + " |")
+    lost = {}
+    for recipe, row in tables["smollm2"].items():
+        if recipe != "full":
+            mean, low, high = (-float(figure) + 0 for figure in re.findall(r"[-+][0-9.]+", row[4]))
+            lost[recipe] = f"{mean:.1f} [{high:.1f}, {low:.1f}]"
+    return lines, lost
+
+
+def check_later(page, source):
+    lines, lost = later()
+    table = source[source.index("for_later[] = {"):]
+    said = re.findall(r'"([^"]+)", false,\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
+    lost["kvzip,format=int4"] = lost["kvzip,budget=0.3,format=int4"]  # the preset's budget
+    complaints = [f"{PAGE}: lacks the line of `tools/quality.py --later`: {line}" for line in lines if line not in page]
+    return complaints + [f"recommend.c: {name} lost {figure}; later.csv says {lost.get(name)}" for name, figure in said
+                         if lost.get(name) != figure], len(lines) + len(said)
 
 
 def self_test():
@@ -332,16 +367,25 @@ def main():
     parser.add_argument("--samples", type=int, default=0, help="questions per task and length; 0: as in the plan")
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--rows", metavar="NAME,...", help="measure only these recipes of the plan")
+    parser.add_argument("--later", action="store_true", help="print the table of questions that come later")
     parser.add_argument("--check", action="store_true", help="compare docs/quality.md with the tables")
     parser.add_argument("--self-test", action="store_true", help="show that --check finds something")
     arguments = parser.parse_args()
     if arguments.self_test:
         return self_test()
+    if arguments.later:
+        print("\n".join(later()[0]))
+        return 0
     if arguments.check:
-        page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/presets.c"))
+        page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/recommend.c"))
         complaints, n = check(page, read("suites"))
         more, n_more = check_lost(page, read("suites"), source)
         complaints, n = complaints + more, n + n_more
+        try:
+            more, n_more = check_later(page, source)
+            complaints, n = complaints + more, n + n_more
+        except ImportError:
+            print("quality: later.csv is not compared: NumPy is missing")
         print("\n".join([*complaints, f"quality: {n} figures, {len(complaints)} complaints"]))
         return 1 if complaints or n == 0 else 0
     if not os.access(SLUICE, os.X_OK):

@@ -34,6 +34,7 @@ struct sl_cluster_config {
     const char *tls;    // NULL, or a folder for certificates, which are made: all connections then need one
     const char *disk;   // NULL, or a folder in which every KV store has one of its own name; made if it does not exist
     int64_t disk_bytes; // disk of each KV store
+    const char *evict, *ttl; // of KV stores; NULL: their defaults
     const char
         // NULL, or where the coordinator keeps jobs; several coordinators have a folder each of their own name
         *coordinator_state;

@@ -162,6 +162,8 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
     }
     add_option(words, "--disk", disk ? folder : NULL);
     add_option(words, "--disk-bytes", disk ? disk_bytes : NULL);
+    add_option(words, "--evict", has_model ? NULL : config->evict);
+    add_option(words, "--ttl", has_model ? NULL : config->ttl);
     add_option(words, "--log", config->workers_log);
     for (size_t a = 0; a < config->n_worker_arguments; a++) {
         add_word(words, config->worker_arguments[a]);

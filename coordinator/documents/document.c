@@ -2,6 +2,7 @@
 // Purpose: see document.h.
 #include "coordinator/documents/document.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,4 +123,26 @@ void sl_document_describe(const struct sl_document *document, struct sl_describe
         message_out->saved_ms = (double)document->saved_tokens * document->read_ms / (double)document->read_tokens;
     }
     message_out->lost_points = (char *)sl_recipe_lost_points(document->recipe);
+}
+
+bool sl_document_has_text(const struct sl_document *a, const struct sl_document *b) {
+    return a->text_bytes == b->text_bytes && strcmp(a->sha256, b->sha256) == 0;
+}
+
+enum sl_status sl_document_refuse_name(const struct sl_document *there, const struct sl_document *document,
+                                       struct sl_error *err) {
+    if (there->reading) {
+        return sl_fail(err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name);
+    }
+    if (sl_document_has_text(there, document)) {
+        return sl_fail(err, SL_ERR_EXISTS,
+                       "name: %s is taken, by the same text, but read under %s for %s and model %016" PRIx64
+                       "; delete it, or choose another name",
+                       document->name, there->recipe, there->chat ? "chats" : "texts", there->model_fingerprint);
+    }
+    return sl_fail(
+        err, SL_ERR_EXISTS,
+        "name: %s is taken, by another text: %zu bytes with SHA-256 %.12s..., and this one has %zu bytes with "
+        "%.12s...; delete it, or choose another name",
+        document->name, there->text_bytes, there->sha256, document->text_bytes, document->sha256);
 }

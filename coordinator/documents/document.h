@@ -96,3 +96,9 @@ struct sl_document_holder *sl_document_holder(const struct sl_document *document
 // Describes a document; the strings that cannot change point into it. Call with the registry's lock held, or before it has
 // the document.
 void sl_document_describe(const struct sl_document *document, struct sl_described_document *described_out);
+
+// Returns true if both have the same text.
+bool sl_document_has_text(const struct sl_document *a, const struct sl_document *b);
+// Fails with SL_ERR_EXISTS and what has the name of a new document.
+enum sl_status sl_document_refuse_name(const struct sl_document *there, const struct sl_document *document,
+                                       struct sl_error *err);

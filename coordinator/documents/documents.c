@@ -191,34 +191,12 @@ static int count_holders(const struct sl_document *document) {
     return n;
 }
 
-static bool has_text(const struct sl_document *a, const struct sl_document *b) {
-    return a->text_bytes == b->text_bytes && strcmp(a->sha256, b->sha256) == 0;
-}
-
-// Fails with what has the name of a new document.
-static enum sl_status refuse_name(const struct sl_document *there, const struct sl_document *document,
-                                  struct sl_error *err) {
-    if (there->reading) {
-        return sl_fail(err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name);
-    }
-    if (has_text(there, document)) {
-        return sl_fail(err, SL_ERR_EXISTS,
-                       "name: %s is taken, by the same text, but read under %s for %s and model %016" PRIx64
-                       "; delete it, or choose another name",
-                       document->name, there->recipe, there->chat ? "chats" : "texts", there->model_fingerprint);
-    }
-    return sl_fail(
-        err, SL_ERR_EXISTS,
-        "name: %s is taken, by another text: %zu bytes with SHA-256 %.12s..., and this one has %zu bytes with "
-        "%.12s...; delete it, or choose another name",
-        document->name, there->text_bytes, there->sha256, document->text_bytes, document->sha256);
-}
-
 struct sl_document *sl_documents_find_same(struct sl_documents *documents, const struct sl_document *document) {
     pthread_mutex_lock(&documents->mutex);
     struct sl_document *there = *find(documents, document->tenant, document->name);
-    bool is_same = is_at(&there, document->tenant, document->name) && !there->reading && has_text(there, document) &&
-                   strcmp(there->recipe, document->recipe) == 0 && there->chat == document->chat &&
+    bool is_same = is_at(&there, document->tenant, document->name) && !there->reading &&
+                   sl_document_has_text(there, document) && strcmp(there->recipe, document->recipe) == 0 &&
+                   there->chat == document->chat &&
                    memcmp(&there->capsule, &document->capsule, sizeof there->capsule) == 0;
     struct sl_document *same = is_same ? sl_document_ref(there) : NULL;
     pthread_mutex_unlock(&documents->mutex);
@@ -246,7 +224,7 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
     struct sl_document **at = find(documents, document->tenant, document->name);
     enum sl_status status = SL_OK;
     if (is_at(at, document->tenant, document->name)) {
-        status = refuse_name(*at, document, err);
+        status = sl_document_refuse_name(*at, document, err);
     }
     if (status == SL_OK) {
         status = sl_document_quota_check(&documents->quota, document, err);
@@ -476,6 +454,17 @@ struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t m
     return one;
 }
 
+bool sl_documents_read_now(struct sl_documents *documents, struct sl_document *document) {
+    pthread_mutex_lock(&documents->mutex);
+    bool is_lost = document->n_holders == 0;
+    if (is_lost && document->again_ns > sl_deadline_in_ms(2 * SL_DOCUMENT_LOST_MS)) { // a store may still come back
+        document->again_ns = 0;
+        document->n_again = 0;
+    }
+    pthread_mutex_unlock(&documents->mutex);
+    return is_lost;
+}
+
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
                                        const char *store, int64_t arena_bytes, struct sl_error *err) {
     pthread_mutex_lock(&documents->mutex);
@@ -534,10 +523,12 @@ struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t n
 
 struct sl_document *sl_documents_excess(struct sl_documents *documents, int64_t now_ns) {
     pthread_mutex_lock(&documents->mutex);
-    struct sl_document *one = documents->quota.first;
-    while (one != NULL && (one->reading || one->drop_ns > now_ns || count_holders(one) <= one->replicas ||
-                           shares_capsule(documents, one))) {
-        one = one->next;
+    struct sl_document *one = NULL; // the one that has waited longest: one that cannot be dropped delays no other
+    for (struct sl_document *next = documents->quota.first; next != NULL; next = next->next) {
+        if (!next->reading && next->drop_ns <= now_ns && (one == NULL || next->drop_ns < one->drop_ns) &&
+            count_holders(next) > next->replicas && !shares_capsule(documents, next)) {
+            one = next;
+        }
     }
     if (one != NULL) {
         one->drop_ns = now_ns + SL_DOCUMENT_DROP_MS * SL_NS_PER_MS;

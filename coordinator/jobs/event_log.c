@@ -106,32 +106,35 @@ static bool is_over(const struct sl_event_log *log) {
     return log->closed && log->n_told == log->n_events;
 }
 
-enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int64_t deadline_ns,
-                                Sluice__V1__Event **event_out) {
+enum sl_status sl_event_log_wait(struct sl_event_log *log, int64_t sequence, int64_t deadline_ns,
+                                 const uint8_t **packed_out, size_t *n_bytes_out) {
     assert(sequence >= 1);
     size_t index = (size_t)sequence - 1;
     enum sl_status status = SL_OK;
-    const struct sl_event_bytes *packed = NULL;
-
     pthread_mutex_lock(&log->mutex);
     while (index >= log->n_told && !is_over(log) && status == SL_OK) {
         status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
     }
     if (index < log->n_told) {
-        packed = log->events[index];
+        *packed_out = log->events[index]->bytes;
+        *n_bytes_out = log->events[index]->n_bytes;
+        status = SL_OK;
+    } else {
+        status = is_over(log) ? SL_ERR_NOT_FOUND : SL_ERR_DEADLINE;
     }
-    bool closed = is_over(log);
     pthread_mutex_unlock(&log->mutex);
+    return status;
+}
 
-    if (packed == NULL) {
-        return closed ? SL_ERR_NOT_FOUND : SL_ERR_DEADLINE;
-    }
-    Sluice__V1__Event *event = sluice__v1__event__unpack(NULL, packed->n_bytes, packed->bytes);
-    if (event == NULL) {
+enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int64_t deadline_ns,
+                                Sluice__V1__Event **event_out) {
+    const uint8_t *packed;
+    size_t n_bytes;
+    enum sl_status status = sl_event_log_wait(log, sequence, deadline_ns, &packed, &n_bytes);
+    if (status == SL_OK && (*event_out = sluice__v1__event__unpack(NULL, n_bytes, packed)) == NULL) {
         return SL_ERR_EXHAUSTED; // we packed it ourselves: only memory can be missing
     }
-    *event_out = event;
-    return SL_OK;
+    return status;
 }
 
 enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadline_ns) {

@@ -52,10 +52,11 @@ enum sl_status sl_event_log_append(struct sl_event_log *log, enum sl_event_kind 
 // Closes the log: no event will follow. Watchers get the remaining events and then the end. Idempotent.
 void sl_event_log_close(struct sl_event_log *log);
 
-/*
- * Waits until the deadline for the event with this sequence number (1 is the first). The caller frees *event_out with
- * sluice__v1__event__free_unpacked(). SL_ERR_NOT_FOUND: the log ends before it. SL_ERR_DEADLINE.
- */
+// Waits until the deadline for the event with this sequence number (1 is the first), packed, at an address that is valid as long as
+// the log. SL_ERR_NOT_FOUND: the log ends before it. SL_ERR_DEADLINE.
+enum sl_status sl_event_log_wait(struct sl_event_log *log, int64_t sequence, int64_t deadline_ns,
+                                 const uint8_t **packed_out, size_t *n_bytes_out);
+// Likewise, unpacked. The caller frees *event_out with sluice__v1__event__free_unpacked(). SL_ERR_EXHAUSTED.
 enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int64_t deadline_ns,
                                 Sluice__V1__Event **event_out);
 

@@ -16,6 +16,7 @@
 #include "base/version.h"
 
 #define FORGET_LOST_AFTER_NS (600 * SL_NS_PER_S)
+#define MAX_FORGOTTEN        64                 // by one sweep
 #define MAX_MEMORY_BYTES     ((int64_t)1 << 50) // of a worker: sums over all of them stay within 64 bits
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
@@ -415,7 +416,7 @@ void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, boo
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
     // Two missed beats, and a fifth of one for the network.
     int64_t patience_ns = (2 * registry->config.heartbeat_ms + registry->config.heartbeat_ms / 5) * SL_NS_PER_MS;
-    struct sl_worker *forgotten[SL_MAX_WORKERS];
+    struct sl_worker *forgotten[MAX_FORGOTTEN];
     int n_forgotten = 0;
 
     pthread_mutex_lock(&registry->mutex);
@@ -429,7 +430,7 @@ void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
             sl_log_warn("registry", "worker=%s epoch=%" PRIx64 " lost: no heartbeat for %" PRId64 " ms", worker->name,
                         worker->epoch, (int64_t)(silence_ns / SL_NS_PER_MS));
         }
-        if (worker->lost && worker->refs == 1 && age_ns > FORGET_LOST_AFTER_NS) {
+        if (worker->lost && worker->refs == 1 && age_ns > FORGET_LOST_AFTER_NS && n_forgotten < MAX_FORGOTTEN) {
             forgotten[n_forgotten++] = take_out(registry, i);
         }
     }
@@ -437,6 +438,9 @@ void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
 
     for (int i = 0; i < n_forgotten; i++) {
         sl_worker_unref(&forgotten[i]);
+    }
+    if (n_forgotten == MAX_FORGOTTEN) { // there may be more
+        sl_registry_sweep(registry, now_ns);
     }
 }
 
@@ -485,7 +489,20 @@ void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole r
 }
 
 void sl_worker_set_release(struct sl_worker_set *set) {
-    for (int i = 0; i < set->n; i++) {
+    int n_last = 0;
+    struct sl_registry *registry = set->n > 0 ? set->workers[0]->registry : NULL;
+    if (registry != NULL) { // one lock for all: a cluster may have a thousand workers
+        pthread_mutex_lock(&registry->mutex);
+        for (int i = 0; i < set->n; i++) {
+            if (set->workers[i]->refs > 1) {
+                set->workers[i]->refs--;
+            } else {
+                set->workers[n_last++] = set->workers[i];
+            }
+        }
+        pthread_mutex_unlock(&registry->mutex);
+    }
+    for (int i = 0; i < n_last; i++) {
         sl_worker_unref(&set->workers[i]);
     }
     set->n = 0;

@@ -192,9 +192,10 @@ static int64_t store_room(const struct sl_route_view *view, int64_t claimed_byte
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key,
                     const struct sl_route_offloaded_heads *offloaded_heads, bool idle,
                     struct sl_route_share *shares_out, int max_shares) {
-    int64_t fits[SL_ROUTE_MAX_VIEWS]; // offloaded heads
+    uint16_t fits[SL_ROUTE_MAX_VIEWS]; // offloaded heads
     for (int i = 0; i < n_views; i++) {
-        fits[i] = store_room(&views[i], idle ? 0 : views[i].claimed_bytes) / offloaded_heads->bytes;
+        int64_t n = store_room(&views[i], idle ? 0 : views[i].claimed_bytes) / offloaded_heads->bytes;
+        fits[i] = (uint16_t)(n < UINT16_MAX ? n : UINT16_MAX);
     }
     int n_shares = 0;
     for (int offloaded_head = 0; offloaded_head < offloaded_heads->n;) {
@@ -219,7 +220,7 @@ int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key
         }
         for (int replica = 0; replica < offloaded_heads->replicas; replica++) {
             first[replica].n_offloaded_heads = (int)n;
-            fits[first[replica].view] -= n;
+            fits[first[replica].view] = (uint16_t)(fits[first[replica].view] - n);
         }
         n_shares += offloaded_heads->replicas;
         offloaded_head += (int)n;

@@ -23,7 +23,7 @@
 
 #include "base/status.h"
 
-#define SL_ROUTE_MAX_VIEWS 256
+#define SL_ROUTE_MAX_VIEWS 1024
 
 struct sl_route_view {
     const char *name;

@@ -33,7 +33,7 @@ def of_kind(documents, *kinds):
 
 
 def workloads(documents):
-    return of_kind(documents, "Deployment", "StatefulSet")
+    return of_kind(documents, "Deployment", "StatefulSet", "Job")
 
 
 def name(document):
@@ -82,9 +82,9 @@ def environment(documents, container):
 
 
 @functools.lru_cache(maxsize=None)
-def options(which):
-    """Names of a program's options, as --help has them."""
-    text = subprocess.run([os.path.join(BIN, which), "--help"], capture_output=True, text=True, check=True, timeout=30).stdout
+def options(which, *words):
+    """Names of a program's options, or of a command's, as --help has them."""
+    text = subprocess.run([os.path.join(BIN, which), *words, "--help"], capture_output=True, text=True, check=True, timeout=30).stdout
     return frozenset(re.findall(r"^ +(?:-\w, )?--([a-z][a-z-]*)", text, re.M))
 
 

@@ -97,6 +97,8 @@ def grace_adds_up(documents):
 def one_pod_at_a_time(documents):
     budgets = m.of_kind(documents, "PodDisruptionBudget")
     for name, workload, _ in every(documents):
+        if workload["kind"] == "Job":  # it ends, and is not evicted for an upgrade of the cluster
+            continue
         mine = [budget for budget in budgets if m.matches(budget["spec"]["selector"], m.pod_labels(workload))]
         if len(mine) != 1 or mine[0]["spec"].get("maxUnavailable") != 1:
             yield f"{name}: wants one PodDisruptionBudget with maxUnavailable 1, has {[m.name(budget) for budget in mine]}"
@@ -171,11 +173,15 @@ def namespace_is_restricted(documents):
 
 @policy
 def options_exist(documents):
-    every = frozenset().union(*(m.options(program) for program in m.PROGRAMS))
+    known_anywhere = frozenset().union(*(m.options(program) for program in m.PROGRAMS))
     for config in m.of_kind(documents, "ConfigMap"):
         for variable in config.get("data") or {}:
-            if variable.startswith("SLUICE_") and m.option_of(variable) not in every:
+            if variable.startswith("SLUICE_") and m.option_of(variable) not in known_anywhere:
                 yield f"{m.name(config)}: {variable} is an option of no program"
+    for name, _, container in every(documents):
+        if container["name"] == "bench":
+            for option in set(m.arguments(container)) - m.options("sluice", "bench", "cluster"):
+                yield f"{name}: sluice bench cluster has no --{option}"
     for name, _, container in each(documents):
         known = m.options(m.program(container))
         given = m.arguments(container)
@@ -283,7 +289,7 @@ def only_these_paths(documents):
         labels = {"app.kubernetes.io/name": "sluice", **m.pod_labels(workload)}
         pods[labels[m.COMPONENT]] = (labels, {port["name"]: port["containerPort"] for port in container.get("ports", [])})
         callers[labels[m.COMPONENT]] = (labels, own)
-    paths = PATHS | (ETCD_PATHS if "etcd" in pods else set())
+    paths = PATHS | (ETCD_PATHS if "etcd" in pods else set()) | ({("bench", "gateway", "http")} if "bench" in pods else set())
     for caller, (labels, namespace) in callers.items():
         for target, (target_labels, ports) in pods.items():
             for port, number in ports.items():

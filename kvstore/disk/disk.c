@@ -158,6 +158,16 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
     return taken;
 }
 
+// Opens the folder, which evicts by the policy of the capsule cache.
+static enum sl_status open_folder(const struct sl_disk_config *config, struct sl_disk_folder **folder_out,
+                                  struct sl_error *err) {
+    enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, config->protected, folder_out, err);
+    if (status == SL_OK) {
+        sl_disk_folder_evict_by(*folder_out, sl_capsule_cache_eviction(config->capsule_cache));
+    }
+    return status;
+}
+
 static void open_anew(struct sl_disk *disk) {
     struct sl_disk_folder *folder = NULL;
     struct sl_error err = {0};
@@ -165,8 +175,7 @@ static void open_anew(struct sl_disk *disk) {
         return;
     }
     sl_disk_folder_close(&folder);
-    enum sl_status status =
-        sl_disk_folder_open(disk->config.folder, disk->config.bytes, disk->config.protected, &folder, &err);
+    enum sl_status status = open_folder(&disk->config, &folder, &err);
     pthread_mutex_lock(&disk->mutex);
     if (status == SL_OK) {
         disk->folder = folder;
@@ -423,7 +432,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     pthread_mutex_init(&disk->mutex, NULL);
     sl_cond_init(&disk->recalled);
     disk->n_openings = 1;
-    enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, config->protected, &disk->folder, err);
+    enum sl_status status = open_folder(config, &disk->folder, err);
     if (status == SL_OK) {
         status = sl_queue_create(config->max_offers, &disk->offers, err);
     }

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 
 #define MAGIC       "SLUICEKV"
@@ -19,7 +20,7 @@
 #define PIECE_BYTES ((size_t)1 << 20) // hashed while it is still in the CPU caches
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the head in a file is the head in memory of little endian");
-static_assert(sizeof(struct sl_disk_head) == 96, "without padding");
+static_assert(sizeof(struct sl_disk_head) == 128, "without padding");
 
 void sl_disk_file_name(uint64_t id, char name_out[SL_DISK_NAME_BYTES]) {
     snprintf(name_out, SL_DISK_NAME_BYTES, PREFIX "%016" PRIx64, id);
@@ -47,8 +48,13 @@ int sl_disk_file_open(int dir_fd, uint64_t id) {
     return fd;
 }
 
+// Returns the bytes of a head before its hashes.
+static size_t head_bytes(const struct sl_disk_head *head) {
+    return head->version == 2 ? offsetof(struct sl_disk_head, tenant) : sizeof *head;
+}
+
 static size_t content_at(const struct sl_disk_head *head) {
-    return sizeof *head + sizeof(struct sl_hash128) * head->n_hashes;
+    return head_bytes(head) + sizeof(struct sl_hash128) * head->n_hashes;
 }
 
 int64_t sl_disk_head_file_bytes(const struct sl_disk_head *head) {
@@ -63,7 +69,11 @@ static struct sl_disk_head head_of(const struct sl_stored *stored) {
                                 .n_tokens = stored->n_tokens,
                                 .stride = stored->keys.stride,
                                 .header_bytes = stored->capsule.header_bytes,
-                                .body_bytes = stored->capsule.body_bytes};
+                                .body_bytes = stored->capsule.body_bytes,
+                                .tenant = stored->keys.tenant,
+                                .read_ms = stored->keys.read_ms,
+                                .read_tokens = stored->keys.read_tokens,
+                                .stored_ms = sl_wall_ms()};
     memcpy(head.magic, MAGIC, sizeof head.magic);
     return head;
 }
@@ -74,7 +84,11 @@ int64_t sl_disk_stored_file_bytes(const struct sl_stored *stored) {
 }
 
 static uint64_t digest_of(const struct sl_disk_head *head, const struct sl_hash128 *hashes) {
-    return sl_hash(hashes, sizeof *hashes * head->n_hashes, sl_hash(head, offsetof(struct sl_disk_head, digest), 0));
+    uint64_t of_head = sl_hash(head, offsetof(struct sl_disk_head, digest), 0);
+    of_head = head->version == 2
+                  ? of_head
+                  : sl_hash(&head->tenant, sizeof *head - offsetof(struct sl_disk_head, tenant), of_head);
+    return sl_hash(hashes, sizeof *hashes * head->n_hashes, of_head);
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------------
@@ -169,8 +183,9 @@ static ssize_t read_at(int fd, size_t at, void *data, size_t bytes) {
 // Returns true if the head's numbers fit a file of that size.
 static bool is_plausible(const struct sl_disk_head *head, uint64_t file_bytes) {
     uint64_t left = file_bytes - content_at(head); // the caller has read at least that much
-    return head->n_tokens > 0 && head->header_bytes > 0 && head->header_bytes <= SL_CAPSULE_MAX_HEADER_BYTES &&
-           head->header_bytes < left && head->body_bytes == left - head->header_bytes &&
+    return head->n_tokens > 0 && head->read_ms >= 0 && head->read_tokens >= 0 && head->header_bytes > 0 &&
+           head->header_bytes <= SL_CAPSULE_MAX_HEADER_BYTES && head->header_bytes < left &&
+           head->body_bytes == left - head->header_bytes &&
            (head->n_hashes == 0 || (head->stride > 0 && head->stride <= (head->n_tokens - 1) / head->n_hashes));
 }
 
@@ -180,16 +195,21 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
     const size_t hash_bytes = (SL_CAPSULE_CACHE_MAX_PREFIXES - 1) * sizeof *hashes_out;
     struct sl_disk_head head = {0};
     struct stat file;
+    const size_t least = offsetof(struct sl_disk_head, tenant);
     ssize_t n = read_at(fd, 0, &head, sizeof head);
-    ssize_t n_hashes = n == (ssize_t)sizeof head ? read_at(fd, sizeof head, hashes_out, hash_bytes) : 0;
+    if (n >= (ssize_t)least && head.version == 2) {
+        memset(&head.tenant, 0, sizeof head - least); // these were hashes
+        n = (ssize_t)least;
+    }
+    ssize_t n_hashes = n == (ssize_t)head_bytes(&head) ? read_at(fd, (size_t)n, hashes_out, hash_bytes) : 0;
     if (n < 0 || n_hashes < 0 || fstat(fd, &file) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "it cannot be read: %s", strerror(errno));
     }
-    if ((size_t)n < sizeof head || memcmp(head.magic, MAGIC, sizeof head.magic) != 0) {
+    if ((size_t)n < least || memcmp(head.magic, MAGIC, sizeof head.magic) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "it is no capsule, or was never finished");
     }
-    if (head.version != SL_DISK_FILE_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "it is of version %u, this is version %d", head.version,
+    if (head.version < 2 || head.version > SL_DISK_FILE_VERSION) {
+        return sl_fail(err, SL_ERR_INVALID, "it is of version %u, this reads 2 to %d", head.version,
                        SL_DISK_FILE_VERSION);
     }
     if (head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)(n + n_hashes) < content_at(&head) ||

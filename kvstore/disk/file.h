@@ -15,7 +15,7 @@
 
 #include "kvstore/memory/capsule_cache.h"
 
-#define SL_DISK_FILE_VERSION 2
+#define SL_DISK_FILE_VERSION 3 // version 2, which is read too, ends after the digest, and the hashes follow there
 
 struct sl_disk_head {
     char magic[8];
@@ -26,7 +26,12 @@ struct sl_disk_head {
     int64_t stride; // tokens
     uint64_t header_bytes, body_bytes;
     uint64_t content_digest; // of header and body
-    uint64_t digest;         // of all fields before it, and of the hashes
+    uint64_t digest;         // of all other fields, and of the hashes
+    // For the eviction policy, as in struct sl_capsule_keys; 0 in version 2:
+    uint64_t tenant;
+    double read_ms;
+    int64_t read_tokens;
+    int64_t stored_ms; // when it was written, in ms since 1970
 };
 
 // Return the size of the whole file: of one with this head; of one that would hold this capsule.

@@ -90,10 +90,10 @@ enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id,
     return SL_OK;
 }
 
-// Removes the least recently used capsule. SL_ERR_NOT_FOUND: there is none, or documents alone.
-static enum sl_status remove_oldest(struct sl_disk_folder *folder, struct sl_error *err) {
+// Removes the capsule that the policy chooses. SL_ERR_NOT_FOUND: there is none, or documents alone.
+static enum sl_status remove_victim(struct sl_disk_folder *folder, struct sl_error *err) {
     struct sl_disk_entry entry;
-    if (!sl_protected_is_known(folder->protected) || !sl_disk_index_oldest(folder->index, folder->protected, &entry)) {
+    if (!sl_protected_is_known(folder->protected) || !sl_disk_index_victim(folder->index, folder->protected, &entry)) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "nothing on disk may be evicted");
     }
     enum sl_status status = remove_capsule(folder, &entry, err);
@@ -103,7 +103,7 @@ static enum sl_status remove_oldest(struct sl_disk_folder *folder, struct sl_err
 static enum sl_status shrink_to(struct sl_disk_folder *folder, int64_t bytes, struct sl_error *err) {
     enum sl_status status = SL_OK;
     while (status == SL_OK && atomic_load(&folder->bytes) > bytes) {
-        status = remove_oldest(folder, err);
+        status = remove_victim(folder, err);
     }
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
@@ -113,7 +113,7 @@ static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_
                             const struct sl_hash128 *hashes, struct sl_error *err) {
     enum sl_status status;
     while ((status = sl_disk_index_put(folder->index, entry, hashes, err)) == SL_AGAIN) {
-        status = remove_oldest(folder, err);
+        status = remove_victim(folder, err);
         if (status != SL_OK) {
             return status;
         }
@@ -179,12 +179,13 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
 }
 
 // Enters such a file as the most recently used capsule, or removes it.
-static enum sl_status restore(struct sl_disk_folder *folder, uint64_t id, int64_t *n_removed, struct sl_error *err) {
+static enum sl_status restore(struct sl_disk_folder *folder, const struct sl_disk_file *file, int64_t *n_removed,
+                              struct sl_error *err) {
     struct sl_disk_entry entry, older;
     struct sl_error why = {0};
     char name[SL_DISK_NAME_BYTES];
-    sl_disk_file_name(id, name);
-    enum sl_status status = read_entry(folder, id, &entry, folder->hashes, &why);
+    sl_disk_file_name(file->id, name);
+    enum sl_status status = read_entry(folder, file->id, &entry, folder->hashes, &why);
     if (status == SL_ERR_INVALID) {
         sl_log_debug("disk", "%s/%s: %s", folder->path, name, why.text);
         ++*n_removed;
@@ -195,6 +196,7 @@ static enum sl_status restore(struct sl_disk_folder *folder, uint64_t id, int64_
     if (status != SL_OK) {
         return sl_fail(err, status, "%.200s/%s: %s", folder->path, name, why.text);
     }
+    entry.used_ns = file->used_ns;
     if (sl_disk_index_get(folder->index, &entry.head.key, &older)) {
         ++*n_removed;
         status = remove_capsule(folder, &older, err);
@@ -213,7 +215,7 @@ static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error
     }
     struct sl_disk_read_ahead *ahead = sl_disk_read_ahead_start(folder->dir_fd, files, n_files);
     for (size_t i = 0; i < n_files && status == SL_OK; i++) {
-        status = restore(folder, files[i].id, &n_removed, err);
+        status = restore(folder, &files[i], &n_removed, err);
         folder->next_id = files[i].id >= folder->next_id ? files[i].id + 1 : folder->next_id;
         folder->last_use_ns = files[i].used_ns;
     }
@@ -278,6 +280,10 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     return SL_OK;
 }
 
+void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction) {
+    sl_disk_index_evict_by(folder->index, eviction, folder->max_bytes);
+}
+
 void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
     struct sl_disk_folder *folder = *folder_inout;
     if (!folder) {
@@ -338,6 +344,7 @@ static enum sl_status write_file(struct sl_disk_folder *folder, const struct sl_
     enum sl_status status = sl_disk_file_write(fd, stored, go_on, arg, &entry.head, &why);
     struct timespec used[2] = {count_use(folder)};
     used[1] = used[0];
+    entry.used_ns = folder->last_use_ns;
     if (status != SL_OK) {
         sl_fail(err, status, "%.200s/%s: %s", folder->path, name, why.text);
     } else if (futimens(fd, used) != 0) {
@@ -469,7 +476,10 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     struct sl_capsule_keys keys = {.id = head->key,
                                    .hashes = malloc(sizeof *keys.hashes * SL_CAPSULE_CACHE_MAX_PREFIXES),
                                    .n_hashes = head->n_hashes,
-                                   .stride = head->stride};
+                                   .stride = head->stride,
+                                   .tenant = head->tenant,
+                                   .read_ms = head->read_ms,
+                                   .read_tokens = head->read_tokens};
     struct sl_error why = {0};
     enum sl_status status = SL_ERR_EXHAUSTED;
     if (!capsule.header || !keys.hashes) {

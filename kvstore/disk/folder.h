@@ -11,7 +11,7 @@
  *         file that a killed process left, one that is truncated or damaged, the older of two for the same capsule. It
  *         does not touch files with other names.
  *         The index may take a 64th of the bytes in memory (4 MiB at least, 1 GiB at most). When it or the folder is
- *         full, the least recently used capsule is evicted. When other programs have filled the disk, as much is
+ *         full, capsules are evicted by the policy, at a start the least recently used ones. When other programs have filled the disk, as much is
  *         evicted as the new capsule needs; if they take that too, new capsules are dropped and nothing more is evicted
  *         for a minute.
  * Threads: one writes; any number find and read.
@@ -31,6 +31,8 @@ struct sl_disk_folder;
  */
 enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
                                    struct sl_disk_folder **folder_out, struct sl_error *err);
+// Chooses what is evicted from now on, as sl_disk_index_evict_by().
+void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction);
 // Returns the memory that the index of a folder of max_bytes may take.
 int64_t sl_disk_folder_index_bytes(int64_t max_bytes);
 void sl_disk_folder_close(struct sl_disk_folder **folder);

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/hash_table.h"
+#include "kvstore/memory/tenant_bytes.h"
 
 // The bytes of a key and of a capsule, including their shares of the table and of malloc's overhead.
 #define KEY_BYTES     (sizeof(struct node) + sizeof(struct node *))
@@ -22,7 +24,9 @@ struct node { // a key of a capsule
 struct capsule {
     struct sl_disk_entry entry;
     struct capsule *newer, *older; // by last use
-    struct node nodes[];           // [n_hashes + 1]: its prefixes, then the whole
+    struct sl_tenant_bytes *tenant;
+    double ms_per_token; // as in struct sl_eviction_entry
+    struct node nodes[]; // [n_hashes + 1]: its prefixes, then the whole
 };
 
 struct sl_disk_index {
@@ -32,6 +36,11 @@ struct sl_disk_index {
     struct sl_hash_table by_key;
     size_t bytes;
     struct capsule *newest, *oldest;
+    struct capsule *next; // the one that is ranked next; NULL: the oldest
+    struct sl_tenant_table tenants;
+    double ms_per_token;                // average of the measured ones
+    struct sl_eviction_config eviction; // without a policy: by use
+    size_t capacity_bytes;
 };
 
 enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **index_out, struct sl_error *err) {
@@ -134,6 +143,7 @@ static void unlink_key(struct sl_disk_index *index, struct node *node) {
 // ---- order of use (lock held) ---------------------------------------------------------------------------------------
 
 static void unlink_use(struct sl_disk_index *index, struct capsule *capsule) {
+    index->next = index->next == capsule ? capsule->newer : index->next;
     *(capsule->newer ? &capsule->newer->older : &index->newest) = capsule->older;
     *(capsule->older ? &capsule->older->newer : &index->oldest) = capsule->newer;
 }
@@ -164,15 +174,20 @@ enum sl_status sl_disk_index_put(struct sl_disk_index *index, const struct sl_di
     }
     pthread_mutex_lock(&index->mutex);
     bool is_full = index->oldest && index->bytes + bytes_of(n_hashes) > index->max_bytes;
-    if (!is_full) {
+    struct sl_tenant_bytes *tenant =
+        is_full ? NULL : sl_tenant_bytes_add(&index->tenants, entry->head.tenant, entry->head.body_bytes);
+    if (tenant) {
+        capsule->tenant = tenant;
+        capsule->ms_per_token = sl_eviction_ms_per_token(&index->ms_per_token, entry->head.read_ms,
+                                                         entry->head.read_tokens, entry->head.n_tokens);
         link_keys(index, capsule);
         link_newest(index, capsule);
         index->bytes += bytes_of(n_hashes);
     }
     pthread_mutex_unlock(&index->mutex);
-    if (is_full) {
+    if (!tenant) {
         free(capsule);
-        return SL_AGAIN;
+        return is_full ? SL_AGAIN : sl_fail(err, SL_ERR_EXHAUSTED, "disk index: out of memory");
     }
     return SL_OK;
 }
@@ -180,6 +195,7 @@ enum sl_status sl_disk_index_put(struct sl_disk_index *index, const struct sl_di
 // Call with the lock held.
 static void discard(struct sl_disk_index *index, struct capsule *capsule) {
     unlink_use(index, capsule);
+    sl_tenant_bytes_remove(&index->tenants, capsule->tenant, capsule->entry.head.body_bytes);
     for (uint32_t i = 0; i <= capsule->entry.head.n_hashes; i++) {
         unlink_key(index, &capsule->nodes[i]);
     }
@@ -205,6 +221,7 @@ void sl_disk_index_destroy(struct sl_disk_index **index_inout) {
     }
     for (struct capsule *capsule = index->newest, *older; capsule; capsule = older) {
         older = capsule->older;
+        sl_tenant_bytes_remove(&index->tenants, capsule->tenant, capsule->entry.head.body_bytes);
         free(capsule);
     }
     pthread_mutex_destroy(&index->mutex);
@@ -236,21 +253,86 @@ bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id
     if (capsule) {
         unlink_use(index, capsule);
         link_newest(index, capsule);
+        capsule->entry.used_ns = sl_wall_ms() * SL_NS_PER_MS;
     }
     bool found = answer(capsule, entry_out);
     pthread_mutex_unlock(&index->mutex);
     return found;
 }
 
-bool sl_disk_index_oldest(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out) {
+// Call with the lock held. Returns how many tokens of a capsule lead to another one, which has them too.
+static int64_t shared_tokens(const struct sl_disk_index *index, const struct capsule *capsule) {
+    const struct sl_disk_head *head = &capsule->entry.head;
+    uint32_t n_shared = 0, end = head->n_hashes + 1; // keys before n_shared do, those from `end` on do not
+    while (n_shared < end) {
+        uint32_t middle = n_shared + (end - n_shared) / 2;
+        struct sl_capsule_id key = key_of(&capsule->nodes[middle]);
+        const struct sl_hash_link *at = *find(index, &key);
+        if (at && node_of(at)->capsule != capsule) {
+            n_shared = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    return n_shared > head->n_hashes ? head->n_tokens : n_shared * head->stride;
+}
+
+// Call with the lock held.
+static struct sl_eviction_rank rank(const struct sl_disk_index *index, const struct capsule *capsule, int64_t now_ns) {
+    const struct sl_disk_head *head = &capsule->entry.head;
+    int64_t used_ns = capsule->entry.used_ns,
+            stored_ns = head->stored_ms > 0 ? head->stored_ms * SL_NS_PER_MS : used_ns;
+    return index->eviction.policy->rank(&(struct sl_eviction_entry){
+        .n_tokens = head->n_tokens,
+        .shared_tokens = shared_tokens(index, capsule),
+        .bytes = head->body_bytes,
+        .used_ns = used_ns,
+        .idle_ns = now_ns > used_ns ? now_ns - used_ns : 0,
+        .age_ns = now_ns - stored_ns,
+        .ttl_ns = index->eviction.ttl_ms * SL_NS_PER_MS,
+        .ms_per_token = capsule->ms_per_token,
+        .tenant_bytes = capsule->tenant->bytes,
+        .share_bytes = index->capacity_bytes / (size_t)index->tenants.n,
+    });
+}
+
+// Call with the lock held. Returns the capsule of the lowest rank; `oldest` may be evicted.
+static struct capsule *lowest_of(struct sl_disk_index *index, struct sl_protected *set, struct capsule *oldest) {
+    int64_t now_ns = sl_wall_ms() * SL_NS_PER_MS;
+    struct sl_eviction_rank lowest = rank(index, oldest, now_ns);
+    struct capsule *victim = oldest, *begin = index->next ? index->next : index->oldest, *capsule = begin;
+    int n = 0;
+    do {
+        struct sl_eviction_rank own = rank(index, capsule, now_ns);
+        if (sl_eviction_is_lower(&own, &lowest) && !sl_protected_has(set, &capsule->entry.head.key)) {
+            lowest = own;
+            victim = capsule;
+        }
+        capsule = capsule->newer ? capsule->newer : index->oldest;
+    } while (++n < SL_EVICTION_RANKED && capsule != begin);
+    index->next = capsule;
+    return victim;
+}
+
+bool sl_disk_index_victim(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out) {
     pthread_mutex_lock(&index->mutex);
-    const struct capsule *capsule = index->oldest;
+    struct capsule *capsule = index->oldest;
     while (capsule && sl_protected_has(set, &capsule->entry.head.key)) {
         capsule = capsule->newer;
     }
+    const struct sl_eviction_policy *policy = index->eviction.policy;
+    capsule = capsule && policy && !policy->is_by_use ? lowest_of(index, set, capsule) : capsule;
     bool found = answer(capsule, entry_out);
     pthread_mutex_unlock(&index->mutex);
     return found;
+}
+
+void sl_disk_index_evict_by(struct sl_disk_index *index, const struct sl_eviction_config *eviction,
+                            int64_t capacity_bytes) {
+    pthread_mutex_lock(&index->mutex);
+    index->eviction = *eviction;
+    index->capacity_bytes = (size_t)capacity_bytes;
+    pthread_mutex_unlock(&index->mutex);
 }
 
 bool sl_disk_index_find(struct sl_disk_index *index, const struct sl_prefix *prefixes, size_t n_prefixes,

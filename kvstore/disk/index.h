@@ -10,20 +10,28 @@
 #pragma once
 
 #include "kvstore/disk/file.h"
+#include "kvstore/memory/eviction.h"
 
 struct sl_disk_index;
 
 struct sl_disk_entry {
-    uint64_t id; // of the file; a process never uses one twice
+    uint64_t id;     // of the file; a process never uses one twice
+    int64_t used_ns; // when it was last used, since 1970
     struct sl_disk_head head;
 };
 
 enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **index_out, struct sl_error *err);
 void sl_disk_index_limit(struct sl_disk_index *index, size_t max_bytes); // another limit for what is added from now on
-void sl_disk_index_destroy(struct sl_disk_index **index);                // accepts NULL, nulls
+/*
+ * Chooses what sl_disk_index_victim() finds: without a call the least recently used capsule. capacity_bytes: of the folder.
+ * The configuration's clock is not used.
+ */
+void sl_disk_index_evict_by(struct sl_disk_index *index, const struct sl_eviction_config *eviction,
+                            int64_t capacity_bytes);
+void sl_disk_index_destroy(struct sl_disk_index **index); // accepts NULL, nulls
 
 /*
- * Adds a capsule as the most recently used; no other may have its key. hashes: [head.n_hashes]. SL_AGAIN: there is no
+ * Adds a capsule as the most recently used, whatever its used_ns; no other may have its key. hashes: [head.n_hashes]. SL_AGAIN: there is no
  * room; remove a capsule and try again. SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_disk_index_put(struct sl_disk_index *index, const struct sl_disk_entry *entry,
@@ -36,8 +44,8 @@ bool sl_disk_index_remove(struct sl_disk_index *index, const struct sl_disk_entr
 bool sl_disk_index_get(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
 // Does the same, and counts it as the most recently used.
 bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
-// Finds the least recently used capsule that is not in the set (NULL: an empty one).
-bool sl_disk_index_oldest(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out);
+// Finds the capsule that the policy evicts next of those that are not in the set (NULL: an empty one).
+bool sl_disk_index_victim(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out);
 
 /*
  * Finds the first of the prefixes (longest first) that leads to a capsule with at most four times as many tokens: a

@@ -13,7 +13,6 @@
 #define BESIDE_SHARE     16 // one of so many bytes of the arena
 #define MIN_BESIDE_BYTES ((size_t)16 << 20)
 #define MALLOC_BYTES     16 // malloc's overhead per block
-#define AVERAGED         16 // measured times that the average remembers
 
 struct sl_capsule_cache {
     struct sl_arena *arena;
@@ -23,6 +22,7 @@ struct sl_capsule_cache {
     pthread_mutex_t mutex;
     struct sl_capsule_index index;
     struct sl_stored *newest, *oldest;
+    struct sl_stored *next; // the one that is ranked next; NULL: the oldest
     struct sl_tenant_table tenants;
     double ms_per_token;                 // average of the measured ones; 0: none was measured
     struct sl_capsule_cache_stats stats; // without evictable_bytes
@@ -59,6 +59,10 @@ void sl_capsule_cache_evict_by(struct sl_capsule_cache *capsule_cache, const str
     capsule_cache->eviction = *eviction;
 }
 
+const struct sl_eviction_config *sl_capsule_cache_eviction(const struct sl_capsule_cache *capsule_cache) {
+    return &capsule_cache->eviction;
+}
+
 int64_t sl_capsule_cache_now_ns(const struct sl_capsule_cache *capsule_cache) {
     const struct sl_eviction_config *eviction = &capsule_cache->eviction;
     return eviction->now_ns ? eviction->now_ns(eviction->arg) : sl_now_ns();
@@ -71,6 +75,7 @@ static bool is_same(const struct sl_capsule_id *a, const struct sl_capsule_id *b
 // ---- order of use (lock held) -------------------------------------------------------------------------------------
 
 static void unlink_use(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    capsule_cache->next = capsule_cache->next == stored ? stored->newer : capsule_cache->next;
     *(stored->newer ? &stored->newer->older : &capsule_cache->newest) = stored->older;
     *(stored->older ? &stored->older->newer : &capsule_cache->oldest) = stored->newer;
 }
@@ -215,12 +220,7 @@ static struct sl_eviction_rank rank(const struct sl_capsule_cache *capsule_cache
     });
 }
 
-static bool is_lower(const struct sl_eviction_rank *a, const struct sl_eviction_rank *b) {
-    return a->first < b->first || (a->first == b->first && a->then < b->then);
-}
-
-// Call with the lock held. Returns the capsule that the policy evicts next, or NULL. Ranks all that may be evicted, unless
-// the policy goes by use alone.
+// Call with the lock held. Returns the capsule that the policy evicts next, or NULL.
 static struct sl_stored *find_victim(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
     struct sl_stored *victim = find_oldest(capsule_cache, now_ns);
     if (!victim || capsule_cache->eviction.policy->is_by_use ||
@@ -229,16 +229,18 @@ static struct sl_stored *find_victim(struct sl_capsule_cache *capsule_cache, int
     }
     int64_t clock_ns = sl_capsule_cache_now_ns(capsule_cache); // not now_ns, which may be INT64_MAX
     struct sl_eviction_rank lowest = rank(capsule_cache, victim, clock_ns);
-    for (struct sl_stored *stored = victim->newer; stored; stored = stored->newer) {
-        if (!may_go(stored, now_ns) || sl_protected_has(capsule_cache->index.protected, &stored->keys.id)) {
-            continue;
-        }
+    struct sl_stored *begin = capsule_cache->next ? capsule_cache->next : capsule_cache->oldest, *stored = begin;
+    int n = 0;
+    do {
         struct sl_eviction_rank own = rank(capsule_cache, stored, clock_ns);
-        if (is_lower(&own, &lowest)) {
+        if (sl_eviction_is_lower(&own, &lowest) && may_go(stored, now_ns) &&
+            !sl_protected_has(capsule_cache->index.protected, &stored->keys.id)) {
             lowest = own;
             victim = stored;
         }
-    }
+        stored = stored->newer ? stored->newer : capsule_cache->oldest;
+    } while (++n < SL_EVICTION_RANKED && stored != begin);
+    capsule_cache->next = stored;
     return victim;
 }
 
@@ -294,20 +296,6 @@ static void drop_checkpoint(struct sl_capsule_cache *capsule_cache, const struct
     }
 }
 
-// Call with the lock held. Returns the time of reading a token that this capsule's prefill worker measured; otherwise the
-// average of such times, or 1 ms.
-static double ms_per_token(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_keys *keys,
-                           int64_t n_tokens) {
-    double *average = &capsule_cache->ms_per_token;
-    int64_t n_read = keys->read_tokens < n_tokens ? keys->read_tokens : n_tokens;
-    if (keys->read_ms > 0 && n_read > 0) {
-        double measured = keys->read_ms / sl_eviction_read_cost(n_tokens - n_read, n_tokens);
-        *average = *average > 0 ? *average + (measured - *average) / AVERAGED : measured;
-        return measured;
-    }
-    return *average > 0 ? *average : 1;
-}
-
 // Call with the lock held.
 static enum sl_status enter(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored, struct sl_error *err) {
     size_t body_bytes = stored->capsule.body_bytes;
@@ -317,7 +305,8 @@ static enum sl_status enter(struct sl_capsule_cache *capsule_cache, struct sl_st
     }
     link_newest(capsule_cache, stored);
     stored->stored_ns = stored->used_ns;
-    stored->ms_per_token = ms_per_token(capsule_cache, &stored->keys, stored->n_tokens);
+    stored->ms_per_token = sl_eviction_ms_per_token(&capsule_cache->ms_per_token, stored->keys.read_ms,
+                                                    stored->keys.read_tokens, stored->n_tokens);
     capsule_cache->stats.n_capsules++;
     capsule_cache->stats.bytes += body_bytes;
     capsule_cache->stats.beside_bytes += beside_bytes(stored);

@@ -9,7 +9,7 @@
  *         A checkpoint goes when a longer capsule takes over the longest prefix that both have as a key.
  *         Bounded: at most SL_CAPSULE_CACHE_MAX_PREFIXES index entries a capsule. Headers and keys, which lie outside
  *         the arena, take at most a 16th of its size (16 MiB at least): beyond that capsules are
- *         evicted as well. A policy other than LRU ranks all capsules for each eviction, under the lock.
+ *         evicted as well. A policy other than LRU ranks SL_EVICTION_RANKED capsules for each eviction.
  * Threads: any number; one lock, held briefly.
  */
 #pragma once
@@ -70,14 +70,9 @@ void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache); // no ca
 void sl_capsule_cache_protect(struct sl_capsule_cache *capsule_cache, struct sl_protected *set);
 
 // Chooses what is evicted, and the clock. Without a call of sl_capsule_cache_evict_by(): by the default policy and the real clock.
-struct sl_eviction_config {
-    const struct sl_eviction_policy *policy;
-    int64_t ttl_ms;
-    int64_t (*now_ns)(void *arg); // the clock; NULL: sl_now_ns()
-    void *arg;
-};
 // Sets it, before any capsule is put in.
 void sl_capsule_cache_evict_by(struct sl_capsule_cache *capsule_cache, const struct sl_eviction_config *eviction);
+const struct sl_eviction_config *sl_capsule_cache_eviction(const struct sl_capsule_cache *capsule_cache);
 int64_t sl_capsule_cache_now_ns(const struct sl_capsule_cache *capsule_cache); // by its clock
 
 bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id);

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 
-#define N_BUCKETS (1u << 16)
+#define N_BUCKETS (1u << 20) // for a million entries; 8 MiB, touched as they are used
 
 struct sl_prefix sl_capsule_prefix(const struct sl_capsule_keys *keys, int64_t n_tokens, size_t i) {
     struct sl_prefix prefix = {keys->id, n_tokens};

@@ -5,11 +5,26 @@
 #include <string.h>
 
 #define TWICE_AFTER 32768      // tokens after which a token takes twice the time of the first ones
+#define AVERAGED    16         // measured times that the average remembers
 #define YOUNG_NS    1000000000 // added to the age, so that capsules used just now do not outrank all others
 
 double sl_eviction_read_cost(int64_t from, int64_t to) {
     double a = (double)from, b = (double)to;
     return b - a + (b * b - a * a) / (2.0 * TWICE_AFTER);
+}
+
+double sl_eviction_ms_per_token(double *average, double read_ms, int64_t read_tokens, int64_t n_tokens) {
+    int64_t n_read = read_tokens < n_tokens ? read_tokens : n_tokens;
+    if (read_ms > 0 && n_read > 0) {
+        double measured = read_ms / sl_eviction_read_cost(n_tokens - n_read, n_tokens);
+        *average = *average > 0 ? *average + (measured - *average) / AVERAGED : measured;
+        return measured;
+    }
+    return *average > 0 ? *average : 1;
+}
+
+bool sl_eviction_is_lower(const struct sl_eviction_rank *a, const struct sl_eviction_rank *b) {
+    return a->first < b->first || (a->first == b->first && a->then < b->then);
 }
 
 static struct sl_eviction_rank by_use(const struct sl_eviction_entry *entry) {

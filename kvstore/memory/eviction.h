@@ -15,6 +15,10 @@
 #include <stdint.h>
 
 #define SL_EVICTION_DEFAULT "cost"
+#define SL_EVICTION_TTL     "1h"
+// Capsules that a policy which does not go by use ranks for an eviction: all, or so many of a round through all of them,
+// and the least recently used one. So one eviction takes a bounded time, and chooses nearly as well.
+#define SL_EVICTION_RANKED 256
 
 // The numbers of a capsule that policies rank by.
 struct sl_eviction_entry {
@@ -35,10 +39,19 @@ struct sl_eviction_rank {
     double first, then;
 };
 
+bool sl_eviction_is_lower(const struct sl_eviction_rank *a, const struct sl_eviction_rank *b);
+
 struct sl_eviction_policy {
     const char *name, *summary;
     struct sl_eviction_rank (*rank)(const struct sl_eviction_entry *entry);
     bool is_by_use; // ranks capsules in the order of their last use
+};
+
+struct sl_eviction_config {
+    const struct sl_eviction_policy *policy;
+    int64_t ttl_ms;
+    int64_t (*now_ns)(void *arg); // the clock; of a capsule cache alone; NULL: sl_now_ns()
+    void *arg;
 };
 
 const struct sl_eviction_policy *sl_eviction_at(size_t i);           // NULL: the table has no row i
@@ -49,3 +62,7 @@ const struct sl_eviction_policy *sl_eviction_find(const char *name); // NULL: no
  * later tokens more expensive, twice as expensive after 32,768 tokens.
  */
 double sl_eviction_read_cost(int64_t from, int64_t to);
+
+// Returns ms_per_token of a capsule of n_tokens, the last read_tokens of which took read_ms; if they were not measured (0),
+// the average of such times, which this updates and which begins with 0, or 1 ms.
+double sl_eviction_ms_per_token(double *average_inout, double read_ms, int64_t read_tokens, int64_t n_tokens);

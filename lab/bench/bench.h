@@ -12,19 +12,7 @@
 
 #include <stdbool.h>
 
-#include "base/options/config.h"
-
-struct sl_bench {
-    const char *name, *usage, *summary; // as in struct sl_program
-    const struct sl_option *options;
-    size_t n_options;
-    size_t bytes;   // size of its state, which begins with its options; the rest is zeroed
-    size_t signals; // offset of its struct sl_signals: SIGINT, SIGTERM and the end of --time-limit stop it
-    bool counts;    // nothing is timed: CPU steal does not matter
-    // Checks what the table of options cannot express; or NULL.
-    enum sl_status (*check)(void *bench, struct sl_error *err);
-    enum sl_status (*run)(void *bench, struct sl_error *err);
-};
+#include "lab/bench_row.h"
 
 // `sluice bench`: finds the bench in the table of bench_table.c and runs it. argv[0] is "bench". Returns the exit
 // status.
@@ -38,5 +26,6 @@ int sl_bench_run(const struct sl_bench *bench, int argc, char **argv, bool is_pa
 // have printed why.
 double sl_bench_ship_rate(const char *transport);
 
-extern const struct sl_bench sl_bench_calibrate, sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine, sl_bench_evict, sl_bench_group,
-    sl_bench_kernels, sl_bench_memory, sl_bench_mixed, sl_bench_retrieve, sl_bench_ship, sl_bench_ttft;
+extern const struct sl_bench sl_bench_calibrate, sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine,
+    sl_bench_evict, sl_bench_group, sl_bench_kernels, sl_bench_memory, sl_bench_mixed, sl_bench_retrieve, sl_bench_ship,
+    sl_bench_ttft;

@@ -9,7 +9,20 @@
 
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/coordinator/bench_coordinator.h"
+#include "lab/bench/store/store_bench.h"
 #include "base/options/describe.h"
+
+static const struct sl_bench bench_store = {
+    .name = "sluice bench store",
+    .usage = "[options]",
+    .summary = "Measure a kvstore against Redis: PUT and GET of capsules; and the look-up of long prompts.",
+    .options = sl_store_bench_options,
+    .n_options = SL_STORE_BENCH_N_OPTIONS,
+    .bytes = sizeof(struct sl_store_bench),
+    .signals = offsetof(struct sl_store_bench, signals),
+    .run = sl_store_bench_run,
+};
 
 static const struct {
     const char *name;
@@ -25,11 +38,15 @@ static const struct {
     {"group", &sl_bench_group, NULL, "what it costs ranks of one model to have each other's activations"},
     {"compress", &sl_bench_compress, NULL, "prefill under each recipe against prefill with the full cache"},
     {"ship", &sl_bench_ship, NULL, "capsules between two processes against ucx_perftest"},
+    {"store", &bench_store, NULL,
+     "a kvstore against Redis: capsules put and got, long prompts looked up, memory an entry"},
     {"retrieve", &sl_bench_retrieve, NULL, "offloaded layers: the scan, latency over each transport, bytes a step"},
     {"decode", &sl_bench_decode, NULL, "steps of decode with layers in a kvstore against steps with the full cache"},
     {"ttft", &sl_bench_ttft, NULL, "time to first token: the cluster against one process doing both phases"},
     {"mixed", &sl_bench_mixed, NULL, "short prompts beside a long one, against the same short prompts alone"},
     {"evict", &sl_bench_evict, NULL, "a trace replayed against a store's memory, for each eviction policy and size"},
+    {"coordinator", &sl_bench_coordinator, NULL,
+     "the coordinator alone: workers that only wait, up to 10,000 jobs at once"},
     {"cluster", NULL, "sluice_bench",
      "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`"},
     {"documents", NULL, "sluice_bench.asked",

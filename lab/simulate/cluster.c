@@ -143,6 +143,7 @@ static enum sl_status open_nodes(struct sl_sim *sim, struct sl_error *err) {
                                               .keep_ms = config->keep_ms,
                                               .ttl_ms = config->ttl_ms,
                                               .geometry = sl_model_geometry(config->model),
+                                              .format = sl_recipe_layer_format(config->recipe, 0),
                                               .now_ns = now_ns,
                                               .arg = sim};
     enum sl_status status = SL_OK;
@@ -186,6 +187,9 @@ enum sl_status sl_sim_open(struct sl_sim *sim, size_t max_prefixes, struct sl_er
     status = status == SL_OK ? sl_admission_create(sim->registry, sim->affinity, (int)most, (int)config->max_queued,
                                                    &sim->admission, err)
                              : status;
+    if (status == SL_OK && config->routing) {
+        sl_admission_route_by(sim->admission, config->routing);
+    }
     return status == SL_OK ? open_nodes(sim, err) : status;
 }
 

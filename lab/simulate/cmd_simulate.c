@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "client/cli/message_json.h"
+#include "coordinator/workers/route.h"
 #include "lab/simulate/commands.h"
 #include "lab/simulate/setting.h"
 
@@ -36,12 +37,13 @@ static const struct sl_program program = {
 static void print_json(const struct sl_sim_setting *s, const struct config *config, const char *recipe, double rate,
                        const struct sl_figures *figures, const struct sl_sim_result *result) {
     json_t *line = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "backend", "simulated", "label",
-        recipe, "recipe", recipe, "model_id", config->shared.model, "machine", s->costs[0].machine, "num_prompts",
-        (json_int_t)figures->n, "request_rate", rate, "burstiness", config->shared.burstiness, "workload",
-        config->shared.trace ? "trace" : "drawn", "seed", (json_int_t)config->shared.seed, "slo", config->shared.slo,
-        "prefill_workers", (json_int_t)config->n_workers[0], "decode_workers", (json_int_t)config->n_workers[1],
-        "aggregated_workers", (json_int_t)config->n_workers[2], "kvstores", (json_int_t)config->shared.n_stores);
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "backend", "simulated",
+        "label", recipe, "recipe", recipe, "model_id", config->shared.model, "machine", s->costs[0].machine, "routing",
+        s->routing->name, "num_prompts", (json_int_t)figures->n, "request_rate", rate, "burstiness",
+        config->shared.burstiness, "workload", config->shared.trace ? "trace" : "drawn", "seed",
+        (json_int_t)config->shared.seed, "slo", config->shared.slo, "prefill_workers", (json_int_t)config->n_workers[0],
+        "decode_workers", (json_int_t)config->n_workers[1], "aggregated_workers", (json_int_t)config->n_workers[2],
+        "kvstores", (json_int_t)config->shared.n_stores);
     json_t *more = sl_figures_json(figures, result);
     json_object_update(line, more);
     json_decref(more);

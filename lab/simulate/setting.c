@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/workers/registry.h"
+#include "coordinator/workers/route.h"
 #include "engine/job/job_recipe.h"
 #include "lab/result.h"
 
@@ -123,6 +123,7 @@ enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **
     enum sl_status status = sl_slo_parse(options->slo, &s->slo, err);
     status = status == SL_OK ? parse_rates(s, err) : status;
     status = status == SL_OK ? parse_link(s, err) : status;
+    status = status == SL_OK ? sl_route_policy_find(options->routing, &s->routing, err) : status;
     status = status == SL_OK ? sl_model_config_load(options->model, &s->model, err) : status;
     for (int i = 0; i < n_recipes && status == SL_OK; i++) {
         status = add_named(s, recipes[i], err);
@@ -171,6 +172,7 @@ enum sl_status sl_sim_setting_run(struct sl_sim_setting *s, int recipe, double r
                                          .ttl_ms = o->ttl_ms,
                                          .link_bytes_per_s = s->link_bytes_per_s,
                                          .only_out = o->only_out,
+                                         .routing = s->routing,
                                          .check_fn = check,
                                          .arg = s};
     enum sl_status status = sl_sim_run(&config, result_out, err);

@@ -13,7 +13,7 @@
 
 struct sl_sim_options {
     struct sl_tool_config tool;
-    const char *model, *costs, *trace, *rates, *input, *output, *slo, *link;
+    const char *model, *costs, *trace, *rates, *input, *output, *slo, *link, *routing;
     double scale_rate, burstiness;
     int64_t count, seed, prefill_arena, decode_arena, store_arena, n_stores, prefill_jobs, decode_jobs, max_jobs,
         max_queued, keep_ms, ttl_ms;
@@ -53,6 +53,8 @@ struct sl_sim_options {
         SL_OPTION_ROW("out-only", 0, SL_OPTION_FLAG, "no", NULL,                                                       \
                       "links limit what leaves a node, as --inject pace does, not what arrives",                       \
                       SL_FIELD(sl_sim_options, only_out)),                                                             \
+        SL_OPTION_ROW("routing", 0, SL_OPTION_STRING, "affinity", "POLICY", "--routing of the coordinator",            \
+                      SL_FIELD(sl_sim_options, routing)),                                                              \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "0", "N", "stores, which keep what was read",                       \
                       SL_FIELD(sl_sim_options, n_stores), 0, SL_SIM_MAX_NODES),                                        \
         SL_OPTION_ROW("prefill-arena", 0, SL_OPTION_SIZE, "16G", "SIZE", "--arena of a prefill worker",                \
@@ -88,6 +90,7 @@ struct sl_sim_setting {
     struct sl_costs costs[SL_SIM_MAX_RECIPES];
     struct sl_slo slo;
     double link_bytes_per_s;
+    const struct sl_route_policy *routing;
     struct sl_signals signals;
     bool has_signals;
 };

@@ -64,16 +64,31 @@ void sl_sim_store_destroy(struct sl_sim_store **store_inout) {
     *store_inout = NULL;
 }
 
-// Writes the header of a capsule with all slots of n tokens, as a prefill worker sends it.
+// Returns the slots of a head, in f16, of a capsule of so many bytes; rounds the bytes to whole pages.
+static int64_t slots_in_f16(const struct sl_sim_store *s, int64_t n_tokens, size_t *body_bytes_inout) {
+    struct sl_page_layout page;
+    (void)sl_page_layout_init(&page, SL_KV_F16, s->config.geometry.head_dim, 0, false);
+    size_t row = page.bytes * (size_t)s->config.geometry.n_kv_heads * (size_t)s->config.geometry.n_layers;
+    size_t most = (size_t)sl_pages_for(n_tokens), n_pages = (*body_bytes_inout + row - 1) / row;
+    n_pages = n_pages < most ? n_pages : most;
+    *body_bytes_inout = n_pages * row;
+    return n_pages < most ? (int64_t)n_pages * SL_PAGE_SLOTS : n_tokens;
+}
+
+// Writes the header of a capsule of n tokens, as a prefill worker sends it; has_all: with all of their slots.
 static enum sl_status write_header(const struct sl_sim_store *s, const struct sl_capsule_id *id, int64_t n_tokens,
-                                   struct sl_capsule_bytes *capsule, struct sl_error *err) {
+                                   bool has_all, struct sl_capsule_bytes *capsule, struct sl_error *err) {
     const struct sl_kv_geometry *g = &s->config.geometry;
-    uint32_t slots[SL_MAX_HEADS], packed[SL_MAX_HEADS] = {0};
+    uint32_t slots[SL_MAX_HEADS], packed[SL_MAX_HEADS];
     for (int h = 0; h < g->n_kv_heads; h++) {
-        slots[h] = (uint32_t)n_tokens;
+        size_t bytes = capsule->body_bytes;
+        bool packs = has_all && sl_kv_format_is_quantized(s->config.format);
+        slots[h] = (uint32_t)(has_all ? n_tokens : slots_in_f16(s, n_tokens, &bytes));
+        packed[h] = (uint32_t)(packs ? n_tokens / SL_PAGE_SLOTS : 0);
     }
     Sluice__V1__CapsuleLayer layer = SLUICE__V1__CAPSULE_LAYER__INIT, *layers[SL_MAX_LAYERS];
-    layer.work_format = layer.packed_format = SL_KV_F16;
+    layer.work_format = SL_KV_F16;
+    layer.packed_format = s->config.format;
     layer.n_n_slots = layer.n_n_packed = (size_t)g->n_kv_heads;
     layer.n_slots = slots;
     layer.n_packed = packed;
@@ -105,13 +120,17 @@ enum sl_status sl_sim_store_put(struct sl_sim_store *s, const struct sl_capsule_
                                 size_t body_bytes, struct sl_error *err) {
     struct sl_capsule_bytes capsule = {.body_bytes = body_bytes};
     struct sl_error why = {0};
+    bool has_all = keys->n_hashes > 0; // of a recipe that evicts, no prefix is found
+    if (!has_all) {
+        (void)slots_in_f16(s, n_tokens, &capsule.body_bytes);
+    }
     if (sl_capsule_cache_has(s->capsule_cache, &keys->id)) {
         return SL_ERR_EXISTS;
     }
-    if (sl_room_take_block(&s->room, "simulated", body_bytes, &capsule.body, &why) != SL_OK) {
+    if (sl_room_take_block(&s->room, "simulated", capsule.body_bytes, &capsule.body, &why) != SL_OK) {
         return SL_AGAIN;
     }
-    enum sl_status status = write_header(s, &keys->id, n_tokens, &capsule, err);
+    enum sl_status status = write_header(s, &keys->id, n_tokens, has_all, &capsule, err);
     status = status == SL_OK ? sl_capsule_cache_put(s->capsule_cache, keys, &capsule, err) : status;
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, s->arena);

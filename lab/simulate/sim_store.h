@@ -13,6 +13,7 @@ struct sl_sim_store_config {
     const struct sl_eviction_policy *policy;
     int64_t store_bytes, keep_ms, ttl_ms;
     struct sl_kv_geometry geometry;
+    enum sl_kv_format format;     // of full pages
     int64_t (*now_ns)(void *arg); // never 0, which has a meaning for the store
     void *arg;
 };

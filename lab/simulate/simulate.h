@@ -31,6 +31,7 @@ struct sl_sim_config {
     int64_t keep_ms, ttl_ms;                          // of stores
     double link_bytes_per_s;                          // 0: the table's
     bool only_out;                                    // links limit what leaves a node, not what arrives
+    const struct sl_route_policy *routing;            // NULL: the default
     // Called now and then, may be NULL; a status that is not SL_OK ends the simulation.
     enum sl_status (*check_fn)(void *arg, int64_t n_ended, double at_s, struct sl_error *err);
     void *arg;

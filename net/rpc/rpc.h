@@ -116,9 +116,12 @@ const char *sl_rpc_server_address(const struct sl_rpc_server *server); // "HOST:
 // handlers. Accepts NULL, nulls *server.
 void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 
-// Queues a message to the client; waits until the transport has taken it. SL_ERR_CANCELLED: the client is gone or the
-// deadline has passed. SL_ERR_INTERNAL: not the method's reply (logged). The caller keeps the message.
+// Queues a message to the client; waits until the transport has taken the one before. SL_ERR_CANCELLED: the client is gone, the
+// deadline has passed, or the message before was not taken. SL_ERR_INTERNAL: not the method's reply (logged). The caller keeps
+// the message.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
+// Likewise for a message of a stream that is packed already: the method's reply.
+enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes);
 // Receives the next message of a bidirectional call. SL_OK: free the message with protobuf_c_message_free_unpacked()
 // before receiving the next one. SL_ERR_NOT_FOUND: the client has half-closed. SL_ERR_INVALID: the message has another
 // type, or a string with a zero byte. SL_ERR_EXHAUSTED: requests use all the memory that is reserved for them.
@@ -169,6 +172,9 @@ enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_cr
 enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
                                              unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
                                              struct sl_error *err);
+// Creates a channel with a connection of its own, which ends with it: gRPC lets a process's channels to one address share one.
+enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
+                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err);
 void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
 
 // For a RESOURCE_EXHAUSTED reply, err->text contains the delay that the server asked for ("... retry in N ms").
@@ -209,6 +215,9 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
  */
 enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms, ProtobufCMessage **message_out,
                                   struct sl_error *err);
+// Calls fn(arg) whenever sl_rpc_stream_next() may have something to return without waiting; also at once. fn runs on a polling
+// thread, under the stream's lock: it only notes the news.
+void sl_rpc_stream_on_news(struct sl_rpc_stream *stream, void (*fn)(void *arg), void *arg);
 void sl_rpc_stream_cancel(struct sl_rpc_stream *stream);
 void sl_rpc_stream_close(struct sl_rpc_stream **stream); // cancels if still running; accepts NULL
 

@@ -11,7 +11,9 @@
  */
 #include <assert.h>
 #include <grpc/byte_buffer.h>
+#include <grpc/slice.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,6 +193,61 @@ static enum sl_status keep_reply(struct sl_rpc_call *call, const ProtobufCMessag
     return SL_OK;
 }
 
+static void on_sent(struct sl_rpc_tag *tag, bool ok) {
+    struct sl_rpc_call *call = OWNER(tag, send_tag);
+    if (ok) {
+        atomic_store(&call->has_message, true);
+    }
+    pthread_mutex_lock(&call->mutex);
+    call->is_sending = false;
+    call->send_failed |= !ok;
+    pthread_cond_broadcast(&call->cond);
+    pthread_mutex_unlock(&call->mutex);
+    sl_rpc_call_unref(call);
+}
+
+enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
+    const int64_t give_up_ns = sl_deadline_in_ms(call->send_ms);
+    pthread_mutex_lock(&call->mutex);
+    while (call->is_sending && sl_cond_wait_until(&call->cond, &call->mutex, give_up_ns) == SL_OK) {
+    }
+    if (call->is_sending) {
+        sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled",
+                    call->bound->method->path, call->send_ms);
+        grpc_call_cancel_with_status(call->call, GRPC_STATUS_DEADLINE_EXCEEDED, "the time for a message is over", NULL);
+    }
+    while (call->is_sending) { // a cancelled call's operations complete at once
+        pthread_cond_wait(&call->cond, &call->mutex);
+    }
+    const bool failed = call->send_failed;
+    pthread_mutex_unlock(&call->mutex);
+    return failed ? SL_ERR_CANCELLED : SL_OK;
+}
+
+static enum sl_status send_bytes(struct sl_rpc_call *call, grpc_byte_buffer *bytes) {
+    grpc_op ops[2] = {0};
+    size_t n_ops = 0;
+    enum sl_status status = sl_rpc_call_flush(call);
+    if (status == SL_OK) {
+        if (!call->metadata_sent) {
+            call->metadata_sent = true;
+            ops[n_ops++].op = GRPC_OP_SEND_INITIAL_METADATA;
+        }
+        ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
+        ops[n_ops++].data.send_message.send_message = bytes;
+        call->is_sending = true; // only this thread sends, and nothing is under way
+        call->send_tag.fn = on_sent;
+        atomic_fetch_add(&call->refs, 1);
+        status = sl_rpc_batch_start(call->call, ops, n_ops, &call->send_tag);
+        if (status != SL_OK) {
+            call->is_sending = false;
+            atomic_fetch_sub(&call->refs, 1); // never the last reference: the caller has one
+        }
+    }
+    grpc_byte_buffer_destroy(bytes); // gRPC has taken the slices
+    return status;
+}
+
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message) {
     if (sl_rpc_call_cancelled(call)) {
         return SL_ERR_CANCELLED;
@@ -200,28 +257,17 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
         sl_log_error("rpc", "%s: sends a %s, not a %s", method->path, message->descriptor->name, method->reply->name);
         return SL_ERR_INTERNAL;
     }
-    if (method->kind == SL_RPC_UNARY) {
-        return keep_reply(call, message);
+    return method->kind == SL_RPC_UNARY ? keep_reply(call, message) : send_bytes(call, sl_rpc_message_pack(message));
+}
+
+enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes) {
+    if (sl_rpc_call_cancelled(call)) {
+        return SL_ERR_CANCELLED;
     }
-    grpc_byte_buffer *bytes = sl_rpc_message_pack(message);
-    grpc_op ops[2] = {0};
-    size_t n_ops = 0;
-    if (!call->metadata_sent) {
-        call->metadata_sent = true;
-        ops[n_ops++].op = GRPC_OP_SEND_INITIAL_METADATA;
-    }
-    ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
-    ops[n_ops++].data.send_message.send_message = bytes;
-    const int64_t give_up_ns = sl_deadline_in_ms(call->send_ms);
-    const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops, give_up_ns);
-    if (status == SL_OK) {
-        atomic_store(&call->has_message, true);
-    } else if (sl_now_ns() >= give_up_ns) {
-        sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled", method->path,
-                    call->send_ms);
-    }
-    grpc_byte_buffer_destroy(bytes);
-    return status;
+    grpc_slice slice = grpc_slice_from_copied_buffer((const char *)packed, n_bytes);
+    grpc_byte_buffer *bytes = grpc_raw_byte_buffer_create(&slice, 1); // takes a reference of its own
+    grpc_slice_unref(slice);
+    return send_bytes(call, bytes);
 }
 
 enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
@@ -270,6 +316,11 @@ static void on_finish(struct sl_rpc_tag *tag, bool ok) {
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err) {
     sl_rpc_call_on_cancel(call, NULL, NULL); // the handler's callback argument may be on its stack
     const char *text = status == SL_OK ? "" : err ? err->text : sl_status_text(status);
+    char of_peer[sizeof err->text + 16];
+    if (status != SL_OK && err && err->reason == SL_REASON_UNCONNECTED) { // another process, not this one, is not there
+        snprintf(of_peer, sizeof of_peer, "another process: %s", err->text);
+        text = of_peer;
+    }
     grpc_slice details = grpc_slice_from_copied_string(text);
     grpc_op ops[3] = {0};
     size_t n_ops = 0;

@@ -391,7 +391,14 @@ struct sl_rpc_stream {
     grpc_byte_buffer *message;
     bool read_done, status_done;
     int n_pending;
+    void (*news)(void *arg);
+    void *news_arg;
 };
+
+// Returns whether there is a message, or the end: a read without a message means the end, and then the status follows.
+static bool has_next(const struct sl_rpc_stream *stream) {
+    return stream->read_done && (stream->message || stream->status_done);
+}
 
 static void complete(struct sl_rpc_stream *stream, bool *flag) {
     pthread_mutex_lock(&stream->mutex);
@@ -399,7 +406,13 @@ static void complete(struct sl_rpc_stream *stream, bool *flag) {
         *flag = true;
     }
     stream->n_pending--;
-    pthread_cond_broadcast(&stream->cond);
+    const bool has_news = flag && has_next(stream);
+    if (has_news || !stream->n_pending) { // else no thread could go on
+        pthread_cond_broadcast(&stream->cond);
+    }
+    if (stream->news && has_news) {
+        stream->news(stream->news_arg);
+    }
     pthread_mutex_unlock(&stream->mutex); // the stream may be freed from here on
 }
 
@@ -489,10 +502,8 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
                                   struct sl_error *err) {
     const int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
     pthread_mutex_lock(&stream->mutex);
-    // A read without a message means the end, and then the status follows.
-    while (!stream->read_done || (!stream->message && !stream->status_done)) {
-        if (sl_cond_wait_until(&stream->cond, &stream->mutex, deadline_ns) == SL_ERR_DEADLINE &&
-            (!stream->read_done || (!stream->message && !stream->status_done))) {
+    while (!has_next(stream)) {
+        if (sl_cond_wait_until(&stream->cond, &stream->mutex, deadline_ns) == SL_ERR_DEADLINE && !has_next(stream)) {
             pthread_mutex_unlock(&stream->mutex);
             return SL_AGAIN;
         }
@@ -521,6 +532,14 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
     atomic_store(&stream->outcome.channel->has_answered, true);
     *message_out = message;
     return SL_OK;
+}
+
+void sl_rpc_stream_on_news(struct sl_rpc_stream *stream, void (*fn)(void *arg), void *arg) {
+    pthread_mutex_lock(&stream->mutex);
+    stream->news = fn;
+    stream->news_arg = arg;
+    fn(arg);
+    pthread_mutex_unlock(&stream->mutex);
 }
 
 void sl_rpc_stream_cancel(struct sl_rpc_stream *stream) {

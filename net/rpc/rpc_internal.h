@@ -164,13 +164,6 @@ int64_t sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept)
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
 ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // the account outlives the allocator
 
-// ---- rpc_client.c: calls to other processes ------------------------------------------------------------------------
-
-// Like sl_rpc_channel_create(), but with a connection of its own, which ends with the channel: gRPC lets a process's
-// channels to the same address share one.
-enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
-                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err);
-
 // ---- rpc_trace.c: trace context ------------------------------------------------------------------------------------
 
 struct sl_rpc_trace_entry { // lives until its operation has completed
@@ -236,13 +229,14 @@ struct sl_rpc_call {
     bool metadata_sent;
     atomic_int refs;                     // held by the thread that handles it and by each pending operation
     struct sl_rpc_reason_entries reason; // of the final status
-    struct sl_rpc_tag accept_tag, close_tag, finish_tag;
+    struct sl_rpc_tag accept_tag, close_tag, finish_tag, send_tag;
     struct sl_rpc_job job;
     int close_cancelled; // written by gRPC before close_tag comes back
 
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t cond;   // signaled when on_cancel_running becomes false
-    atomic_bool cancelled; // written with the mutex, read without it
+    pthread_mutex_t mutex;        // guards the fields below
+    pthread_cond_t cond;          // signaled when on_cancel_running or is_sending becomes false
+    bool is_sending, send_failed; // the last message is under way; a message was not taken
+    atomic_bool cancelled;        // written with the mutex, read without it
     void (*on_cancel)(void *);
     void *on_cancel_arg;
     bool on_cancel_running;
@@ -262,4 +256,6 @@ enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
 // Sends the final status without waiting: SL_OK, or the failure in *err, with its text, reason and culprit (NULL: the status
 // has no text). Takes its own reference. The call's handler has returned, or never ran.
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err);
+// Waits until the transport has taken the last message of a stream: SL_OK or SL_ERR_CANCELLED.
+enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call);
 void sl_rpc_call_unref(struct sl_rpc_call *call);

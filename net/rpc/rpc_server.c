@@ -84,7 +84,9 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
         }
     }
     atomic_store(&call->is_streaming, method->kind != SL_RPC_UNARY);
-    const enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
+    enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
+    const enum sl_status flushed = sl_rpc_call_flush(call);
+    status = status == SL_OK && flushed != SL_OK ? sl_fail(err, flushed, "the client is gone") : status;
     if (request) {
         protobuf_c_message_free_unpacked(request, NULL);
     }

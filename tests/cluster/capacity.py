@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Measures the capacity of coordinator and gateway alone. Both are real; workers compute nothing (waiting_workers.c); each client sends one
+Measures the capacity of coordinator and gateway alone. Both are real; workers compute nothing (`sluice bench coordinator --join`); each client sends one
 request after the other (many_clients.c); all run on this machine. Prints answers a second, their times, and each process's CPU use.
 
     tests/cluster/capacity.py [--clients 1,16,64,256] [--seconds 8] [--tokens 16] [--token-ms 2] [--state]
@@ -47,7 +47,7 @@ def main():
     parser.add_argument("--ways", default="grpc,http")
     parser.add_argument("--state", action="store_true", help="a coordinator that keeps jobs on a disk")
     options = parser.parse_args()
-    script.needs_programs(OURS, "waiting_workers", "many_clients")
+    script.needs_programs(OURS, "many_clients")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-capacity-"))
         state = ["--state", os.path.join(folder, "jobs")] if options.state else []
@@ -59,10 +59,10 @@ def main():
             return process
         coordinator = started("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", MODEL, "--max-jobs", "4096", "--queue",
                                               "4096", "--max-watchers", "8192", *state])
-        workers = stack.enter_context(subprocess.Popen([os.path.join(OURS, "waiting_workers"), coordinator.address, "4", str(options.token_ms)],
-                                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=os.path.dirname(os.path.dirname(MODEL))))
-        stack.callback(workers.stdin.close)
-        assert workers.stdout.readline() == b"ready\n", "the workers did not start"
+        workers = stack.enter_context(subprocess.Popen([os.path.join(BIN, "sluice"), "bench", "coordinator", "--join", coordinator.address, "--model",
+                                                        MODEL, "--token-ms", str(options.token_ms)], stdout=subprocess.PIPE))
+        stack.callback(workers.terminate)
+        assert workers.stdout.readline() == b"ready workers=8\n", "the workers did not start"
         words = ["sluice-gateway", "--listen", "127.0.0.1:0", "--coordinator", coordinator.address, "--max-requests", "4096", "--log", "warn"]
         with subprocess.Popen([os.path.join(BIN, words[0]), *words[1:]], stdout=subprocess.PIPE) as gateway:
             stack.callback(gateway.terminate)

@@ -48,8 +48,9 @@ static void mend(struct file *file, uint8_t what) {
                 sl_hash(file->bytes + content + head.header_bytes, left - head.header_bytes, of_header);
         }
         if (what & RIGHT_DIGEST) {
-            head.digest = sl_hash(file->bytes + sizeof head, content - sizeof head,
-                                  sl_hash(&head, offsetof(struct sl_disk_head, digest), 0));
+            uint64_t of_head = sl_hash(&head, offsetof(struct sl_disk_head, digest), 0);
+            of_head = sl_hash(&head.tenant, sizeof head - offsetof(struct sl_disk_head, tenant), of_head);
+            head.digest = sl_hash(file->bytes + sizeof head, content - sizeof head, of_head);
         }
     }
     memcpy(file->bytes, &head, sizeof head);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the presets: every method of the papers as a point of the recipe space, in the configuration of its paper
- *          if it names one; and the recommended recipes.
+ *          if it names one.
  */
 #include "engine/compress/recipe/recipe.h"
-
-#include <string.h>
 
 #define H2O       "score=aas"
 #define H2O_AT    "scope=recent:0.5,budget=0.2,when=chunk"
@@ -58,62 +56,4 @@ static const struct sl_preset presets[] = {
 
 const struct sl_preset *sl_recipe_presets(void) {
     return presets;
-}
-
-// Shares and order are from docs/quality.md. SnapKV pools over the length of a fact and chooses once for a layer. It
-// looks at the prompt's last rows, so the question must be there.
-#define WIDE "snapkv,pool=max:31,heads=layer,format=int4,budget="
-
-static const struct sl_recommendation recommendations[] = {
-    {1, "full", false, "0"},
-    {0.55, "full,format=int8", false, "0.2 [0.0, 0.5]"},
-    {0.30, "full,format=int4", false, "3.2 [0.5, 6.2]"},
-    {0.16, WIDE "0.5", false, "9.5 [5.9, 13.1]"},
-    {0.07, WIDE "0.2", false, "16.9 [13.2, 20.5]"},
-    {0.05, WIDE "0.1", false, "24.7 [21.2, 27.9]"},
-    {0.03, "locret,budget=0.05,scope=stabilizers:64+tail:32,chunk=128,format=int4", true, "28.9 [25.5, 32.3]"},
-    {0, NULL, false, NULL},
-};
-
-// For questions that come later: losses of SmolLM2-135M in docs/quality/later.csv.
-static const struct sl_recommendation for_later[] = {
-    {1, "full", false, "0"},
-    {0.55, "full,format=int8", false, "3.3 [0.0, 7.2]"},
-    {0.30, "full,format=int4", false, "4.6 [1.0, 9.2]"},
-    {0.18, "kvzip,budget=0.5,format=int4", false, "3.7 [0.4, 8.1]"},
-    {0.12, "kvzip,format=int4", false, "1.5 [-5.4, 7.7]"},
-    {0.09, "kvzip,budget=0.2,format=int4", false, "3.1 [-4.4, 10.0]"},
-    {0, NULL, false, NULL},
-};
-
-const struct sl_recommendation *sl_recipe_recommendations(bool later) {
-    return later ? for_later : recommendations;
-}
-
-bool sl_recipe_serves_later(const struct sl_recipe *recipe) {
-    return !sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe);
-}
-
-const char *sl_recommendation_needs(const struct sl_recommendation *recommendation) {
-    struct sl_recipe recipe;
-    bool later = sl_recipe_parse(recommendation->recipe, &recipe, NULL) == SL_OK && sl_recipe_serves_later(&recipe);
-    return recommendation->needs_heads ? "retaining heads" : later ? "" : "the question at the prompt's end";
-}
-
-const char *sl_recipe_lost_points(const char *recipe) {
-    for (const struct sl_recommendation *r = for_later; r->recipe; r++) {
-        if (strcmp(r->recipe, recipe) == 0) {
-            return r->lost;
-        }
-    }
-    return "";
-}
-
-const struct sl_recommendation *sl_recipe_recommend(double share, bool later) {
-    for (const struct sl_recommendation *r = sl_recipe_recommendations(later); r->recipe; r++) {
-        if (r->share <= share) {
-            return r;
-        }
-    }
-    return NULL;
 }

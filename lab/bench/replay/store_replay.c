@@ -220,6 +220,7 @@ static enum sl_status open_store(struct replay *r, struct sl_error *err) {
                                               .keep_ms = config->keep_ms,
                                               .ttl_ms = config->ttl_ms,
                                               .geometry = config->geometry,
+                                              .format = config->format,
                                               .now_ns = now_ns,
                                               .arg = r};
     return status == SL_OK ? sl_sim_store_create(&store, &r->store, err) : status;

@@ -58,8 +58,8 @@ class Asker:
         measured = reply.get("sluice") or {}
         full = measured.get("full_bytes") or math.nan
         return Answer(reply["choices"][0]["text"], measured.get("capsule_bytes", math.nan) / full,
-                      full / (reply.get("usage", {}).get("prompt_tokens") or math.nan), measured.get("prefill_ms", math.nan),
-                      measured.get("tpot_ms", math.nan))
+                      full / (reply.get("usage", {}).get("prompt_tokens") or math.nan), prefill_ms=measured.get("prefill_ms", math.nan),
+                      step_ms=measured.get("tpot_ms", math.nan))
 
     def read(self, recipe: str, text: str) -> Answer:
         raise NotImplementedError

@@ -8,6 +8,7 @@ from .test_http import Server, text
 
 from sluice_eval.document_tasks import WRITERS, Question, Texts, make_document, points, read_longbench
 from sluice_eval.documents import table_rows
+from sluice_eval.errors import EvalError
 
 SMALL = ["documents", "--model", MODEL, "--tasks", "needles,table", "--documents", "2", "--tokens", "1500", "--threads", "1",
          "--recipe", "streamingllm,budget=64;full,format=int4"]
@@ -30,6 +31,11 @@ class Documents(FolderTest):
                 for answer in question.answers:
                     self.assertIn(answer, one.text)
                     self.assertNotIn(answer, question.text.replace(one.questions[0].text, ""), question.text)
+
+    def test_a_document_fits_though_tries_are_too_long_and_too_short_by_turns(self):
+        sizes = iter([900, 1036] * 4)
+        self.assertTrue(make_document("needles", 1, 2, 1024, Texts.open([], None), lambda text: next(sizes)).text)
+        self.assertRaises(EvalError, make_document, "needles", 1, 2, 1024, Texts.open([], None), lambda text: 1036)
 
     def test_points_are_the_share_of_answers_in_the_first_line(self):
         question = Question("variables", "", ["AB", "CD"])
@@ -67,6 +73,7 @@ class Commands(FolderTest):
         rows = [line.split() for line in done.stdout.splitlines() if "agnostic" in line]
         self.assertLess(float(rows[1][2][:-1]), 10)  # 64 of 1500 slots
         self.assertTrue(25 < float(rows[2][2][:-1]) < 50, rows)
+        self.assertTrue(all(float(line.split(",")[-2]) > 0 < float(line.split(",")[-3]) for line in lines[1:]), lines)  # steps, prefill
 
     def test_a_server_without_documents_gets_the_text_before_each_question(self):
         with Server(lambda body, n: text(" 1")) as server:

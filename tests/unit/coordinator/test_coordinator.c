@@ -488,8 +488,8 @@ static void test_limits_out_of_bounds_are_refused(void **state) {
         size_t field;
         int64_t low, high; // the first ones outside; 0 as high: no bound
     } limits[] = {
-        {offsetof(struct sl_coordinator_config, max_jobs), 0, 4097},
-        {offsetof(struct sl_coordinator_config, max_queued), 0, 4097},
+        {offsetof(struct sl_coordinator_config, max_jobs), 0, 65537},
+        {offsetof(struct sl_coordinator_config, max_queued), 0, 65537},
         {offsetof(struct sl_coordinator_config, max_watchers), 0, 65537},
         {offsetof(struct sl_coordinator_config, heartbeat_ms), 9, 0},
         {offsetof(struct sl_coordinator_config, stall_ms), 999, 0},

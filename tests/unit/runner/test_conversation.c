@@ -305,6 +305,39 @@ static enum sl_status give_up(void *arg, int64_t done, int64_t total) {
     return SL_ERR_CANCELLED;
 }
 
+// The session is that of the document again before each question, also where answers evict or fill pages.
+static void test_conversation_asks_each_question_of_a_document_alone(void **state) {
+    static const char *const recipes[] = {"full", "full,format=int4", "h2o,budget=100", "d2o,budget=100"};
+    int32_t document[N_DOCUMENT], questions[2][N_QUESTION];
+    fill(document, N_DOCUMENT, 1);
+    fill(questions[0], N_QUESTION, 2);
+    fill(questions[1], N_QUESTION, 3);
+    for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
+        struct sl_conversation *conversation = open_conversation(*state, recipes[i]);
+        struct sl_local_result result;
+        struct sl_error err = {0};
+        struct sl_local_request read = {.prompt = document, .n_prompt = N_DOCUMENT};
+        assert_int_equal(sl_conversation_read_document(conversation, &read, &result, &err), SL_OK);
+        assert_int_equal(result.n_tokens, N_DOCUMENT);
+        struct answer answers[3];
+        for (int turn = 0; turn < 3; turn++) {
+            struct sl_local_request request = request_of(questions[turn % 2], N_QUESTION, &answers[turn]);
+            assert_int_equal(sl_conversation_turn(conversation, &request, &result, &err), SL_OK);
+            assert_int_equal(result.n_tokens, N_DOCUMENT + N_QUESTION);
+            assert_int_equal(result.n_read, N_QUESTION + 1);
+            free(result.text);
+        }
+        assert_memory_equal(answers[0].ids, answers[2].ids, sizeof answers[0].ids);
+        assert_memory_not_equal(answers[0].ids, answers[1].ids, sizeof answers[0].ids);
+        sl_conversation_close(&conversation);
+    }
+    struct sl_conversation *offloading = open_conversation(*state, "tailorkv");
+    struct sl_local_request read = {.prompt = document, .n_prompt = N_DOCUMENT};
+    struct sl_local_result result;
+    assert_int_equal(sl_conversation_read_document(offloading, &read, &result, NULL), SL_ERR_UNSUPPORTED);
+    sl_conversation_close(&offloading);
+}
+
 static void test_conversation_refuses_what_cannot_be(void **state) {
     struct sl_local *local = *state;
     struct sl_conversation *conversation = NULL;
@@ -337,6 +370,7 @@ int main(void) {
         cmocka_unit_test(test_conversation_appends_behind_quantized_pages),
         cmocka_unit_test(test_conversation_thins_what_prefill_reads),
         cmocka_unit_test(test_conversation_estimates_errors_only_where_asked_and_writes_the_same),
+        cmocka_unit_test(test_conversation_asks_each_question_of_a_document_alone),
         cmocka_unit_test(test_conversation_refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -279,7 +279,8 @@ static void test_up_gives_every_store_a_folder_of_its_own(void **state) {
     (void)state;
     char disk[64], command[80];
     snprintf(disk, sizeof disk, "/tmp/sluice-test-up-%d.disk", (int)getpid());
-    const char *const options[] = {"--kvstore", "2", "--disk", disk, "--disk-bytes", "16M", NULL};
+    const char *const options[] = {"--kvstore", "2",     "--disk", disk, "--disk-bytes", "16M", "--evict",
+                                   "ttl",       "--ttl", "2h",     NULL};
     for (int again = 0; again < 2; again++) { // a folder that is there is used
         struct up up = {0};
         start_with(&up, "20s", options);

@@ -5,8 +5,9 @@
  * Design: the calls of a step become items, the one with the costliest blocks first. Within an item the last rows come
  *         first, because they see the most slots. A team takes tasks in order, so that no long one is left for the end.
  *
- *         If there are fewer blocks than the team can use, they get fewer vectors, and then each of their splits is a
- *         task. The results of such tasks are kept in the caller's memory, for as many splits at a time as fit there.
+ *         If there are fewer blocks than the team can use, each of their splits is a task. The results of such tasks are
+ *         kept in the caller's memory, for as many splits at a time as fit there. Blocks get fewer vectors only if splits
+ *         are too few as well: each block decodes the codes of all its pages again.
  */
 #include "engine/tensor/cpu/attention/kv_blocks.h"
 
@@ -336,6 +337,13 @@ static void add_call(struct step *step, const struct sl_attend *args, int block_
     step->d = (size_t)args->head_dim > step->d ? (size_t)args->head_dim : step->d;
 }
 
+// Returns how many splits of each block a loop takes as tasks; 1: each block is a task, because there is one split, or the
+// results do not fit.
+static uint32_t splits_at_once(const struct step *step) {
+    size_t places = WAITING_FLOATS / ((size_t)step->n_blocks * result_floats(step));
+    return places < 3 ? 1 : places > step->n_splits ? step->n_splits : (uint32_t)places - 1;
+}
+
 static void run_step(struct sl_stream *stream, struct step *step) {
     _Alignas(64) float results[WAITING_FLOATS];
     qsort(step->items, (size_t)step->n_items, sizeof step->items[0], by_cost);
@@ -345,17 +353,15 @@ static void run_step(struct sl_stream *stream, struct step *step) {
         block_vectors /= 2;
     }
     list_blocks(step, block_vectors);
-    while (step->n_blocks < enough && step->n_most > LEAST_OF_A_BLOCK) {
+    while (step->n_blocks * splits_at_once(step) < enough && step->n_most > LEAST_OF_A_BLOCK) {
         block_vectors /= 2;
         list_blocks(step, block_vectors);
     }
-    size_t a_split = (size_t)step->n_blocks * result_floats(step);
-    size_t places = a_split <= WAITING_FLOATS ? WAITING_FLOATS / a_split : 0;
-    if (step->n_blocks >= enough || step->n_splits == 1 || places < 3) {
+    step->n_places = (int)splits_at_once(step) + 1;
+    if (step->n_blocks >= enough || step->n_places == 2) {
         sl_stream_run(stream, step->n_blocks, 1, block_tasks, step);
         return;
     }
-    step->n_places = places > step->n_splits + 1 ? (int)step->n_splits + 1 : (int)places;
     step->waiting = results;
     run_splits(stream, step);
 }

@@ -343,8 +343,13 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
         soon_ns += wait * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
         assert_null(sl_documents_lost(documents, 11, soon_ns - 1));
     }
+    assert_true(sl_documents_read_now(documents, document)); // a caller wants it: at once, and once
+    assert_true(is_found(sl_documents_lost(documents, 11, sl_now_ns()), document));
+    assert_true(sl_documents_read_now(documents, document));
+    assert_null(sl_documents_lost(documents, 11, sl_now_ns()));
     document->replicas = 2;
     sl_documents_found(documents, document, "kvstore-1", 300, false);
+    assert_false(sl_documents_read_now(documents, document));
     assert_null(sl_documents_lost(documents, 11, INT64_MAX));
     assert_true(is_found(sl_documents_short(documents, sl_now_ns()), document)); // at once, not at the next reading
     assert_int_equal(sl_documents_replicas(documents, document), 2);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/thread.h"
 
 #define BODY ((size_t)5 << 20) // of which three have room
@@ -91,6 +92,88 @@ static void test_disk_folder_the_least_recently_used_goes(void **state) {
     reopen(fixture);
     assert_int_equal(count(fixture, NULL), 3);
     assert_true(finds_whole(fixture, 9, 2));
+}
+
+static enum sl_status write_of(struct fixture *fixture, int seed, uint64_t tenant, double read_ms) {
+    struct sl_stored *stored = make_stored(seed, 2, BODY);
+    stored->keys.tenant = tenant;
+    stored->keys.read_ms = read_ms;
+    stored->keys.read_tokens = stored->n_tokens;
+    enum sl_status status = sl_disk_folder_write(fixture->folder, stored, NULL, NULL, NULL);
+    free_stored(stored);
+    return status;
+}
+
+static void evict_by(struct fixture *fixture, const char *policy) {
+    sl_disk_folder_evict_by(fixture->folder, &(struct sl_eviction_config){.policy = sl_eviction_find(policy)});
+}
+
+static void test_disk_folder_the_policy_chooses(void **state) {
+    struct fixture *fixture = *state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(write_of(fixture, i, i == 0 ? 7 : 8, i == 0 ? 1000 : 10), SL_OK);
+    }
+    reopen(fixture); // tenants and times are in the files
+    evict_by(fixture, "share");
+    assert_int_equal(write_of(fixture, 3, 7, 1000), SL_OK); // tenant 8 has more than half
+    assert_true(finds_whole(fixture, 0, 2));
+    assert_false(finds_whole(fixture, 1, 2));
+    assert_int_equal(write_of(fixture, 4, 7, 1000), SL_OK); // and now tenant 7
+    assert_false(finds_whole(fixture, 0, 2));
+    assert_true(finds_whole(fixture, 2, 2));
+    reopen(fixture);
+    evict_by(fixture, "cost");
+    assert_int_equal(write_of(fixture, 5, 9, 1000), SL_OK); // 2 is read again in the shortest time
+    assert_false(finds_whole(fixture, 2, 2));
+    assert_int_equal(count(fixture, NULL), 3);
+    struct sl_disk_entry entry;
+    assert_true(finds(fixture, hash_of(5, WHOLE), 2 * STRIDE + 7, &entry));
+    assert_int_equal(entry.head.tenant, 9);
+    assert_true(entry.head.read_ms == 1000 && entry.head.read_tokens == 2 * STRIDE + 7 && entry.head.stored_ms > 0);
+    evict_by(fixture, "lru");
+    assert_int_equal(write_of(fixture, 6, 9, 1), SL_OK);
+    assert_false(finds_whole(fixture, 3, 2));
+}
+
+// Turns a file into one of version 2, which has no fields after its digest.
+static void make_old(const char *path) {
+    const size_t old_bytes = offsetof(struct sl_disk_head, tenant);
+    struct sl_disk_head *head = malloc(MAX_BYTES);
+    FILE *file = fopen(path, "rb");
+    size_t n = fread(head, 1, MAX_BYTES, file);
+    fclose(file);
+    uint8_t *rest = (uint8_t *)head + sizeof *head;
+    assert_true(n > sizeof *head);
+    head->version = 2;
+    head->digest = sl_hash(rest, sizeof(struct sl_hash128) * head->n_hashes,
+                           sl_hash(head, offsetof(struct sl_disk_head, digest), 0));
+    file = fopen(path, "wb");
+    fwrite(head, 1, old_bytes, file);
+    fwrite(rest, 1, n - sizeof *head, file);
+    fclose(file);
+    free(head);
+}
+
+static void test_disk_folder_reads_files_of_version_2(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_disk_entry entry;
+    char path[128];
+    for (size_t n_hashes = 0; n_hashes < 4; n_hashes += 3) { // with no hashes, other bytes follow the head
+        begin_anew(fixture);
+        assert_int_equal(write_capsule(fixture, 1, n_hashes, BODY), SL_OK);
+        assert_true(finds(fixture, hash_of(1, WHOLE), (int64_t)n_hashes * STRIDE + 7, &entry));
+        path_of(fixture, entry.id, path);
+        make_old(path);
+        reopen(fixture);
+        assert_true(finds(fixture, hash_of(1, WHOLE), (int64_t)n_hashes * STRIDE + 7, &entry));
+        assert_int_equal(entry.head.version, 2);
+        assert_int_equal(entry.head.tenant, 0);
+        assert_int_equal(read_back(fixture, &entry, 1), SL_OK);
+    }
+    evict_by(fixture, "ttl");
+    assert_int_equal(write_capsule(fixture, 2, 2, 2 * BODY), SL_OK);
+    assert_int_equal(write_capsule(fixture, 3, 2, 2 * BODY), SL_OK);
+    assert_int_equal(count(fixture, NULL), 1);
 }
 
 static void test_disk_folder_a_document_stays(void **state) {
@@ -417,6 +500,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_folder_gives_back_what_was_written, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_the_longest_prefix_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_the_least_recently_used_goes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_folder_the_policy_chooses, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_folder_reads_files_of_version_2, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_document_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_document_stays_when_it_shrinks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_document_stays_when_the_index_shrinks, setup, teardown),

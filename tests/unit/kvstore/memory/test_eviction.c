@@ -57,7 +57,7 @@ struct made {
 };
 
 static struct sl_capsule_id id_of(int name) {
-    return (struct sl_capsule_id){11, 22, {{(uint8_t)name, 1}}};
+    return (struct sl_capsule_id){11, 22, {{(uint8_t)name, 1, (uint8_t)(name >> 8)}}};
 }
 
 static enum sl_status put(struct fixture *fixture, struct made made) {
@@ -152,6 +152,21 @@ static void test_eviction_cost_spares_what_takes_long_to_read_again(void **state
     assert_int_equal(put(fixture, (struct made){.name = 2, .n_tokens = 128, .read_ms = 128}), SL_OK);
     assert_int_equal(put(fixture, (struct made){.name = 3, .n_tokens = 128, .read_ms = 128}), SL_OK);
     expect_order(fixture, (int[]){2, 3, 1, 0});
+}
+
+static void test_eviction_cost_finds_a_cheap_one_among_many_in_rounds(void **state) {
+    struct fixture *fixture = *state;
+    const int n = 2 * SL_EVICTION_RANKED + 10;
+    struct sl_capsule_id cheap = id_of(n);
+    evict_by(fixture, sl_eviction_find("cost"), 0);
+    for (int i = 1; i <= n; i++) {
+        assert_int_equal(put(fixture, (struct made){.name = i, .n_tokens = 8, .read_ms = i < n ? 1e9 : 1e-3}), SL_OK);
+    }
+    int n_evicted = 0;
+    for (; sl_capsule_cache_has(fixture->parts.capsule_cache, &cheap); n_evicted++) {
+        assert_true(sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX));
+    }
+    assert_true(n_evicted <= 3); // the rounds had begun, for room
 }
 
 static void test_eviction_cost_ages(void **state) {
@@ -289,6 +304,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_eviction_ttl_drops_the_expired_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_share_takes_from_the_tenant_that_has_most, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_cost_spares_what_takes_long_to_read_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_eviction_cost_finds_a_cheap_one_among_many_in_rounds, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_cost_ages, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_cost_drops_what_another_capsule_covers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_leaves_the_other_holder_of_a_prefix, setup, teardown),

@@ -91,6 +91,7 @@ class Usage(unittest.TestCase):
             ["bench", "cells"],
             ["bench", "cells", "--cell", "decode:5y2"],
             ["bench", "cells", "--cell", "decode:5x65"],
+            ["bench", "coordinator", "--cells", "1:1"],
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
             ["profile", "--model", MODEL, "--write", "--out", "x"],
@@ -502,6 +503,30 @@ class Mixed(unittest.TestCase):
                 self.assertGreater(line["ratio"], 0)
 
 
+class Store(unittest.TestCase):
+    SMALL = ["--largest", "64K", "--clients", "2", "--entries", "5000", "--runs", "1", "--json"]
+
+    def check(self, found):
+        puts = [f"{call} 64 KiB over {way}, {clients}" for way in ("shm", "tcp") for clients in ("1 client", "2 clients") for call in ("PUT", "GET")]
+        self.assertEqual([line["case"] for line in found],
+                         ["memory of the index", "look-up of 128k tokens, half of them stored, among 5120 entries", *puts,
+                          "look-up of 128k tokens, one client, by gRPC"])
+        for line in found:
+            self.assertGreater(line["value"], 0, line)
+        self.assertTrue(50 < found[0]["value"] < 500, found[0])
+
+    @unittest.skipUnless(shutil.which("redis-server"), "no redis-server is installed")
+    def test_capsules_and_redis_by_turns(self):
+        found = rows_of(run("bench", "store", *self.SMALL))
+        self.check(found)
+        self.assertEqual([line.get("reference") for line in found[2:10]], ["redis, Unix socket"] * 4 + ["redis, TCP"] * 4)
+
+    def test_without_redis_the_store_is_measured_alone(self):
+        done = run("bench", "store", *self.SMALL, env={"PATH": "/nowhere"})
+        self.assertIn("no redis-server is in PATH (package redis-server): the store is measured alone\n", done.stderr)
+        self.check(rows_of(done))
+
+
 class Limits(unittest.TestCase):
     def test_every_bench_stops_at_its_limit_with_the_rows_that_it_has(self):
         tiny = ["--rows", "64", "--slots", "64", "--hidden-size", "64", "--ffn", "64", "--vocab", "64", "--heads", "4", "--kv-heads", "2", "--copy", "1M"]
@@ -517,6 +542,8 @@ class Limits(unittest.TestCase):
             "ttft": ["--model", MODEL, "--tokens", "64", "--runs", "32"],
             "mixed": ["--model", MODEL, "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "16"],
             "ship": ["--transport", "shm", "--tokens", "0"],
+            "coordinator": ["--model", MODEL, "--cells", "4:8,4:8", "--seconds", "60"],
+            "store": ["--largest", "64K", "--clients", "2", "--entries", "2048", "--runs", "128"],
         }
         offered = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.M)
         # memory and evict time nothing; cluster's runs have a --duration
