@@ -29,20 +29,23 @@ static const char *const of_servers[] = {
 
 // To add an option to a command that no server has: add its name here too (the same test).
 static const char *const of_commands[] = {
-    "all", "as-is", "available", "axes", "batch", "breakdown", "budget", "catalog", "cell", "certificates",
-    "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
-    "data", "decode", "decode-arena",  "detach", "doc", "drift", "dtype",  "estimate-errors", "every",
-    "ffn", "first-bytes", "format", "from", "geometry", "grammar", "group", "head-dim", "heads", "hidden",
-    "hidden-size", "host", "html", "http-port", "ignore-eos", "index-url", "interval", "json",
-    "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers",  "limit", "link",  "local",
-    "logits", "long-tokens", "lr",  "max-new-tokens",  "max-tokens", "memory",
-    "models", "no-gateway", "no-history", "no-reuse", "no-text", "once", "only", "out", "paced",   "png", "port", "prefill", "prefill-arena",
-    "prompt", "prompt-file", "prompts", "question", "quick", "quiet", "rate",
-    "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",  "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
-    "smooth", "state-file", "steps", "stop", "store-arena", "store-bytes", "synthetic", "system", "task", 
-    "temperature", "tenant-count", "text", "tflops", "threshold", "time-limit", "timeout", "tls", "to", "token-us", "tokens", "top-k", "top-p", "topk",
-    "clean", "frequency-penalty", "min-p", "pem", "presence-penalty", "workers", "trace", "undo", "verbose", "for", "forever", "replicas", "vocab", "wait", "warm-up", "workers-log", "write", "jsonl",
-    "batches", "both", "burstiness", "call", "contexts", "costs", "count", "in-slo", "input", "jobs", "latency", "lookup", "machine", "most", "out-only", "output", "prefill-jobs", "scale-rate", "slo",
+    "all", "as-is", "available", "axes", "batch", "batches", "both", "breakdown", "budget", "burstiness", "call",
+    "catalog", "cell", "cells", "certificates", "channels", "chat", "checkpoint", "chunk", "clean", "clients",
+    "clip", "compute", "contexts", "continuation", "coordinator-state", "coordinators", "copy", "costs", "count",
+    "data", "decode", "decode-arena", "detach", "doc", "drift", "dtype", "entries", "estimate-errors", "every",
+    "ffn", "first-bytes", "for", "forever", "format", "frequency-penalty", "from", "geometry", "grammar", "group",
+    "head-dim", "heads", "hidden", "hidden-size", "host", "html", "http-port", "ignore-eos", "in-slo", "index-url",
+    "input", "interval", "jobs", "join", "json", "jsonl", "keep-going", "keep-models", "kv-heads", "kvstore",
+    "label", "largest", "latency", "layers", "limit", "link", "local", "logits", "long-tokens", "lookup", "lr",
+    "machine", "max-new-tokens", "max-tokens", "memory", "min-p", "models", "most", "no-gateway", "no-history",
+    "no-reuse", "no-text", "once", "only", "out", "out-only", "output", "paced", "pem", "png", "port", "prefill",
+    "prefill-arena", "prefill-jobs", "prefill-ms", "presence-penalty", "program", "prompt", "prompt-file", "prompts",
+    "question", "quick", "quiet", "rate", "raw", "ready-timeout", "recommended", "repetition-penalty", "replicas",
+    "requests", "retaining-heads", "rounds", "rows", "runs", "save-capsule", "save-every", "scale-rate", "seconds",
+    "seed", "ship-at-most", "short-jobs", "short-tokens", "slo", "slots", "smooth", "state-file", "steps", "stop",
+    "store-arena", "store-bytes", "synthetic", "system", "task", "temperature", "tenant-count", "text", "tflops",
+    "threshold", "time-limit", "timeout", "tls", "to", "token-ms", "token-us", "tokens", "top-k", "top-p", "topk",
+    "trace", "undo", "verbose", "vocab", "wait", "warm-up", "workers", "workers-log", "write",
 };
 
 // To add a command or a program: add its name here too (the same test).
@@ -54,7 +57,7 @@ static const char *const programs[] = {
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan", "sluice simulate",
     "sluice bench engine", "sluice bench calibrate", "sluice bench cells", "sluice bench kernels", "sluice bench group",
     "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
-    "sluice bench memory", "sluice bench mixed", "sluice bench evict",  "sluice eval fidelity",
+    "sluice bench memory", "sluice bench mixed", "sluice bench evict", "sluice bench store", "sluice bench coordinator", "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
     "sluice train-heads", "sluice doctor",
 };

@@ -141,6 +141,7 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
                                    .tier = b->options.tier,
                                    .chunk = 512,
                                    .n_steps = SL_CALIBRATION_STEPS,
+                                   .tokenizer = b->options.recipes.n > 0,
                                    .signals = &b->signals};
     enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
     status = status == SL_OK ? sl_team_create((int)b->options.threads, &b->team, err) : status;

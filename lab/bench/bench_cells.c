@@ -158,6 +158,7 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
                                    .weights = b->weights,
                                    .chunk = (int)options->chunk,
                                    .n_steps = options->tokens,
+                                   .tokenizer = options->recipes.n > 0,
                                    .signals = &b->signals};
     enum sl_status status = sl_team_create((int)options->threads, &b->team, err);
     config.team = b->team;

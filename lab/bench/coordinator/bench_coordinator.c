@@ -45,7 +45,8 @@
 
 struct options {
     const char *model, *program, *cells, *join;
-    int64_t n_tokens, seconds, workers;
+    int64_t n_tokens, workers;
+    double seconds;
     struct sl_waiting_config waiting;
     bool json;
 };
@@ -57,7 +58,7 @@ static const struct sl_option option_table[] = {
      "the sluice-coordinator to measure; without it, the one beside this program", SL_FIELD(options, program)},
     {"cells", 0, SL_OPTION_STRING, "16:256,256:2500,1000:10000", "WORKERS:JOBS,...", "workers, and jobs in flight",
      SL_FIELD(options, cells)},
-    {"seconds", 0, SL_OPTION_INT, "10", "N", "of each phase", SL_FIELD(options, seconds), 1, 3600},
+    {"seconds", 0, SL_OPTION_FLOAT, "10", "S", "of each phase", SL_FIELD(options, seconds), 1, 3600},
     {"tokens", 0, SL_OPTION_INT, "8", "N", "of an answer", SL_FIELD(options, n_tokens), 1, 1024},
     {"prefill-ms", 0, SL_OPTION_INT, "2", "MS", "that a worker waits instead of reading",
      SL_FIELD(options, waiting.prefill_ms), 0, 60000},
@@ -248,7 +249,7 @@ static void note_most(struct load *load) {
  * Runs one phase: for `rate` 0, with all clients busy at all times, after a while; else with `rate` jobs a second. Returns when all jobs have ended.
  */
 static enum sl_status run_phase(struct load *load, double rate, struct sl_signals *signals, struct sl_error *err) {
-    const int64_t begin_ns = sl_now_ns(), span_ns = load->bench->options.seconds * SL_NS_PER_S;
+    const int64_t begin_ns = sl_now_ns(), span_ns = (int64_t)(load->bench->options.seconds * SL_NS_PER_S);
     load->end_ns = begin_ns + span_ns;
     load->count_from_ns = begin_ns + (int64_t)(WARM_SHARE * (double)span_ns);
     load->n_counted = load->n_ended = load->n_failed = 0;
@@ -339,7 +340,7 @@ static enum sl_status measure(const struct cell *cell, struct load *load, struct
     if (status != SL_OK) {
         return status;
     }
-    const double rate = (double)load->n_counted / ((1 - WARM_SHARE) * (double)options->seconds);
+    const double rate = (double)load->n_counted / ((1 - WARM_SHARE) * options->seconds);
     const double used_s = cpu_seconds(pid) - cpu_s;
     print(cell, "jobs", rate, "jobs/s");
     print(cell, "tokens", rate * (double)options->n_tokens, "tokens/s");

@@ -307,7 +307,7 @@ static void open_config(const struct sl_rig_config *config, struct sl_runtime_co
                                       .threads = config->threads,
                                       .pin = config->pin,
                                       .max_rows = config->chunk,
-                                      .tokenizer = config->model_dir != NULL};
+                                      .tokenizer = config->tokenizer && config->model_dir != NULL};
 }
 
 // Checks the device without a model: its free memory, and whether it computes random weights.

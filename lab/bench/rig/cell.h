@@ -38,6 +38,7 @@ struct sl_rig_config {
     struct sl_team *team;
     int ranks, threads; // as in struct sl_runtime_config, if there is no team
     bool pin;
+    bool tokenizer;             // of model_dir, too: a recipe may repeat the prompt
     int chunk;                  // tokens of a prompt that are read at once; at least SL_CELL_MAX_BATCH
     int64_t n_steps;            // of a decode run
     struct sl_signals *signals; // a signal ends a run with SL_ERR_CANCELLED; NULL: not checked

@@ -32,7 +32,7 @@ static void test_documents_count_what_they_save(void **state) {
     assert_int_equal(message.saved_tokens, 160);
     assert_true(message.saved_ms == 800 && message.read_tokens == 80 && message.read_ms == 400);
     assert_string_equal(message.lost_points, sl_recipe_lost_points("full,format=int4"));
-    assert_true(message.lost_points[0] != '\0');
+    assert_string_not_equal(message.lost_points, "");
     strcpy(document->recipe, "full,format=int2");
     assert_string_equal(described(documents, document).lost_points, "");
     sl_document_unref(&document);
