@@ -31,7 +31,7 @@ static const struct sl_program program = {
         "schedule and the stores' eviction, with the times of a table.",
     .epilog = "For example:\n\n"
               "    sluice bench calibrate -m demo -o costs.json\n"
-              "    sluice simulate -m demo --costs costs.json --prefill 1 --decode 1 --rate 1,2,4\n\n"
+              "    sluice simulate -m demo --costs costs.json --prefill 1 --decode 1 --input 1000 --rate 1,2,4\n\n"
               "RECIPE may be a share, such as 10%: what is recommended for so few bytes. docs/BENCHMARKS.md says how\n"
               "near the figures are to measured ones.\n" SL_EXIT_CODES_HELP,
     .n_arguments_max = INT_MAX,
