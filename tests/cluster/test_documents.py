@@ -25,10 +25,12 @@ def test_a_document_is_read_once_and_survives_every_process():
         cluster.wait_ready()
         whole, whole_events = cluster.answer(inference.GenerateRequest(text=TEXT + question(), recipe="full,format=int4", max_new_tokens=12,
                                                                        stop=["."]))
+        compacted, _ = add(cluster.channel, "less", recipe="kvzip,format=int4")
+        _, compacted_events = cluster.answer(asking("less"))
         made, events = add(cluster.channel, "gpl")
         assert made.n_tokens > 1500 and made.capsule_bytes > 0 and made.store == "kvstore-0" and made.recipe == "full,format=int4", made
         assert any(e.reading.HasField("prefill") for e in events[:-1]), "no progress"
-        eventually(lambda: of(cluster.channel, "Get", "gpl").on_disk, 10, "the document on the store's disk")
+        eventually(lambda: all(of(cluster.channel, "Get", name).on_disk for name in ("gpl", "less")), 10, "the documents on the store's disk")
         first, first_events = cluster.answer(asking("gpl", "What else?"))
         assert made.n_tokens - 64 <= first.statistics.n_reused_tokens <= made.n_tokens, first.statistics
         same, same_events = cluster.answer(asking("gpl"))
@@ -52,7 +54,10 @@ def test_a_document_is_read_once_and_survives_every_process():
         assert made.n_tokens - 64 <= again.statistics.n_reused_tokens <= made.n_tokens, again.statistics
         _, last_events = cluster.answer(asking("gpl"))
         assert tokens(last_events) == tokens(whole_events), "another answer after the restart"
+        last, last_events = cluster.answer(asking("less"))
+        assert tokens(last_events) == tokens(compacted_events) and last.statistics.n_reused_tokens == compacted.n_tokens - 1, last
 
+        of(cluster.channel, "Delete", "less")
         assert of(cluster.channel, "Delete", "gpl").name == "gpl"
         said = refused([grpc.StatusCode.NOT_FOUND], cluster.answer, asking("gpl"))
         assert "no document gpl" in said, said
