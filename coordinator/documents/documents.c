@@ -456,7 +456,7 @@ struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t m
 
 bool sl_documents_read_now(struct sl_documents *documents, struct sl_document *document) {
     pthread_mutex_lock(&documents->mutex);
-    bool is_lost = document->n_holders == 0;
+    bool is_lost = document->n_holders == 0 && *find(documents, document->tenant, document->name) == document;
     if (is_lost && document->again_ns > sl_deadline_in_ms(2 * SL_DOCUMENT_LOST_MS)) { // a store may still come back
         document->again_ns = 0;
         document->n_again = 0;

@@ -91,7 +91,7 @@ struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t
  */
 #define SL_DOCUMENT_LOST_MS 5000 // a store that was only restarted is back by then
 struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns);
-// Lets its text be read again now, if no store has the document; returns whether that is so.
+// Lets its text be read again now, if no store has the document; returns whether that is so. False: it was removed.
 bool sl_documents_read_now(struct sl_documents *documents, struct sl_document *document);
 // Finds a document that fewer stores have than should, so that another store should get a copy; with a reference. NULL:
 // there is none. After each time, the document waits: SL_DOCUMENT_COPY_MS first, then twice as long.

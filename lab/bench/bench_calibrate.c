@@ -19,6 +19,7 @@
 #include "engine/tensor/timed/timed.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/calibrate/calibrate.h"
+#include "lab/bench/rig/recipe_cell.h"
 #include "lab/result.h"
 
 struct options {
@@ -141,11 +142,13 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
                                    .tier = b->options.tier,
                                    .chunk = 512,
                                    .n_steps = SL_CALIBRATION_STEPS,
-                                   .tokenizer = b->options.recipes.n > 0,
                                    .signals = &b->signals};
     enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
     status = status == SL_OK ? sl_team_create((int)b->options.threads, &b->team, err) : status;
     config.team = b->team;
+    for (int i = 0; i < b->options.recipes.n; i++) {
+        config.tokenizer |= sl_recipe_cell_repeats(b->options.recipes.items[i]);
+    }
     return status == SL_OK ? sl_rig_open(&config, &b->calibration.rig, err) : status;
 }
 

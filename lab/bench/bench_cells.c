@@ -158,7 +158,6 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
                                    .weights = b->weights,
                                    .chunk = (int)options->chunk,
                                    .n_steps = options->tokens,
-                                   .tokenizer = options->recipes.n > 0,
                                    .signals = &b->signals};
     enum sl_status status = sl_team_create((int)options->threads, &b->team, err);
     config.team = b->team;
@@ -166,6 +165,7 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
         int64_t chunk = 0;
         status = sl_recipe_chunk(options->recipes.items[i], &chunk, err);
         config.chunk = chunk > config.chunk ? (int)chunk : config.chunk;
+        config.tokenizer |= sl_recipe_cell_repeats(options->recipes.items[i]);
     }
     if (status == SL_OK && options->geometry != NULL) {
         status = sl_synthetic_config(options->geometry, options->layers, &b->geometry, err);

@@ -124,6 +124,9 @@ enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **
     status = status == SL_OK ? parse_rates(s, err) : status;
     status = status == SL_OK ? parse_link(s, err) : status;
     status = status == SL_OK ? sl_route_policy_find(options->routing, &s->routing, err) : status;
+    if (status == SL_OK && strcmp(s->routing->name, "deadline") == 0) { // it would choose as affinity does
+        status = sl_fail(err, SL_ERR_UNSUPPORTED, "--routing deadline: simulated jobs have no deadlines");
+    }
     status = status == SL_OK ? sl_model_config_load(options->model, &s->model, err) : status;
     for (int i = 0; i < n_recipes && status == SL_OK; i++) {
         status = add_named(s, recipes[i], err);

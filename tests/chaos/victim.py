@@ -92,9 +92,10 @@ def stranger_continues_headers(scene, _rng):
 
 
 def ask(scene, path, body):
-    with contextlib.closing(http.client.HTTPConnection(scene.gateway, timeout=60)) as connection:
+    with contextlib.suppress(OSError, http.client.HTTPException), \
+            contextlib.closing(http.client.HTTPConnection(scene.gateway, timeout=60)) as connection:
         connection.request("POST", path, body, {"Authorization": f"Bearer {KEYS['greedy']}"})
-        return connection.getresponse().read()
+        connection.getresponse().read()
 
 
 def in_threads(n, what):
@@ -108,7 +109,7 @@ def in_threads(n, what):
 def tenant_sends_json(scene, _rng):
     """Bodies of 16 MB that are much larger when they are parsed."""
     body = b'{"prompt": [' + b",".join([b"[{},{}]"] * 2000000)[:15 << 20] + b"]}"
-    in_threads(4, lambda _: contextlib.suppress(OSError, http.client.HTTPException).__enter__() or ask(scene, "/v1/completions", body))
+    in_threads(4, lambda _: ask(scene, "/v1/completions", body))
 
 
 def calls(scene, n, method, requests):
@@ -240,16 +241,20 @@ def drive(options, cluster, gateway, folder):
     for name in options.only.split(",") if options.only else NAMED:
         alone, beside, errors = [], [], []
         for _ in range(options.turns):
-            alone += victim.run(options.seconds)[0]
+            times, failed = victim.run(options.seconds)
+            alone += times
+            errors += failed
             attacker = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--attack", name, "--scene", path],
                                         preexec_fn=lambda: os.nice(19))
-            time.sleep(SETTLE_S + 1)  # it imports gRPC first
-            times, failed = victim.run(options.seconds)
-            beside += times
-            errors += failed
-            assert attacker.poll() is None, f"{name} has ended by itself"
-            attacker.kill()
-            attacker.wait()
+            try:
+                time.sleep(SETTLE_S + 1)  # it imports gRPC first
+                times, failed = victim.run(options.seconds)
+                beside += times
+                errors += failed
+                assert attacker.poll() is None, f"{name} has ended by itself"
+            finally:  # it never ends by itself
+                attacker.kill()
+                attacker.wait()
             time.sleep(SETTLE_S)
         ratio = percentile(beside, 0.99) / percentile(alone, 0.99)
         print(f"{name:28} {percentile(alone, 0.5):13.1f} {percentile(alone, 0.99):7.1f} {percentile(beside, 0.5):11.1f} "

@@ -30,6 +30,7 @@ struct run {
     struct sl_chat_template *chat_template;
     struct sl_conversation *document; // the text that lines ask about; NULL: none
     char *document_name;
+    char document_recipe[SL_RECIPE_TEXT_BYTES];
     struct sl_local_result result; // of the line that is being answered
 };
 
@@ -114,14 +115,22 @@ static enum sl_status encode(struct run *run, const struct sl_openai_request *re
 // Chooses the recipe in its canonical form, and the number of tokens if the request has none.
 static enum sl_status choose(const struct run *run, const struct sl_openai_request *request,
                              struct sl_local_request *asked, char *recipe_out, struct sl_error *err) {
-    const char *text = request->message.recipe[0] ? request->message.recipe : sl_job_default_recipe(&run->model);
+    bool asks_document = request->message.document[0] != '\0'; // then the conversation chooses how many tokens to write
+    const char *text = request->message.recipe[0] ? request->message.recipe
+                       : asks_document            ? run->document_recipe
+                                                  : sl_job_default_recipe(&run->model);
     struct sl_recipe recipe;
     enum sl_status status = sl_recipe_parse(text, &recipe, err);
     if (status == SL_OK) {
         asked->recipe = sl_recipe_format(&recipe, recipe_out, SL_RECIPE_TEXT_BYTES);
         asked->max_new_tokens = request->message.max_new_tokens;
     }
-    if (status == SL_OK && asked->max_new_tokens == 0) {
+    if (status == SL_OK && asks_document && strcmp(recipe_out, run->document_recipe) != 0) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: document %.100s was read under %.300s; leave recipe out, or read the document again",
+                       run->document_name, run->document_recipe);
+    }
+    if (status == SL_OK && asked->max_new_tokens == 0 && !asks_document) {
         status = sl_job_recipe(text, &run->model, &recipe, err);
         struct sl_job_budget budget = {.model = &run->model,
                                        .recipe = &recipe,
@@ -314,6 +323,11 @@ static enum sl_status open_document(struct run *run, const char *text, const cha
     status = status == SL_OK ? sl_conversation_open(run->local, recipe, 0, &run->document, err) : status;
     struct sl_local_request request = {.prompt = ids, .n_prompt = (int64_t)n};
     status = status == SL_OK ? sl_conversation_read_document(run->document, &request, &run->result, err) : status;
+    struct sl_recipe parsed;
+    status = status == SL_OK ? sl_recipe_parse(recipe, &parsed, err) : status;
+    if (status == SL_OK) {
+        sl_recipe_format(&parsed, run->document_recipe, sizeof run->document_recipe);
+    }
     free(ids);
     *n_tokens_out = (int64_t)n;
     return status;

@@ -25,6 +25,11 @@ enum sl_status sl_recipe_chunk(const char *recipe, int64_t *tokens_out, struct s
     return status;
 }
 
+bool sl_recipe_cell_repeats(const char *recipe) {
+    struct sl_recipe parsed;
+    return sl_recipe_parse(recipe, &parsed, NULL) == SL_OK && sl_recipe_repeats(&parsed);
+}
+
 enum sl_status sl_recipe_cell_plan(const struct sl_model_config *model, const char *recipe, int64_t n_tokens,
                                    struct sl_plan *plan_out, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(model);

@@ -25,6 +25,8 @@ enum sl_status sl_recipe_cell_read(const struct sl_reader_config *config, struct
 // Writes the number of tokens that a recipe reads at once to *tokens_out: the rig's engine must accept as many.
 // SL_ERR_INVALID: not a recipe.
 enum sl_status sl_recipe_chunk(const char *recipe, int64_t *tokens_out, struct sl_error *err);
+// Returns true for a recipe that repeats the prompt, for which the rig needs a tokenizer.
+bool sl_recipe_cell_repeats(const char *recipe);
 
 // Returns the bytes that one layer of the plan's session takes before it is packed.
 size_t sl_recipe_cell_unpacked_bytes(const struct sl_plan *plan);

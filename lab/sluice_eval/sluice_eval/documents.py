@@ -208,7 +208,7 @@ def _points(row: dict[str, str], kind: str = "") -> list[float]:
 
 def table_rows(rows: list[dict[str, str]], seed: int) -> Iterator[list[str]]:
     """Yields recipe, mode, bytes, points, difference to `full` with its interval over documents, times, n."""
-    full = {(row["document"], row["mode"]): row for row in rows if row["recipe"] == "full" and not row["refused"]}
+    full = {(row["seed"], row["document"], row["mode"]): row for row in rows if row["recipe"] == "full" and not row["refused"]}
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
         groups.setdefault((row["mode"], row["recipe"]), []).append(row)
@@ -217,7 +217,7 @@ def table_rows(rows: list[dict[str, str]], seed: int) -> Iterator[list[str]]:
         if not asked:
             yield [recipe, mode, "", f"n/a: {group[0]['refused']}", "", "", "", "0"]
             continue
-        paired = [(row, full[row["document"], mode]) for row in asked if (row["document"], mode) in full]
+        paired = [(row, full[row["seed"], row["document"], mode]) for row in asked if (row["seed"], row["document"], mode) in full]
         differences = [_mean(_points(row)) - _mean(_points(whole)) for row, whole in paired]
         interval = bootstrap_mean([differences], seed)
         star = "*" if interval.low > 0 or interval.high < 0 else ""
@@ -236,7 +236,7 @@ def show(rows: list[dict[str, str]], seed: int, markdown: bool, by_task: bool) -
         tasks = sorted({row["document"].rsplit("-", 1)[0] for row in mine}) if by_task else [""]
         for task in tasks:
             table = Table(titles)
-            for row in table_rows([row for row in mine if row["document"].startswith(task)], seed):
+            for row in table_rows([row for row in mine if task in ("", row["document"].rsplit("-", 1)[0])], seed):
                 table.add(*row)
             text.append(f"{model}, documents of {tokens} tokens{', ' * bool(task)}{task}:\n\n" + (table.markdown() if markdown else table.text()))
     return "\n".join(text)

@@ -7,7 +7,7 @@ from .support import MODEL, FolderTest, command, needs_sluice
 from .test_http import Server, text
 
 from sluice_eval.document_tasks import WRITERS, Question, Texts, make_document, points, read_longbench
-from sluice_eval.documents import table_rows
+from sluice_eval.documents import show, table_rows
 from sluice_eval.errors import EvalError
 
 SMALL = ["documents", "--model", MODEL, "--tasks", "needles,table", "--documents", "2", "--tokens", "1500", "--threads", "1",
@@ -50,12 +50,21 @@ class Documents(FolderTest):
         self.assertEqual(points(documents[0].questions[0], "x"), 1)
 
     def test_intervals_are_over_documents(self):
-        rows = [{"document": f"d-{i}", "mode": "agnostic", "recipe": recipe, "kinds": "a a", "points": scores, "bytes": "10", "prefill_ms": "5",
+        rows = [{"seed": "1", "document": f"d-{i}", "mode": "agnostic", "recipe": recipe, "kinds": "a a", "points": scores, "bytes": "10", "prefill_ms": "5",
                  "step_ms": "1", "refused": ""} for recipe, all_scores in (("full", ["100 100"] * 3), ("r", ["100 0", "0 100", "50 50"]))
                 for i, scores in enumerate(all_scores)]
         table = list(table_rows(rows, 1))
         self.assertEqual(table[1][4], "-50.0 [-50.0, -50.0]*")  # every document loses the same, though its questions differ
         self.assertEqual(table[1][7], "6 in 3")
+
+    def test_a_document_of_another_seed_is_another_document(self):
+        rows = [{"model": "m", "tokens": "9", "seed": seed, "document": document, "mode": "agnostic", "recipe": recipe, "kinds": "a", "points": scored,
+                 "bytes": "10", "prefill_ms": "5", "step_ms": "1", "refused": ""}
+                for seed, document, recipe, scored in (("1", "hop-0", "full", "100"), ("1", "hop-0", "r", "100"), ("2", "hop-0", "full", "0"),
+                                                       ("2", "hop-0", "r", "0"), ("1", "hop_e-0", "full", "50"))]
+        self.assertEqual(list(table_rows(rows, 1))[1][4], "+0.0 [+0.0, +0.0]")
+        by_task = show(rows, 1, False, True).split("documents of")
+        self.assertIn("2 in 2", by_task[1])  # not those of hop_e, whose name begins as its own
 
 
 class Commands(FolderTest):

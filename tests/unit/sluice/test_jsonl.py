@@ -77,13 +77,16 @@ class Answers(unittest.TestCase):
         document = {"operation": "document", "name": "d", "text": "The river runs on. The mill wheel turns. " * 40, "recipe": "full"}
         ask = {**ASK, "document": "d", "prompt": "The river"}
         code, lines, _ = run([document, ask, {**ask, "prompt": "A cart goes by. The mill"}, ask, {**ASK, "prompt": document["text"] + "The river"},
-                              {**document, "name": "e", "recipe": "snapkv,budget=96"}, ask, {**ask, "document": "e"}])
+                              {**document, "name": "e", "recipe": "snapkv,budget=96"}, ask,
+                              {**ask, "document": "e", "recipe": ""}, {**ask, "document": "e"}])
         texts = [line["choices"][0]["text"] if "choices" in line else line for line in lines]
         self.assertEqual((code, texts[1], texts[1]), (0, texts[3], texts[4]))
         self.assertEqual(lines[3]["usage"]["prompt_tokens_details"]["cached_tokens"], lines[0]["n_tokens"] - 1)
         self.assertLess(lines[5]["capsule_bytes"], lines[0]["capsule_bytes"] / 2)
         self.assertIn("is e", lines[6]["error"]["message"])  # one document at a time
         self.assertLess(lines[7]["sluice"]["slots_per_head"], 120)
+        self.assertTrue(lines[7]["sluice"]["recipe"].startswith("snapkv,budget=96"), lines[7]["sluice"]["recipe"])  # not the model's default
+        self.assertIn("was read under snapkv", lines[8]["error"]["message"])
 
 
 class Errors(unittest.TestCase):

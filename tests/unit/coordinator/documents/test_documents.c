@@ -358,6 +358,10 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-2", ARENA, &err), SL_OK);
     sl_document_unref(&other);
+    sl_documents_found(documents, document, "kvstore-1", 0, false);
+    assert_true(sl_documents_read_now(documents, document));
+    assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
+    assert_false(sl_documents_read_now(documents, document)); // who waits for it would wait in vain
     sl_document_unref(&document);
     sl_documents_destroy(&documents);
 }

@@ -82,6 +82,7 @@ class Commands(unittest.TestCase):
         for words, says in [(("--prefill", 1), "--decode"), (("--both", 1, "--rate", "1,x"), "--rate"),
                             (("--both", 1, "--slo", "soon"), "--slo"), (("--both", 1, "--input", "9-8"), "--input"),
                             (("--both", 1, "snapkv"), "calibrate"), (("--both", 1, "--link", "fast"), "--link"),
+                            (("--both", 1, "--routing", "deadline"), "--routing"), (("--both", 1, "--routing", "best"), "--routing"),
                             (("--both", 1, "--trace", "/nonexistent"), "/nonexistent")]:
             done = self.simulate(*words)
             self.assertEqual(done.returncode, 1 if "/nonexistent" in words else 2, done.stderr)
