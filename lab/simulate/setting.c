@@ -135,7 +135,7 @@ enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **
     status = status == SL_OK ? load_workload(s, err) : status;
     status = status == SL_OK ? sl_signals_init(&s->signals, err) : status;
     s->has_signals = status == SL_OK;
-    return status;
+    return status == SL_ERR_NOT_FOUND ? err->status = SL_ERR_INVALID : status; // usage error
 }
 
 void sl_sim_setting_cleanup(struct sl_sim_setting *s) {
