@@ -67,9 +67,9 @@ static const struct sl_option options[] = {
      "none: they are ignored",
      SL_FIELD(options, coordinator.generation_config)},
     {"routing", 0, SL_OPTION_STRING, "affinity", "POLICY",
-     "how workers are chosen. affinity: the fewest tokens to read, those in line and those it has read before taken "
-     "into account; deadline: of the workers that read in time, the one with most of the prompt; least-loaded: the "
-     "fewest tokens in line; round-robin",
+     "how workers are chosen. affinity: the fewest tokens to read: those in line, and those of the prompt that the "
+     "worker has not read before; deadline: of the workers that read in time, the one that has read most of the "
+     "prompt; least-loaded: the fewest tokens in line; round-robin: the fewest jobs so far",
      SL_FIELD(options, coordinator.routing)},
     {"max-jobs", 0, SL_OPTION_INT, "64", "N", "jobs admitted at once", SL_FIELD(options, coordinator.max_jobs), 1,
      65536},

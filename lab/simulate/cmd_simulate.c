@@ -29,7 +29,11 @@ static const struct sl_program program = {
     .summary =
         "Run a workload through a cluster in virtual time: the coordinator's own admission and routing, prefill's "
         "schedule and the stores' eviction, with the times of a table.",
-    .epilog = "docs/BENCHMARKS.md has examples, and how near the figures are to measured ones. " SL_EXIT_CODES_HELP,
+    .epilog = "For example:\n\n"
+              "    sluice bench calibrate -m demo -o costs.json\n"
+              "    sluice simulate -m demo --costs costs.json --prefill 1 --decode 1 --input 1000 --rate 1,2,4\n\n"
+              "RECIPE may be a share, such as 10%: what is recommended for so few bytes. docs/BENCHMARKS.md says how\n"
+              "near the figures are to measured ones.\n" SL_EXIT_CODES_HELP,
     .n_arguments_max = INT_MAX,
     SL_OPTIONS(options),
 };

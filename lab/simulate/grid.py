@@ -32,7 +32,7 @@ def simulate(arguments, nodes, workers, link):
 def rows_of(arguments):
     for nodes in map(int, arguments.nodes.split(",")):
         for link in arguments.links.split(","):
-            yield nodes, f"{link} Gbit/s", simulate(arguments, nodes, ["--prefill", nodes // 2, "--decode", nodes // 2], link)
+            yield nodes, link, simulate(arguments, nodes, ["--prefill", nodes // 2, "--decode", nodes // 2], link)
         yield nodes, "aggregated", simulate(arguments, nodes, ["--both", nodes], arguments.links.split(",")[0])
 
 
@@ -44,7 +44,7 @@ def draw(path, rows, recipes):
     for k, recipe in enumerate(recipes):
         axes.bar([i + k / (len(recipes) + 1) for i in range(len(rows))], [100 * runs[k]["slo_attainment"] for _, _, runs in rows],
                  1 / (len(recipes) + 1), label=recipe)
-    axes.set_xticks(range(len(rows)), [f"{nodes} nodes\n{what}" for nodes, what, _ in rows], fontsize=7)
+    axes.set_xticks(range(len(rows)), [f"{nodes} nodes\n{what}{' Gbit/s' * (what != 'aggregated')}" for nodes, what, _ in rows], fontsize=7)
     axes.set_ylabel("requests within the limits, %")
     axes.legend(fontsize=7)
     figure.tight_layout()

@@ -53,8 +53,8 @@ struct sl_sim_options {
         SL_OPTION_ROW("out-only", 0, SL_OPTION_FLAG, "no", NULL,                                                       \
                       "links limit what leaves a node, as --inject pace does, not what arrives",                       \
                       SL_FIELD(sl_sim_options, only_out)),                                                             \
-        SL_OPTION_ROW("routing", 0, SL_OPTION_STRING, "affinity", "POLICY", "--routing of the coordinator",            \
-                      SL_FIELD(sl_sim_options, routing)),                                                              \
+        SL_OPTION_ROW("routing", 0, SL_OPTION_STRING, "affinity", "POLICY",                                            \
+                      "of the coordinator: affinity, least-loaded or round-robin", SL_FIELD(sl_sim_options, routing)), \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "0", "N", "stores, which keep what was read",                       \
                       SL_FIELD(sl_sim_options, n_stores), 0, SL_SIM_MAX_NODES),                                        \
         SL_OPTION_ROW("prefill-arena", 0, SL_OPTION_SIZE, "16G", "SIZE", "--arena of a prefill worker",                \

@@ -57,7 +57,7 @@ static void show_balance(const Sluice__V1__Document *document) {
     if (strcmp(document->lost_points, "0") == 0) {
         printf("lost         nothing: the recipe keeps the full cache\n");
     } else if (document->lost_points[0]) {
-        printf("lost         %s of 100 points with models/demo (docs/quality.md); `sluice doc ask --check` compares\n",
+        printf("lost         %s of 100 points with SmolLM2-135M (docs/quality.md); `sluice doc ask --check` compares\n",
                document->lost_points);
     } else {
         printf("lost         not measured for this recipe; `sluice doc ask --check` compares\n");

@@ -147,6 +147,7 @@ int sl_command_recipes(int argc, char **argv) {
     if (first == argc) {
         if (config.recommended) {
             list_recommendations(false, config.tool.json);
+            fputs(config.tool.json ? "" : "\n", stdout);
             list_recommendations(true, config.tool.json);
         } else if (config.grammar) {
             config.tool.json ? list_grammar_as_json() : list_grammar();

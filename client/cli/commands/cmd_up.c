@@ -68,7 +68,8 @@ static const struct sl_option options[] = {
      "auto: temperature, top_k, top_p, min_p and repetition_penalty that a request leaves out are as the model's own "
      "generation settings say; none: they are not",
      SL_FIELD(up_config, cluster.generation_config)},
-    {"routing", 0, SL_OPTION_STRING, NULL, "POLICY", "how workers are chosen (sluice-coordinator --help)",
+    {"routing", 0, SL_OPTION_STRING, NULL, "POLICY",
+     "how workers are chosen: affinity, deadline, least-loaded or round-robin (sluice-coordinator --help)",
      SL_FIELD(up_config, cluster.routing)},
     {"state-file", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      SL_FIELD(up_config, state)},

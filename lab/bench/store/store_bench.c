@@ -27,8 +27,9 @@ static const int64_t sizes[] = {64 << 10, 1 << 20, 64 << 20};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
 const struct sl_option sl_store_bench_options[SL_STORE_BENCH_N_OPTIONS] = {
-    {"largest", 0, SL_OPTION_SIZE, "64M", "SIZE", "of the capsules of 64 KiB, 1 MiB and 64 MiB",
-     SL_FIELD(sl_store_bench, largest), 64 << 10, 64 << 20},
+    {"largest", 0, SL_OPTION_SIZE, "64M", "SIZE",
+     "the largest capsule: of 64 KiB, 1 MiB and 64 MiB, larger ones are left out", SL_FIELD(sl_store_bench, largest),
+     64 << 10, 64 << 20},
     {"clients", 0, SL_OPTION_INT, "8", "N", "measured after one", SL_FIELD(sl_store_bench, clients), 1,
      SL_STORE_BENCH_MAX_CLIENTS},
     {"entries", 0, SL_OPTION_INT, "1000000", "N", "keys in the index when chains are looked up",

@@ -304,6 +304,8 @@ def documents(arguments: argparse.Namespace) -> None:
     modes = [mode for mode in arguments.mode.split(",") if mode]
     if not modes or any(mode not in MODES for mode in modes):
         raise UsageError(f"--mode {arguments.mode}: there are {', '.join(MODES)}")
+    if arguments.report and not os.path.isfile(arguments.out or ""):
+        raise UsageError(f"--report prints tables of --out: {arguments.out or 'it is missing'}{': no such file' * bool(arguments.out)}")
     lines = Lines(arguments.out)
     stopped = False
     if not arguments.report:

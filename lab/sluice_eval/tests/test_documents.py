@@ -84,6 +84,14 @@ class Commands(FolderTest):
         self.assertTrue(25 < float(rows[2][2][:-1]) < 50, rows)
         self.assertTrue(all(float(line.split(",")[-2]) > 0 < float(line.split(",")[-3]) for line in lines[1:]), lines)  # steps, prefill
 
+    def test_a_report_of_no_file_is_refused_and_writes_none(self):
+        out = self.folder / "none.csv"
+        for words, said in ((["--out", str(out)], "none.csv: no such file"), ([], "it is missing")):
+            done = command("documents", "--report", *words)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(said, done.stderr)
+        self.assertFalse(out.exists())
+
     def test_a_server_without_documents_gets_the_text_before_each_question(self):
         with Server(lambda body, n: text(" 1")) as server:
             done = command("documents", "--url", server.url, "--tasks", "needles", "--documents", "1", "--tokens", "900",
