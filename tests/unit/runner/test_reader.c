@@ -231,7 +231,7 @@ static int32_t position_of(const struct sl_session *session, int layer, int head
     return ((const int32_t *)(const void *)(page + layout->positions))[slot % SL_PAGE_SLOTS];
 }
 
-// What is protected while all heads compete stays in every head: the first 4 tokens, and the newest of half of 90.
+// Every head keeps the first 4 tokens and the newest 45 (half of its budget of 90), though all heads compete.
 static void test_reader_keeps_protected_slots_when_all_heads_compete(void **state) {
     struct fixture *f = *state;
     struct prompt prompt;
