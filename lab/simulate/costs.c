@@ -73,7 +73,7 @@ static bool read_row(const json_t *row, size_t n, double found[3]) {
         found[i == 1 && n == 2 ? 2 : i] = json_number_value(json_array_get(row, i));
         good = json_is_number(json_array_get(row, i));
     }
-    return good && found[0] >= 0 && found[0] < 1e9 && found[1] >= 0 && found[1] < 1e9 && found[2] > 0 && found[2] < 1e9;
+    return good && found[0] >= 1 && found[0] < 1e9 && found[1] >= 0 && found[1] < 1e9 && found[2] > 0 && found[2] < 1e9;
 }
 
 static enum sl_status read_grid(const char *what, const json_t *list, size_t n_numbers, struct sl_cost_grid *grid,
@@ -84,7 +84,8 @@ static enum sl_status read_grid(const char *what, const json_t *list, size_t n_n
     *grid = (struct sl_cost_grid){0};
     json_array_foreach(list, i, row) {
         if (!read_row(row, n_numbers, found)) {
-            return sl_fail(err, SL_ERR_INVALID, "%s, row %zu: expected %zu numbers, the last one a time above 0", what,
+            return sl_fail(err, SL_ERR_INVALID,
+                           "%s, row %zu: expected %zu numbers, the first at least 1 and the last a time above 0", what,
                            i + 1, n_numbers);
         }
         if (!add_line(grid->x, &grid->nx, found[0]) || !add_line(grid->y, &grid->ny, found[1])) {

@@ -73,6 +73,7 @@ static void test_a_damaged_table_is_refused(void **state) {
         {"[[1, 0, 1], [1, 0, 1]]", "full", "no grid"},
         {"[[1, 0, 1], [2, 0, 0]]", "full", "row 2"},
         {"[[1, 0, \"a\"]]", "full", "row 1"},
+        {"[[0, 0, 1], [2, 0, 1]]", "full", "row 1"},
         {"[[1, 0, 1]]", "snapkv", "full; h2o"},
         {"[[1, 0, 1]", "full", "costs:1"},
     };
