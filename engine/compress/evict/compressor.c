@@ -284,7 +284,10 @@ static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *ses
             .session = session,
             .layer = l,
             .n_tokens = session->n_tokens,
-            .budget = by_variance ? divided[l] : c->plan.layer_budget[l],
+            // heads=global: as when the scores were compared, so that the same slots are protected
+            .budget = by_variance      ? divided[l]
+                      : counts != NULL ? c->plan.budget_slots
+                                       : c->plan.layer_budget[l],
             .head_counts = counts != NULL ? counts + (size_t)l * n_heads : NULL,
             .tail = c->plan.tail_slots,
         };

@@ -225,6 +225,35 @@ static void test_reader_repeats_the_prompt_and_drops_the_repetition(void **state
     close_prompt(&prompt);
 }
 
+static int32_t position_of(const struct sl_session *session, int layer, int head, uint32_t slot) {
+    const struct sl_page_layout *layout = &session->layers[layer].work;
+    const char *page = session->layers[layer].heads[head].pages[slot / SL_PAGE_SLOTS];
+    return ((const int32_t *)(const void *)(page + layout->positions))[slot % SL_PAGE_SLOTS];
+}
+
+// Every head keeps the first 4 tokens and the newest 45 (half of its budget of 90), though all heads compete.
+static void test_reader_keeps_protected_slots_when_all_heads_compete(void **state) {
+    struct fixture *f = *state;
+    struct prompt prompt;
+    open_prompt(f, &prompt, "kvzip,budget=0.3,chunk=128,scope=sinks:4+recent:0.5", 300);
+    for (bool done = false; !done;) {
+        assert_int_equal(sl_reading_step(prompt.reader, &done, NULL), SL_OK);
+    }
+    const struct sl_session *session = sl_reader_session(prompt.reader);
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        assert_true(session->layers[l].work.has_positions);
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            uint32_t n = session->layers[l].heads[h].n_slots;
+            assert_in_range(n, 49, 300);
+            for (uint32_t i = 0; i < 45; i++) {
+                assert_int_equal(position_of(session, l, h, n - 1 - i), 299 - i);
+                assert_true(i >= 4 || position_of(session, l, h, i) == (int32_t)i);
+            }
+        }
+    }
+    close_prompt(&prompt);
+}
+
 static void assert_not_repeated(struct fixture *f, const struct sl_runtime *runtime, const char *text,
                                 enum sl_status expected, const char *says) {
     struct sl_recipe recipe;
@@ -459,6 +488,7 @@ int main(void) {
         cmocka_unit_test(test_reader_cuts_smaller_far_into_a_prompt),
         cmocka_unit_test(test_reader_hands_on_layers_as_they_become_final),
         cmocka_unit_test(test_reader_repeats_the_prompt_and_drops_the_repetition),
+        cmocka_unit_test(test_reader_keeps_protected_slots_when_all_heads_compete),
         cmocka_unit_test(test_reader_refuses_a_second_reading_that_cannot_be),
         cmocka_unit_test(test_reading_of_several_prompts_has_the_bits_of_each_alone),
         cmocka_unit_test(test_reading_stands_still_while_another_pass_runs),
