@@ -126,7 +126,7 @@ class Head:
         self.window = rows[:, -window:].sum(axis=1)  # [G][n]
 
     def hear(self, q, k, scale):
-        """KVzip: rows that repeat the prompt, behind it; q [m][G][d], k [m][d]. Only the prompt's slots remain."""
+        """Scores slots as KVzip does: rows after the prompt repeat it; q [m][G][d], k [m][d]. Keeps the slots of the prompt alone."""
         n = len(self.k)
         keys = np.concatenate([self.k, k])
         rows = np.stack([attention(q[:, g], keys, scale)[:, :n] for g in range(q.shape[1])])

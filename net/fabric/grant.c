@@ -43,7 +43,7 @@ static bool lies_in_device(struct sl_fabric *fabric, void *block, size_t bytes, 
 
 enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan, struct sl_grant **grant_out,
                              uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
-    SL_FAIL_IF(!fabric->address[0], err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can ship to it");
+    SL_FAIL_IF(!fabric->address[0], err, SL_ERR_PRECONDITION, "this fabric does not listen, so no peer can ship to it");
     const struct sl_region *device_region;
     struct sl_region *region = sl_fabric_region(fabric, plan->block, plan->bytes);
     if (!region || region->seen || plan->bytes == 0 ||

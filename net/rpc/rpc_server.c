@@ -254,7 +254,7 @@ static enum sl_status find_handler(const struct sl_rpc_implementation *service, 
         }
     }
     const char *path = bound->method->path;
-    SL_FAIL_IF(n_found == 1 && bound->roles == 0, err, SL_ERR_INTERNAL, "%s has a handler that nobody may call", path);
+    SL_FAIL_IF(n_found == 1 && bound->roles == 0, err, SL_ERR_INTERNAL, "%s has a handler that no role may call", path);
     return n_found == 1 ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "%s has %zu handlers, not one", path, n_found);
 }
 

@@ -122,7 +122,7 @@ def calls(scene, n, method, requests):
 
 
 def tenant_reads_nothing(scene, _rng):
-    """Streams of one long job, which nobody reads."""
+    """Opens streams of one long job and reads none of them."""
     with scene.cluster.channel_of(attacks.GREEDY) as channel:
         asked = inference.GenerateRequest(text="x", max_new_tokens=200, ignore_eos=True)
         job_id = stub(channel.unary_unary, "sluice.v1.Inference.Submit")(asked, timeout=20).job_id

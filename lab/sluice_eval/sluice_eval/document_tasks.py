@@ -5,7 +5,7 @@ A document is a real text (C and Python files of this checkout, licenses of this
 it. The same seed, number, size and texts give the same document. LongBench's files give documents too: lines with the
 same context are questions about one document.
 
-    code-c, code-python   a constant, a default, a return value, who calls whom, and what a chain of two calls returns
+    code-c, code-python   a constant, a default, a return value, the caller of a function, and what a chain of two calls returns
     table                 three cells of a row, a row by a cell, and a sum of two cells
     hops                  two facts apart, which only together answer; one fact alone
     needles               RULER's: one number, one of many keys, all values of a key, variables that name each other, a uuid
