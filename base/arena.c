@@ -215,13 +215,11 @@ static void join_next(struct sl_arena *arena, uint32_t id) {
 
 enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena_out, struct sl_error *err) {
     size_t n_units = bytes / SL_ARENA_UNIT;
-    if ((uintptr_t)base % SL_ARENA_UNIT != 0 || n_units == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "arena: %zu bytes at %p, expected at least %d, aligned to %d", bytes, base,
-                       SL_ARENA_UNIT, SL_ARENA_UNIT);
-    }
-    if (n_units > MAX_UNITS) {
-        return sl_fail(err, SL_ERR_INVALID, "arena: %zu bytes, at most %zu", bytes, MAX_UNITS * SL_ARENA_UNIT);
-    }
+    SL_FAIL_IF((uintptr_t)base % SL_ARENA_UNIT != 0 || n_units == 0, err, SL_ERR_INVALID,
+               "arena: %zu bytes at %p, expected at least %d, aligned to %d", bytes, base, SL_ARENA_UNIT,
+               SL_ARENA_UNIT);
+    SL_FAIL_IF(n_units > MAX_UNITS, err, SL_ERR_INVALID, "arena: %zu bytes, at most %zu", bytes,
+               MAX_UNITS * SL_ARENA_UNIT);
     struct sl_arena *arena = calloc(1, sizeof *arena);
     SL_FAIL_IF(!arena, err, SL_ERR_EXHAUSTED, "arena: out of memory");
     arena->base = base;

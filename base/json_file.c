@@ -17,9 +17,8 @@ enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_
     struct stat st;
     bool is_file = stat(dir, &st) == 0 && S_ISREG(st.st_mode);
     int length = snprintf(buf, buf_bytes, "%s%c%s", dir, is_file ? '.' : '/', name);
-    if (length < 0 || (size_t)length >= buf_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "path of %.64s is longer than %zu bytes", name, buf_bytes);
-    }
+    SL_FAIL_IF(length < 0 || (size_t)length >= buf_bytes, err, SL_ERR_INVALID, "path of %.64s is longer than %zu bytes",
+               name, buf_bytes);
     return SL_OK;
 }
 

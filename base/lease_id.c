@@ -7,13 +7,13 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 
 enum sl_status sl_lease_id_draw(const char *kind, char id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
     uint64_t bits[2];
-    if (getrandom(bits, sizeof bits, 0) != (ssize_t)sizeof bits) {
-        return sl_fail(err, SL_ERR_IO, "no random numbers from the kernel: %s", strerror(errno));
-    }
+    SL_FAIL_IF(getrandom(bits, sizeof bits, 0) != (ssize_t)sizeof bits, err, SL_ERR_IO,
+               "no random numbers from the kernel: %s", strerror(errno));
     snprintf(id_out, SL_LEASE_ID_BYTES, "%.7s%016llx%016llx", kind, (unsigned long long)bits[0],
              (unsigned long long)bits[1]);
     return SL_OK;

@@ -67,9 +67,8 @@ static enum sl_status parse_word(struct filter *filter, const char *word, size_t
         return parse_level(word, n, &filter->level, err);
     }
     size_t name_bytes = (size_t)(equals - word);
-    if (name_bytes == 0 || name_bytes >= MAX_NAME_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "log filter: '%.*s' does not name a component", (int)n, word);
-    }
+    SL_FAIL_IF(name_bytes == 0 || name_bytes >= MAX_NAME_BYTES, err, SL_ERR_INVALID,
+               "log filter: '%.*s' does not name a component", (int)n, word);
     SL_FAIL_IF(filter->n_rules == MAX_RULES, err, SL_ERR_RANGE, "log filter: more than %d components", MAX_RULES);
     struct rule *rule = &filter->rules[filter->n_rules];
     enum sl_status status = parse_level(equals + 1, n - name_bytes - 1, &rule->level, err);

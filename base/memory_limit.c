@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 static void take_least(int64_t bytes, const char *source, struct sl_memory_limit *limit) {
     if (bytes < limit->bytes) {
         limit->bytes = bytes;
@@ -98,9 +100,8 @@ static int64_t read_field(const char *path, const char *field) {
 enum sl_status sl_memory_limit_read(const char *root, struct sl_memory_limit *limit_out, struct sl_error *err) {
     struct sl_memory_limit limit = {.bytes = INT64_MAX};
     char path[PATH_MAX], line[PATH_MAX];
-    if ((size_t)snprintf(path, sizeof path, "%s/proc/meminfo", root) >= sizeof path) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: the path is too long", root);
-    }
+    SL_FAIL_IF((size_t)snprintf(path, sizeof path, "%s/proc/meminfo", root) >= sizeof path, err, SL_ERR_INVALID,
+               "%s: the path is too long", root);
     int64_t machine = read_field(path, "MemTotal");
     if (machine > 0) {
         take_least(machine, path, &limit);
@@ -113,10 +114,8 @@ enum sl_status sl_memory_limit_read(const char *root, struct sl_memory_limit *li
         }
         fclose(file);
     }
-    if (limit.bytes == INT64_MAX) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "neither /proc/meminfo nor a control group says how much memory there is");
-    }
+    SL_FAIL_IF(limit.bytes == INT64_MAX, err, SL_ERR_UNSUPPORTED,
+               "neither /proc/meminfo nor a control group says how much memory there is");
     *limit_out = limit;
     return SL_OK;
 }

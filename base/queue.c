@@ -23,9 +23,8 @@ struct sl_queue {
 };
 
 enum sl_status sl_queue_create(size_t capacity, struct sl_queue **queue_out, struct sl_error *err) {
-    if (capacity == 0 || capacity > SIZE_MAX / 2 / sizeof(void *)) {
-        return sl_fail(err, SL_ERR_INVALID, "queue: capacity %zu", capacity);
-    }
+    SL_FAIL_IF(capacity == 0 || capacity > SIZE_MAX / 2 / sizeof(void *), err, SL_ERR_INVALID, "queue: capacity %zu",
+               capacity);
     struct sl_queue *queue = calloc(1, sizeof *queue + capacity * sizeof queue->ring[0]);
     SL_FAIL_IF(!queue, err, SL_ERR_EXHAUSTED, "queue: out of memory for %zu items", capacity);
     queue->capacity = capacity;

@@ -332,9 +332,8 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
         n_threads = sl_processors_count();
         n_threads = n_threads > MAX_TEAM_THREADS ? MAX_TEAM_THREADS : n_threads;
     }
-    if (n_threads > MAX_TEAM_THREADS) {
-        return sl_fail(err, SL_ERR_RANGE, "team: %d threads, at most %d", n_threads, MAX_TEAM_THREADS);
-    }
+    SL_FAIL_IF(n_threads > MAX_TEAM_THREADS, err, SL_ERR_RANGE, "team: %d threads, at most %d", n_threads,
+               MAX_TEAM_THREADS);
     size_t bytes = sizeof(struct sl_team) + (size_t)n_threads * sizeof(struct member);
     struct sl_team *team = aligned_alloc(CACHE_LINE, bytes); // both sizes are multiples of CACHE_LINE
     SL_FAIL_IF(!team, err, SL_ERR_EXHAUSTED, "team: out of memory");
@@ -409,9 +408,8 @@ enum sl_status sl_team_pin(struct sl_team *team, struct sl_error *err) {
 
 enum sl_status sl_team_pin_part(struct sl_team *team, int first, int n_all, struct sl_error *err) {
     SL_FAIL_IF(n_all > MAX_TEAM_THREADS, err, SL_ERR_RANGE, "team: %d threads, at most %d", n_all, MAX_TEAM_THREADS);
-    if (sched_getaffinity(0, sizeof team->released, &team->released) != 0) {
-        return sl_fail(err, SL_ERR_IO, "team: the processors of this process: %s", strerror(errno));
-    }
+    SL_FAIL_IF(sched_getaffinity(0, sizeof team->released, &team->released) != 0, err, SL_ERR_IO,
+               "team: the processors of this process: %s", strerror(errno));
     int processors[MAX_TEAM_THREADS];
     SL_TRY(sl_processors_place("", &team->released, n_all, processors, err));
     for (int i = 1; i < team->n_members; i++) {

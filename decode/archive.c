@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "decode/internal.h"
 #include "engine/runtime/transfer.h"
@@ -47,9 +48,8 @@ static enum sl_status take_body(struct sl_decode *decode, struct copy *copy, str
     struct sl_arena_stats stats;
     sl_arena_get_stats(node->arena, &stats);
     copy->counted_inout = &decode->copied_bytes;
-    if (atomic_fetch_add(copy->counted_inout, copy->body_bytes) + copy->body_bytes > stats.capacity_bytes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "archive: copies of other sessions are still on their way");
-    }
+    SL_FAIL_IF(atomic_fetch_add(copy->counted_inout, copy->body_bytes) + copy->body_bytes > stats.capacity_bytes, err,
+               SL_ERR_EXHAUSTED, "archive: copies of other sessions are still on their way");
     copy->body = malloc(copy->body_bytes);
     return copy->body ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "archive: no memory for %zu bytes", copy->body_bytes);
 }
@@ -57,11 +57,9 @@ static enum sl_status take_body(struct sl_decode *decode, struct copy *copy, str
 static enum sl_status copy_session(struct sl_decode *decode, const struct sl_session *session,
                                    const struct sl_capsule_id *id, struct copy *copy, struct sl_error *err) {
     copy->body_bytes = sl_capsule_body_bytes(session);
-    enum sl_status status = take_body(decode, copy, err);
-    if (status == SL_OK) {
-        status = sl_transfer_body_out(&decode->node.runtime, session, copy->body, err);
-    }
-    return status == SL_OK ? sl_capsule_write_header(session, id, &copy->header, &copy->header_bytes, err) : status;
+    SL_TRY(take_body(decode, copy, err));
+    SL_TRY(sl_transfer_body_out(&decode->node.runtime, session, copy->body, err));
+    return sl_capsule_write_header(session, id, &copy->header, &copy->header_bytes, err);
 }
 
 static bool still_wanted(void *call) {
@@ -80,15 +78,11 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
         return status;
     }
     struct sl_capsule_id id = {0};
-    if (!sl_hash128_read(request->hash.data, request->hash.len, &id.prefix_hash)) {
-        return sl_fail(err, SL_ERR_INVALID, "hash: has %zu bytes, must have %zu", request->hash.len,
-                       sizeof id.prefix_hash);
-    }
+    SL_FAIL_IF(!sl_hash128_read(request->hash.data, request->hash.len, &id.prefix_hash), err, SL_ERR_INVALID,
+               "hash: has %zu bytes, must have %zu", request->hash.len, sizeof id.prefix_hash);
     struct sl_kept_session *one = sl_kept_lend(&decode->kept, request->kept);
-    if (!one) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended, or is in use",
-                       sl_lease_name(request->kept).text);
-    }
+    SL_FAIL_IF(!one, err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended, or is in use",
+               sl_lease_name(request->kept).text);
     struct copy copy = {0};
     id.model_fingerprint = one->id.model_fingerprint;
     id.recipe_fingerprint = one->id.recipe_fingerprint;

@@ -278,10 +278,9 @@ static enum sl_status share(struct sl_kept *kept, struct sl_kept_session **at, c
 
 enum sl_status sl_kept_share(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
                              struct sl_session **session_out, struct sl_error *err) {
-    if (n_tokens < SL_PREFIX_BLOCK || n_tokens / SL_PREFIX_BLOCK > prompt->n_keys) {
-        return sl_fail(err, SL_ERR_INVALID, "a prompt of %lld blocks does not begin with %lld tokens",
-                       (long long)prompt->n_keys, (long long)n_tokens);
-    }
+    SL_FAIL_IF(n_tokens < SL_PREFIX_BLOCK || n_tokens / SL_PREFIX_BLOCK > prompt->n_keys, err, SL_ERR_INVALID,
+               "a prompt of %lld blocks does not begin with %lld tokens", (long long)prompt->n_keys,
+               (long long)n_tokens);
     pthread_mutex_lock(&kept->mutex);
     struct sl_kept_session **at = find_base(kept, &prompt->id);
     enum sl_status status = *at ? share(kept, at, prompt, n_tokens, session_out, err)

@@ -3,6 +3,7 @@
 // wait are kept alive.
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "decode/internal.h"
 #include "net/node/lease_rpc.h"
@@ -28,10 +29,9 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     if (status != SL_OK) {
         return status;
     }
-    if (request->capsule_bytes < 1 || request->session_bytes < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld, session_bytes %lld: not sizes",
-                       (long long)request->capsule_bytes, (long long)request->session_bytes);
-    }
+    SL_FAIL_IF(request->capsule_bytes < 1 || request->session_bytes < 0, err, SL_ERR_INVALID,
+               "capsule_bytes %lld, session_bytes %lld: not sizes", (long long)request->capsule_bytes,
+               (long long)request->session_bytes);
     struct sl_inbound_ticket ticket;
     do { // dropping an idle conversation fails no job
         status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,

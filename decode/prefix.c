@@ -232,9 +232,8 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
     const struct sl_recipe *recipe = &answer->recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
     int64_t n_prompt = (int64_t)request->prompt->n_ids - 1;
-    if (n_prompt < 1 || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe)) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "its recipe evicts or offloads, or there is one token");
-    }
+    SL_FAIL_IF(n_prompt < 1 || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe), err, SL_ERR_PRECONDITION,
+               "its recipe evicts or offloads, or there is one token");
     *b = (struct beginning){.decode = decode,
                             .answer = answer,
                             .request = request,
@@ -282,9 +281,8 @@ static enum sl_status check_part(const Sluice__V1__DecodeRequest *request, const
 
 static enum sl_status check_parts(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_error *err) {
-    if (request->n_joined > SL_MAX_JOINS) {
-        return sl_fail(err, SL_ERR_INVALID, "joined: %zu parts, at most %d", request->n_joined, SL_MAX_JOINS);
-    }
+    SL_FAIL_IF(request->n_joined > SL_MAX_JOINS, err, SL_ERR_INVALID, "joined: %zu parts, at most %d",
+               request->n_joined, SL_MAX_JOINS);
     enum sl_status status = request->n_joined > 0 ? sl_join_check_device(&decode->node.runtime, err) : SL_OK;
     for (size_t i = 0; status == SL_OK && i < request->n_joined; i++) {
         status = check_part(request, request->joined[i], err);

@@ -30,29 +30,21 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
     const struct sl_model_config *model = decode->node.runtime.config;
     SL_FAIL_IF(!request->prompt || request->prompt->n_ids == 0, err, SL_ERR_INVALID, "prompt: empty");
     int64_t n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0;
-    if (n_resumed >= request->max_new_tokens) {
-        return sl_fail(err, SL_ERR_INVALID, "max_new_tokens is %d but %lld tokens are resumed", request->max_new_tokens,
-                       (long long)n_resumed);
-    }
-    if ((int64_t)request->prompt->n_ids + request->max_new_tokens > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
-                       request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
-    }
-    if (request->prompt->n_ids > 1 && !request->lease_id[0] && !request->kept[0] && !request->kvstore_address[0]) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "a prompt of %zu tokens, and no session, capsule or store to begin with",
-                       request->prompt->n_ids);
-    }
-    if (request->session_bytes < 0 || request->keep_ms < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "session_bytes %lld, keep_ms %lld: less than nothing",
-                       (long long)request->session_bytes, (long long)request->keep_ms);
-    }
+    SL_FAIL_IF(n_resumed >= request->max_new_tokens, err, SL_ERR_INVALID,
+               "max_new_tokens is %d but %lld tokens are resumed", request->max_new_tokens, (long long)n_resumed);
+    SL_FAIL_IF((int64_t)request->prompt->n_ids + request->max_new_tokens > model->max_positions, err, SL_ERR_INVALID,
+               "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions", request->prompt->n_ids,
+               request->max_new_tokens, (long long)model->max_positions);
+    SL_FAIL_IF(request->prompt->n_ids > 1 && !request->lease_id[0] && !request->kept[0] && !request->kvstore_address[0],
+               err, SL_ERR_PRECONDITION, "a prompt of %zu tokens, and no session, capsule or store to begin with",
+               request->prompt->n_ids);
+    SL_FAIL_IF(request->session_bytes < 0 || request->keep_ms < 0, err, SL_ERR_INVALID,
+               "session_bytes %lld, keep_ms %lld: less than nothing", (long long)request->session_bytes,
+               (long long)request->keep_ms);
     enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
     status = status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
-    if (status == SL_OK && request->said && request->said->n_ids > 1) {
-        return sl_fail(err, SL_ERR_INVALID, "said: %zu tokens, at most one", request->said->n_ids);
-    }
+    SL_FAIL_IF(status == SL_OK && request->said && request->said->n_ids > 1, err, SL_ERR_INVALID,
+               "said: %zu tokens, at most one", request->said->n_ids);
     return status == SL_OK ? sl_job_check_ids(model, "said", request->said, err) : status;
 }
 
@@ -125,10 +117,8 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     do {
         status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &capsule,
                                  &answer->promised_bytes, err);
-        if (status == SL_AGAIN && (sl_decode_send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
-            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
-                           request->job_id);
-        }
+        SL_FAIL_IF(status == SL_AGAIN && (sl_decode_send_alive(call) != SL_OK || sl_rpc_call_cancelled(call)), err,
+                   SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way", request->job_id);
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
         bool straight = sl_direct_has(&decode->node.direct, capsule.body);
@@ -487,10 +477,7 @@ static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__De
 
 static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_answer *answer, struct sl_rpc_call *call, struct sl_error *err) {
-    enum sl_status status = set_pending(answer, request, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(set_pending(answer, request, err));
     pthread_mutex_init(&answer->mutex, NULL);
     sl_cond_init(&answer->changed);
     answer->last = &answer->first;
@@ -498,7 +485,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     sl_decode_join(decode, answer);
     relay(decode, answer, call);
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    status = answer->status;
+    enum sl_status status = answer->status;
     if (status == SL_OK) {
         status = send_done(decode, answer, request, call, err);
     } else {

@@ -101,9 +101,8 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
     const struct sl_model_config *model = decode->node.runtime.config;
     bool steps = sl_recipe_evicts(recipe) && (recipe->when & SL_WHEN_STEP);
     int64_t n_tokens = session->n_tokens, end = (int64_t)request->prompt->n_ids - 1;
-    if (sl_recipe_offloads(recipe)) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: place=offload: its sessions are not kept between turns");
-    }
+    SL_FAIL_IF(sl_recipe_offloads(recipe), err, SL_ERR_INVALID,
+               "recipe: place=offload: its sessions are not kept between turns");
     enum sl_status status = sl_turn_plan(recipe, model, steps ? n_tokens : end, sl_decode_rope_set(decode, request),
                                          steps ? NULL : session, plan, err);
     if (status == SL_OK) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/thread.h"
@@ -154,10 +155,7 @@ static void watch_threads(struct sl_kvstore *kvstore) {
 
 static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
     watch_threads(kvstore);
-    enum sl_status status = sl_thread_start("keeper", keeper_main, kvstore, &kvstore->keeper, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_thread_start("keeper", keeper_main, kvstore, &kvstore->keeper, err));
     static const struct sl_rpc_handler handlers[] = {
         {&sl_method_store_reserve, sl_store_handle_reserve, SL_ROLE_COMPUTE | SL_ROLE_COORDINATOR},
         {&sl_method_store_renew, sl_store_handle_renew, SL_ROLE_COMPUTE | SL_ROLE_COORDINATOR},
@@ -175,7 +173,7 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_store, handlers, kvstore);
     struct sl_node_service service = {.rpc = &rpc, .load_fn = report_load, .metrics_fn = write_metrics, .arg = kvstore};
-    status = sl_node_serve(&kvstore->node, &service, err);
+    enum sl_status status = sl_node_serve(&kvstore->node, &service, err);
     atomic_store(&kvstore->stopping, true);
     pthread_join(kvstore->keeper, NULL);
     atomic_store(&kvstore->keeping.n_waiting, 0);
@@ -198,19 +196,16 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
                                   .capsule_cache = kvstore->capsule_cache,
                                   .room = &kvstore->room,
                                   .protected = kvstore->protected};
-    enum sl_status status = sl_disk_open(&disk, &kvstore->disk, err);
-    return status == SL_OK ? sl_read_back_create(kvstore->disk, kvstore->capsule_cache, kvstore->protected,
-                                                 READ_BACK_MS, &kvstore->read_back, err)
-                           : status;
+    SL_TRY(sl_disk_open(&disk, &kvstore->disk, err));
+    return sl_read_back_create(kvstore->disk, kvstore->capsule_cache, kvstore->protected, READ_BACK_MS,
+                               &kvstore->read_back, err);
 }
 
 static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                     struct sl_error *err) {
-    enum sl_status status = open_disk(kvstore, config, err);
-    if (status == SL_OK) {
-        status = sl_pins_create(kvstore->capsule_cache, kvstore->node.config.lease_ms, &kvstore->pins, err);
-    }
-    return status == SL_OK ? sl_arrivals_create(&kvstore->room, kvstore->disk, &kvstore->arrivals, err) : status;
+    SL_TRY(open_disk(kvstore, config, err));
+    SL_TRY(sl_pins_create(kvstore->capsule_cache, kvstore->node.config.lease_ms, &kvstore->pins, err));
+    return sl_arrivals_create(&kvstore->room, kvstore->disk, &kvstore->arrivals, err);
 }
 
 static enum sl_status find_policy(const struct sl_kvstore_config *config, struct sl_eviction_config *eviction_out,
@@ -230,17 +225,11 @@ static enum sl_status find_policy(const struct sl_kvstore_config *config, struct
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
     struct sl_eviction_config eviction;
-    enum sl_status status = find_policy(config, &eviction, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(find_policy(config, &eviction, err));
     struct sl_node_config node = config->node;
     node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
-    status = sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_capsule_cache_create(kvstore.node.arena, config->keep_ms, &kvstore.capsule_cache, err);
+    SL_TRY(sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err));
+    enum sl_status status = sl_capsule_cache_create(kvstore.node.arena, config->keep_ms, &kvstore.capsule_cache, err);
     if (status == SL_OK) {
         status = sl_protected_create(UNKNOWN_MS, &kvstore.protected, err);
     }

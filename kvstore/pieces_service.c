@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "kvstore/internal.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
@@ -48,14 +49,11 @@ enum sl_status sl_store_handle_read(void *service, struct sl_rpc_call *call, con
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__StoreKey *key = (const Sluice__V1__StoreKey *)message;
     struct sl_prefix whole = {{key->model_fingerprint, key->recipe_fingerprint, {{0}}}, key->n_tokens};
-    if (!sl_hash128_read(key->prefix_hash.data, key->prefix_hash.len, &whole.id.prefix_hash)) {
-        return sl_fail(err, SL_ERR_INVALID, "prefix_hash: has not %zu bytes", sizeof whole.id.prefix_hash);
-    }
+    SL_FAIL_IF(!sl_hash128_read(key->prefix_hash.data, key->prefix_hash.len, &whole.id.prefix_hash), err,
+               SL_ERR_INVALID, "prefix_hash: has not %zu bytes", sizeof whole.id.prefix_hash);
     bool is_pinned;
     struct sl_stored *stored = hold(kvstore, &whole, sl_rpc_call_deadline_ns(call), &is_pinned);
-    if (stored == NULL) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "the store does not have this capsule");
-    }
+    SL_FAIL_IF(stored == NULL, err, SL_ERR_NOT_FOUND, "the store does not have this capsule");
     enum sl_status status = send_pieces(call, &stored->capsule);
     if (is_pinned) {
         sl_capsule_cache_unpin(kvstore->capsule_cache, stored);
@@ -80,10 +78,8 @@ struct writing {
 // Checks the first message, and takes room for the capsule.
 static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePiece *first, struct sl_error *err) {
     struct sl_kvstore *kvstore = writing->kvstore;
-    if (first->what == NULL || first->header.len < 1 || first->header.len > SL_CAPSULE_MAX_HEADER_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "the first message has no keys, or a header of %zu bytes",
-                       first->header.len);
-    }
+    SL_FAIL_IF(first->what == NULL || first->header.len < 1 || first->header.len > SL_CAPSULE_MAX_HEADER_BYTES, err,
+               SL_ERR_INVALID, "the first message has no keys, or a header of %zu bytes", first->header.len);
     struct sl_capsule_info info;
     enum sl_status status = sl_store_read_keys(kvstore, first->what, &writing->keys, err);
     struct sl_hash128 *hashes = status == SL_OK ? malloc(sizeof *hashes * (writing->keys.n_hashes + 1)) : NULL;
@@ -104,9 +100,7 @@ static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePi
     }
     struct sl_capsule_bytes *capsule = &writing->capsule;
     capsule->header = malloc(first->header.len);
-    if (capsule->header == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
-    }
+    SL_FAIL_IF(capsule->header == NULL, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     memcpy(capsule->header, first->header.data, first->header.len);
     capsule->header_bytes = first->header.len;
     capsule->body_bytes = info.body_bytes;
@@ -121,10 +115,8 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
         ProtobufCMessage *message;
         enum sl_status status =
             sl_rpc_call_receive(writing->call, &sluice__v1__capsule_piece__descriptor, &message, err);
-        if (status == SL_ERR_NOT_FOUND) {
-            return sl_fail(err, SL_ERR_CANCELLED, "the capsule ended after %zu of %zu bytes", writing->n_written,
-                           capsule->body_bytes);
-        }
+        SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_CANCELLED, "the capsule ended after %zu of %zu bytes",
+                   writing->n_written, capsule->body_bytes);
         if (status != SL_OK) {
             return status;
         }
@@ -136,9 +128,8 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
         }
         is_last = piece->is_last;
         protobuf_c_message_free_unpacked(message, NULL);
-        if (!fits || (is_last && writing->n_written < capsule->body_bytes)) {
-            return sl_fail(err, SL_ERR_INVALID, "body: has not the announced %zu bytes", capsule->body_bytes);
-        }
+        SL_FAIL_IF(!fits || (is_last && writing->n_written < capsule->body_bytes), err, SL_ERR_INVALID,
+                   "body: has not the announced %zu bytes", capsule->body_bytes);
     }
     return SL_OK;
 }

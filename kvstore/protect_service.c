@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
@@ -14,9 +15,8 @@ static enum sl_status read_keys(const Sluice__V1__ProtectRequest *request, struc
     for (size_t i = 0; i < request->n_keys; i++) {
         const Sluice__V1__StoreKey *key = request->keys[i];
         ids_out[i] = (struct sl_capsule_id){key->model_fingerprint, key->recipe_fingerprint, {{0}}};
-        if (!sl_hash128_read(key->prefix_hash.data, key->prefix_hash.len, &ids_out[i].prefix_hash)) {
-            return sl_fail(err, SL_ERR_INVALID, "keys: a prefix hash has %zu bytes", sizeof ids_out[i].prefix_hash);
-        }
+        SL_FAIL_IF(!sl_hash128_read(key->prefix_hash.data, key->prefix_hash.len, &ids_out[i].prefix_hash), err,
+                   SL_ERR_INVALID, "keys: a prefix hash has %zu bytes", sizeof ids_out[i].prefix_hash);
     }
     return SL_OK;
 }

@@ -2,6 +2,7 @@
 // Handlers of sluice.v1.Store about offloaded layers.
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "net/fabric/fabric.h"
 #include "engine/kvcache/capsule.h"
@@ -35,11 +36,9 @@ static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, s
         return sl_fail(err, SL_ERR_INVALID, "prefixes or prefix_hash: a prefix hash has %zu bytes",
                        sizeof prompt.whole);
     }
-    if (request->n_tokens < 1 || n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "n_tokens %lld, %zu prefixes: one is needed for each whole block of %d tokens",
-                       (long long)request->n_tokens, n_prefixes, SL_PREFIX_BLOCK);
-    }
+    SL_FAIL_IF(request->n_tokens < 1 || n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK), err,
+               SL_ERR_INVALID, "n_tokens %lld, %zu prefixes: one is needed for each whole block of %d tokens",
+               (long long)request->n_tokens, n_prefixes, SL_PREFIX_BLOCK);
     if (request->n_tokens % SL_PREFIX_BLOCK == 0 &&
         !sl_hash128_equals(&prompt.prefixes[n_prefixes - 1], &prompt.whole)) {
         return sl_fail(err, SL_ERR_INVALID, "prefix_hash: the last prefix has all tokens, and another hash");
@@ -52,9 +51,7 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
                                           struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__OpenAnnexRequest *request = (const Sluice__V1__OpenAnnexRequest *)message;
-    if (!request->share) {
-        return sl_fail(err, SL_ERR_INVALID, "share: missing");
-    }
+    SL_FAIL_IF(!request->share, err, SL_ERR_INVALID, "share: missing");
     struct sl_kv_family family = {.model_fingerprint = request->model_fingerprint,
                                   .first_offloaded_head = request->share->first_lane,
                                   .n_offloaded_heads = request->share->n_lanes,
@@ -98,14 +95,11 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
     const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
     struct sl_inbound_ticket ticket;
     size_t capacity;
-    enum sl_status status = sl_remote_kv_table_grant(kvstore->remote_kvs, request->lease_id, request->begin,
-                                                     request->n_tokens, &ticket, &capacity, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_remote_kv_table_grant(kvstore->remote_kvs, request->lease_id, request->begin, request->n_tokens, &ticket,
+                                    &capacity, err));
     atomic_fetch_add(&kvstore->n_calls, 1);
     // If the reply does not arrive, the next grant for this range replaces this one.
-    status = sl_lease_send_grant(call, &ticket, (int64_t)capacity);
+    enum sl_status status = sl_lease_send_grant(call, &ticket, (int64_t)capacity);
     free(ticket.ticket);
     return status;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "kvstore/internal.h"
@@ -22,18 +23,16 @@ enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__
         return sl_fail(err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
                        SL_CAPSULE_CACHE_MAX_PREFIXES - 1);
     }
-    if (request->capsule_bytes > kvstore->node.config.arena_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld exceed the store's %lld",
-                       (long long)request->capsule_bytes, (long long)kvstore->node.config.arena_bytes);
-    }
+    SL_FAIL_IF(request->capsule_bytes > kvstore->node.config.arena_bytes, err, SL_ERR_INVALID,
+               "capsule_bytes %lld exceed the store's %lld", (long long)request->capsule_bytes,
+               (long long)kvstore->node.config.arena_bytes);
     struct sl_capsule_id id = {request->key->model_fingerprint, request->key->recipe_fingerprint, {{0}}};
     if (!sl_hash128_read(request->key->prefix_hash.data, request->key->prefix_hash.len, &id.prefix_hash) ||
         request->prefixes.len % sizeof id.prefix_hash != 0) {
         return sl_fail(err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
     }
-    if (!(request->read_ms >= 0 && request->read_ms <= MAX_READ_MS) || request->read_tokens < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "read_ms or read_tokens out of bounds");
-    }
+    SL_FAIL_IF(!(request->read_ms >= 0 && request->read_ms <= MAX_READ_MS) || request->read_tokens < 0, err,
+               SL_ERR_INVALID, "read_ms or read_tokens out of bounds");
     size_t n_prefixes = request->prefixes.len / sizeof id.prefix_hash;
     if (sl_arrivals_knows(kvstore->arrivals, &id)) { // checked before anything is evicted for it
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
@@ -55,14 +54,9 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     const Sluice__V1__StoreReserveRequest *request = (const Sluice__V1__StoreReserveRequest *)message;
     struct sl_capsule_keys keys;
     struct sl_inbound_ticket ticket;
-    enum sl_status status = sl_store_read_keys(kvstore, request, &keys, err);
-    if (status == SL_OK) {
-        status = sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
+    SL_TRY(sl_store_read_keys(kvstore, request, &keys, err));
+    SL_TRY(sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err));
+    enum sl_status status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
     if (status == SL_OK) {
         status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     }
@@ -161,9 +155,8 @@ static enum sl_status read_prefixes(const Sluice__V1__LookupRequest *request, st
     for (size_t i = 0; i < request->n_prefixes; i++) {
         const Sluice__V1__PrefixKey *prefix = request->prefixes[i];
         struct sl_capsule_id id = {request->model_fingerprint, request->recipe_fingerprint, {{0}}};
-        if (!sl_hash128_read(prefix->hash.data, prefix->hash.len, &id.prefix_hash)) {
-            return sl_fail(err, SL_ERR_INVALID, "prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
-        }
+        SL_FAIL_IF(!sl_hash128_read(prefix->hash.data, prefix->hash.len, &id.prefix_hash), err, SL_ERR_INVALID,
+                   "prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
         prefixes_out[i] = (struct sl_prefix){id, prefix->n_tokens};
     }
     return SL_OK;
@@ -173,14 +166,11 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
                                       struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__LookupRequest *request = (const Sluice__V1__LookupRequest *)message;
-    if (request->n_prefixes < 1 || request->n_prefixes > MAX_LOOKUP_KEYS) {
-        return sl_fail(err, SL_ERR_INVALID, "%zu prefixes; 1 to %d are allowed", request->n_prefixes, MAX_LOOKUP_KEYS);
-    }
+    SL_FAIL_IF(request->n_prefixes < 1 || request->n_prefixes > MAX_LOOKUP_KEYS, err, SL_ERR_INVALID,
+               "%zu prefixes; 1 to %d are allowed", request->n_prefixes, MAX_LOOKUP_KEYS);
     int64_t covered = 0;
     struct sl_prefix *prefixes = malloc(sizeof *prefixes * request->n_prefixes);
-    if (!prefixes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
-    }
+    SL_FAIL_IF(!prefixes, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     enum sl_status status = read_prefixes(request, prefixes, err);
     if (status != SL_OK) {
         free(prefixes);
@@ -231,14 +221,10 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__FetchRequest *request = (const Sluice__V1__FetchRequest *)message;
-    if (!request->destination) {
-        return sl_fail(err, SL_ERR_INVALID, "destination: missing");
-    }
+    SL_FAIL_IF(!request->destination, err, SL_ERR_INVALID, "destination: missing");
     struct sl_stored *stored = sl_pins_borrow(kvstore->pins, request->lease_id);
-    if (!stored) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use",
-                       sl_lease_name(request->lease_id).text);
-    }
+    SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use",
+               sl_lease_name(request->lease_id).text);
     atomic_fetch_add(&kvstore->n_jobs, 1);
     int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(stored->capsule.body_bytes / SHIP_BYTES_PER_MS));
     int64_t deadline = sl_rpc_call_deadline_ns(call);

@@ -107,18 +107,15 @@ static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *e
     int status = posix_spawnp(&pid, argv[0], &actions, &attributes, argv, environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
-    if (status == ENOENT) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "no gnuplot in PATH: install the package gnuplot-nox, or leave out --png");
-    }
+    SL_FAIL_IF(status == ENOENT, err, SL_ERR_UNSUPPORTED,
+               "no gnuplot in PATH: install the package gnuplot-nox, or leave out --png");
     SL_FAIL_IF(status != 0, err, SL_ERR_IO, "gnuplot could not be started: %s", strerror(status));
     pid_t ended;
     do {
         ended = waitpid(pid, &status, 0);
     } while (ended < 0 && errno == EINTR);
-    if (ended != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        return sl_fail(err, SL_ERR_IO, "gnuplot failed; what it said is above");
-    }
+    SL_FAIL_IF(ended != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0, err, SL_ERR_IO,
+               "gnuplot failed; what it said is above");
     return SL_OK;
 }
 

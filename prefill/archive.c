@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
@@ -526,9 +527,7 @@ static void *archive_main(void *arg) {
 
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err) {
     struct sl_archive *archive = calloc(1, sizeof *archive);
-    if (!archive) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "archive: out of memory");
-    }
+    SL_FAIL_IF(!archive, err, SL_ERR_EXHAUSTED, "archive: out of memory");
     archive->prefill = prefill;
     archive->end = &archive->first;
     pthread_mutex_init(&archive->mutex, NULL);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
@@ -69,9 +70,7 @@ enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl
                                const struct sl_prefill_host *host, struct sl_prefill **prefill_out,
                                struct sl_error *err) {
     struct sl_prefill *prefill = calloc(1, sizeof *prefill);
-    if (!prefill) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
-    }
+    SL_FAIL_IF(!prefill, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     prefill->node = node;
     prefill->host = *host;
     prefill->max_chunk_tokens = limits->chunk_tokens;
@@ -92,13 +91,11 @@ enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl
 }
 
 static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
-    enum sl_status status = sl_thread_start("engine", sl_prefill_engine_main, prefill, &prefill->engine_thread, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_thread_start("engine", sl_prefill_engine_main, prefill, &prefill->engine_thread, err));
     struct sl_rpc_implementation rpc = sl_prefill_rpc(prefill);
     struct sl_node_service service = {.rpc = &rpc, .load_fn = report_load, .metrics_fn = write_metrics, .arg = prefill};
-    status = sl_node_serve(prefill->node, &service, err); // returns when no handler runs, so no job is being read
+    enum sl_status status =
+        sl_node_serve(prefill->node, &service, err); // returns when no handler runs, so no job is being read
     pthread_mutex_lock(&prefill->mutex);
     prefill->stopping = true;
     pthread_cond_signal(&prefill->wake);

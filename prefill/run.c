@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -20,20 +21,14 @@
 static enum sl_status check_request(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                                     struct sl_error *err) {
     const struct sl_model_config *model = prefill->node->runtime.config;
-    if (!request->tokens || request->tokens->n_ids == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "tokens: empty");
-    }
-    if ((int64_t)request->tokens->n_ids > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "tokens: %zu are more than the model's %lld positions",
-                       request->tokens->n_ids, (long long)model->max_positions);
-    }
-    if (!request->destination && !prefill->host.take_fn) {
-        return sl_fail(err, SL_ERR_INVALID, "destination: missing");
-    }
-    if (request->session_bytes < 0 || request->most_slots < 0 || request->most_slots > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "session_bytes %lld, most_slots %lld: impossible",
-                       (long long)request->session_bytes, (long long)request->most_slots);
-    }
+    SL_FAIL_IF(!request->tokens || request->tokens->n_ids == 0, err, SL_ERR_INVALID, "tokens: empty");
+    SL_FAIL_IF((int64_t)request->tokens->n_ids > model->max_positions, err, SL_ERR_INVALID,
+               "tokens: %zu are more than the model's %lld positions", request->tokens->n_ids,
+               (long long)model->max_positions);
+    SL_FAIL_IF(!request->destination && !prefill->host.take_fn, err, SL_ERR_INVALID, "destination: missing");
+    SL_FAIL_IF(request->session_bytes < 0 || request->most_slots < 0 || request->most_slots > model->max_positions, err,
+               SL_ERR_INVALID, "session_bytes %lld, most_slots %lld: impossible", (long long)request->session_bytes,
+               (long long)request->most_slots);
     return sl_job_check_ids(model, "tokens", request->tokens, err);
 }
 
@@ -43,13 +38,8 @@ static int64_t larger(int64_t a, int64_t b) {
 
 static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                               struct sl_prefill_job *job, struct sl_error *err) {
-    enum sl_status status = check_request(prefill, request, err);
-    if (status == SL_OK) {
-        status = sl_job_read_salt(&request->salt, &job->salt, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_request(prefill, request, err));
+    SL_TRY(sl_job_read_salt(&request->salt, &job->salt, err));
     atomic_init(&job->n_refs, 1);
     job->prefill = prefill;
     job->id = request->job_id;
@@ -63,7 +53,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->store_bytes = request->kvstore_bytes;
     const struct sl_model_config *model = prefill->node->runtime.config;
     struct sl_recipe recipe;
-    status = sl_job_recipe(request->recipe, model, &recipe, err);
+    enum sl_status status = sl_job_recipe(request->recipe, model, &recipe, err);
     if (status == SL_OK) {
         struct sl_kv_geometry geometry = sl_model_geometry(model);
         int64_t n_prompt = (int64_t)request->tokens->n_ids;
@@ -192,9 +182,7 @@ static enum sl_status check_transit(struct sl_prefill_job *job, struct sl_rpc_ca
                        "job %s: no byte and no acknowledgement has moved between the workers for %d ms", job->id,
                        STALL_MS);
     }
-    if (atomic_load(&job->cancelled)) {
-        return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping", job->id);
-    }
+    SL_FAIL_IF(atomic_load(&job->cancelled), err, SL_ERR_CANCELLED, "job %s was cancelled while shipping", job->id);
     if (now_ns >= transit->next_report_ns) {
         send_ship_progress(call, sent, transit->total); // a failure to send cancels the call
         transit->next_report_ns = sl_deadline_in_ms(REPORT_MS);
@@ -338,9 +326,8 @@ static enum sl_status of_receiver(struct sl_prefill *prefill, enum sl_status sta
 static enum sl_status await_copy(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
     int64_t next_report_ns = 0;
     while (!sl_archive_release(job->prefill->archive, job)) {
-        if (atomic_load(&job->cancelled)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its copy was sent", job->id);
-        }
+        SL_FAIL_IF(atomic_load(&job->cancelled), err, SL_ERR_CANCELLED, "job %s was cancelled while its copy was sent",
+                   job->id);
         if (sl_now_ns() >= next_report_ns) {
             (void)sl_prefill_send_progress(call, job, sl_plan_read_tokens(&job->plan), job->n_reused,
                                            0); // a failure cancels the call
@@ -399,9 +386,8 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
         return of_receiver(job->prefill, sl_ship_finish(job->outbound.ship, NULL, 0, err),
                            err); // the status tells the result
     }
-    if (job->phase == SL_PREFILL_ABANDONED) {
-        return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
-    }
+    SL_FAIL_IF(job->phase == SL_PREFILL_ABANDONED, err, SL_ERR_CANCELLED, "job %s was cancelled before its turn",
+               job->id);
     if (job->status != SL_OK) {
         return sl_fail_from(err, job->status, &job->err, "%s", job->err.text);
     }
@@ -439,9 +425,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     const Sluice__V1__PrefillRequest *request = (const Sluice__V1__PrefillRequest *)message;
     sl_log_set_job(request->job_id);
     struct sl_prefill_job *job = calloc(1, sizeof *job);
-    if (!job) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
-    }
+    SL_FAIL_IF(!job, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     enum sl_status status = sl_term_guard_check(&prefill->node->term_guard, request->term, err);
     if (status == SL_OK) {
         status = prepare(prefill, request, job, err);

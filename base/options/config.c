@@ -161,9 +161,8 @@ static const char *expected(enum sl_option_type type) {
 
 static enum sl_status add_item(struct sl_option_list *list, const char *source, const char *text,
                                struct sl_error *err) {
-    if (list->n == SL_MAX_OPTION_LIST) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: given more than %d times", source, SL_MAX_OPTION_LIST);
-    }
+    SL_FAIL_IF(list->n == SL_MAX_OPTION_LIST, err, SL_ERR_INVALID, "%s: given more than %d times", source,
+               SL_MAX_OPTION_LIST);
     list->items[list->n++] = text;
     return SL_OK;
 }
@@ -488,9 +487,8 @@ static enum sl_status bad_option(const struct sl_program *program, int code, cha
     // A long option is the word before optind; a letter may be anywhere in its word.
     const char *name = optopt > 0 && optopt < FIRST_LONG ? letter : word;
     SL_FAIL_IF(code == ':', err, SL_ERR_INVALID, "%s needs a value; see %s --help", name, program->name);
-    if (optopt >= FIRST_LONG) {
-        return sl_fail(err, SL_ERR_INVALID, "%s does not take a value; see %s --help", name, program->name);
-    }
+    SL_FAIL_IF(optopt >= FIRST_LONG, err, SL_ERR_INVALID, "%s does not take a value; see %s --help", name,
+               program->name);
     char typed[32] = ""; // without the dashes and the value; a word longer than every option is similar to none
     size_t length = strncmp(name, "--", 2) == 0 ? strcspn(name + 2, "=") : 0;
     if (length < sizeof typed) {
@@ -506,9 +504,8 @@ static enum sl_status bad_option(const struct sl_program *program, int code, cha
 
 enum sl_status sl_config_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
                                struct sl_error *err) {
-    if (program->n_options > MAX_OPTIONS) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s: more than %d options", program->name, MAX_OPTIONS);
-    }
+    SL_FAIL_IF(program->n_options > MAX_OPTIONS, err, SL_ERR_INTERNAL, "%s: more than %d options", program->name,
+               MAX_OPTIONS);
     if (sl_describe_asked(argc, argv)) {
         sl_describe_program(program);
         return SL_ERR_CANCELLED;
@@ -568,14 +565,11 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
         char source[MAX_NAME_BYTES];
         snprintf(source, sizeof source, "--%s", option->name);
         const char *text = option->type == SL_OPTION_FLAG ? "yes" : optarg;
-        enum sl_status status = set_option(option, source, text, config, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(set_option(option, source, text, config, err));
         wrong[i] = false;
     }
     SL_FAIL_IF(file_status != SL_OK, err, file_status, "%s", file_err.text);
     *first_out = optind;
-    enum sl_status status = check_defaults(program, path, config, wrong, err);
-    return status == SL_OK ? set_lists(program, config, err) : status;
+    SL_TRY(check_defaults(program, path, config, wrong, err));
+    return set_lists(program, config, err);
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -23,9 +24,8 @@
 
 static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_error *err) {
     ssize_t n = readlink("/proc/self/exe", cluster->bin, sizeof cluster->bin - 1);
-    if (n < 0 || n == (ssize_t)sizeof cluster->bin - 1) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "cannot find the folder of this executable: %s", strerror(errno));
-    }
+    SL_FAIL_IF(n < 0 || n == (ssize_t)sizeof cluster->bin - 1, err, SL_ERR_NOT_FOUND,
+               "cannot find the folder of this executable: %s", strerror(errno));
     cluster->bin[n] = '\0';
     *strrchr(cluster->bin, '/') = '\0';
     return SL_OK;
@@ -34,9 +34,8 @@ static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_err
 static enum sl_status make_certificates(struct sl_cluster *cluster, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
     struct sl_cluster_names names = {config->n_prefill, config->n_decode, config->n_kvstore};
-    enum sl_status status = sl_cluster_tls_make(cluster->bin, config->tls, &names, err);
-    return status == SL_OK ? sl_cluster_tls_find(config->tls, "operator", "local", &cluster->operator_tls, err)
-                           : status;
+    SL_TRY(sl_cluster_tls_make(cluster->bin, config->tls, &names, err));
+    return sl_cluster_tls_find(config->tls, "operator", "local", &cluster->operator_tls, err);
 }
 
 static struct sl_cluster_origin words_of(const struct sl_cluster *cluster) {
@@ -100,9 +99,8 @@ enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struc
 
 // Does one step of waiting for the cluster: SL_OK means continue to wait.
 static enum sl_status wait_step(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
-    if (signals && sl_signals_received(signals) > 0) {
-        return sl_fail(err, SL_ERR_CANCELLED, "interrupted while the cluster came up");
-    }
+    SL_FAIL_IF(signals && sl_signals_received(signals) > 0, err, SL_ERR_CANCELLED,
+               "interrupted while the cluster came up");
     if (sl_children_wait(cluster->children, cluster->n_children, STEP_MS) && cluster->file_is_terminal) {
         sl_cluster_hide_loading(cluster);
     }
@@ -224,25 +222,15 @@ static void choose_arena(struct sl_cluster *cluster) {
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
                                 struct sl_cluster **cluster_out, struct sl_error *err) {
     struct stat st;
-    if (stat(config->model, &st) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--model %s is not there", config->model);
-    }
-    if (config->disk && mkdir(config->disk, 0700) != 0 && errno != EEXIST) {
-        return sl_fail(err, SL_ERR_IO, "--disk %s: cannot be made: %s", config->disk, strerror(errno));
-    }
+    SL_FAIL_IF(stat(config->model, &st) != 0, err, SL_ERR_INVALID, "--model %s is not there", config->model);
+    SL_FAIL_IF(config->disk && mkdir(config->disk, 0700) != 0 && errno != EEXIST, err, SL_ERR_IO,
+               "--disk %s: cannot be made: %s", config->disk, strerror(errno));
     enum sl_weight_format weights; // otherwise each child would refuse it
     struct sl_device_choice device;
-    enum sl_status parsed = sl_weight_format_parse(config->weights, &weights, err);
-    if (parsed == SL_OK) {
-        parsed = sl_device_choice_parse(config->device, &device, err);
-    }
-    if (parsed != SL_OK) {
-        return parsed;
-    }
+    SL_TRY(sl_weight_format_parse(config->weights, &weights, err));
+    SL_TRY(sl_device_choice_parse(config->device, &device, err));
     struct sl_cluster *cluster = calloc(1, sizeof *cluster);
-    if (!cluster) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
-    }
+    SL_FAIL_IF(!cluster, err, SL_ERR_EXHAUSTED, "cluster: out of memory");
     cluster->config = *config;
     if (config->n_prefill == 0) {
         cluster->config.n_prefill = config->aggregated ? 0 : 1;
@@ -329,10 +317,7 @@ static enum sl_status wait_for_workers(struct sl_cluster *cluster, struct sl_cli
                        : sl_fail(err, SL_ERR_DEADLINE, "only %zu of %zu workers reached the coordinator within %lld ms",
                                  n_ready, n_workers, (long long)cluster->config.ready_ms);
         }
-        enum sl_status status = wait_step(cluster, signals, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(wait_step(cluster, signals, err));
     }
 }
 

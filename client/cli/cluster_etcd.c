@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/check.h"
+
 static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
     return sl_child_find("etcd", path)
                ? SL_OK
@@ -60,16 +62,9 @@ enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd 
                                      struct sl_error *err) {
     char program[PATH_MAX], client[48], peer[48], cluster[64];
     int ports[2] = {0};
-    enum sl_status status = find_program(program, err);
-    if (status == SL_OK) {
-        status = find_ports(ports, err);
-    }
-    if (status == SL_OK) {
-        status = make_folder(folder, etcd_out, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(find_program(program, err));
+    SL_TRY(find_ports(ports, err));
+    SL_TRY(make_folder(folder, etcd_out, err));
     snprintf(etcd_out->servers, sizeof etcd_out->servers, "127.0.0.1:%d", ports[0]);
     snprintf(client, sizeof client, "http://127.0.0.1:%d", ports[0]);
     snprintf(peer, sizeof peer, "http://127.0.0.1:%d", ports[1]);
@@ -96,7 +91,7 @@ enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd 
                      "--log-level",
                      "error",
                      NULL};
-    status = sl_child_start(child, "etcd", words, err);
+    enum sl_status status = sl_child_start(child, "etcd", words, err);
     if (status != SL_OK) {
         sl_cluster_etcd_cleanup(etcd_out);
     }

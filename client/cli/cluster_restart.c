@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/cluster_internal.h"
 
@@ -29,10 +30,8 @@ static enum sl_status plan_restart(struct sl_cluster *cluster, size_t i, struct 
     cluster->reported[i] = true;
     bool quick = !child->ready[0] || sl_now_ns() - cluster->started_ns[i] < QUICK_MS * SL_NS_PER_MS;
     cluster->n_quick[i] = quick ? cluster->n_quick[i] + 1 : 1;
-    if (i < cluster->n_first || cluster->n_quick[i] >= MAX_QUICK) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s %s%s", child->name, end,
-                       i < cluster->n_first ? "" : ", again and again");
-    }
+    SL_FAIL_IF(i < cluster->n_first || cluster->n_quick[i] >= MAX_QUICK, err, SL_ERR_PEER_LOST, "%s %s%s", child->name,
+               end, i < cluster->n_first ? "" : ", again and again");
     int64_t wait_ms = FIRST_WAIT_MS << (cluster->n_quick[i] - 1);
     cluster->again_ns[i] = sl_deadline_in_ms(wait_ms);
     fprintf(stderr, "sluice: %s %s: started again in %.1f s\n", child->name, end, (double)wait_ms / 1000);

@@ -33,10 +33,8 @@ static enum sl_status make_folder(const char *path, struct sl_error *err) {
     char part[PATH_MAX];
     for (const char *end = strchr(path + 1, '/');; end = strchr(end + 1, '/')) {
         snprintf(part, sizeof part, "%.*s", end ? (int)(end - path) : (int)strlen(path), path);
-        if (mkdir(part, 0700) != 0 && errno != EEXIST) {
-            return sl_fail(err, SL_ERR_IO, "%s: cannot be made: %s (XDG_RUNTIME_DIR says where)", part,
-                           strerror(errno));
-        }
+        SL_FAIL_IF(mkdir(part, 0700) != 0 && errno != EEXIST, err, SL_ERR_IO,
+                   "%s: cannot be made: %s (XDG_RUNTIME_DIR says where)", part, strerror(errno));
         if (!end) {
             return SL_OK;
         }
@@ -107,9 +105,8 @@ static int open_log(const char *path) {
 
 // Writes our process id into the lock, for `sluice down`, and opens the log.
 static enum sl_status begin(struct sl_cluster_here *here, struct sl_error *err) {
-    if (ftruncate(here->lock_fd, 0) != 0 || dprintf(here->lock_fd, "%d\n", (int)getpid()) < 0) {
-        return sl_fail(err, SL_ERR_IO, "%s/lock: %s", here->dir, strerror(errno));
-    }
+    SL_FAIL_IF(ftruncate(here->lock_fd, 0) != 0 || dprintf(here->lock_fd, "%d\n", (int)getpid()) < 0, err, SL_ERR_IO,
+               "%s/lock: %s", here->dir, strerror(errno));
     int fd = open_log(here->log_path);
     here->log = fd >= 0 ? fdopen(fd, "a") : NULL;
     if (!here->log) {

@@ -260,10 +260,9 @@ static enum sl_status open_local(const struct sl_local_config *config, struct sl
 
 enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct sl_error *err) {
     int64_t bytes = 0;
-    if (text[0] != '\0' && strcmp(text, "auto") != 0 && (sl_parse_size(text, &bytes) != SL_OK || bytes < MIN_ARENA)) {
-        return sl_fail(err, SL_ERR_INVALID, "--arena: '%s' is neither auto nor a size of 1M or more, such as 64M or 2G",
-                       text);
-    }
+    SL_FAIL_IF(text[0] != '\0' && strcmp(text, "auto") != 0 &&
+                   (sl_parse_size(text, &bytes) != SL_OK || bytes < MIN_ARENA),
+               err, SL_ERR_INVALID, "--arena: '%s' is neither auto nor a size of 1M or more, such as 64M or 2G", text);
     *bytes_out = (size_t)bytes;
     return SL_OK;
 }

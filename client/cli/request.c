@@ -15,9 +15,8 @@
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
     SL_FAIL_IF(memchr(text, '\0', bytes), err, SL_ERR_INVALID, "%s contains a zero byte: it is not a text", name);
     size_t bad;
-    if (!sl_utf8_valid(text, bytes, &bad)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, bad);
-    }
+    SL_FAIL_IF(!sl_utf8_valid(text, bytes, &bad), err, SL_ERR_INVALID,
+               "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, bad);
     return SL_OK;
 }
 
@@ -91,21 +90,17 @@ static enum sl_status compose(const char *document, const char *question, char *
 }
 
 static enum sl_status make_prompt(const struct sl_request_config *config, char **prompt_out, struct sl_error *err) {
-    if (config->prompt && config->prompt_file) {
-        return sl_fail(err, SL_ERR_INVALID, "--prompt and --prompt-file exclude each other");
-    }
+    SL_FAIL_IF(config->prompt && config->prompt_file, err, SL_ERR_INVALID,
+               "--prompt and --prompt-file exclude each other");
     const struct sl_option_list *questions = &config->questions;
     const char *question = questions->n > 0 ? questions->items[0] : NULL;
-    if (config->chat && questions->n > 1) {
-        return sl_fail(err, SL_ERR_INVALID, "--question was given %d times: --chat takes one turn", questions->n);
-    }
+    SL_FAIL_IF(config->chat && questions->n > 1, err, SL_ERR_INVALID,
+               "--question was given %d times: --chat takes one turn", questions->n);
     SL_FAIL_IF(config->chat && config->raw, err, SL_ERR_INVALID, "--chat and --raw exclude each other");
-    if (config->system && (config->raw || (questions->n > 1 && !config->chat))) {
-        return sl_fail(err, SL_ERR_INVALID, "--system is for chats: leave out --raw, and ask one question");
-    }
-    if (!config->prompt && !config->prompt_file && !question) {
-        return sl_fail(err, SL_ERR_INVALID, "nothing to read: give --prompt-file, --prompt or --question");
-    }
+    SL_FAIL_IF(config->system && (config->raw || (questions->n > 1 && !config->chat)), err, SL_ERR_INVALID,
+               "--system is for chats: leave out --raw, and ask one question");
+    SL_FAIL_IF(!config->prompt && !config->prompt_file && !question, err, SL_ERR_INVALID,
+               "nothing to read: give --prompt-file, --prompt or --question");
     enum sl_status status =
         config->prompt ? check_text("--prompt", config->prompt, strlen(config->prompt), err) : SL_OK;
     if (status == SL_OK && config->system) {
@@ -173,10 +168,8 @@ static const char *recipe_of(const struct sl_request_config *config) {
 static enum sl_status set_sampling(struct sl_request *request, const struct sl_request_config *config,
                                    struct sl_error *err) {
     bool all = strcmp(config->generation_config, "none") == 0;
-    if (!all && strcmp(config->generation_config, "auto") != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--generation-config %.40s: expected auto or none",
-                       config->generation_config);
-    }
+    SL_FAIL_IF(!all && strcmp(config->generation_config, "auto") != 0, err, SL_ERR_INVALID,
+               "--generation-config %.40s: expected auto or none", config->generation_config);
     Sluice__V1__Sampling *sampling = &request->sampling;
     sluice__v1__sampling__init(sampling);
     if (all || config->has_temperature) {
@@ -222,10 +215,8 @@ static enum sl_status name_documents(struct sl_request *request, const char *lis
         fits = n < SL_REQUEST_MAX_DOCUMENTS && name[0] != '\0';
         request->documents[fits ? n : 0] = name;
     }
-    if (!fits) {
-        return sl_fail(err, SL_ERR_INVALID, "%.100s: must be 1 to %d names of documents, with commas between them",
-                       list, SL_REQUEST_MAX_DOCUMENTS);
-    }
+    SL_FAIL_IF(!fits, err, SL_ERR_INVALID, "%.100s: must be 1 to %d names of documents, with commas between them", list,
+               SL_REQUEST_MAX_DOCUMENTS);
     request->message.documents = request->documents;
     request->message.n_documents = n;
     return SL_OK;
@@ -233,10 +224,8 @@ static enum sl_status name_documents(struct sl_request *request, const char *lis
 
 enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
                                       struct sl_error *err) {
-    if (config->recipe && config->ship_at_most != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s",
-                       config->recipe);
-    }
+    SL_FAIL_IF(config->recipe && config->ship_at_most != 0, err, SL_ERR_INVALID,
+               "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s", config->recipe);
     const char *recipe = recipe_of(config);
     if (!recipe) {
         return sl_fail(
@@ -269,11 +258,8 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
                                struct sl_error *err) {
     char *prompt = NULL;
-    enum sl_status status = sl_request_set_options(request, config, err);
-    status = status == SL_OK ? make_prompt(config, &prompt, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_request_set_options(request, config, err));
+    SL_TRY(make_prompt(config, &prompt, err));
     request->prompt = prompt;
     request->turns = config->questions.items + 1;
     request->n_turns = config->questions.n > 1 ? config->questions.n - 1 : 0;
@@ -290,9 +276,8 @@ enum sl_status sl_request_choose(struct sl_request *request, const struct sl_req
     if (!sl_request_is_open(config)) {
         return SL_OK;
     }
-    if (config->system && !takes_chats) {
-        return sl_fail(err, SL_ERR_INVALID, "--system is for chats, and this model has no chat template");
-    }
+    SL_FAIL_IF(config->system && !takes_chats, err, SL_ERR_INVALID,
+               "--system is for chats, and this model has no chat template");
     set_prompt(request, config, takes_chats);
     return SL_OK;
 }

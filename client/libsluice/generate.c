@@ -65,12 +65,11 @@ static enum sl_status check_token(struct generation *generation, const Sluice__V
         return sl_fail(err, SL_ERR_PEER_LOST, "job %s goes on with token %" PRId64 ", and %zu have come",
                        generation->job.job_id, token->index, ids->n_ids);
     }
-    if (token->index < 0 || token->index > n || (token->index < n && token->id != ids->ids[token->index])) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT,
-                       "job %s goes on with token %" PRId64 " being %d, which is not what came "
-                       "before",
-                       generation->job.job_id, token->index, token->id);
-    }
+    SL_FAIL_IF(token->index < 0 || token->index > n || (token->index < n && token->id != ids->ids[token->index]), err,
+               SL_ERR_PEER_CORRUPT,
+               "job %s goes on with token %" PRId64 " being %d, which is not what came "
+               "before",
+               generation->job.job_id, token->index, token->id);
     *is_news_out = token->index == n;
     return *is_news_out ? keep_id(generation, token->id, err) : SL_OK;
 }

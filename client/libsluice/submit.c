@@ -107,17 +107,13 @@ static enum sl_status submit_once(struct sl_client *client, const Sluice__V1__Ge
                                   int64_t deadline_ns, struct sl_submitted *submitted_out, struct sl_error *err) {
     ProtobufCMessage *message;
     struct sl_submitted submitted = {0};
-    enum sl_status status = check_chat(request, err);
-    if (status == SL_OK) {
-        status = sl_client_find_leader(client, deadline_ns, &submitted.coordinator, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_chat(request, err));
+    SL_TRY(sl_client_find_leader(client, deadline_ns, &submitted.coordinator, err));
     struct sl_rpc_channel *channel = client->channels[submitted.coordinator];
-    status = prompt_bytes(request) > PART_BYTES
-                 ? submit_in_parts(channel, request, deadline_ns, &message, err)
-                 : sl_rpc_unary(channel, &sl_method_inference_submit, &request->base, deadline_ns, NULL, &message, err);
+    enum sl_status status =
+        prompt_bytes(request) > PART_BYTES
+            ? submit_in_parts(channel, request, deadline_ns, &message, err)
+            : sl_rpc_unary(channel, &sl_method_inference_submit, &request->base, deadline_ns, NULL, &message, err);
     if (status != SL_OK) {
         return status;
     }
@@ -143,9 +139,8 @@ static enum sl_status submit_once(struct sl_client *client, const Sluice__V1__Ge
 
 enum sl_status sl_make_key(char key_out[SL_KEY_BYTES], struct sl_error *err) {
     uint64_t random[2];
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
-        return sl_fail(err, SL_ERR_IO, "no random numbers: %s", strerror(errno));
-    }
+    SL_FAIL_IF(getrandom(random, sizeof random, 0) != (ssize_t)sizeof random, err, SL_ERR_IO, "no random numbers: %s",
+               strerror(errno));
     snprintf(key_out, SL_KEY_BYTES, "%016" PRIx64 "%016" PRIx64, random[0], random[1]);
     return SL_OK;
 }

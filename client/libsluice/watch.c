@@ -86,13 +86,10 @@ static enum sl_status read_stream(struct sl_rpc_stream *stream, struct sl_follow
         *err = (struct sl_error){.status = SL_OK};
         enum sl_status status = sl_rpc_stream_next(stream, POLL_MS, &message, err);
         if (status == SL_AGAIN) {
-            if (sl_deadline_left_ms(watch->deadline_ns) == 0) {
-                return sl_fail(err, SL_ERR_DEADLINE, "job %s has not finished in time", at->job_id);
-            }
-            if (is_deposed(at, &heard_ns)) {
-                return sl_fail(err, SL_ERR_PEER_LOST, "the coordinator of job %s is silent, and another one leads",
-                               at->job_id);
-            }
+            SL_FAIL_IF(sl_deadline_left_ms(watch->deadline_ns) == 0, err, SL_ERR_DEADLINE,
+                       "job %s has not finished in time", at->job_id);
+            SL_FAIL_IF(is_deposed(at, &heard_ns), err, SL_ERR_PEER_LOST,
+                       "the coordinator of job %s is silent, and another one leads", at->job_id);
             continue;
         }
         if (status == SL_ERR_NOT_FOUND && err->status == SL_OK) {

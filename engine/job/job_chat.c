@@ -11,20 +11,14 @@
 static enum sl_status check(const struct sl_chat_template *chat_template, const Sluice__V1__Chat *chat,
                             struct sl_error *err) {
     size_t n_bytes = 0;
-    if (chat == NULL || chat->n_messages == 0 || chat->n_messages > SL_MAX_CHAT_MESSAGES) {
-        return sl_fail(err, SL_ERR_INVALID, "%zu messages, must be 1 to %d", chat ? chat->n_messages : 0,
-                       SL_MAX_CHAT_MESSAGES);
-    }
+    SL_FAIL_IF(chat == NULL || chat->n_messages == 0 || chat->n_messages > SL_MAX_CHAT_MESSAGES, err, SL_ERR_INVALID,
+               "%zu messages, must be 1 to %d", chat ? chat->n_messages : 0, SL_MAX_CHAT_MESSAGES);
     for (size_t i = 0; i < chat->n_messages; i++) {
         size_t n_role = strlen(chat->messages[i]->role);
-        if (n_role < 1 || n_role > SL_MAX_ROLE_BYTES) {
-            return sl_fail(err, SL_ERR_INVALID, "message %zu: the role has %zu bytes, must be 1 to %d", i, n_role,
-                           SL_MAX_ROLE_BYTES);
-        }
-        if (!sl_chat_template_knows_role(chat_template, chat->messages[i]->role)) {
-            return sl_fail(err, SL_ERR_INVALID, "message %zu: the model's template has no role \"%s\"", i,
-                           chat->messages[i]->role);
-        }
+        SL_FAIL_IF(n_role < 1 || n_role > SL_MAX_ROLE_BYTES, err, SL_ERR_INVALID,
+                   "message %zu: the role has %zu bytes, must be 1 to %d", i, n_role, SL_MAX_ROLE_BYTES);
+        SL_FAIL_IF(!sl_chat_template_knows_role(chat_template, chat->messages[i]->role), err, SL_ERR_INVALID,
+                   "message %zu: the model's template has no role \"%s\"", i, chat->messages[i]->role);
         n_bytes += strlen(chat->messages[i]->content);
     }
     return n_bytes <= SL_MAX_CHAT_BYTES

@@ -8,11 +8,9 @@
 // Checks the recipe against sliding windows, which are ranges of original positions and are attended to in full.
 static enum sl_status check_windows(const struct sl_recipe *recipe, const struct sl_model_config *model,
                                     struct sl_error *err) {
-    if (model->window > 0 && recipe->positions == SL_POSITION_SLOT) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: positions=slot, but this model's sliding windows go by original positions; use "
-                       "positions=original");
-    }
+    SL_FAIL_IF(model->window > 0 && recipe->positions == SL_POSITION_SLOT, err, SL_ERR_INVALID,
+               "recipe: positions=slot, but this model's sliding windows go by original positions; use "
+               "positions=original");
     for (int l = 0; model->window > 0 && l < model->n_layers; l++) {
         if (sl_layers_has(&recipe->offload, l) && (model->window_layers[l / 64] >> (l % 64) & 1) != 0) {
             return sl_fail(
@@ -29,13 +27,12 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
                              struct sl_error *err) {
     struct sl_recipe recipe;
     SL_TRY(sl_recipe_parse(text, &recipe, err));
-    if (sl_score_get_traits(recipe.score)->wants_importance && model->retaining_hidden == 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "recipe: score=%s comes from retaining heads, and this model has none: put "
-                       "retaining_heads.safetensors beside it (`sluice train-heads` makes it, "
-                       "tools/convert_retaining_heads.py converts a published one)",
-                       sl_score_get_traits(recipe.score)->name);
-    }
+    SL_FAIL_IF(sl_score_get_traits(recipe.score)->wants_importance && model->retaining_hidden == 0, err,
+               SL_ERR_PRECONDITION,
+               "recipe: score=%s comes from retaining heads, and this model has none: put "
+               "retaining_heads.safetensors beside it (`sluice train-heads` makes it, "
+               "tools/convert_retaining_heads.py converts a published one)",
+               sl_score_get_traits(recipe.score)->name);
     struct sl_layers dense;
     _Static_assert(sizeof dense.bits == sizeof model->dense_layers, "one bit a layer, both ways");
     memcpy(dense.bits, model->dense_layers, sizeof dense.bits);
@@ -61,22 +58,19 @@ static bool same_layout(const struct sl_page_layout *a, const struct sl_page_lay
 
 enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_session *session,
                                     struct sl_error *err) {
-    if (session->positions != plan->recipe.positions) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's keys are rotated otherwise than its recipe says");
-    }
-    if (session->rope_set != plan->rope_set) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's keys are rotated for another length of context");
-    }
+    SL_FAIL_IF(session->positions != plan->recipe.positions, err, SL_ERR_PEER_CORRUPT,
+               "the capsule's keys are rotated otherwise than its recipe says");
+    SL_FAIL_IF(session->rope_set != plan->rope_set, err, SL_ERR_PEER_CORRUPT,
+               "the capsule's keys are rotated for another length of context");
     for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
         if (!same_layout(&session->layers[layer].work, &plan->work[layer]) ||
             !same_layout(&session->layers[layer].packed, &plan->packed[layer])) {
             return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is not laid out as its recipe says",
                            layer);
         }
-        if (session->layers[layer].offloaded != sl_plan_is_offloaded(plan, layer)) {
-            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is %s, and its recipe says otherwise",
-                           layer, session->layers[layer].offloaded ? "offloaded" : "resident");
-        }
+        SL_FAIL_IF(session->layers[layer].offloaded != sl_plan_is_offloaded(plan, layer), err, SL_ERR_PEER_CORRUPT,
+                   "the capsule's layer %d is %s, and its recipe says otherwise", layer,
+                   session->layers[layer].offloaded ? "offloaded" : "resident");
     }
     return SL_OK;
 }

@@ -5,22 +5,21 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/check.h"
+
 enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
                                 struct sl_error *err) {
     for (size_t i = 0; ids != NULL && i < ids->n_ids; i++) {
-        if (ids->ids[i] < 0 || ids->ids[i] >= model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: ids[%zu] is %d, must be 0 to %d", field, i, ids->ids[i],
-                           model->n_vocab - 1);
-        }
+        SL_FAIL_IF(ids->ids[i] < 0 || ids->ids[i] >= model->n_vocab, err, SL_ERR_INVALID,
+                   "%s: ids[%zu] is %d, must be 0 to %d", field, i, ids->ids[i], model->n_vocab - 1);
     }
     return SL_OK;
 }
 
 enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash128 *salt_out, struct sl_error *err) {
     struct sl_hash128 salt = {{0}};
-    if (field->len > 0 && !sl_hash128_read(field->data, field->len, &salt)) {
-        return sl_fail(err, SL_ERR_INVALID, "salt: has %zu bytes, must have %zu or none", field->len, sizeof salt);
-    }
+    SL_FAIL_IF(field->len > 0 && !sl_hash128_read(field->data, field->len, &salt), err, SL_ERR_INVALID,
+               "salt: has %zu bytes, must have %zu or none", field->len, sizeof salt);
     *salt_out = salt;
     return SL_OK;
 }
@@ -44,9 +43,8 @@ enum sl_status sl_job_choose_seed(const Sluice__V1__Sampling *message, const uin
         *seed_out = sl_job_names_seed(message) ? message->seed : *known;
         return SL_OK;
     }
-    if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) {
-        return sl_fail(err, SL_ERR_IO, "no random number for a seed: %s", strerror(errno));
-    }
+    SL_FAIL_IF(getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn, err, SL_ERR_IO,
+               "no random number for a seed: %s", strerror(errno));
     *seed_out = drawn >> (64 - SEED_BITS);
     return SL_OK;
 }

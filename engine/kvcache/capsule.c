@@ -162,10 +162,9 @@ static enum sl_status read_layouts(const header_message *header, int layer, stru
 static enum sl_status check_layer(const header_message *header, int layer, const struct layouts *layouts,
                                   uint64_t *body_bytes, bool *evicted, struct sl_error *err) {
     const layer_message *m = header->layers[layer];
-    if (m->n_n_slots != header->n_kv_heads || m->n_n_packed != header->n_kv_heads) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule layer %d: counts of %zu and %zu heads, expected %u", layer,
-                       m->n_n_slots, m->n_n_packed, header->n_kv_heads);
-    }
+    SL_FAIL_IF(m->n_n_slots != header->n_kv_heads || m->n_n_packed != header->n_kv_heads, err, SL_ERR_INVALID,
+               "capsule layer %d: counts of %zu and %zu heads, expected %u", layer, m->n_n_slots, m->n_n_packed,
+               header->n_kv_heads);
     if (!(m->merge_threshold >= -1 && m->merge_threshold <= 1)) { // an average of cosines; this also catches NaN
         return sl_fail(err, SL_ERR_INVALID, "capsule layer %d: a merge threshold of %g is outside -1..1", layer,
                        (double)m->merge_threshold);
@@ -173,16 +172,12 @@ static enum sl_status check_layer(const header_message *header, int layer, const
     bool quantized = sl_kv_format_is_quantized(layouts->packed.format);
     for (uint32_t h = 0; h < header->n_kv_heads; h++) {
         uint64_t n_slots = m->n_slots[h], n_packed = m->n_packed[h];
-        if (n_slots > header->n_tokens || n_packed * SL_PAGE_SLOTS > n_slots || (n_packed > 0 && !quantized)) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "capsule layer %d head %u: %llu slots and %llu packed pages do not fit %llu tokens", layer,
-                           h, (unsigned long long)n_slots, (unsigned long long)n_packed,
-                           (unsigned long long)header->n_tokens);
-        }
-        if (m->offloaded && n_slots > 0) {
-            return sl_fail(err, SL_ERR_INVALID, "capsule layer %d head %u: %llu slots of an offloaded layer", layer, h,
-                           (unsigned long long)n_slots);
-        }
+        SL_FAIL_IF(n_slots > header->n_tokens || n_packed * SL_PAGE_SLOTS > n_slots || (n_packed > 0 && !quantized),
+                   err, SL_ERR_INVALID,
+                   "capsule layer %d head %u: %llu slots and %llu packed pages do not fit %llu tokens", layer, h,
+                   (unsigned long long)n_slots, (unsigned long long)n_packed, (unsigned long long)header->n_tokens);
+        SL_FAIL_IF(m->offloaded && n_slots > 0, err, SL_ERR_INVALID,
+                   "capsule layer %d head %u: %llu slots of an offloaded layer", layer, h, (unsigned long long)n_slots);
         *evicted |= !m->offloaded && n_slots < header->n_tokens;
         uint64_t n_pages = sl_pages_for((int64_t)n_slots); // < 2^26, a page < 2^19: 2^18 heads stay below 2^63
         *body_bytes += n_packed * layouts->packed.bytes + (n_pages - n_packed) * layouts->work.bytes;
@@ -191,13 +186,11 @@ static enum sl_status check_layer(const header_message *header, int layer, const
 }
 
 static enum sl_status check_header(const header_message *header, bool *evicted, struct sl_error *err) {
-    if (header->version != SL_CAPSULE_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule version %u, expected %d", header->version, SL_CAPSULE_VERSION);
-    }
-    if (header->prefix_hash.len != sizeof(struct sl_hash128)) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule with a prefix hash of %zu bytes, expected %zu",
-                       header->prefix_hash.len, sizeof(struct sl_hash128));
-    }
+    SL_FAIL_IF(header->version != SL_CAPSULE_VERSION, err, SL_ERR_INVALID, "capsule version %u, expected %d",
+               header->version, SL_CAPSULE_VERSION);
+    SL_FAIL_IF(header->prefix_hash.len != sizeof(struct sl_hash128), err, SL_ERR_INVALID,
+               "capsule with a prefix hash of %zu bytes, expected %zu", header->prefix_hash.len,
+               sizeof(struct sl_hash128));
     if (header->n_layers < 1 || header->n_layers > SL_MAX_LAYERS || header->n_kv_heads < 1 ||
         header->n_kv_heads > SL_MAX_HEADS || header->head_dim > INT32_MAX || header->n_tokens > INT32_MAX - 64 ||
         header->position_mode > SL_POSITION_SLOT || header->rope_set >= SL_MAX_ROPE_SETS) {
@@ -211,28 +204,20 @@ static enum sl_status check_header(const header_message *header, bool *evicted, 
     uint64_t body_bytes = 0;
     for (int l = 0; l < (int)header->n_layers; l++) {
         struct layouts layouts;
-        enum sl_status status = read_layouts(header, l, &layouts, err);
-        if (status == SL_OK) {
-            status = check_layer(header, l, &layouts, &body_bytes, evicted, err);
-        }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(read_layouts(header, l, &layouts, err));
+        SL_TRY(check_layer(header, l, &layouts, &body_bytes, evicted, err));
     }
-    if (body_bytes != header->body_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule says %llu bytes of body, its pages take %llu",
-                       (unsigned long long)header->body_bytes, (unsigned long long)body_bytes);
-    }
+    SL_FAIL_IF(body_bytes != header->body_bytes, err, SL_ERR_INVALID,
+               "capsule says %llu bytes of body, its pages take %llu", (unsigned long long)header->body_bytes,
+               (unsigned long long)body_bytes);
     return SL_OK;
 }
 
 // Reads and checks a header. The caller frees *message_out with sluice__v1__capsule_header__free_unpacked().
 static enum sl_status read_header(const void *bytes, size_t n_bytes, header_message **message_out,
                                   struct sl_capsule_info *info_out, struct sl_error *err) {
-    if (n_bytes > SL_CAPSULE_MAX_HEADER_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule header of %zu bytes, at most %zu are possible", n_bytes,
-                       SL_CAPSULE_MAX_HEADER_BYTES);
-    }
+    SL_FAIL_IF(n_bytes > SL_CAPSULE_MAX_HEADER_BYTES, err, SL_ERR_INVALID,
+               "capsule header of %zu bytes, at most %zu are possible", n_bytes, SL_CAPSULE_MAX_HEADER_BYTES);
     header_message *m = sluice__v1__capsule_header__unpack(NULL, n_bytes, bytes);
     SL_FAIL_IF(m == NULL, err, SL_ERR_INVALID, "capsule header of %zu bytes is not a CapsuleHeader message", n_bytes);
     bool evicted = false;
@@ -289,21 +274,17 @@ static enum sl_status check_expected(const struct sl_capsule_info *info, const s
                        g->n_layers, g->n_kv_heads, g->head_dim, geometry->n_layers, geometry->n_kv_heads,
                        geometry->head_dim);
     }
-    if (info->id.model_fingerprint != id->model_fingerprint) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "capsule of model %016llx, this worker runs %016llx",
-                       (unsigned long long)info->id.model_fingerprint, (unsigned long long)id->model_fingerprint);
-    }
-    if (info->id.recipe_fingerprint != id->recipe_fingerprint) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "capsule of recipe %016llx, expected %016llx",
-                       (unsigned long long)info->id.recipe_fingerprint, (unsigned long long)id->recipe_fingerprint);
-    }
+    SL_FAIL_IF(info->id.model_fingerprint != id->model_fingerprint, err, SL_ERR_PRECONDITION,
+               "capsule of model %016llx, this worker runs %016llx", (unsigned long long)info->id.model_fingerprint,
+               (unsigned long long)id->model_fingerprint);
+    SL_FAIL_IF(info->id.recipe_fingerprint != id->recipe_fingerprint, err, SL_ERR_PRECONDITION,
+               "capsule of recipe %016llx, expected %016llx", (unsigned long long)info->id.recipe_fingerprint,
+               (unsigned long long)id->recipe_fingerprint);
     if (!sl_hash128_is_zero(&id->prefix_hash) && !sl_hash128_equals(&info->id.prefix_hash, &id->prefix_hash)) {
         return sl_fail(err, SL_ERR_PRECONDITION, "capsule of another prefix"); // the hash must not appear in logs
     }
-    if (info->body_bytes != body_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "capsule body of %zu bytes, its header says %zu", body_bytes,
-                       info->body_bytes);
-    }
+    SL_FAIL_IF(info->body_bytes != body_bytes, err, SL_ERR_INVALID, "capsule body of %zu bytes, its header says %zu",
+               body_bytes, info->body_bytes);
     return SL_OK;
 }
 

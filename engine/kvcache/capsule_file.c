@@ -144,10 +144,8 @@ enum sl_status sl_capsule_file_check(const char *path, struct sl_error *err) {
 enum sl_status sl_capsule_file_write(const char *path, const struct sl_session *session, const struct sl_capsule_id *id,
                                      const char *label, struct sl_error *err) {
     struct sl_whole_file whole;
-    if (strlen(label) >= SL_CAPSULE_LABEL_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "a capsule's label of %zu bytes; at most %d are possible", strlen(label),
-                       SL_CAPSULE_LABEL_BYTES - 1);
-    }
+    SL_FAIL_IF(strlen(label) >= SL_CAPSULE_LABEL_BYTES, err, SL_ERR_INVALID,
+               "a capsule's label of %zu bytes; at most %d are possible", strlen(label), SL_CAPSULE_LABEL_BYTES - 1);
     SL_TRY(sl_whole_file_open(&whole, path, err));
     enum sl_status status = write_all(fileno(whole.file), session, id, label, err);
     if (status != SL_OK) {
@@ -183,10 +181,9 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
     uint64_t version = sl_get_bytes(prefix + 8, 4), label_bytes = sl_get_bytes(prefix + 12, 4),
              header_bytes = sl_get_bytes(prefix + 16, 8);
     uint64_t body_bytes = sl_get_bytes(prefix + 24, 8);
-    if (version != SL_CAPSULE_FILE_VERSION) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "version %llu of capsule files; this program reads version %d",
-                       (unsigned long long)version, SL_CAPSULE_FILE_VERSION);
-    }
+    SL_FAIL_IF(version != SL_CAPSULE_FILE_VERSION, err, SL_ERR_UNSUPPORTED,
+               "version %llu of capsule files; this program reads version %d", (unsigned long long)version,
+               SL_CAPSULE_FILE_VERSION);
     if (label_bytes >= SL_CAPSULE_LABEL_BYTES || header_bytes < 1 || header_bytes > SL_CAPSULE_MAX_HEADER_BYTES ||
         body_bytes > INT64_MAX / 2 ||
         PREFIX_BYTES + label_bytes + header_bytes + body_bytes != (uint64_t)stat.st_size) {

@@ -34,39 +34,31 @@ static bool well_formed(const struct sl_page_layout *layout) {
 
 enum sl_status sl_layer_check_layouts(const struct sl_page_layout *work, const struct sl_page_layout *packed,
                                       int head_dim, struct sl_error *err) {
-    if (!well_formed(work) || !well_formed(packed) || work->head_dim != head_dim || packed->head_dim != head_dim) {
-        return sl_fail(err, SL_ERR_INVALID, "a page layout is not one of sl_page_layout_init() for head_dim %d",
-                       head_dim);
-    }
-    if (sl_kv_format_is_quantized(work->format)) {
-        return sl_fail(err, SL_ERR_INVALID, "working format %s is quantized; tokens are appended in a float format",
-                       sl_kv_format_name(work->format));
-    }
+    SL_FAIL_IF(!well_formed(work) || !well_formed(packed) || work->head_dim != head_dim || packed->head_dim != head_dim,
+               err, SL_ERR_INVALID, "a page layout is not one of sl_page_layout_init() for head_dim %d", head_dim);
+    SL_FAIL_IF(sl_kv_format_is_quantized(work->format), err, SL_ERR_INVALID,
+               "working format %s is quantized; tokens are appended in a float format",
+               sl_kv_format_name(work->format));
     if (!sl_kv_format_is_quantized(packed->format)) {
         return same_layout(work, packed)
                    ? SL_OK
                    : sl_fail(err, SL_ERR_INVALID, "packed layout %s is a float format and not the working layout",
                              sl_kv_format_name(packed->format));
     }
-    if (packed->n_states > work->n_states || packed->has_positions != work->has_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "packed layout has score states or positions other than the working one's");
-    }
+    SL_FAIL_IF(packed->n_states > work->n_states || packed->has_positions != work->has_positions, err, SL_ERR_INVALID,
+               "packed layout has score states or positions other than the working one's");
     return SL_OK;
 }
 
 static enum sl_status check_config(const struct sl_session_config *config, struct sl_error *err) {
     const struct sl_kv_geometry *g = &config->geometry;
-    if (g->n_layers < 1 || g->n_layers > SL_MAX_LAYERS || g->n_kv_heads < 1 || g->n_kv_heads > SL_MAX_HEADS) {
-        return sl_fail(err, SL_ERR_INVALID, "%d layers of %d KV heads are outside 1..%d and 1..%d", g->n_layers,
-                       g->n_kv_heads, SL_MAX_LAYERS, SL_MAX_HEADS);
-    }
-    if (config->max_slots < 1 || config->max_slots > MAX_SLOTS) {
-        return sl_fail(err, SL_ERR_INVALID, "%lld slots a head are outside 1..%lld", (long long)config->max_slots,
-                       (long long)MAX_SLOTS);
-    }
-    if (config->positions != SL_POSITION_ORIGINAL && config->positions != SL_POSITION_SLOT) {
-        return sl_fail(err, SL_ERR_INVALID, "unknown position mode %d", (int)config->positions);
-    }
+    SL_FAIL_IF(g->n_layers < 1 || g->n_layers > SL_MAX_LAYERS || g->n_kv_heads < 1 || g->n_kv_heads > SL_MAX_HEADS, err,
+               SL_ERR_INVALID, "%d layers of %d KV heads are outside 1..%d and 1..%d", g->n_layers, g->n_kv_heads,
+               SL_MAX_LAYERS, SL_MAX_HEADS);
+    SL_FAIL_IF(config->max_slots < 1 || config->max_slots > MAX_SLOTS, err, SL_ERR_INVALID,
+               "%lld slots a head are outside 1..%lld", (long long)config->max_slots, (long long)MAX_SLOTS);
+    SL_FAIL_IF(config->positions != SL_POSITION_ORIGINAL && config->positions != SL_POSITION_SLOT, err, SL_ERR_INVALID,
+               "unknown position mode %d", (int)config->positions);
     for (int l = 0; l < g->n_layers; l++) {
         SL_TRY(sl_layer_check_layouts(&config->work[l], &config->packed[l], g->head_dim, err));
     }
@@ -214,10 +206,9 @@ static bool is_shareable(const struct sl_session *base, const struct sl_layer *l
 }
 
 static enum sl_status check_shareable(const struct sl_session *base, int64_t n_tokens, struct sl_error *err) {
-    if (n_tokens < 0 || n_tokens > base->n_tokens || n_tokens % SL_PAGE_SLOTS != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "cannot share %lld of a session's %lld tokens: use a multiple of %d",
-                       (long long)n_tokens, (long long)base->n_tokens, SL_PAGE_SLOTS);
-    }
+    SL_FAIL_IF(n_tokens < 0 || n_tokens > base->n_tokens || n_tokens % SL_PAGE_SLOTS != 0, err, SL_ERR_INVALID,
+               "cannot share %lld of a session's %lld tokens: use a multiple of %d", (long long)n_tokens,
+               (long long)base->n_tokens, SL_PAGE_SLOTS);
     bool shareable = base->taken_bytes == 0 && base->base == NULL;
     for (int l = 0; l < base->geometry.n_layers; l++) {
         shareable &= is_shareable(base, &base->layers[l], n_tokens);
@@ -531,21 +522,17 @@ static int64_t slots_without(const struct sl_head *head, int64_t n_forgotten) {
 }
 
 enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens, struct sl_error *err) {
-    if (n_tokens < 0 || n_tokens > session->n_tokens) {
-        return sl_fail(err, SL_ERR_INVALID, "cannot truncate a session of %lld tokens to %lld",
-                       (long long)session->n_tokens, (long long)n_tokens);
-    }
+    SL_FAIL_IF(n_tokens < 0 || n_tokens > session->n_tokens, err, SL_ERR_INVALID,
+               "cannot truncate a session of %lld tokens to %lld", (long long)session->n_tokens, (long long)n_tokens);
     for (int l = 0; l < session->geometry.n_layers; l++) {
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             const struct sl_head *head = &session->layers[l].heads[h];
             if (session->layers[l].offloaded) {
                 continue;
             }
-            if ((int64_t)head->n_slots != session->n_tokens) {
-                return sl_fail(err, SL_ERR_PRECONDITION,
-                               "layer %d head %d holds %u slots of %lld tokens: an evicted session cannot be truncated",
-                               l, h, head->n_slots, (long long)session->n_tokens);
-            }
+            SL_FAIL_IF((int64_t)head->n_slots != session->n_tokens, err, SL_ERR_PRECONDITION,
+                       "layer %d head %d holds %u slots of %lld tokens: an evicted session cannot be truncated", l, h,
+                       head->n_slots, (long long)session->n_tokens);
             if (n_tokens % SL_PAGE_SLOTS != 0 &&
                 (n_tokens < (int64_t)head->n_packed * SL_PAGE_SLOTS ||
                  (session->base != NULL && in_span(session, head->pages[n_tokens / SL_PAGE_SLOTS])))) {

@@ -60,25 +60,19 @@ static enum sl_status check_inputs(const struct sl_activations *activations, con
         }
         SL_FAIL_IF(input->n_tokens < 1, err, SL_ERR_RANGE, "input %d has %d tokens", s, input->n_tokens);
         for (int i = 0; i < input->n_tokens; i++) {
-            if (input->tokens[i] < 0 || input->tokens[i] >= c->n_vocab) {
-                return sl_fail(err, SL_ERR_RANGE, "token %lld of the prompt is id %d; the vocabulary has %d",
-                               (long long)(input->session->n_tokens + i), input->tokens[i], c->n_vocab);
-            }
+            SL_FAIL_IF(input->tokens[i] < 0 || input->tokens[i] >= c->n_vocab, err, SL_ERR_RANGE,
+                       "token %lld of the prompt is id %d; the vocabulary has %d",
+                       (long long)(input->session->n_tokens + i), input->tokens[i], c->n_vocab);
         }
-        if (c->window > 0 && input->session->positions == SL_POSITION_SLOT) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "sliding windows of keys that are rotated by slot; use original positions");
-        }
-        if (positions_after(input) > c->max_positions) {
-            return sl_fail(err, SL_ERR_RANGE, "position %lld is beyond the %lld that the model was made for",
-                           (long long)positions_after(input) - 1, (long long)c->max_positions);
-        }
+        SL_FAIL_IF(c->window > 0 && input->session->positions == SL_POSITION_SLOT, err, SL_ERR_UNSUPPORTED,
+                   "sliding windows of keys that are rotated by slot; use original positions");
+        SL_FAIL_IF(positions_after(input) > c->max_positions, err, SL_ERR_RANGE,
+                   "position %lld is beyond the %lld that the model was made for",
+                   (long long)positions_after(input) - 1, (long long)c->max_positions);
         m += input->n_tokens;
     }
-    if (m > activations->max_rows) {
-        return sl_fail(err, SL_ERR_RANGE, "%lld rows in a call, the engine was made for %d", (long long)m,
-                       activations->max_rows);
-    }
+    SL_FAIL_IF(m > activations->max_rows, err, SL_ERR_RANGE, "%lld rows in a call, the engine was made for %d",
+               (long long)m, activations->max_rows);
     *m_out = m;
     return SL_OK;
 }
@@ -177,10 +171,8 @@ static void rotate_rows(const struct sl_activations *a, const struct sl_input *i
 static enum sl_status reserve_rows(const struct sl_input *inputs, int n_inputs, int layer, struct sl_error *err) {
     for (int s = 0; s < n_inputs; s++) {
         enum sl_status status = sl_session_reserve(inputs[s].session, layer, inputs[s].n_tokens);
-        if (status != SL_OK) {
-            return sl_fail(err, status, "no room in the KV cache for %d more tokens after %lld (layer %d)",
-                           inputs[s].n_tokens, (long long)inputs[s].session->n_tokens, layer);
-        }
+        SL_FAIL_IF(status != SL_OK, err, status, "no room in the KV cache for %d more tokens after %lld (layer %d)",
+                   inputs[s].n_tokens, (long long)inputs[s].session->n_tokens, layer);
     }
     return SL_OK;
 }
@@ -231,11 +223,9 @@ enum sl_status sl_pass_begin(struct sl_activations *a, struct sl_input *inputs, 
     struct sl_engine *e = a->engine;
     struct sl_pass pass = {.engine = e, .activations = a, .inputs = inputs, .n_inputs = n_inputs, .wants = wants};
     SL_TRY(check_inputs(a, inputs, n_inputs, &pass.n_rows, err));
-    if (wants.importance && e->model->config.retaining_hidden == 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
-                       "(`sluice train-heads` trains one, tools/convert_retaining_heads.py converts a published one)");
-    }
+    SL_FAIL_IF(wants.importance && e->model->config.retaining_hidden == 0, err, SL_ERR_PRECONDITION,
+               "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
+               "(`sluice train-heads` trains one, tools/convert_retaining_heads.py converts a published one)");
     a->given[a->turn].used = sl_stream_mark(e->stream); // after the whole last pass, completed or abandoned
     struct sl_given *given = &a->given[a->turn ^= 1];
     SL_TRY(sl_mark_wait(&given->used, err));

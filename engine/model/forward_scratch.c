@@ -93,10 +93,8 @@ static size_t lay_out_given(struct sl_activations *a, char *base) {
 
 enum sl_status sl_activations_create(struct sl_engine *engine, int max_rows, struct sl_activations **activations_out,
                                      struct sl_error *err) {
-    if (max_rows < 1 || max_rows > engine->max_rows) {
-        return sl_fail(err, SL_ERR_INVALID, "activations of %d rows: the engine has 1 to %d", max_rows,
-                       engine->max_rows);
-    }
+    SL_FAIL_IF(max_rows < 1 || max_rows > engine->max_rows, err, SL_ERR_INVALID,
+               "activations of %d rows: the engine has 1 to %d", max_rows, engine->max_rows);
     struct sl_activations *a = calloc(1, sizeof *a);
     SL_FAIL_IF(a == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     struct sl_device *device = engine->stream->device;
@@ -142,9 +140,8 @@ struct sl_input *sl_activations_inputs(struct sl_activations *activations) {
 
 enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *stream, int max_rows,
                                 struct sl_engine **engine_out, struct sl_error *err) {
-    if (max_rows < 1 || max_rows > 1 << 20) {
-        return sl_fail(err, SL_ERR_INVALID, "an engine of %d rows: expected 1 to %d", max_rows, 1 << 20);
-    }
+    SL_FAIL_IF(max_rows < 1 || max_rows > 1 << 20, err, SL_ERR_INVALID, "an engine of %d rows: expected 1 to %d",
+               max_rows, 1 << 20);
     struct sl_engine *e = calloc(1, sizeof *e);
     SL_FAIL_IF(e == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     e->model = model;

@@ -368,8 +368,8 @@ static enum sl_status load_embedding(struct loader *l, struct sl_tensor_source s
 static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_source *embed) {
     struct sl_matrix *head = &l->model->head;
     if (l->keeps_codes || sl_sources_type(embed, 1, l->model->ops->widened, l->weights) != l->model->embed.dtype) {
-        enum sl_status status = read_to_pack(l, embed, 1, head);
-        return status == SL_OK ? pack_matrix(l, embed, 1, head) : status;
+        SL_TRY(read_to_pack(l, embed, 1, head));
+        return pack_matrix(l, embed, 1, head);
     }
     *head = l->model->embed;
     head->packed = NULL;
@@ -491,9 +491,8 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
     model->inv_freq = calloc(SL_MAX_ROPE_SETS * (size_t)c->rotary_dim / 2, sizeof *model->inv_freq);
     model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
     model->vectors = sl_device_alloc(model->device, SL_MEMORY_REPLICATED, vector_floats(c) * sizeof(float));
-    if (model->inv_freq == NULL || model->layers == NULL || model->vectors == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a model of %d layers", c->n_layers);
-    }
+    SL_FAIL_IF(model->inv_freq == NULL || model->layers == NULL || model->vectors == NULL, err, SL_ERR_EXHAUSTED,
+               "out of memory for a model of %d layers", c->n_layers);
     for (int set = 0; set < SL_MAX_ROPE_SETS; set++) {
         double *inv_freq = model->inv_freq + (size_t)set * (size_t)c->rotary_dim / 2;
         sl_rope_inv_freq(c, set, inv_freq);

@@ -550,9 +550,8 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
     json_t *root = NULL;
     struct sl_error why;
     enum sl_status status = sl_model_document_load(model_dir, "config.json", &root, &why);
-    if (status == SL_ERR_NOT_FOUND) {
-        return sl_fail(err, SL_ERR_INVALID, "--model %.100s: no model is there: %.250s", model_dir, why.text);
-    }
+    SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_INVALID, "--model %.100s: no model is there: %.250s", model_dir,
+               why.text);
     SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text);
     struct sl_model_config *config = calloc(1, sizeof *config);
     if (config == NULL) {

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/model/forward_internal.h"
 #include "engine/tensor/half.h"
 
@@ -29,10 +30,9 @@ static enum sl_status find(const struct sl_safetensors *tensors, int layer, cons
     char name[MAX_NAME];
     snprintf(name, sizeof name, "layers.%d.%s", layer, which);
     enum sl_status status = sl_safetensors_find(tensors, name, 2, rows, columns, tensor_out, err);
-    if (status == SL_ERR_NOT_FOUND) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s is missing, expected one of shape [%lld, %lld]", FILE_NAME,
-                       name, (long long)rows, (long long)columns);
-    }
+    SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_INVALID,
+               "%s: tensor %s is missing, expected one of shape [%lld, %lld]", FILE_NAME, name, (long long)rows,
+               (long long)columns);
     if (status != SL_OK) {
         sl_error_prefix(err, FILE_NAME);
     }
@@ -48,10 +48,9 @@ static enum sl_status find_hidden(const struct sl_safetensors *tensors, const st
         if (strcmp(list[i].name, "layers.0.w1") != 0) {
             continue;
         }
-        if (list[i].n_dims != 2 || list[i].shape[0] < 1 || list[i].shape[0] > MAX_HIDDEN) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: tensor layers.0.w1 must have 1 to %d rows of %lld columns",
-                           FILE_NAME, MAX_HIDDEN, (long long)sl_qkv_dim(c));
-        }
+        SL_FAIL_IF(list[i].n_dims != 2 || list[i].shape[0] < 1 || list[i].shape[0] > MAX_HIDDEN, err, SL_ERR_INVALID,
+                   "%s: tensor layers.0.w1 must have 1 to %d rows of %lld columns", FILE_NAME, MAX_HIDDEN,
+                   (long long)sl_qkv_dim(c));
         *hidden_out = (int)list[i].shape[0];
         return SL_OK;
     }
@@ -88,10 +87,9 @@ static enum sl_status check_shapes(const struct sl_safetensors *tensors, const s
     size_t n;
     const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
     for (size_t i = 0; i < n && n > 2 * (size_t)c->n_layers; i++) {
-        if (!is_expected(list[i].name, c->n_layers)) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: expected are only layers.0 to .%d, .w1 and .w2",
-                           FILE_NAME, list[i].name, c->n_layers - 1);
-        }
+        SL_FAIL_IF(!is_expected(list[i].name, c->n_layers), err, SL_ERR_UNSUPPORTED,
+                   "%s: tensor %.96s: expected are only layers.0 to .%d, .w1 and .w2", FILE_NAME, list[i].name,
+                   c->n_layers - 1);
     }
     *hidden_out = hidden;
     return SL_OK;
@@ -152,18 +150,13 @@ static enum sl_status check_finite(const struct sl_tensor *tensor, struct sl_err
 static enum sl_status load(struct sl_model *model, int layer, const char *which, struct sl_matrix matrix,
                            struct sl_stream *stream, struct sl_matrix *matrix_out, struct sl_error *err) {
     const struct sl_tensor *tensor;
-    enum sl_status status = find(model->retaining_tensors, layer, which, matrix.n, matrix.k, &tensor, err);
-    if (status == SL_OK) {
-        status = check_finite(tensor, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(find(model->retaining_tensors, layer, which, matrix.n, matrix.k, &tensor, err));
+    SL_TRY(check_finite(tensor, err));
     matrix.dtype = tensor->dtype;
     matrix.parts[0] = (struct sl_rows){tensor->data, matrix.n, tensor->dtype};
     *matrix_out = matrix;
     model->weight_bytes += tensor->bytes;
-    status = model->ops->pack(stream, matrix_out, err);
+    enum sl_status status = model->ops->pack(stream, matrix_out, err);
     if (status == SL_OK && !sl_matrix_reads_parts(matrix_out)) {
         sl_tensor_drop_pages(tensor);
     }

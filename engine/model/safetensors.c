@@ -127,9 +127,8 @@ static enum sl_status parse_extent(const struct mapping *map, const char *name, 
                        name);
     }
     size_t bytes;
-    if (!set_dtype(tensor, dtype, &bytes)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: unknown dtype %.32s", map->name, name, dtype);
-    }
+    SL_FAIL_IF(!set_dtype(tensor, dtype, &bytes), err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: unknown dtype %.32s",
+               map->name, name, dtype);
     tensor->n_dims = (int)json_array_size(shape);
     for (int i = 0; i < tensor->n_dims; i++) {
         const json_t *extent = json_array_get(shape, (size_t)i);
@@ -140,14 +139,11 @@ static enum sl_status parse_extent(const struct mapping *map, const char *name, 
         }
     }
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
-    if (from < 0 || to < from) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s: data_offsets [%lld, %lld] run backwards", map->name,
-                       name, (long long)from, (long long)to);
-    }
-    if ((uint64_t)to > data_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s ends at byte %lld of %zu: the file is truncated",
-                       map->name, name, (long long)to, data_bytes);
-    }
+    SL_FAIL_IF(from < 0 || to < from, err, SL_ERR_INVALID, "%s: tensor %.96s: data_offsets [%lld, %lld] run backwards",
+               map->name, name, (long long)from, (long long)to);
+    SL_FAIL_IF((uint64_t)to > data_bytes, err, SL_ERR_INVALID,
+               "%s: tensor %.96s ends at byte %lld of %zu: the file is truncated", map->name, name, (long long)to,
+               data_bytes);
     if ((uint64_t)(to - from) != bytes) {
         char text[128];
         return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s: %lld bytes, but %s of shape %s has %zu", map->name, name,
@@ -177,16 +173,12 @@ static enum sl_status check_cover(const struct mapping *map, struct sl_tensor *t
     qsort(tensors, n, sizeof *tensors, compare_data);
     const unsigned char *expected = data;
     for (size_t i = 0; i < n; i++) {
-        if (tensors[i].data != expected) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s %s", map->name, tensors[i].name,
-                           tensors[i].data < expected ? "overlaps the one before it" : "follows a gap");
-        }
+        SL_FAIL_IF(tensors[i].data != expected, err, SL_ERR_INVALID, "%s: tensor %.96s %s", map->name, tensors[i].name,
+                   tensors[i].data < expected ? "overlaps the one before it" : "follows a gap");
         expected += tensors[i].bytes;
     }
-    if (expected != map->base + map->bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %zu bytes after the last tensor", map->name,
-                       (size_t)(map->base + map->bytes - expected));
-    }
+    SL_FAIL_IF(expected != map->base + map->bytes, err, SL_ERR_INVALID, "%s: %zu bytes after the last tensor",
+               map->name, (size_t)(map->base + map->bytes - expected));
     return SL_OK;
 }
 
@@ -208,16 +200,13 @@ static enum sl_status add_tensor(struct sl_safetensors *st, struct sl_tensor ten
 static enum sl_status read_header(struct sl_safetensors *st, const struct mapping *map, struct sl_error *err) {
     static const char pointer[] = "version https://git-lfs";
     uint64_t header_bytes;
-    if (map->bytes >= sizeof pointer - 1 && memcmp(map->base, pointer, sizeof pointer - 1) == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: is a Git LFS pointer: fetch the file itself with `git lfs pull`",
-                       map->name);
-    }
+    SL_FAIL_IF(map->bytes >= sizeof pointer - 1 && memcmp(map->base, pointer, sizeof pointer - 1) == 0, err,
+               SL_ERR_INVALID, "%s: is a Git LFS pointer: fetch the file itself with `git lfs pull`", map->name);
     memcpy(&header_bytes, map->base, sizeof header_bytes);
     header_bytes = le64toh(header_bytes);
-    if (header_bytes > MAX_HEADER_BYTES || header_bytes > map->bytes - 8) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: header of %llu bytes in a file of %zu (limit %u)", map->name,
-                       (unsigned long long)header_bytes, map->bytes, MAX_HEADER_BYTES);
-    }
+    SL_FAIL_IF(header_bytes > MAX_HEADER_BYTES || header_bytes > map->bytes - 8, err, SL_ERR_INVALID,
+               "%s: header of %llu bytes in a file of %zu (limit %u)", map->name, (unsigned long long)header_bytes,
+               map->bytes, MAX_HEADER_BYTES);
     json_error_t json_error;
     json_t *header = json_loadb((const char *)map->base + 8, header_bytes, JSON_REJECT_DUPLICATES, &json_error);
     if (!json_is_object(header)) {
@@ -276,10 +265,8 @@ static enum sl_status open_shards(struct sl_safetensors *st, const char *model_d
     json_t *value;
     json_object_foreach(weight_map, name, value) {
         const char *shard = json_string_value(value);
-        if (shard == NULL || !is_file_name(shard)) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s: the shard must be a file name in the same folder",
-                           file, name);
-        }
+        SL_FAIL_IF(shard == NULL || !is_file_name(shard), err, SL_ERR_INVALID,
+                   "%s: tensor %.96s: the shard must be a file name in the same folder", file, name);
         bool seen = false;
         for (size_t i = 0; i < st->n_maps && !seen; i++) {
             seen = strcmp(st->maps[i].name, shard) == 0;
@@ -306,10 +293,8 @@ static enum sl_status check_index(const struct sl_safetensors *st, const json_t 
             in_shard |= strcmp(map->name, json_string_value(value)) == 0 && found->data >= map->base &&
                         found->data <= map->base + map->bytes;
         }
-        if (!in_shard) {
-            return sl_fail(err, SL_ERR_NOT_FOUND, "tensor %.96s is not in %.96s, where the index says it is", name,
-                           json_string_value(value));
-        }
+        SL_FAIL_IF(!in_shard, err, SL_ERR_NOT_FOUND, "tensor %.96s is not in %.96s, where the index says it is", name,
+                   json_string_value(value));
     }
     return SL_OK;
 }
@@ -324,9 +309,8 @@ static enum sl_status open_all(struct sl_safetensors *st, const char *model_dir,
     }
     if (status == SL_ERR_NOT_FOUND) {
         status = sl_json_file_load(model_dir, "model.safetensors.index.json", &index, err);
-        if (status == SL_ERR_NOT_FOUND) {
-            return sl_fail(err, status, "%s: neither model.safetensors nor model.safetensors.index.json", model_dir);
-        }
+        SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, status,
+                   "%s: neither model.safetensors nor model.safetensors.index.json", model_dir);
         if (status == SL_OK) {
             status = open_shards(st, model_dir, index, err);
         }
@@ -413,10 +397,8 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
                        shape_text(found->shape, found->n_dims, is, sizeof is),
                        shape_text(expected, n_dims, should, sizeof should));
     }
-    if (found->dtype == SL_DTYPES) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tensor %s has dtype %s, expected F32, F16 or BF16", name,
-                       found->dtype_name);
-    }
+    SL_FAIL_IF(found->dtype == SL_DTYPES, err, SL_ERR_UNSUPPORTED, "tensor %s has dtype %s, expected F32, F16 or BF16",
+               name, found->dtype_name);
     *tensor_out = found;
     return SL_OK;
 }

@@ -168,14 +168,12 @@ static enum sl_status find_in_gguf(const struct sl_tensors *t, const char *name,
     translate(name, full, &rotates);
     const struct sl_gguf_tensor *found = sl_gguf_tensor(t->gguf, full);
     SL_FAIL_IF(found == NULL, err, SL_ERR_NOT_FOUND, "tensor %s is missing", full);
-    if (found->n_dims != n_dims || found->shape[0] != rows || (n_dims == 2 && found->shape[1] != columns)) {
-        return sl_fail(err, SL_ERR_INVALID, "tensor %s has shape [%lld, %lld] of %d, expected [%lld, %lld] of %d", full,
-                       (long long)found->shape[0], (long long)found->shape[1], found->n_dims, (long long)rows,
-                       n_dims == 2 ? (long long)columns : 0, n_dims);
-    }
-    if (n_dims == 1 && found->type->n_weights != 1) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tensor %s of one dimension has type %s", full, found->type->name);
-    }
+    SL_FAIL_IF(found->n_dims != n_dims || found->shape[0] != rows || (n_dims == 2 && found->shape[1] != columns), err,
+               SL_ERR_INVALID, "tensor %s has shape [%lld, %lld] of %d, expected [%lld, %lld] of %d", full,
+               (long long)found->shape[0], (long long)found->shape[1], found->n_dims, (long long)rows,
+               n_dims == 2 ? (long long)columns : 0, n_dims);
+    SL_FAIL_IF(n_dims == 1 && found->type->n_weights != 1, err, SL_ERR_UNSUPPORTED,
+               "tensor %s of one dimension has type %s", full, found->type->name);
     *source_out = (struct sl_tensor_source){
         found->type, found->data, found->bytes, rows, n_dims == 2 ? columns : 1, rotates ? t->head_dim : 0};
     return SL_OK;

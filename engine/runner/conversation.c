@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/job/job_budget.h"
 #include "engine/job/job_recipe.h"
@@ -40,9 +41,7 @@ enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, 
                                     struct sl_conversation **conversation_out, struct sl_error *err) {
     const struct sl_model_config *model = sl_local_model(local);
     struct sl_conversation *c = calloc(1, sizeof *c);
-    if (!c) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "conversation: out of memory");
-    }
+    SL_FAIL_IF(!c, err, SL_ERR_EXHAUSTED, "conversation: out of memory");
     c->local = local;
     c->reach = max_tokens;
     c->max_tokens = max_tokens > 0 && max_tokens < model->max_positions ? max_tokens : model->max_positions;
@@ -84,19 +83,13 @@ static int64_t replaced(const struct sl_conversation *c, const struct sl_local_r
 
 static enum sl_status check(const struct sl_conversation *c, const struct sl_local_request *request,
                             struct sl_error *err) {
-    if (c->broken) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "this conversation has ended with a failure; begin a new one");
-    }
-    if (request->n_prompt < 1) {
-        return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
-    }
+    SL_FAIL_IF(c->broken, err, SL_ERR_PRECONDITION, "this conversation has ended with a failure; begin a new one");
+    SL_FAIL_IF(request->n_prompt < 1, err, SL_ERR_INVALID, "prompt: empty");
     int64_t end = c->n_tokens - replaced(c, request) + request->n_prompt + request->max_new_tokens;
-    if (c->writer.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
-                       "rotated those of this conversation; begin a new one with all of the text",
-                       (long long)end);
-    }
+    SL_FAIL_IF(c->writer.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set, err, SL_ERR_INVALID,
+               "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
+               "rotated those of this conversation; begin a new one with all of the text",
+               (long long)end);
     if (end > c->max_tokens) {
         char behind[64] = "";
         if (c->n_tokens > 0) {
@@ -140,9 +133,7 @@ static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_loca
     int64_t needed = c->n_tokens + request->n_prompt + request->max_new_tokens;
     if (needed > c->cap_tokens) {
         int32_t *tokens = realloc(c->tokens, sizeof *tokens * (size_t)needed);
-        if (!tokens) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "conversation: out of memory");
-        }
+        SL_FAIL_IF(!tokens, err, SL_ERR_EXHAUSTED, "conversation: out of memory");
         c->tokens = tokens;
         c->cap_tokens = needed;
     }
@@ -274,8 +265,8 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     bool first = !c->writer.session;
     struct sl_plan *plan = &c->plan;
     if (c->document.header) {
-        enum sl_status status = read_by_steps(c, request, end, err);
-        return status == SL_OK ? describe_prompt(c, request, begin, result, err) : status;
+        SL_TRY(read_by_steps(c, request, end, err));
+        return describe_prompt(c, request, begin, result, err);
     }
     if (first) {
         c->rope_set = sl_model_rope_set(sl_local_model(c->local),
@@ -404,9 +395,7 @@ static enum sl_status keep_document(struct sl_conversation *c, struct sl_error *
     struct sl_capsule_bytes *kept = &c->document;
     kept->body_bytes = sl_capsule_body_bytes(session);
     kept->body = malloc(kept->body_bytes + 1);
-    if (!kept->body) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to keep %zu bytes of a document", kept->body_bytes);
-    }
+    SL_FAIL_IF(!kept->body, err, SL_ERR_EXHAUSTED, "no memory to keep %zu bytes of a document", kept->body_bytes);
     size_t offset = 0;
     for (int l = 0; l < session->geometry.n_layers; l++) {
         sl_capsule_layer_pieces(session, l, offset, kept->body_bytes, copy_piece, kept->body);
@@ -422,9 +411,7 @@ static enum sl_status return_to_document(struct sl_conversation *c, struct sl_er
     struct sl_capsule_bytes copy = c->document;
     sl_writer_close(&c->writer);
     copy.body = sl_arena_alloc(runtime->arena, copy.body_bytes);
-    if (!copy.body) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory in the arena for a document's %zu bytes", copy.body_bytes);
-    }
+    SL_FAIL_IF(!copy.body, err, SL_ERR_EXHAUSTED, "no memory in the arena for a document's %zu bytes", copy.body_bytes);
     memcpy(copy.body, c->document.body, copy.body_bytes);
     enum sl_status status = sl_capsule_open(&copy, runtime->arena, &geometry, &(struct sl_capsule_id){0}, c->max_tokens,
                                             &c->writer.session, err);
@@ -444,11 +431,10 @@ enum sl_status sl_conversation_read_document(struct sl_conversation *c, const st
     int64_t began_ns = sl_now_ns();
     memset(result_out, 0, sizeof *result_out);
     enum sl_status status = check(c, request, err);
-    if (status == SL_OK && (sl_recipe_offloads(&c->recipe) || !c->local->runtime.device->ops->one_memory)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "document: one process keeps it without offloaded layers and in the "
-                       "host's memory; use a cluster");
-    }
+    SL_FAIL_IF(status == SL_OK && (sl_recipe_offloads(&c->recipe) || !c->local->runtime.device->ops->one_memory), err,
+               SL_ERR_UNSUPPORTED,
+               "document: one process keeps it without offloaded layers and in the "
+               "host's memory; use a cluster");
     status = status == SL_OK ? add_prompt(c, request, err) : status;
     status = status == SL_OK ? read_prompt(c, request, result_out, err) : status;
     status = status == SL_OK ? keep_document(c, err) : status;

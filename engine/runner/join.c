@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/runner/reader_internal.h"
 
 // ---- checks ---------------------------------------------------------------------------------------------------------
@@ -23,9 +24,7 @@ static enum sl_status check_plan(const struct sl_reader_config *config, struct s
     for (int layer = 0; fits && layer < plan->geometry.n_layers; layer++) {
         fits = plan->work[layer].n_states == 0;
     }
-    if (!fits) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "join: the recipe does not keep every token of every layer");
-    }
+    SL_FAIL_IF(!fits, err, SL_ERR_UNSUPPORTED, "join: the recipe does not keep every token of every layer");
     return sl_join_check_device(config->runtime, err);
 }
 
@@ -39,9 +38,8 @@ static enum sl_status check_source(const struct sl_join *join, const struct sl_s
     }
     for (int i = 0; i < from->geometry.n_layers * from->geometry.n_kv_heads; i++) {
         const struct sl_head *head = &from->layers[i / from->geometry.n_kv_heads].heads[i % from->geometry.n_kv_heads];
-        if ((int64_t)head->n_slots != from->n_tokens) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "join: a session that has evicted or offloaded slots");
-        }
+        SL_FAIL_IF((int64_t)head->n_slots != from->n_tokens, err, SL_ERR_UNSUPPORTED,
+                   "join: a session that has evicted or offloaded slots");
     }
     return join->first >= 0 && join->first + join->n_tokens <= from->n_tokens
                ? SL_OK
@@ -55,11 +53,9 @@ enum sl_status sl_join_check(const struct sl_reader_config *config, const struct
     int64_t end = session->n_tokens;
     for (int i = 0; status == SL_OK && i < config->n_joins; i++) {
         const struct sl_join *join = &config->joins[i];
-        if (join->n_tokens < 1 || join->at < end || join->n_tokens >= config->plan->n_prompt - join->at) {
-            return sl_fail(err, SL_ERR_INVALID, "join: %lld tokens at %lld do not fit between %lld and %lld",
-                           (long long)join->n_tokens, (long long)join->at, (long long)end,
-                           (long long)config->plan->n_prompt);
-        }
+        SL_FAIL_IF(join->n_tokens < 1 || join->at < end || join->n_tokens >= config->plan->n_prompt - join->at, err,
+                   SL_ERR_INVALID, "join: %lld tokens at %lld do not fit between %lld and %lld",
+                   (long long)join->n_tokens, (long long)join->at, (long long)end, (long long)config->plan->n_prompt);
         end = join->at + join->n_tokens;
         status = check_source(join, session, err);
     }

@@ -2,13 +2,12 @@
 // Purpose: opens and closes what local runs need. See local.h.
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/runner/local_internal.h"
 
 enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_local **local_out, struct sl_error *err) {
     struct sl_local *local = calloc(1, sizeof *local);
-    if (!local) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
-    }
+    SL_FAIL_IF(!local, err, SL_ERR_EXHAUSTED, "local: out of memory");
     local->max_chunk_tokens = config->max_chunk_tokens ? config->max_chunk_tokens : 3072;
     struct sl_runtime_config runtime = {.model_dir = config->model_dir,
                                         .tier = config->tier,

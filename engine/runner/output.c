@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 struct sl_output {
     struct sl_output_config config; // pointers in it are replaced by the copies below
     struct sl_sampler *sampler;
@@ -109,33 +111,23 @@ static const char *reveal(struct sl_output *output, bool final) {
 }
 
 static enum sl_status check(const struct sl_output_config *config, struct sl_error *err) {
-    if (config->max_new_tokens < 1) {
-        return sl_fail(err, SL_ERR_INVALID, "max_new_tokens is %lld; it must be at least 1",
-                       (long long)config->max_new_tokens);
-    }
-    if (config->n_stops > SL_MAX_STOPS) {
-        return sl_fail(err, SL_ERR_INVALID, "%zu stop strings; at most %d are allowed", config->n_stops, SL_MAX_STOPS);
-    }
+    SL_FAIL_IF(config->max_new_tokens < 1, err, SL_ERR_INVALID, "max_new_tokens is %lld; it must be at least 1",
+               (long long)config->max_new_tokens);
+    SL_FAIL_IF(config->n_stops > SL_MAX_STOPS, err, SL_ERR_INVALID, "%zu stop strings; at most %d are allowed",
+               config->n_stops, SL_MAX_STOPS);
     for (size_t s = 0; s < config->n_stops; s++) {
         size_t n = strlen(config->stops[s]);
-        if (n == 0 || n > SL_MAX_STOP_BYTES) {
-            return sl_fail(err, SL_ERR_INVALID, "stop string %zu has %zu bytes; 1 to %d are allowed", s, n,
-                           SL_MAX_STOP_BYTES);
-        }
+        SL_FAIL_IF(n == 0 || n > SL_MAX_STOP_BYTES, err, SL_ERR_INVALID,
+                   "stop string %zu has %zu bytes; 1 to %d are allowed", s, n, SL_MAX_STOP_BYTES);
     }
     return sl_sampling_check(&config->sampling, err);
 }
 
 enum sl_status sl_output_create(const struct sl_output_config *config, struct sl_output **output_out,
                                 struct sl_error *err) {
-    enum sl_status status = check(config, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check(config, err));
     struct sl_output *output = calloc(1, sizeof *output);
-    if (!output) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "output: out of memory");
-    }
+    SL_FAIL_IF(!output, err, SL_ERR_EXHAUSTED, "output: out of memory");
     output->config = *config;
     sl_detokenizer_init(&output->detokenizer, config->tokenizer);
     // Allocates once, so that no step allocates: every token of the answer may have the longest text.
@@ -155,8 +147,8 @@ enum sl_status sl_output_create(const struct sl_output_config *config, struct sl
         output->stop_bytes[s] = strlen(config->stops[s]);
         copied = output->stops[s] != NULL;
     }
-    status = copied ? sl_sampler_create(config->model->n_vocab, &output->sampler, err)
-                    : sl_fail(err, SL_ERR_EXHAUSTED, "output: out of memory");
+    enum sl_status status = copied ? sl_sampler_create(config->model->n_vocab, &output->sampler, err)
+                                   : sl_fail(err, SL_ERR_EXHAUSTED, "output: out of memory");
     if (status != SL_OK) {
         sl_output_destroy(&output);
         return status;
@@ -205,10 +197,8 @@ struct sl_choice *sl_output_choice(struct sl_output *output) {
 enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *token_out, struct sl_error *err) {
     struct sl_output_token written = {.token = output->choice.token, .index = output->n_output};
     assert(output->choice.status != SL_AGAIN);
-    if (output->choice.status != SL_OK) {
-        return sl_fail(err, output->choice.status, "step %lld: the model's logits are not finite",
-                       (long long)output->n_output);
-    }
+    SL_FAIL_IF(output->choice.status != SL_OK, err, output->choice.status,
+               "step %lld: the model's logits are not finite", (long long)output->n_output);
     if (output->said >= 0) { // choices made without a late store may differ
         written.token.id = output->said;
         output->said = -1;

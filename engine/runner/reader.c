@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/runner/join.h"
 #include "engine/runner/reader_internal.h"
 #include "engine/runner/repeat.h"
@@ -19,9 +20,7 @@ static enum sl_status open_reader(struct sl_reader *reader, const struct sl_read
                                   struct sl_error *err) {
     const struct sl_runtime *runtime = config->runtime;
     reader->plan = malloc(sizeof *reader->plan);
-    if (!reader->plan) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
-    }
+    SL_FAIL_IF(!reader->plan, err, SL_ERR_EXHAUSTED, "reader: out of memory");
     *reader->plan = *config->plan;
     enum sl_status status = sl_compressor_create(reader->plan, runtime->ops, runtime->stream, &reader->compressor, err);
     if (status == SL_OK && !config->attends_elsewhere && has_offloaded(reader->plan)) {
@@ -55,9 +54,7 @@ static enum sl_status open_reader(struct sl_reader *reader, const struct sl_read
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err) {
     struct sl_reader *reader = calloc(1, sizeof *reader);
-    if (!reader) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
-    }
+    SL_FAIL_IF(!reader, err, SL_ERR_EXHAUSTED, "reader: out of memory");
     reader->runtime = config->runtime;
     reader->tokens = config->tokens;
     reader->attends_elsewhere = config->attends_elsewhere;

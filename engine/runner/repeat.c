@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/runner/reader_internal.h"
@@ -19,10 +20,8 @@ enum sl_status sl_repeat_open(struct sl_reader *r, struct sl_error *err) {
     const struct sl_runtime *runtime = r->runtime;
     int chunk = r->plan->recipe.chunk_tokens;
     const char *score = sl_score_get_traits(r->plan->recipe.score)->name;
-    if (!runtime->tokenizer) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "reader: score=%s repeats the prompt with an instruction, and no tokenizer is loaded", score);
-    }
+    SL_FAIL_IF(!runtime->tokenizer, err, SL_ERR_PRECONDITION,
+               "reader: score=%s repeats the prompt with an instruction, and no tokenizer is loaded", score);
     if (r->plan->n_prompt + chunk > runtime->config->max_positions) {
         return sl_fail(
             err, SL_ERR_INVALID,

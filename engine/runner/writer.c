@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 static enum sl_status open_retrieval(struct sl_writer *w, const struct sl_runtime *runtime,
@@ -21,8 +22,8 @@ static enum sl_status open_retrieval(struct sl_writer *w, const struct sl_runtim
                         "searched=host reason=\"retrieve=near: keys are searched where they lie; pull has the "
                         "device score them\"");
         }
-        enum sl_status status = sl_mirror_open(runtime, w->session, &w->searched, err);
-        return status == SL_OK ? sl_retrieval_open_local(&retriever, w->searched.session, &w->retrieval, err) : status;
+        SL_TRY(sl_mirror_open(runtime, w->session, &w->searched, err));
+        return sl_retrieval_open_local(&retriever, w->searched.session, &w->retrieval, err);
     }
     retriever.source = w->retrieval.source;
     retriever.resident_only = true;
@@ -36,22 +37,17 @@ static enum sl_status open_retrieval(struct sl_writer *w, const struct sl_runtim
 enum sl_status sl_writer_open(struct sl_writer *w, const struct sl_runtime *runtime,
                               const struct sl_writer_config *config, struct sl_error *err) {
     w->plan = malloc(sizeof *w->plan);
-    if (!w->plan) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "writer: out of memory");
-    }
+    SL_FAIL_IF(!w->plan, err, SL_ERR_EXHAUSTED, "writer: out of memory");
     *w->plan = *config->plan;
     if (sl_recipe_offloads(&w->plan->recipe)) {
         return open_retrieval(w, runtime, config, err);
     }
-    enum sl_status status = sl_compressor_create(w->plan, runtime->ops, runtime->stream, &w->compressor, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_compressor_create(w->plan, runtime->ops, runtime->stream, &w->compressor, err));
     if (!sl_compressor_steps(w->compressor)) {
         sl_compressor_destroy(&w->compressor);
         return SL_OK;
     }
-    status = sl_writer_estimate(w, config->estimate_errors, err);
+    enum sl_status status = sl_writer_estimate(w, config->estimate_errors, err);
     if (status == SL_OK) {
         sl_stream_hold(runtime->stream);
         status = sl_compressor_begin_steps(w->compressor, w->session, config->n_read, err);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/check.h"
+
 // Parses up to four digits; returns where they end.
 static const char *parse_number(const char *text, int *number_out) {
     int n = 0;
@@ -41,22 +43,17 @@ enum sl_status sl_device_choice_parse(const char *word, struct sl_device_choice 
         *choice_out = (struct sl_device_choice){SL_DEVICE_CUDA, first, last - first + 1};
         return SL_OK;
     }
-    if (strncmp(word, "cuda:", 5) == 0 && parse_range(word + 5, &first, &last)) {
-        return sl_fail(err, SL_ERR_INVALID, "--device %s: %d devices, and a model has at most %d ranks", word,
-                       last - first + 1, SL_MAX_RANKS);
-    }
+    SL_FAIL_IF(strncmp(word, "cuda:", 5) == 0 && parse_range(word + 5, &first, &last), err, SL_ERR_INVALID,
+               "--device %s: %d devices, and a model has at most %d ranks", word, last - first + 1, SL_MAX_RANKS);
     return sl_fail(err, SL_ERR_INVALID,
                    "--device: there is no \"%s\"; expected auto, cpu, cuda, cuda:N, cuda:A-B or emulated", word);
 }
 
 enum sl_status sl_device_choice_add_ranks(struct sl_device_choice *choice, int ranks, struct sl_error *err) {
-    if (ranks < 0 || ranks > SL_MAX_RANKS) {
-        return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", ranks, SL_MAX_RANKS);
-    }
-    if (ranks > 1 && choice->ranks > 1 && ranks != choice->ranks) {
-        return sl_fail(err, SL_ERR_INVALID, "--ranks %d, but --device names %d devices; one of the two is enough",
-                       ranks, choice->ranks);
-    }
+    SL_FAIL_IF(ranks < 0 || ranks > SL_MAX_RANKS, err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", ranks,
+               SL_MAX_RANKS);
+    SL_FAIL_IF(ranks > 1 && choice->ranks > 1 && ranks != choice->ranks, err, SL_ERR_INVALID,
+               "--ranks %d, but --device names %d devices; one of the two is enough", ranks, choice->ranks);
     choice->ranks = ranks > 1 ? ranks : choice->ranks;
     return SL_OK;
 }

@@ -212,10 +212,8 @@ enum sl_status sl_transfer_session_in(const struct sl_runtime *r, struct sl_sess
                                       void **staged_out, struct sl_mark *done_out, struct sl_error *err) {
     struct sl_stream *in = way_in(r);
     enum sl_status status = sl_session_move(session, arena, copy_piece, in, staged_out);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "the arena has no room for a capsule of %zu bytes; retry in 500 ms",
-                       session->adopted.bytes);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "the arena has no room for a capsule of %zu bytes; retry in 500 ms",
+               session->adopted.bytes);
     *done_out = sl_stream_mark(in);
     return SL_OK;
 }

@@ -48,35 +48,22 @@ struct sl_sampler {
 // --- parameters ------------------------------------------------------------------------------------------------------
 enum sl_status sl_sampling_check(const struct sl_sampling *sampling, struct sl_error *err) {
     // Comparisons are written so that NaN fails them.
-    if (!(sampling->temperature >= 0) || !isfinite(sampling->temperature)) {
-        return sl_fail(err, SL_ERR_INVALID, "temperature is %g; it must be finite and at least 0",
-                       (double)sampling->temperature);
-    }
-    if (sampling->top_k < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "top_k is %d; it must be at least 1, or 0 for off", sampling->top_k);
-    }
-    if (!(sampling->top_p > 0 && sampling->top_p <= 1)) {
-        return sl_fail(err, SL_ERR_INVALID, "top_p is %g; it must be above 0 and at most 1", (double)sampling->top_p);
-    }
-    if (!(sampling->repetition_penalty > 0) || !isfinite(sampling->repetition_penalty)) {
-        return sl_fail(err, SL_ERR_INVALID, "repetition_penalty is %g; it must be finite and above 0",
-                       (double)sampling->repetition_penalty);
-    }
-    if (!(fabsf(sampling->frequency_penalty) <= 2)) {
-        return sl_fail(err, SL_ERR_INVALID, "frequency_penalty is %g; it must be -2 .. 2",
-                       (double)sampling->frequency_penalty);
-    }
-    if (!(fabsf(sampling->presence_penalty) <= 2)) {
-        return sl_fail(err, SL_ERR_INVALID, "presence_penalty is %g; it must be -2 .. 2",
-                       (double)sampling->presence_penalty);
-    }
-    if (!(sampling->min_p >= 0 && sampling->min_p <= 1)) {
-        return sl_fail(err, SL_ERR_INVALID, "min_p is %g; it must be 0 .. 1", (double)sampling->min_p);
-    }
-    if (sampling->n_logprobs < 0 || sampling->n_logprobs > SL_MAX_LOGPROBS) {
-        return sl_fail(err, SL_ERR_INVALID, "n_logprobs is %d; it must be 0 .. %d", sampling->n_logprobs,
-                       SL_MAX_LOGPROBS);
-    }
+    SL_FAIL_IF(!(sampling->temperature >= 0) || !isfinite(sampling->temperature), err, SL_ERR_INVALID,
+               "temperature is %g; it must be finite and at least 0", (double)sampling->temperature);
+    SL_FAIL_IF(sampling->top_k < 0, err, SL_ERR_INVALID, "top_k is %d; it must be at least 1, or 0 for off",
+               sampling->top_k);
+    SL_FAIL_IF(!(sampling->top_p > 0 && sampling->top_p <= 1), err, SL_ERR_INVALID,
+               "top_p is %g; it must be above 0 and at most 1", (double)sampling->top_p);
+    SL_FAIL_IF(!(sampling->repetition_penalty > 0) || !isfinite(sampling->repetition_penalty), err, SL_ERR_INVALID,
+               "repetition_penalty is %g; it must be finite and above 0", (double)sampling->repetition_penalty);
+    SL_FAIL_IF(!(fabsf(sampling->frequency_penalty) <= 2), err, SL_ERR_INVALID,
+               "frequency_penalty is %g; it must be -2 .. 2", (double)sampling->frequency_penalty);
+    SL_FAIL_IF(!(fabsf(sampling->presence_penalty) <= 2), err, SL_ERR_INVALID,
+               "presence_penalty is %g; it must be -2 .. 2", (double)sampling->presence_penalty);
+    SL_FAIL_IF(!(sampling->min_p >= 0 && sampling->min_p <= 1), err, SL_ERR_INVALID, "min_p is %g; it must be 0 .. 1",
+               (double)sampling->min_p);
+    SL_FAIL_IF(sampling->n_logprobs < 0 || sampling->n_logprobs > SL_MAX_LOGPROBS, err, SL_ERR_INVALID,
+               "n_logprobs is %d; it must be 0 .. %d", sampling->n_logprobs, SL_MAX_LOGPROBS);
     return SL_OK;
 }
 

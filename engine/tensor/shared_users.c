@@ -94,9 +94,8 @@ int sl_shared_list_count(const struct sl_shared_list *list) {
  */
 static enum sl_status open_folder(const char *folder, bool create, int *dir_out, struct sl_error *err) {
     *dir_out = -1;
-    if (create && mkdir(folder, 0700) != 0 && errno != EEXIST) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", folder, strerror(errno));
-    }
+    SL_FAIL_IF(create && mkdir(folder, 0700) != 0 && errno != EEXIST, err, SL_ERR_IO, "%s: %s", folder,
+               strerror(errno));
     struct stat st;
     int dir = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0 && errno == ENOENT) {
@@ -171,9 +170,8 @@ enum sl_status sl_shared_list_open(struct sl_shared_list *list, const char *fold
                                    struct sl_error *err) {
     *list = (struct sl_shared_list){.key = key, .file = -1};
     usual_folder(list->folder, sizeof list->folder);
-    if (folder != NULL && snprintf(list->folder, sizeof list->folder, "%s", folder) >= (int)sizeof list->folder) {
-        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", folder);
-    }
+    SL_FAIL_IF(folder != NULL && snprintf(list->folder, sizeof list->folder, "%s", folder) >= (int)sizeof list->folder,
+               err, SL_ERR_INVALID, "%.200s...: the path is too long", folder);
     int dir = -1;
     enum sl_status status = SL_AGAIN;
     for (int i = 0; i < FOLDER_TRIES && status == SL_AGAIN; i++) {
@@ -223,9 +221,8 @@ enum sl_status sl_shared_list_write(struct sl_shared_list *list, int own, struct
         }
     }
     // Readers may come without the lock. They check every line that they find.
-    if (pwrite(list->file, text, bytes, 0) != (ssize_t)bytes || ftruncate(list->file, (off_t)bytes) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", list->path, strerror(errno));
-    }
+    SL_FAIL_IF(pwrite(list->file, text, bytes, 0) != (ssize_t)bytes || ftruncate(list->file, (off_t)bytes) != 0, err,
+               SL_ERR_IO, "%s: %s", list->path, strerror(errno));
     return SL_OK;
 }
 

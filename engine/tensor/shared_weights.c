@@ -176,9 +176,8 @@ static bool is_begun(void *arg, int fd) {
 static enum sl_status attach(struct sl_shared_weights *s, const struct header *header, struct sl_error *err) {
     s->room = s->made = header->bytes;
     s->header = (struct header *)reserve(s->room);
-    if (s->header == NULL || !map_to_read(s)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no address space for %zu bytes of weights", s->room);
-    }
+    SL_FAIL_IF(s->header == NULL || !map_to_read(s), err, SL_ERR_EXHAUSTED, "no address space for %zu bytes of weights",
+               s->room);
     s->ready = true;
     s->at = weights_at(header->max_records);
     s->records = (struct record *)(s->header + 1);
@@ -246,13 +245,10 @@ static enum sl_status create(struct sl_shared_weights *s, const struct sl_shared
     snprintf(path, sizeof path, "/proc/self/fd/%d", s->writer);
     s->fd = open(path, O_RDONLY | O_CLOEXEC);
     s->at = weights_at(max);
-    if (s->fd < 0 || fchmod(s->writer, 0400) != 0 || !make_memory(s, s->at)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no shared memory: %s", strerror(errno));
-    }
-    if (s->small && !config->small_pages) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "the kernel has no huge pages for shared memory (before Linux 6.1, or with shmem_enabled=deny)");
-    }
+    SL_FAIL_IF(s->fd < 0 || fchmod(s->writer, 0400) != 0 || !make_memory(s, s->at), err, SL_ERR_EXHAUSTED,
+               "no shared memory: %s", strerror(errno));
+    SL_FAIL_IF(s->small && !config->small_pages, err, SL_ERR_UNSUPPORTED,
+               "the kernel has no huge pages for shared memory (before Linux 6.1, or with shmem_enabled=deny)");
     s->records = (struct record *)(s->header + 1);
     memcpy(s->header->magic, magic, sizeof magic);
     snprintf(s->header->version, sizeof s->header->version, "%s", SL_VERSION);
@@ -369,9 +365,8 @@ static enum sl_status seal(struct sl_shared_weights *s, struct sl_error *err) {
     s->header->bytes = s->made;
     s->header->digest = sl_hash(s->records, (size_t)s->n_taken * sizeof *s->records, 0);
     trim(s, s->made); // the kernel seals only what is mapped nowhere to be written
-    if (ftruncate(s->writer, (off_t)s->made) != 0 || !map_to_read(s)) {
-        return sl_fail(err, SL_ERR_INTERNAL, "packed weights cannot be mapped: %s", strerror(errno));
-    }
+    SL_FAIL_IF(ftruncate(s->writer, (off_t)s->made) != 0 || !map_to_read(s), err, SL_ERR_INTERNAL,
+               "packed weights cannot be mapped: %s", strerror(errno));
     int sealed = -1;
     for (int i = 0; i < SEAL_TRIES && sealed != 0; i++) {
         sealed = fcntl(s->writer, F_ADD_SEALS, SEALS | F_SEAL_SEAL);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/lease_id.h"
 #include "base/log.h"
 
@@ -26,9 +27,7 @@ struct sl_arrivals {
 enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
                                   struct sl_error *err) {
     struct sl_arrivals *arrivals = calloc(1, sizeof *arrivals);
-    if (!arrivals) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "arrivals: out of memory");
-    }
+    SL_FAIL_IF(!arrivals, err, SL_ERR_EXHAUSTED, "arrivals: out of memory");
     arrivals->room = room;
     arrivals->disk = disk;
     pthread_mutex_init(&arrivals->mutex, NULL);

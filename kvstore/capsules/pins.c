@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 
@@ -30,9 +31,7 @@ struct sl_pins {
 enum sl_status sl_pins_create(struct sl_capsule_cache *capsule_cache, int64_t lease_ms, struct sl_pins **pins_out,
                               struct sl_error *err) {
     struct sl_pins *pins = calloc(1, sizeof *pins);
-    if (!pins) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "pins: out of memory");
-    }
+    SL_FAIL_IF(!pins, err, SL_ERR_EXHAUSTED, "pins: out of memory");
     pins->capsule_cache = capsule_cache;
     pins->lease_ms = lease_ms;
     pthread_mutex_init(&pins->mutex, NULL);
@@ -43,9 +42,7 @@ enum sl_status sl_pins_create(struct sl_capsule_cache *capsule_cache, int64_t le
 enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_LEASE_ID_BYTES],
                            struct sl_error *err) {
     struct pin *pin = calloc(1, sizeof *pin);
-    if (!pin) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "pins: out of memory");
-    }
+    SL_FAIL_IF(!pin, err, SL_ERR_EXHAUSTED, "pins: out of memory");
     enum sl_status status = sl_lease_id_draw("pin-", pin->id, err);
     if (status != SL_OK) {
         free(pin);

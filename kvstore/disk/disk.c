@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/queue.h"
@@ -96,9 +97,7 @@ static bool in_time(void *arg) {
 // Copies a capsule from the capsule cache to the disk. SL_ERR_NOT_FOUND: it was evicted before its turn.
 static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_error *err) {
     struct sl_stored *stored = sl_capsule_cache_hold(disk->config.capsule_cache, key);
-    if (!stored) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "evicted before it was written");
-    }
+    SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "evicted before it was written");
     enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
     if (status == SL_OK && !sl_capsule_cache_has(disk->config.capsule_cache, key)) { // it was forgotten meanwhile
         status = sl_disk_folder_forget(disk->folder, key, err);
@@ -304,11 +303,8 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entr
     struct sl_capsule_keys keys = {0};
     struct sl_error why = {0};
     struct sl_room *room = disk->config.room;
-    enum sl_status status = sl_room_take_block(room, "disk", (size_t)found->head.body_bytes, &capsule.body, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
+    SL_TRY(sl_room_take_block(room, "disk", (size_t)found->head.body_bytes, &capsule.body, err));
+    enum sl_status status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
     if (status == SL_OK) {
         status = check_tokens(found, &capsule, &why);
         status = status == SL_OK ? sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why) : status;
@@ -422,9 +418,7 @@ struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *p
 
 enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk **disk_out, struct sl_error *err) {
     struct sl_disk *disk = calloc(1, sizeof *disk);
-    if (!disk) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
-    }
+    SL_FAIL_IF(!disk, err, SL_ERR_EXHAUSTED, "disk: out of memory");
     disk->config = *config;
     *config->progress_counter = (struct sl_progress_counter){.name = "disk", .is_spared = true};
     disk->opened_ns = sl_now_ns();

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 
@@ -120,14 +121,10 @@ struct content {
 static enum sl_status write_content(struct content *content, const uint8_t *data, size_t bytes, struct sl_error *err) {
     for (size_t done = 0; done < bytes;) {
         size_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        if (content->go_on && !content->go_on(content->arg)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "given up while it was written");
-        }
+        SL_FAIL_IF(content->go_on && !content->go_on(content->arg), err, SL_ERR_CANCELLED,
+                   "given up while it was written");
         content->digest = sl_hash(data + done, piece, content->digest);
-        enum sl_status status = write_at(content->fd, content->at, data + done, piece, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(write_at(content->fd, content->at, data + done, piece, err));
         done += piece;
         content->at += piece;
     }
@@ -202,23 +199,17 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
         n = (ssize_t)least;
     }
     ssize_t n_hashes = n == (ssize_t)head_bytes(&head) ? read_at(fd, (size_t)n, hashes_out, hash_bytes) : 0;
-    if (n < 0 || n_hashes < 0 || fstat(fd, &file) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "it cannot be read: %s", strerror(errno));
-    }
-    if ((size_t)n < least || memcmp(head.magic, MAGIC, sizeof head.magic) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "it is no capsule, or was never finished");
-    }
-    if (head.version < 2 || head.version > SL_DISK_FILE_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "it is of version %u, this reads 2 to %d", head.version,
-                       SL_DISK_FILE_VERSION);
-    }
+    SL_FAIL_IF(n < 0 || n_hashes < 0 || fstat(fd, &file) != 0, err, SL_ERR_INVALID, "it cannot be read: %s",
+               strerror(errno));
+    SL_FAIL_IF((size_t)n < least || memcmp(head.magic, MAGIC, sizeof head.magic) != 0, err, SL_ERR_INVALID,
+               "it is no capsule, or was never finished");
+    SL_FAIL_IF(head.version < 2 || head.version > SL_DISK_FILE_VERSION, err, SL_ERR_INVALID,
+               "it is of version %u, this reads 2 to %d", head.version, SL_DISK_FILE_VERSION);
     if (head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)(n + n_hashes) < content_at(&head) ||
         digest_of(&head, hashes_out) != head.digest) {
         return sl_fail(err, SL_ERR_INVALID, "its head is damaged");
     }
-    if (!is_plausible(&head, (uint64_t)file.st_size)) {
-        return sl_fail(err, SL_ERR_INVALID, "it is cut short, or its head lies");
-    }
+    SL_FAIL_IF(!is_plausible(&head, (uint64_t)file.st_size), err, SL_ERR_INVALID, "it is cut short, or its head lies");
     *head_out = head;
     return SL_OK;
 }

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "kvstore/disk/scan.h"
@@ -93,9 +94,9 @@ enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id,
 // Removes the capsule that the policy chooses. SL_ERR_NOT_FOUND: there is none, or documents alone.
 static enum sl_status remove_victim(struct sl_disk_folder *folder, struct sl_error *err) {
     struct sl_disk_entry entry;
-    if (!sl_protected_is_known(folder->protected) || !sl_disk_index_victim(folder->index, folder->protected, &entry)) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "nothing on disk may be evicted");
-    }
+    SL_FAIL_IF(!sl_protected_is_known(folder->protected) ||
+                   !sl_disk_index_victim(folder->index, folder->protected, &entry),
+               err, SL_ERR_NOT_FOUND, "nothing on disk may be evicted");
     enum sl_status status = remove_capsule(folder, &entry, err);
     return status == SL_ERR_NOT_FOUND ? SL_OK : status; // a reader found it damaged and has removed it
 }
@@ -128,23 +129,18 @@ static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_
 // ---- open and close ---------------------------------------------------------------------------------------------------
 
 static enum sl_status open_directory(struct sl_disk_folder *folder, struct sl_error *err) {
-    if (mkdir(folder->path, 0700) != 0 && errno != EEXIST) {
-        return sl_fail(err, SL_ERR_IO, "--disk %s: cannot be made: %s; give a folder that this user can write to",
-                       folder->path, strerror(errno));
-    }
+    SL_FAIL_IF(mkdir(folder->path, 0700) != 0 && errno != EEXIST, err, SL_ERR_IO,
+               "--disk %s: cannot be made: %s; give a folder that this user can write to", folder->path,
+               strerror(errno));
     folder->dir_fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->dir_fd >= 0) {
         folder->owner_fd = openat(folder->dir_fd, "owner", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     }
-    if (folder->dir_fd < 0 || folder->owner_fd < 0) {
-        return sl_fail(err, SL_ERR_IO, "--disk %s: %s; give a folder that this user can write to", folder->path,
-                       strerror(errno));
-    }
-    if (flock(folder->owner_fd, LOCK_EX | LOCK_NB) != 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "--disk %s: another process is using it (%s); give every store a folder of its own",
-                       folder->path, strerror(errno));
-    }
+    SL_FAIL_IF(folder->dir_fd < 0 || folder->owner_fd < 0, err, SL_ERR_IO,
+               "--disk %s: %s; give a folder that this user can write to", folder->path, strerror(errno));
+    SL_FAIL_IF(flock(folder->owner_fd, LOCK_EX | LOCK_NB) != 0, err, SL_ERR_PRECONDITION,
+               "--disk %s: another process is using it (%s); give every store a folder of its own", folder->path,
+               strerror(errno));
     return SL_OK;
 }
 
@@ -165,12 +161,9 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
                                  struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
                                  struct sl_error *err) {
     int fd = -1;
-    enum sl_status status = open_file(folder, id, &fd, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(open_file(folder, id, &fd, err));
     entry_out->id = id;
-    status = sl_disk_file_read_head(fd, &entry_out->head, hashes_out, err);
+    enum sl_status status = sl_disk_file_read_head(fd, &entry_out->head, hashes_out, err);
     close(fd);
     if (status == SL_OK && bytes_of(entry_out) > folder->max_bytes) {
         status = sl_fail(err, SL_ERR_INVALID, "it is larger than all that --disk-bytes allows");
@@ -193,9 +186,7 @@ static enum sl_status restore(struct sl_disk_folder *folder, const struct sl_dis
                    ? SL_OK
                    : failed(folder, name, "is damaged and cannot be removed", SL_ERR_IO, err);
     }
-    if (status != SL_OK) {
-        return sl_fail(err, status, "%.200s/%s: %s", folder->path, name, why.text);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "%.200s/%s: %s", folder->path, name, why.text);
     entry.used_ns = file->used_ns;
     if (sl_disk_index_get(folder->index, &entry.head.key, &older)) {
         ++*n_removed;
@@ -240,14 +231,10 @@ int64_t sl_disk_folder_index_bytes(int64_t max_bytes) {
 
 enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
                                    struct sl_disk_folder **folder_out, struct sl_error *err) {
-    if (max_bytes < SL_DISK_MIN_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "--disk %s: give --disk-bytes, at least %lld", path,
-                       (long long)SL_DISK_MIN_BYTES);
-    }
+    SL_FAIL_IF(max_bytes < SL_DISK_MIN_BYTES, err, SL_ERR_INVALID, "--disk %s: give --disk-bytes, at least %lld", path,
+               (long long)SL_DISK_MIN_BYTES);
     struct sl_disk_folder *folder = calloc(1, sizeof *folder);
-    if (!folder) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
-    }
+    SL_FAIL_IF(!folder, err, SL_ERR_EXHAUSTED, "disk: out of memory");
     size_t index_bytes = (size_t)sl_disk_folder_index_bytes(max_bytes);
     folder->dir_fd = folder->owner_fd = -1;
     folder->max_bytes = max_bytes;
@@ -392,14 +379,10 @@ static enum sl_status write_or_make_way(struct sl_disk_folder *folder, const str
 
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,
                                     bool (*go_on)(void *arg), void *arg, struct sl_error *err) {
-    if (sl_disk_folder_has(folder, &stored->keys.id)) {
-        return sl_fail(err, SL_ERR_EXISTS, "this capsule is on disk already");
-    }
+    SL_FAIL_IF(sl_disk_folder_has(folder, &stored->keys.id), err, SL_ERR_EXISTS, "this capsule is on disk already");
     int64_t bytes = in_blocks(sl_disk_stored_file_bytes(stored));
-    if (bytes > folder->max_bytes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "a capsule of %lld bytes is larger than all that --disk-bytes allows",
-                       (long long)bytes);
-    }
+    SL_FAIL_IF(bytes > folder->max_bytes, err, SL_ERR_EXHAUSTED,
+               "a capsule of %lld bytes is larger than all that --disk-bytes allows", (long long)bytes);
     struct sl_error why = {0};
     struct sl_disk_entry entry;
     int64_t left = atomic_load(&folder->bytes) - bytes;
@@ -410,9 +393,7 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
     if (status == SL_OK) {
         status = write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why);
     }
-    if (status != SL_OK) {
-        return sl_fail(err, status, "%s", why.text);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text);
     status = enter(folder, &entry, stored->keys.hashes, err);
     if (status != SL_OK) { // the index does not have it, so the file must not stay
         char name[SL_DISK_NAME_BYTES];
@@ -453,11 +434,8 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
                                 struct sl_error *err) {
     struct sl_disk_head head;
     int fd = -1;
-    enum sl_status status = open_file(folder, entry->id, &fd, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_disk_file_read_head(fd, &head, hashes_out, err);
+    SL_TRY(open_file(folder, entry->id, &fd, err));
+    enum sl_status status = sl_disk_file_read_head(fd, &head, hashes_out, err);
     if (status == SL_OK && memcmp(&head, &entry->head, sizeof head) != 0) {
         status = sl_fail(err, SL_ERR_INVALID, "it is another one than it was");
     }
@@ -516,9 +494,7 @@ bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_i
 enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                     struct sl_error *err) {
     struct sl_disk_entry entry;
-    if (!sl_disk_index_touch(folder->index, key, &entry)) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "not on disk");
-    }
+    SL_FAIL_IF(!sl_disk_index_touch(folder->index, key, &entry), err, SL_ERR_NOT_FOUND, "not on disk");
     char name[SL_DISK_NAME_BYTES];
     struct timespec used[2] = {count_use(folder)};
     used[1] = used[0];
@@ -529,8 +505,8 @@ enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct 
     if (errno != ENOENT) {
         return failed(folder, name, "cannot be dated", SL_ERR_IO, err);
     }
-    enum sl_status status = sl_disk_folder_discard(folder, &entry, "its file is gone", err);
-    return status == SL_OK ? sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more") : status;
+    SL_TRY(sl_disk_folder_discard(folder, &entry, "its file is gone", err));
+    return sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more");
 }
 
 void sl_disk_folder_get_size(struct sl_disk_folder *folder, int64_t *n_capsules_out, int64_t *bytes_out) {

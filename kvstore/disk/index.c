@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/hash_table.h"
@@ -165,9 +166,7 @@ enum sl_status sl_disk_index_put(struct sl_disk_index *index, const struct sl_di
                                  const struct sl_hash128 *hashes, struct sl_error *err) {
     uint32_t n_hashes = entry->head.n_hashes;
     struct capsule *capsule = malloc(sizeof *capsule + sizeof *capsule->nodes * ((size_t)n_hashes + 1));
-    if (!capsule) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "disk index: out of memory");
-    }
+    SL_FAIL_IF(!capsule, err, SL_ERR_EXHAUSTED, "disk index: out of memory");
     capsule->entry = *entry;
     for (uint32_t i = 0; i <= n_hashes; i++) {
         capsule->nodes[i] = (struct node){{NULL}, capsule, i < n_hashes ? hashes[i] : entry->head.key.prefix_hash};

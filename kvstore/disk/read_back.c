@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 
@@ -111,9 +112,7 @@ enum sl_status sl_read_back_create(struct sl_disk *disk, struct sl_capsule_cache
                                    struct sl_protected *protected, int64_t pause_ms, struct sl_disk_reader **reader_out,
                                    struct sl_error *err) {
     struct sl_disk_reader *reader = calloc(1, sizeof *reader);
-    if (!reader) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
-    }
+    SL_FAIL_IF(!reader, err, SL_ERR_EXHAUSTED, "disk: out of memory");
     reader->disk = disk;
     reader->capsule_cache = capsule_cache;
     reader->protected = protected;

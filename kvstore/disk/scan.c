@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 
@@ -59,9 +60,7 @@ static enum sl_status list(DIR *dir, struct sl_disk_file **files, size_t *n_file
             continue;
         }
         file.used_ns = to_ns(&about.st_mtim, now_s);
-        if (!add(files, n_files, &n_room, file)) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
-        }
+        SL_FAIL_IF(!add(files, n_files, &n_room, file), err, SL_ERR_EXHAUSTED, "disk: out of memory");
     }
     return errno == 0 ? SL_OK : sl_fail(err, SL_ERR_IO, "cannot be listed: %s", strerror(errno));
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "kvstore/memory/capsule_index.h"
 #include "kvstore/memory/tenant_bytes.h"
@@ -300,9 +301,7 @@ static void drop_checkpoint(struct sl_capsule_cache *capsule_cache, const struct
 static enum sl_status enter(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored, struct sl_error *err) {
     size_t body_bytes = stored->capsule.body_bytes;
     stored->tenant = sl_tenant_bytes_add(&capsule_cache->tenants, stored->keys.tenant, body_bytes);
-    if (!stored->tenant) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
-    }
+    SL_FAIL_IF(!stored->tenant, err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
     link_newest(capsule_cache, stored);
     stored->stored_ns = stored->used_ns;
     stored->ms_per_token = sl_eviction_ms_per_token(&capsule_cache->ms_per_token, stored->keys.read_ms,
@@ -326,9 +325,7 @@ enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, cons
         return status;
     }
     struct sl_stored *stored = make_stored(keys, &info, capsule);
-    if (!stored) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
-    }
+    SL_FAIL_IF(!stored, err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
     pthread_mutex_lock(&capsule_cache->mutex);
     if (sl_capsule_index_find_whole(&capsule_cache->index, &keys->id)) {
         status = sl_fail(err, SL_ERR_EXISTS, "this capsule is in the capsule cache already");

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/hash_table.h"
@@ -43,9 +44,8 @@ enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t be
     struct sl_page_layout work;
     int32_t formats[] = {family->work, family->rows, family->scan};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        if (formats[i] < 0 || formats[i] >= SL_KV_N_FORMATS) {
-            return sl_fail(err, SL_ERR_INVALID, "segment: format %d is not known", formats[i]);
-        }
+        SL_FAIL_IF(formats[i] < 0 || formats[i] >= SL_KV_N_FORMATS, err, SL_ERR_INVALID,
+                   "segment: format %d is not known", formats[i]);
     }
     if (sl_kv_format_is_quantized((enum sl_kv_format)family->work) ||
         (family->rows != family->work && family->rows != SL_KV_INT8) ||
@@ -179,9 +179,7 @@ enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct 
                                   struct sl_error *err) {
     const struct sl_kv_segment_config *config = sl_kv_segment_get_config(*segment_inout);
     struct entry *entry = calloc(1, sizeof *entry);
-    if (!entry) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "segments: out of memory");
-    }
+    SL_FAIL_IF(!entry, err, SL_ERR_EXHAUSTED, "segments: out of memory");
     entry->key = make_key(family, config->begin + config->n_slots, prefix_hash);
     entry->begin = config->begin;
     entry->bytes = sl_kv_segment_bytes(config);

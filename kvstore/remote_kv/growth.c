@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"
@@ -37,10 +38,7 @@ enum sl_status sl_remote_kv_table_bytes_to_come(const struct sl_kv_family *famil
         int64_t n_slots = i == 0 ? SL_KV_SEGMENT_TOKENS : (n_tokens - begin) / cuts[i] * cuts[i];
         int64_t n_segments = n_slots > 0 ? (n_tokens - begin) / n_slots : 0;
         if (n_segments > 0) {
-            enum sl_status status = sl_kv_family_config(family, begin, begin + n_slots, &config, err);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(sl_kv_family_config(family, begin, begin + n_slots, &config, err));
             size_t built = sl_kv_segment_bytes(&config), more = granted_bytes(&config) - built;
             bytes += (size_t)n_segments * built;
             more *= n_segments < SL_KV_SEGMENTS_QUEUED ? (size_t)n_segments : SL_KV_SEGMENTS_QUEUED;
@@ -125,23 +123,18 @@ static enum sl_status check_place(struct sl_remote_kv_table *remote_kvs, struct 
         return sl_fail(err, SL_ERR_INVALID, "segment [%lld, %lld) of %lld tokens does not consist of whole pages",
                        (long long)begin, (long long)end, (long long)held->prompt.n_tokens);
     }
-    if (end <= sl_remote_kv_n_tokens(held->remote_kv)) {
-        return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) are part of the remote KV", (long long)begin,
-                       (long long)end);
-    }
+    SL_FAIL_IF(end <= sl_remote_kv_n_tokens(held->remote_kv), err, SL_ERR_EXISTS,
+               "tokens [%lld, %lld) are part of the remote KV", (long long)begin, (long long)end);
     struct sl_growth **at = &held->growing;
     while (*at && (*at)->config.begin != begin) {
         at = &(*at)->next;
     }
-    if (*at && end_of(&(*at)->config) == end && ((*at)->building || (*at)->segment)) {
-        return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have arrived", (long long)begin, (long long)end);
-    }
+    SL_FAIL_IF(*at && end_of(&(*at)->config) == end && ((*at)->building || (*at)->segment), err, SL_ERR_EXISTS,
+               "tokens [%lld, %lld) have arrived", (long long)begin, (long long)end);
     sl_remote_kv_table_forget_from(remote_kvs, held, at);
     int64_t planned = planned_end(held, &at);
-    if (begin != planned) {
-        return sl_fail(err, SL_ERR_INVALID, "segment [%lld, %lld): the next one begins at token %lld", (long long)begin,
-                       (long long)end, (long long)planned);
-    }
+    SL_FAIL_IF(begin != planned, err, SL_ERR_INVALID, "segment [%lld, %lld): the next one begins at token %lld",
+               (long long)begin, (long long)end, (long long)planned);
     return SL_OK;
 }
 
@@ -202,9 +195,7 @@ enum sl_status sl_remote_kv_table_grant(struct sl_remote_kv_table *remote_kvs, c
                                         int64_t n_tokens, struct sl_inbound_ticket *ticket_out, size_t *capacity_out,
                                         struct sl_error *err) {
     struct sl_growth *growth = calloc(1, sizeof *growth);
-    if (!growth) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KVs: out of memory");
-    }
+    SL_FAIL_IF(!growth, err, SL_ERR_EXHAUSTED, "remote KVs: out of memory");
     int64_t end; // saturates on overflow; that is out of bounds and refused
     if (__builtin_add_overflow(begin, n_tokens, &end)) {
         end = begin < 0 ? INT64_MIN : INT64_MAX;

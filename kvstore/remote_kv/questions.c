@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/processors.h"
@@ -378,13 +379,10 @@ void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_
 
 static enum sl_status pin_scanners(struct sl_questions *questions, struct sl_error *err) {
     cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
-        return sl_fail(err, SL_ERR_IO, "questions: the processors of this process cannot be read");
-    }
+    SL_FAIL_IF(sched_getaffinity(0, sizeof allowed, &allowed) != 0, err, SL_ERR_IO,
+               "questions: the processors of this process cannot be read");
     int *processors = malloc((size_t)questions->n_scanners * sizeof *processors);
-    if (!processors) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "questions: no memory to pin threads");
-    }
+    SL_FAIL_IF(!processors, err, SL_ERR_EXHAUSTED, "questions: no memory to pin threads");
     enum sl_status status = sl_processors_place("", &allowed, questions->n_scanners, processors, err);
     for (int i = 0; status == SL_OK && i < questions->n_scanners; i++) {
         cpu_set_t set;
@@ -434,9 +432,7 @@ enum sl_status sl_questions_create(const struct sl_questions_config *config, str
     int n_threads = config->n_threads > 0 ? config->n_threads : sl_processors_count();
     n_threads = n_threads < MAX_THREADS ? n_threads : MAX_THREADS;
     struct sl_questions *questions = calloc(1, sizeof *questions);
-    if (!questions) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "questions: out of memory");
-    }
+    SL_FAIL_IF(!questions, err, SL_ERR_EXHAUSTED, "questions: out of memory");
     questions->config = *config;
     pthread_mutex_init(&questions->mutex, NULL);
     sl_cond_init(&questions->arrived);

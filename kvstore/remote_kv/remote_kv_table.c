@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"
@@ -16,9 +17,7 @@
 enum sl_status sl_remote_kv_table_create(const struct sl_remote_kv_table_config *config,
                                          struct sl_remote_kv_table **remote_kvs_out, struct sl_error *err) {
     struct sl_remote_kv_table *remote_kvs = calloc(1, sizeof *remote_kvs);
-    if (!remote_kvs) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KVs: out of memory");
-    }
+    SL_FAIL_IF(!remote_kvs, err, SL_ERR_EXHAUSTED, "remote KVs: out of memory");
     remote_kvs->config = *config;
     pthread_mutex_init(&remote_kvs->mutex, NULL);
     sl_cond_init(&remote_kvs->changed);
@@ -76,9 +75,8 @@ static enum sl_status open_window(struct sl_remote_kv_table *remote_kvs, struct 
 enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, const char *label,
                                        const struct sl_kv_family *family, const struct sl_prompt_hashes *prompt,
                                        struct sl_remote_kv_lease *lease_out, struct sl_error *err) {
-    if (prompt->n_tokens < 1 || prompt->n_tokens > INT32_MAX) {
-        return sl_fail(err, SL_ERR_INVALID, "remote KV: %lld tokens are out of bounds", (long long)prompt->n_tokens);
-    }
+    SL_FAIL_IF(prompt->n_tokens < 1 || prompt->n_tokens > INT32_MAX, err, SL_ERR_INVALID,
+               "remote KV: %lld tokens are out of bounds", (long long)prompt->n_tokens);
     struct sl_kv_segment_config any;
     enum sl_status status = sl_kv_family_config(family, 0, SL_PAGE_SLOTS, &any, err);
     struct sl_held_remote_kv *held = NULL;

@@ -224,9 +224,8 @@ static enum sl_status draw_plot(const struct sl_attention_profile *p, double thr
 static enum sl_status find_path(const struct profile_config *config, char path_out[PATH_SIZE], struct sl_error *err) {
     struct sl_whole_file whole;
     SL_FAIL_IF(config->write && config->out, err, SL_ERR_INVALID, "--write and --out exclude each other");
-    if (config->out && (size_t)snprintf(path_out, PATH_SIZE, "%s", config->out) >= PATH_SIZE) {
-        return sl_fail(err, SL_ERR_INVALID, "--out %.200s...: the path is too long", config->out);
-    }
+    SL_FAIL_IF(config->out && (size_t)snprintf(path_out, PATH_SIZE, "%s", config->out) >= PATH_SIZE, err,
+               SL_ERR_INVALID, "--out %.200s...: the path is too long", config->out);
     if (config->out && !config->out[0]) { // report() takes "" as "no profile requested"
         return sl_fail(err, SL_ERR_INVALID, "--out: the path is empty");
     }

@@ -123,13 +123,11 @@ static enum sl_status encode_text(struct eval *e, struct sl_error *err) {
     int64_t positions = e->model.runtime.config->max_positions;
     int64_t most = (n_tokens < positions ? n_tokens : positions) - c->continuation - 1;
     int64_t asked = c->tokens ? c->tokens : most < DEFAULT_TOKENS ? most : DEFAULT_TOKENS;
-    if (asked < 1 || asked > most) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "a prompt of %lld tokens and a continuation of %lld, with one token more to predict, do not fit "
-                       "a text of %lld tokens and a model of %lld positions",
-                       (long long)(asked < 1 ? 1 : asked), (long long)c->continuation, (long long)n_tokens,
-                       (long long)positions);
-    }
+    SL_FAIL_IF(asked < 1 || asked > most, err, SL_ERR_INVALID,
+               "a prompt of %lld tokens and a continuation of %lld, with one token more to predict, do not fit "
+               "a text of %lld tokens and a model of %lld positions",
+               (long long)(asked < 1 ? 1 : asked), (long long)c->continuation, (long long)n_tokens,
+               (long long)positions);
     e->n_read = asked;
     return SL_OK;
 }
@@ -375,10 +373,8 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
         }
         print_skipped(e);
     }
-    if (e->stopped) {
-        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured", e->n_measured,
-                       e->n_trials);
-    }
+    SL_FAIL_IF(e->stopped, err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured",
+               e->n_measured, e->n_trials);
     SL_FAIL_IF(n_run == 0, err, SL_ERR_PRECONDITION, "none of the recipes can be run");
     return e->config.png ? draw(e, err) : SL_OK;
 }

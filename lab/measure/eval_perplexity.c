@@ -147,12 +147,10 @@ static enum sl_status encode_text(struct eval *e, struct text *text, struct sl_e
     SL_TRY(sl_eval_model_encode(&e->model, text->source, &text->tokens, &n_tokens, err));
     int64_t most = n_tokens - 1 < positions ? n_tokens - 1 : positions;
     text->n = (e->config.tokens < most ? e->config.tokens : most) / BLOCK * BLOCK;
-    if (text->n == 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "%s: a text of %lld tokens and a model of %lld positions; a block of %d and one token before it "
-                       "are needed",
-                       text->path ? text->path : "LICENSE", (long long)n_tokens, (long long)positions, BLOCK);
-    }
+    SL_FAIL_IF(text->n == 0, err, SL_ERR_INVALID,
+               "%s: a text of %lld tokens and a model of %lld positions; a block of %d and one token before it "
+               "are needed",
+               text->path ? text->path : "LICENSE", (long long)n_tokens, (long long)positions, BLOCK);
     e->n_tokens += text->n;
     e->n_blocks += text->n / BLOCK;
     e->most_blocks = text->n / BLOCK > e->most_blocks ? text->n / BLOCK : e->most_blocks;
@@ -405,13 +403,10 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     for (size_t i = 0; i < e->n_trials; i++) {
         n_run += e->trials[i].reason[0] == '\0';
     }
-    if (e->stopped) {
-        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured", e->n_measured,
-                       e->n_trials);
-    }
-    if (n_run == 0 || (n_run == 1 && e->n_trials > 1)) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be streamed");
-    }
+    SL_FAIL_IF(e->stopped, err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured",
+               e->n_measured, e->n_trials);
+    SL_FAIL_IF(n_run == 0 || (n_run == 1 && e->n_trials > 1), err, SL_ERR_PRECONDITION,
+               "none of the recipes can be streamed");
     return e->config.png ? draw(e, err) : SL_OK;
 }
 

@@ -33,9 +33,8 @@ static enum sl_status add_presets(const char *budget, struct sl_list *list, stru
 static enum sl_status give_budget(char **recipe_text, const char *budget, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
-    if (sl_recipe_parse(*recipe_text, &recipe, &why) != SL_OK) {
-        return sl_fail(err, SL_ERR_INVALID, "%.100s: %s", *recipe_text, why.text);
-    }
+    SL_FAIL_IF(sl_recipe_parse(*recipe_text, &recipe, &why) != SL_OK, err, SL_ERR_INVALID, "%.100s: %s", *recipe_text,
+               why.text);
     if (budget == NULL || !sl_recipe_evicts(&recipe) || sl_recipe_names_budget(*recipe_text)) {
         return SL_OK;
     }

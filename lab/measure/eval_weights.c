@@ -95,9 +95,8 @@ static enum sl_status take_row(struct eval *e, int32_t next, const float *row, f
                    : sl_fail(err, SL_ERR_IO, "cannot write the temporary file of logits: %s; use fewer --tokens",
                              strerror(errno));
     }
-    if (fread(base, sizeof *base, (size_t)n_vocab, e->logits) != (size_t)n_vocab) {
-        return sl_fail(err, SL_ERR_IO, "cannot read the temporary file of logits back");
-    }
+    SL_FAIL_IF(fread(base, sizeof *base, (size_t)n_vocab, e->logits) != (size_t)n_vocab, err, SL_ERR_IO,
+               "cannot read the temporary file of logits back");
     sums->kl += sl_kl_divergence(base, row, n_vocab);
     sums->same_top += sl_arg_max(base, n_vocab) == sl_arg_max(row, n_vocab);
     return SL_OK;

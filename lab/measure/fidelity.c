@@ -282,9 +282,8 @@ static enum sl_status append_same(struct shadow *s, int layer, const struct sl_a
     const struct sl_runtime *runtime = &s->fidelity->config.model->runtime;
     struct sl_session *session = s->writer.session;
     enum sl_status status = sl_session_reserve(session, layer, attend->m);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "no room in the compressed cache for %d more tokens (layer %d)", attend->m, layer);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "no room in the compressed cache for %d more tokens (layer %d)", attend->m,
+               layer);
     sl_session_add_slots(session, layer, attend->m);
     *beside_out = *attend;
     beside_out->heads = sl_session_heads(session, layer, kv);

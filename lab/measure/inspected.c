@@ -28,19 +28,17 @@ static enum sl_status take_head(struct reading *reading, struct sl_error *err) {
     struct sl_inspected *into = reading->into;
     into->head = *sl_exported_reader_head(reading->reader);
     const struct sl_exported_head *head = &into->head;
-    if (sl_exported_file_bytes(head) > reading->file_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "cut short: it has %lld bytes, and its parts take %lld",
-                       (long long)reading->file_bytes, (long long)sl_exported_file_bytes(head));
-    }
+    SL_FAIL_IF(sl_exported_file_bytes(head) > reading->file_bytes, err, SL_ERR_INVALID,
+               "cut short: it has %lld bytes, and its parts take %lld", (long long)reading->file_bytes,
+               (long long)sl_exported_file_bytes(head));
     _Static_assert(SL_EXPORTED_RECIPE_BYTES <= SL_CAPSULE_LABEL_BYTES, "every recipe can be a label");
     strcpy(into->file.label, head->recipe);
     into->file.header_bytes = (size_t)head->header_bytes;
     into->file.body_bytes = (size_t)head->body_bytes;
     into->file.header = malloc(into->file.header_bytes);
     into->text = head->has_text ? calloc(1, (size_t)head->text_bytes + 1) : NULL;
-    if (into->file.header == NULL || (head->has_text && into->text == NULL)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(into->file.header == NULL || (head->has_text && into->text == NULL), err, SL_ERR_EXHAUSTED,
+               "out of memory");
     enum sl_status status = sl_arena_create_mapped(into->file.body_bytes, &into->arena, err);
     if (status == SL_OK) {
         reading->body = sl_arena_alloc(into->arena, into->file.body_bytes);

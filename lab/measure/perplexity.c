@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/compress/plan/plan.h"
 #include "lab/measure/fidelity.h"
 #include "engine/runner/reading.h"
@@ -26,29 +27,21 @@ static enum sl_status check_formats(const struct sl_recipe *recipe, struct sl_er
 }
 
 static enum sl_status check(const struct sl_recipe *recipe, int chunk, struct sl_error *err) {
-    if (sl_recipe_offloads(recipe)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "place=offload searches a prompt that has been read, and a stream has none; use place=resident");
-    }
+    SL_FAIL_IF(sl_recipe_offloads(recipe), err, SL_ERR_INVALID,
+               "place=offload searches a prompt that has been read, and a stream has none; use place=resident");
     enum sl_status status = check_formats(recipe, err);
     if (status != SL_OK || !sl_recipe_evicts(recipe)) {
         return status;
     }
-    if (!(recipe->when & (SL_WHEN_CHUNK | SL_WHEN_STEP))) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "when=end evicts at the end of a prompt alone, and a stream has no end; use when=chunk, or "
-                       "when=end+step");
-    }
-    if (recipe->layers != SL_LAYERS_UNIFORM && recipe->layers != SL_LAYERS_PYRAMID) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "layers=d2o divides the budget at the end of a prompt, and a stream has no end; use "
-                       "layers=uniform or pyramid");
-    }
-    if (sl_recipe_observed_rows(recipe) > chunk) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "window=%d is longer than the stream's chunks of %d tokens; lower window, or raise --chunk",
-                       recipe->window, chunk);
-    }
+    SL_FAIL_IF(!(recipe->when & (SL_WHEN_CHUNK | SL_WHEN_STEP)), err, SL_ERR_INVALID,
+               "when=end evicts at the end of a prompt alone, and a stream has no end; use when=chunk, or "
+               "when=end+step");
+    SL_FAIL_IF(recipe->layers != SL_LAYERS_UNIFORM && recipe->layers != SL_LAYERS_PYRAMID, err, SL_ERR_INVALID,
+               "layers=d2o divides the budget at the end of a prompt, and a stream has no end; use "
+               "layers=uniform or pyramid");
+    SL_FAIL_IF(sl_recipe_observed_rows(recipe) > chunk, err, SL_ERR_INVALID,
+               "window=%d is longer than the stream's chunks of %d tokens; lower window, or raise --chunk",
+               recipe->window, chunk);
     return SL_OK;
 }
 

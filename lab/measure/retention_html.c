@@ -124,9 +124,8 @@ static enum sl_status count_head(const struct page *page, const struct sl_ops *o
     const struct sl_layer *l = &inspected->session->layers[layer];
     int64_t n_tokens = inspected->file.info.n_tokens;
     struct sl_kv kv = sl_session_kv(inspected->session, layer, head);
-    if (kv.n_slots < n_tokens && !l->work.has_positions) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: its recipe evicts and keeps no positions", inspected->path);
-    }
+    SL_FAIL_IF(kv.n_slots < n_tokens && !l->work.has_positions, err, SL_ERR_UNSUPPORTED,
+               "%s: its recipe evicts and keeps no positions", inspected->path);
     ops->read_positions(&kv, positions);
     for (uint32_t j = 0; j < kv.n_slots; j++) {
         if (positions[j] >= 0 && positions[j] < n_tokens) { // a file may contain any value
@@ -293,12 +292,10 @@ enum sl_status sl_retention_html_write(const struct sl_inspected *inspected, con
     struct page page = {.inspected = inspected};
     char *text = NULL;
     enum sl_status status = SL_OK;
-    if (inspected->file.info.n_tokens < 1) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of no tokens; there is nothing to show", inspected->path);
-    }
-    if (inspected->text == NULL && text_path == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: does not have the text: give it with --text FILE", inspected->path);
-    }
+    SL_FAIL_IF(inspected->file.info.n_tokens < 1, err, SL_ERR_INVALID,
+               "%s: a capsule of no tokens; there is nothing to show", inspected->path);
+    SL_FAIL_IF(inspected->text == NULL && text_path == NULL, err, SL_ERR_INVALID,
+               "%s: does not have the text: give it with --text FILE", inspected->path);
     if (inspected->text == NULL) {
         status = sl_request_read_text(text_path, &text, err);
     }

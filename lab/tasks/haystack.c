@@ -15,6 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/check.h"
+
 #define LICENCES "/usr/share/common-licenses"
 
 struct sl_haystack {
@@ -59,9 +61,7 @@ static bool is_space(int c) {
 // text.
 static enum sl_status append_file(const char *path, FILE *out, struct sl_error *err) {
     FILE *file = fopen(path, "r");
-    if (!file) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(!file, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     bool space = true;
     int c;
     while ((c = getc_unlocked(file)) != EOF && c != '\0') {
@@ -76,9 +76,7 @@ static enum sl_status append_file(const char *path, FILE *out, struct sl_error *
     bool failed = ferror(file);
     int cause = errno;
     fclose(file);
-    if (failed) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(cause));
-    }
+    SL_FAIL_IF(failed, err, SL_ERR_IO, "%s: %s", path, strerror(cause));
     return c == EOF ? SL_OK : sl_fail(err, SL_ERR_INVALID, "%s: not a text: it has a byte 0", path);
 }
 
@@ -110,9 +108,7 @@ static enum sl_status cut_sentences(struct sl_haystack *haystack, struct sl_erro
         if ((size_t)haystack->n == capacity) {
             capacity = capacity ? 2 * capacity : 1024;
             size_t *more = realloc(haystack->begins, (capacity + 1) * sizeof *more);
-            if (!more) {
-                return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the sentences of a text");
-            }
+            SL_FAIL_IF(!more, err, SL_ERR_EXHAUSTED, "no memory for the sentences of a text");
             haystack->begins = more;
         }
         haystack->begins[haystack->n] = begin;
@@ -126,22 +122,17 @@ static enum sl_status cut_sentences(struct sl_haystack *haystack, struct sl_erro
 
 static enum sl_status check_text(const char *path, const char *text, size_t n_bytes, struct sl_error *err) {
     size_t bad = 0;
-    if (n_bytes == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: there is no text in it", path);
-    }
-    if (!sl_utf8_valid(text, n_bytes, &bad)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: not UTF-8: the byte 0x%02x behind \"%.*s\"; convert it with iconv",
-                       path, (unsigned char)text[bad], bad < 20 ? (int)bad : 20, text + (bad < 20 ? 0 : bad - 20));
-    }
+    SL_FAIL_IF(n_bytes == 0, err, SL_ERR_INVALID, "%s: there is no text in it", path);
+    SL_FAIL_IF(!sl_utf8_valid(text, n_bytes, &bad), err, SL_ERR_INVALID,
+               "%s: not UTF-8: the byte 0x%02x behind \"%.*s\"; convert it with iconv", path, (unsigned char)text[bad],
+               bad < 20 ? (int)bad : 20, text + (bad < 20 ? 0 : bad - 20));
     return SL_OK;
 }
 
 static enum sl_status read_files(const char *const *paths, size_t n_paths, struct sl_haystack *haystack,
                                  struct sl_error *err) {
     FILE *out = open_memstream(&haystack->text, &haystack->n_bytes);
-    if (!out) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a text");
-    }
+    SL_FAIL_IF(!out, err, SL_ERR_EXHAUSTED, "no memory for a text");
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < n_paths && status == SL_OK; i++) {
         fflush(out); // text and n_bytes are valid after a flush
@@ -202,9 +193,7 @@ static enum sl_status read_licences(struct sl_haystack *haystack, struct sl_erro
 enum sl_status sl_haystack_open(const char *const *paths, size_t n_paths, struct sl_haystack **haystack_out,
                                 struct sl_error *err) {
     struct sl_haystack *haystack = calloc(1, sizeof *haystack);
-    if (!haystack) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a text");
-    }
+    SL_FAIL_IF(!haystack, err, SL_ERR_EXHAUSTED, "no memory for a text");
     enum sl_status status = n_paths > 0 ? read_files(paths, n_paths, haystack, err) : read_licences(haystack, err);
     if (status == SL_OK) {
         status = cut_sentences(haystack, err);

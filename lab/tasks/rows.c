@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/check.h"
 #include "lab/tasks/rows_line.h"
 
 #define MAX_LINE_BYTES (64u << 20) // a book of two million tokens, every character escaped, is 20 MiB
@@ -30,24 +31,18 @@ static enum sl_status read_line(FILE *file, struct line *line, bool *end_out, st
     line->number++;
     int c;
     while ((c = getc_unlocked(file)) != EOF && c != '\n') {
-        if (line->n_bytes == MAX_LINE_BYTES) {
-            return sl_fail(err, SL_ERR_INVALID, "longer than %u MiB; JSON lines have one object a line",
-                           MAX_LINE_BYTES >> 20);
-        }
+        SL_FAIL_IF(line->n_bytes == MAX_LINE_BYTES, err, SL_ERR_INVALID,
+                   "longer than %u MiB; JSON lines have one object a line", MAX_LINE_BYTES >> 20);
         if (line->n_bytes == line->allocated) {
             size_t allocated = line->allocated ? 2 * line->allocated : 1 << 16;
             char *text = realloc(line->text, allocated);
-            if (!text) {
-                return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a line of %zu bytes", line->n_bytes);
-            }
+            SL_FAIL_IF(!text, err, SL_ERR_EXHAUSTED, "no memory for a line of %zu bytes", line->n_bytes);
             line->text = text;
             line->allocated = allocated;
         }
         line->text[line->n_bytes++] = (char)c;
     }
-    if (ferror(file)) {
-        return sl_fail(err, SL_ERR_IO, "%s", strerror(errno));
-    }
+    SL_FAIL_IF(ferror(file), err, SL_ERR_IO, "%s", strerror(errno));
     *end_out = c == EOF && line->n_bytes == 0;
     return SL_OK;
 }
@@ -66,9 +61,7 @@ static enum sl_status add_sample(struct sl_training_rows *rows, const struct sl_
     if (rows->n == *allocated) {
         size_t more = *allocated ? 2 * *allocated : 64;
         struct sl_sample *samples = realloc(rows->samples, more * sizeof *samples);
-        if (!samples) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu samples", more);
-        }
+        SL_FAIL_IF(!samples, err, SL_ERR_EXHAUSTED, "no memory for %zu samples", more);
         rows->samples = samples;
         *allocated = more;
     }
@@ -90,10 +83,7 @@ static enum sl_status read_lines(FILE *file, struct sl_training_rows *rows, stru
             continue;
         }
         struct sl_sample sample;
-        status = sl_row_read(line->text + skip, line->n_bytes - skip, &sample, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_row_read(line->text + skip, line->n_bytes - skip, &sample, err));
         status = add_sample(rows, &sample, &allocated, err);
         if (status != SL_OK) {
             sl_sample_cleanup(&sample);
@@ -107,9 +97,7 @@ static enum sl_status read_lines(FILE *file, struct sl_training_rows *rows, stru
 
 static enum sl_status open_file(const char *path, FILE **file_out, struct sl_error *err) {
     FILE *file = fopen(path, "rb");
-    if (!file) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(!file, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
     if (fstat(fileno(file), &st) != 0 || S_ISDIR(st.st_mode)) {
         fclose(file);
@@ -121,13 +109,10 @@ static enum sl_status open_file(const char *path, FILE **file_out, struct sl_err
 
 enum sl_status sl_training_rows_open(const char *path, struct sl_training_rows *rows_out, struct sl_error *err) {
     FILE *file;
-    enum sl_status status = open_file(path, &file, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(open_file(path, &file, err));
     struct sl_training_rows rows = {0};
     struct line line = {0};
-    status = read_lines(file, &rows, &line, err);
+    enum sl_status status = read_lines(file, &rows, &line, err);
     if (status != SL_OK) {
         char where[256];
         snprintf(where, sizeof where, "%s:%zu", path, line.number);

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 // Returns a member of the object, NULL if it is missing or null.
@@ -35,9 +36,7 @@ static enum sl_status read_answers(json_t *line, struct sl_sample *sample, struc
     const char *name = member(line, "answers") ? "answers" : "answer";
     json_t *answers = member(line, name), *one;
     size_t i;
-    if (!answers) {
-        return sl_fail(err, SL_ERR_INVALID, "there is no \"answers\"");
-    }
+    SL_FAIL_IF(!answers, err, SL_ERR_INVALID, "there is no \"answers\"");
     enum sl_status status = json_is_array(answers) ? SL_OK : add_answer(answers, name, sample, err);
     json_array_foreach(answers, i, one) {
         status = status == SL_OK ? add_answer(one, name, sample, err) : status;
@@ -49,10 +48,8 @@ static enum sl_status read_answers(json_t *line, struct sl_sample *sample, struc
 
 static enum sl_status read_prompt(json_t *line, struct sl_sample *sample, struct sl_error *err) {
     json_t *prompt = member(line, "prompt");
-    if (!json_is_string(prompt) || json_string_length(prompt) == 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       prompt ? "\"prompt\" must be a text, not an empty one" : "there is no \"prompt\"");
-    }
+    SL_FAIL_IF(!json_is_string(prompt) || json_string_length(prompt) == 0, err, SL_ERR_INVALID,
+               prompt ? "\"prompt\" must be a text, not an empty one" : "there is no \"prompt\"");
     sample->prompt = strdup(json_string_value(prompt));
     return sample->prompt ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt");
 }
@@ -60,13 +57,10 @@ static enum sl_status read_prompt(json_t *line, struct sl_sample *sample, struct
 enum sl_status sl_row_read(const char *line, size_t n_bytes, struct sl_sample *sample_out, struct sl_error *err) {
     json_error_t cause;
     size_t bad;
-    if (!sl_utf8_valid(line, n_bytes, &bad)) {
-        return sl_fail(err, SL_ERR_INVALID, "byte %zu is not valid UTF-8; convert the file with iconv", bad);
-    }
+    SL_FAIL_IF(!sl_utf8_valid(line, n_bytes, &bad), err, SL_ERR_INVALID,
+               "byte %zu is not valid UTF-8; convert the file with iconv", bad);
     json_t *root = json_loadb(line, n_bytes, JSON_REJECT_DUPLICATES, &cause);
-    if (!root) {
-        return sl_fail(err, SL_ERR_INVALID, "byte %d: %s", cause.position, cause.text);
-    }
+    SL_FAIL_IF(!root, err, SL_ERR_INVALID, "byte %d: %s", cause.position, cause.text);
     struct sl_sample sample = {0};
     enum sl_status status =
         json_is_object(root) ? SL_OK : sl_fail(err, SL_ERR_INVALID, "a line must be a JSON object: {...}");

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "lab/tasks/task_internal.h"
 #include "lab/tasks/words.h"
 
@@ -87,9 +88,7 @@ static enum sl_status make_trial(struct sl_draft draft, int64_t size, struct tri
     int32_t *ids = NULL;
     draft.sample = &trial.sample;
     draft.prompt = open_memstream(&trial.sample.prompt, &n_bytes);
-    if (!draft.prompt) {
-        return sl_fail(draft.err, SL_ERR_EXHAUSTED, "no memory for a prompt");
-    }
+    SL_FAIL_IF(!draft.prompt, draft.err, SL_ERR_EXHAUSTED, "no memory for a prompt");
     enum sl_status status = draft.task->kind->write(&draft, size);
     if (status == SL_OK && !trial.sample.completion) { // most tasks share this form
         status = sl_complete(&draft, " ", NULL, ".");
@@ -138,10 +137,7 @@ static enum sl_status fill(const struct sl_draft *draft, struct trial *best_inou
     struct cost before = best_inout->cost;
     for (int step = 1; best_inout->cost.size + 1 < too_large; step++) {
         struct trial trial;
-        enum sl_status status = make_trial(*draft, size < too_large ? size : too_large - 1, &trial);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(make_trial(*draft, size < too_large ? size : too_large - 1, &trial));
         struct cost last = trial.cost;
         if (last.n_tokens <= n_tokens) {
             sl_sample_cleanup(&best_inout->sample);
@@ -172,20 +168,15 @@ static enum sl_status check_filled(const struct sl_task *task, const struct sl_t
 
 static enum sl_status check_config(const struct sl_task *task, const struct sl_task_config *config,
                                    struct sl_error *err) {
-    if (isnan(config->depth) || config->depth > 1) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a depth of %g; it is from 0 to 1, or negative for anywhere",
-                       task->name, config->depth);
-    }
-    if (config->depth >= 0 && !task->has_depth) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s does not ask about one place; leave the depth out", task->name);
-    }
-    if (task->kind->haystack == SL_HAYSTACK_ESSAY && !config->haystack) {
-        return sl_fail(err, SL_ERR_INVALID, "%s needs a text to hide facts in; give one", task->name);
-    }
-    if (config->n_tokens > SL_TASK_MAX_TOKENS) {
-        return sl_fail(err, SL_ERR_RANGE, "%s: a prompt of %lld tokens; at most %d can be made", task->name,
-                       (long long)config->n_tokens, SL_TASK_MAX_TOKENS);
-    }
+    SL_FAIL_IF(isnan(config->depth) || config->depth > 1, err, SL_ERR_INVALID,
+               "%s: a depth of %g; it is from 0 to 1, or negative for anywhere", task->name, config->depth);
+    SL_FAIL_IF(config->depth >= 0 && !task->has_depth, err, SL_ERR_UNSUPPORTED,
+               "%s does not ask about one place; leave the depth out", task->name);
+    SL_FAIL_IF(task->kind->haystack == SL_HAYSTACK_ESSAY && !config->haystack, err, SL_ERR_INVALID,
+               "%s needs a text to hide facts in; give one", task->name);
+    SL_FAIL_IF(config->n_tokens > SL_TASK_MAX_TOKENS, err, SL_ERR_RANGE,
+               "%s: a prompt of %lld tokens; at most %d can be made", task->name, (long long)config->n_tokens,
+               SL_TASK_MAX_TOKENS);
     return SL_OK;
 }
 

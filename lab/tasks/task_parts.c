@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "lab/tasks/task_internal.h"
 
 #define N_NUMBERS 9000000 // of 7 digits, the first not 0
@@ -77,9 +78,7 @@ enum sl_status sl_complete(struct sl_draft *draft, const char *before, char (*na
     struct sl_sample *sample = draft->sample;
     size_t n_bytes = 0;
     FILE *out = open_memstream(&sample->completion, &n_bytes);
-    if (!out) {
-        return sl_fail(draft->err, SL_ERR_EXHAUSTED, "no memory for an answer");
-    }
+    SL_FAIL_IF(!out, draft->err, SL_ERR_EXHAUSTED, "no memory for an answer");
     fputs(before, out);
     for (size_t i = 0; i < sample->n_answers; i++) {
         fprintf(out, "%s%s%s%s", i ? ", " : "", names ? names[i] : "", names ? ": " : "", sample->answers[i]);

@@ -92,10 +92,8 @@ static enum sl_status get_line(FILE *file, const char *path, char line[LINE_BYTE
 static enum sl_status check_fact(const char *line, const char *path, const struct sl_trainer_fact *fact,
                                  struct sl_error *err) {
     size_t length = strlen(fact->name);
-    if (strncmp(line, fact->name, length) != 0 || line[length] != ' ') {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "%s says nothing of %s: it is of another version; remove it to start anew", path, fact->name);
-    }
+    SL_FAIL_IF(strncmp(line, fact->name, length) != 0 || line[length] != ' ', err, SL_ERR_PRECONDITION,
+               "%s says nothing of %s: it is of another version; remove it to start anew", path, fact->name);
     if (strcmp(line + length + 1, fact->value) != 0) {
         return sl_fail(
             err, SL_ERR_PRECONDITION,

@@ -145,15 +145,14 @@ static enum sl_status parse_dtype(const char *name, enum sl_dtype *dtype_out, st
 
 static enum sl_status check_config(struct training *t, struct sl_error *err) {
     const struct train_config *c = t->config;
-    if (c->prompts > 0 && c->prompts < c->batch) {
-        return sl_fail(err, SL_ERR_INVALID, "--prompts %" PRId64 " is below --batch %" PRId64, c->prompts, c->batch);
-    }
+    SL_FAIL_IF(c->prompts > 0 && c->prompts < c->batch, err, SL_ERR_INVALID,
+               "--prompts %" PRId64 " is below --batch %" PRId64, c->prompts, c->batch);
     if (c->steps == 0 && c->out == NULL) { // untrained heads would replace trained ones
         return sl_fail(err, SL_ERR_INVALID, "--steps 0 writes untrained heads: --out FILE says where");
     }
     SL_FAIL_IF(c->steps == 0 && c->png, err, SL_ERR_INVALID, "--png: there is no curve of --steps 0");
-    enum sl_status status = parse_dtype(c->dtype, &t->dtype, err);
-    return status == SL_OK ? sl_plot_check(c->png, err) : status;
+    SL_TRY(parse_dtype(c->dtype, &t->dtype, err));
+    return sl_plot_check(c->png, err);
 }
 
 static enum sl_status check_stopped(struct training *t, struct sl_error *err) {
@@ -253,8 +252,8 @@ static enum sl_status open_trainer(struct training *t, struct sl_error *err) {
                                                  .eps = EPSILON,
                                                  .weight_decay = WEIGHT_DECAY,
                                                  .clip = c->clip}};
-    enum sl_status status = sl_trainer_init(&t->trainer, &config, t->heads, err);
-    return status == SL_OK ? list_facts(t, err) : status;
+    SL_TRY(sl_trainer_init(&t->trainer, &config, t->heads, err));
+    return list_facts(t, err);
 }
 
 // Continues from a checkpoint, if there is one.
@@ -275,17 +274,17 @@ static enum sl_status open_model(struct training *t, struct sl_error *err) {
                                          .max_rows = CHUNK,
                                          .cache_tokens = c->max_tokens,
                                          .tokenizer = true};
-    enum sl_status status = sl_eval_model_open(&model, &t->model, err);
-    status = status == SL_OK ? name_files(t, err) : status;
-    return status == SL_OK ? create_heads(t, err) : status;
+    SL_TRY(sl_eval_model_open(&model, &t->model, err));
+    SL_TRY(name_files(t, err));
+    return create_heads(t, err);
 }
 
 static enum sl_status open_run(struct training *t, struct sl_error *err) {
     int64_t most = t->model.runtime.config->max_positions, asked = t->config->max_tokens;
     t->max_tokens = asked < most ? asked : most;
-    enum sl_status status = open_pool(t, err);
-    status = status == SL_OK ? open_trainer(t, err) : status;
-    return status == SL_OK ? find_checkpoint(t, err) : status;
+    SL_TRY(open_pool(t, err));
+    SL_TRY(open_trainer(t, err));
+    return find_checkpoint(t, err);
 }
 
 static void tear_down(struct training *t) {
@@ -400,9 +399,9 @@ static enum sl_status finish(struct training *t, struct sl_error *err) {
 
 // Trains new heads for a model and writes them to their file.
 static enum sl_status run(struct training *t, struct sl_error *err) {
-    enum sl_status status = open_run(t, err);
-    status = status == SL_OK ? take_steps(t, err) : status;
-    return status == SL_OK ? finish(t, err) : status;
+    SL_TRY(open_run(t, err));
+    SL_TRY(take_steps(t, err));
+    return finish(t, err);
 }
 
 static enum sl_status write_untrained(struct training *t, struct sl_error *err) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/tensor/half.h"
 
 #define SLOT_BLOCK SL_PAGE_SLOTS // slots per task
@@ -220,13 +221,10 @@ enum sl_status sl_example_read(const struct sl_teacher *teacher, const int32_t *
     struct sl_heads_shape shape = sl_heads_shape_of(c, 1);
     struct sl_example example = {
         .n_layers = shape.n_layers, .n_columns = shape.n_columns, .n_kv_heads = shape.n_kv_heads, .n_tokens = n_prompt};
-    if (n_prompt < 2 || n_tokens < n_prompt) {
-        return sl_fail(err, SL_ERR_INVALID, "a prompt of %lld tokens: retaining heads learn from 2 or more",
-                       (long long)n_prompt);
-    }
-    if (c->window == 1) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "a sliding window of one token: answers see nothing of the prompt");
-    }
+    SL_FAIL_IF(n_prompt < 2 || n_tokens < n_prompt, err, SL_ERR_INVALID,
+               "a prompt of %lld tokens: retaining heads learn from 2 or more", (long long)n_prompt);
+    SL_FAIL_IF(c->window == 1, err, SL_ERR_UNSUPPORTED,
+               "a sliding window of one token: answers see nothing of the prompt");
     enum sl_status status = allocate(&example, err);
     if (status == SL_OK) {
         status = read_all(teacher, tokens, n_tokens, &example, err);

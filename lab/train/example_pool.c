@@ -27,9 +27,8 @@ struct sl_example_pool {
 static enum sl_status make_prompts(struct sl_example_pool *pool, int64_t n, struct sl_error *err) {
     pool->prompts = calloc((size_t)n, sizeof *pool->prompts);
     pool->examples = calloc((size_t)n, sizeof *pool->examples);
-    if (!pool->prompts || !pool->examples) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %lld prompts", (long long)n);
-    }
+    SL_FAIL_IF(!pool->prompts || !pool->examples, err, SL_ERR_EXHAUSTED, "out of memory for %lld prompts",
+               (long long)n);
     int64_t n_fit = -1;
     for (; pool->n < n; pool->n++) {
         struct sl_training_prompt *prompt = &pool->prompts[pool->n];

@@ -53,10 +53,9 @@ enum sl_status sl_heads_write(struct sl_heads *heads, const char *path, enum sl_
     const struct sl_heads_shape *s = sl_heads_get_shape(heads);
     const struct sl_heads_state *state = sl_heads_get_state(heads);
     for (size_t i = 0; i < state->n; i++) {
-        if (!isfinite(state->parameters[i])) {
-            return sl_fail(err, SL_ERR_INVALID, "training has diverged: a parameter is %g; use a smaller learning rate",
-                           (double)state->parameters[i]);
-        }
+        SL_FAIL_IF(!isfinite(state->parameters[i]), err, SL_ERR_INVALID,
+                   "training has diverged: a parameter is %g; use a smaller learning rate",
+                   (double)state->parameters[i]);
     }
     size_t header_bytes = (size_t)s->n_layers * 2 * ENTRY_BYTES + 16;
     char *header = malloc(header_bytes);

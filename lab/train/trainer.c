@@ -51,12 +51,10 @@ enum sl_status sl_trainer_step(struct sl_trainer *trainer, const struct sl_examp
         }
         trainer->n_tokens += example->n_tokens;
     }
-    if (!isfinite(loss.smooth_l1) || !isfinite(loss.smoothness)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "training has diverged: the loss of step %lld is %g; use a smaller "
-                       "learning rate",
-                       (long long)step + 1, loss.smooth_l1);
-    }
+    SL_FAIL_IF(!isfinite(loss.smooth_l1) || !isfinite(loss.smoothness), err, SL_ERR_INVALID,
+               "training has diverged: the loss of step %lld is %g; use a smaller "
+               "learning rate",
+               (long long)step + 1, loss.smooth_l1);
     struct sl_adamw adamw = c->adamw;
     adamw.lr = sl_heads_lr(c->adamw.lr, step, c->warm_up, c->n_steps);
     sl_heads_step(trainer->heads, &adamw);

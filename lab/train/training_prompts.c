@@ -111,9 +111,8 @@ static enum sl_status add_task(struct sl_training_prompts *p, const char *text, 
 
 static enum sl_status open_sources(struct sl_training_prompts *p, struct sl_error *err) {
     const struct sl_training_prompts_config *c = &p->config;
-    if (!c->data && c->tasks.n == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--data FILE or --task NAME is needed: prompts whose answers are known");
-    }
+    SL_FAIL_IF(!c->data && c->tasks.n == 0, err, SL_ERR_INVALID,
+               "--data FILE or --task NAME is needed: prompts whose answers are known");
     enum sl_status status = SL_OK;
     if (c->data) {
         status = sl_training_rows_open(c->data, &p->rows, err);

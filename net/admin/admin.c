@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "net/admin/form.h"
 #include "net/admin/listen.h"
 #include "net/admin/process.h"
@@ -272,9 +273,7 @@ enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_
         return SL_OK;
     }
     struct sl_admin *admin = calloc(1, sizeof *admin);
-    if (!admin) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the admin port");
-    }
+    SL_FAIL_IF(!admin, err, SL_ERR_EXHAUSTED, "no memory for the admin port");
     admin->version = version;
     pthread_mutex_init(&admin->mutex, NULL);
     int fd = -1;

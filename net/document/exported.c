@@ -67,8 +67,8 @@ enum sl_status sl_exported_write(struct sl_exported_writer *writer, const void *
 
 enum sl_status sl_exported_end_part(struct sl_exported_writer *writer, struct sl_error *err) {
     uint8_t digest[SL_SHA256_BYTES];
-    enum sl_status status = sl_sha256_get(writer->sha, digest, err);
-    return status == SL_OK ? sl_exported_write(writer, digest, sizeof digest, err) : status;
+    SL_TRY(sl_sha256_get(writer->sha, digest, err));
+    return sl_exported_write(writer, digest, sizeof digest, err);
 }
 
 enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const struct sl_exported_head *head,
@@ -86,8 +86,8 @@ enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const s
     memcpy(bytes + 64, head->text_sha256, SL_SHA256_BYTES);
     memcpy(bytes + 96, head->tokens_sha256, SL_SHA256_BYTES);
     memcpy(bytes + FIXED_BYTES, head->recipe, recipe_bytes);
-    enum sl_status status = sl_exported_write(writer, bytes, FIXED_BYTES + recipe_bytes, err);
-    return status == SL_OK ? sl_exported_end_part(writer, err) : status;
+    SL_TRY(sl_exported_write(writer, bytes, FIXED_BYTES + recipe_bytes, err));
+    return sl_exported_end_part(writer, err);
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -133,15 +133,12 @@ const struct sl_exported_head *sl_exported_reader_head(const struct sl_exported_
 static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_error *err) {
     const uint8_t *bytes = reader->bytes;
     struct sl_exported_head *head = &reader->head;
-    if (memcmp(bytes, SL_EXPORTED_MAGIC, 8) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "not a document; `sluice doc export` makes such files");
-    }
+    SL_FAIL_IF(memcmp(bytes, SL_EXPORTED_MAGIC, 8) != 0, err, SL_ERR_INVALID,
+               "not a document; `sluice doc export` makes such files");
     uint64_t version = sl_get_bytes(bytes + 8, 4), flags = sl_get_bytes(bytes + 12, 4),
              recipe_bytes = sl_get_bytes(bytes + 56, 4);
-    if (version != SL_EXPORTED_VERSION) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "version %" PRIu64 " of document files; this program reads version %d",
-                       version, SL_EXPORTED_VERSION);
-    }
+    SL_FAIL_IF(version != SL_EXPORTED_VERSION, err, SL_ERR_UNSUPPORTED,
+               "version %" PRIu64 " of document files; this program reads version %d", version, SL_EXPORTED_VERSION);
     head->model_fingerprint = sl_get_bytes(bytes + 16, 8);
     uint64_t n_tokens = sl_get_bytes(bytes + 24, 8), text_bytes = sl_get_bytes(bytes + 32, 8),
              header_bytes = sl_get_bytes(bytes + 40, 8);
@@ -171,9 +168,8 @@ static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_er
 static enum sl_status read_recipe(struct sl_exported_reader *reader, struct sl_error *err) {
     size_t n = (size_t)reader->size - FIXED_BYTES;
     for (size_t i = 0; i < n; i++) {
-        if (reader->bytes[FIXED_BYTES + i] < 0x20 || reader->bytes[FIXED_BYTES + i] > 0x7e) {
-            return sl_fail(err, SL_ERR_INVALID, "damaged: its recipe is not printable text");
-        }
+        SL_FAIL_IF(reader->bytes[FIXED_BYTES + i] < 0x20 || reader->bytes[FIXED_BYTES + i] > 0x7e, err, SL_ERR_INVALID,
+                   "damaged: its recipe is not printable text");
     }
     memcpy(reader->head.recipe, reader->bytes + FIXED_BYTES, n);
     reader->head.recipe[n] = '\0';

@@ -32,10 +32,8 @@ static void run_close(struct sl_fabric *fabric, struct sl_command *command);
 
 enum sl_status sl_connection_open(struct sl_fabric *fabric, const char *address, uint64_t epoch,
                                   struct sl_connection **connection_out, struct sl_error *err) {
-    if (strlen(address) >= sizeof((struct sl_connection *)NULL)->address || epoch == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "a connection to \"%.64s\", epoch %llu: no such fabric", address,
-                       (unsigned long long)epoch);
-    }
+    SL_FAIL_IF(strlen(address) >= sizeof((struct sl_connection *)NULL)->address || epoch == 0, err, SL_ERR_INVALID,
+               "a connection to \"%.64s\", epoch %llu: no such fabric", address, (unsigned long long)epoch);
     struct sl_connection *connection = calloc(1, sizeof *connection);
     SL_FAIL_IF(!connection, err, SL_ERR_EXHAUSTED, "no memory for a connection to %s", address);
     enum sl_status status = sl_address_resolve(address, &connection->sockaddr, &connection->sockaddr_bytes, err);

@@ -73,9 +73,8 @@ static enum sl_status check_secure(const struct sl_fabric *fabric, const struct 
 }
 
 static enum sl_status resolve_own(struct sl_fabric *fabric, struct sl_error *err) {
-    enum sl_status status = sl_address_host(fabric->listen_text, fabric->listen_host, sizeof fabric->listen_host, err);
-    return status == SL_OK ? sl_address_resolve(fabric->listen_text, &fabric->listen, &fabric->listen_bytes, err)
-                           : status;
+    SL_TRY(sl_address_host(fabric->listen_text, fabric->listen_host, sizeof fabric->listen_host, err));
+    return sl_address_resolve(fabric->listen_text, &fabric->listen, &fabric->listen_bytes, err);
 }
 
 static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_config *config, struct sl_error *err) {
@@ -87,9 +86,8 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
     fabric->gate = sl_gate_create(fabric);
     SL_FAIL_IF(!fabric->gate, err, SL_ERR_EXHAUSTED, "no memory for a fabric");
     uint64_t seeds[2];
-    if (getrandom(seeds, sizeof seeds, 0) != (ssize_t)sizeof seeds) {
-        return sl_fail(err, SL_ERR_IO, "no random numbers: %s", strerror(errno));
-    }
+    SL_FAIL_IF(getrandom(seeds, sizeof seeds, 0) != (ssize_t)sizeof seeds, err, SL_ERR_IO, "no random numbers: %s",
+               strerror(errno));
     fabric->epoch = seeds[0] | 1;
     atomic_store(&fabric->generation, seeds[1] >> 16);
     enum sl_status status = parse_transport(config->transport ? config->transport : "auto", &fabric->transport, err);

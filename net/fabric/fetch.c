@@ -91,10 +91,9 @@ static enum sl_status copy_ranges(struct sl_fetch *fetch, const struct sl_fetch_
     const struct sl_wire_ticket *head = &fetch->ticket.head;
     for (size_t i = 0; i < n; i++) {
         const struct sl_fetch_range *range = &ranges[i];
-        if (range->offset > head->bytes || range->bytes > head->bytes - range->offset) {
-            return sl_fail(err, SL_ERR_RANGE, "a fetch of %zu bytes at %llu from a window of %llu", range->bytes,
-                           (unsigned long long)range->offset, (unsigned long long)head->bytes);
-        }
+        SL_FAIL_IF(range->offset > head->bytes || range->bytes > head->bytes - range->offset, err, SL_ERR_RANGE,
+                   "a fetch of %zu bytes at %llu from a window of %llu", range->bytes,
+                   (unsigned long long)range->offset, (unsigned long long)head->bytes);
         struct sl_fetch_range *last = fetch->n_ranges > 0 ? &fetch->ranges[fetch->n_ranges - 1] : NULL;
         if (last && last->offset + last->bytes == range->offset && (uint8_t *)last->to + last->bytes == range->to) {
             last->bytes += range->bytes;
@@ -108,9 +107,8 @@ static enum sl_status copy_ranges(struct sl_fetch *fetch, const struct sl_fetch_
 
 enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_fetch_plan *plan,
                              struct sl_fetch **fetch_out, struct sl_error *err) {
-    if (plan->n_ranges > FETCH_MAX_RANGES) {
-        return sl_fail(err, SL_ERR_RANGE, "a fetch of %zu ranges; at most %u", plan->n_ranges, FETCH_MAX_RANGES);
-    }
+    SL_FAIL_IF(plan->n_ranges > FETCH_MAX_RANGES, err, SL_ERR_RANGE, "a fetch of %zu ranges; at most %u",
+               plan->n_ranges, FETCH_MAX_RANGES);
     struct sl_fetch *fetch = calloc(1, sizeof *fetch + plan->n_ranges * sizeof *plan->ranges);
     SL_FAIL_IF(!fetch, err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", plan->n_ranges);
     enum sl_status status =

@@ -68,10 +68,8 @@ static void unref(struct sl_fabric_request *request) {
 
 enum sl_status sl_fabric_request_open(struct sl_connection *connection, const struct sl_fabric_question *question,
                                       struct sl_fabric_request **request_out, struct sl_error *err) {
-    if (question->body_bytes > SL_REQUEST_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_RANGE, "a request of %zu bytes; at most %u", question->body_bytes,
-                       SL_REQUEST_MAX_BYTES);
-    }
+    SL_FAIL_IF(question->body_bytes > SL_REQUEST_MAX_BYTES, err, SL_ERR_RANGE, "a request of %zu bytes; at most %u",
+               question->body_bytes, SL_REQUEST_MAX_BYTES);
     struct sl_fabric_request *request = malloc(sizeof *request + question->body_bytes);
     SL_FAIL_IF(!request, err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", question->body_bytes);
     memset(request, 0, sizeof *request);
@@ -117,9 +115,8 @@ enum sl_status sl_fabric_request_wait(struct sl_fabric_request *request, int64_t
             sl_outcome_wait(outcome, SL_NO_DEADLINE); // it is just being written
         }
     }
-    if (outcome->status != SL_OK) {
-        return sl_fail(err, outcome->status, "request to %s: %s", request->connection->address, outcome->text);
-    }
+    SL_FAIL_IF(outcome->status != SL_OK, err, outcome->status, "request to %s: %s", request->connection->address,
+               outcome->text);
     *bytes_out = request->reply_bytes;
     return SL_OK;
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "net/fabric/ship.h"
@@ -108,9 +109,8 @@ static void want(struct sl_ship *ship, bool *wish) {
 }
 
 enum sl_status sl_ship_end(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
-    if (header_bytes > SL_HEADER_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_RANGE, "a header of %zu bytes; at most %u", header_bytes, SL_HEADER_MAX_BYTES);
-    }
+    SL_FAIL_IF(header_bytes > SL_HEADER_MAX_BYTES, err, SL_ERR_RANGE, "a header of %zu bytes; at most %u", header_bytes,
+               SL_HEADER_MAX_BYTES);
     pthread_mutex_lock(&ship->lock);
     bool again = ship->finish_wanted;
     if (!again) {

@@ -49,13 +49,11 @@ struct sl_window {
 
 enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes, struct sl_window **window_out,
                               uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
-    if (!fabric->address[0]) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can read from it");
-    }
+    SL_FAIL_IF(!fabric->address[0], err, SL_ERR_PRECONDITION,
+               "this fabric does not listen, so nobody can read from it");
     const struct sl_region *region = sl_fabric_region(fabric, base, bytes);
-    if (!region || region->seen || bytes == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "a window of %zu bytes at %p is not inside a region", bytes, base);
-    }
+    SL_FAIL_IF(!region || region->seen || bytes == 0, err, SL_ERR_INVALID,
+               "a window of %zu bytes at %p is not inside a region", bytes, base);
     struct sl_window *window = calloc(1, sizeof *window);
     SL_FAIL_IF(!window, err, SL_ERR_EXHAUSTED, "no memory for a window");
     window->gate = sl_gate_ref(fabric->gate);
@@ -149,9 +147,8 @@ static enum sl_status show(struct sl_window *window, uint64_t begin, uint64_t en
 
 enum sl_status sl_window_show(struct sl_window *window, const void *at, size_t bytes, struct sl_error *err) {
     uintptr_t base = (uintptr_t)window->base, from = (uintptr_t)at;
-    if (from < base || from - base > window->bytes || bytes == 0 || bytes > window->bytes - (from - base)) {
-        return sl_fail(err, SL_ERR_INVALID, "%zu bytes at %p are not inside the window", bytes, at);
-    }
+    SL_FAIL_IF(from < base || from - base > window->bytes || bytes == 0 || bytes > window->bytes - (from - base), err,
+               SL_ERR_INVALID, "%zu bytes at %p are not inside the window", bytes, at);
     pthread_mutex_lock(&window->gate->lock);
     enum sl_status status = show(window, from - base, from - base + bytes);
     pthread_mutex_unlock(&window->gate->lock);

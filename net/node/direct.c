@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 // Makes the device current on UCX's thread, which queries CUDA about the memory, by reading the view. The address is
@@ -39,10 +40,8 @@ static enum sl_status take(struct sl_direct *direct, struct sl_fabric *fabric, s
     bool has_room = sl_device_room(device) / 3 >= taken_bytes / 2;
     direct->block = has_room ? sl_device_alloc(device, SL_MEMORY_DEVICE, taken_bytes) : NULL;
     direct->bytes = taken_bytes;
-    if (direct->block == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "the device has no room for %zu bytes on their way (--staging) and half as much scratch", bytes);
-    }
+    SL_FAIL_IF(direct->block == NULL, err, SL_ERR_EXHAUSTED,
+               "the device has no room for %zu bytes on their way (--staging) and half as much scratch", bytes);
     enum sl_status status = open_seen(direct, fabric, arrives, err);
     if (status == SL_OK) {
         const struct sl_device_region region = {.base = direct->block,

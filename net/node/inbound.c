@@ -295,23 +295,18 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
         transfer->promised_bytes = promised_bytes;
         return sl_ledger_take_block(table->staging, label, body_bytes, promised_bytes, &transfer->block, err);
     }
-    if (body_bytes > SIZE_MAX / 4 || promised_bytes > SIZE_MAX / 4) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of %zu bytes cannot be reserved", label, body_bytes);
-    }
+    SL_FAIL_IF(body_bytes > SIZE_MAX / 4 || promised_bytes > SIZE_MAX / 4, err, SL_ERR_INVALID,
+               "%s: a capsule of %zu bytes cannot be reserved", label, body_bytes);
     struct sl_arena_stats staging;
     sl_arena_get_stats(table->arena, &staging);
-    if (body_bytes > staging.capacity_bytes) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "%s: a capsule of %zu bytes and this worker has --staging %zu; start it with more", label,
-                       body_bytes, staging.capacity_bytes);
-    }
+    SL_FAIL_IF(body_bytes > staging.capacity_bytes, err, SL_ERR_PRECONDITION,
+               "%s: a capsule of %zu bytes and this worker has --staging %zu; start it with more", label, body_bytes,
+               staging.capacity_bytes);
     bool straight = table->device && table->n_lost < MOST_LOST;
     transfer->promised_bytes = body_bytes + promised_bytes;
-    if (sl_ledger_try_promise(table->sessions, transfer->promised_bytes) != SL_OK) {
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "%s: %zu bytes for the capsule and %zu beside it do not fit the device's arena; retry in 500 ms",
-                       label, body_bytes, promised_bytes);
-    }
+    SL_FAIL_IF(sl_ledger_try_promise(table->sessions, transfer->promised_bytes) != SL_OK, err, SL_ERR_EXHAUSTED,
+               "%s: %zu bytes for the capsule and %zu beside it do not fit the device's arena; retry in 500 ms", label,
+               body_bytes, promised_bytes);
     enum sl_status status = sl_ledger_take_block(table->staging, label, body_bytes, 0, &transfer->block, err);
     if (status != SL_OK) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);

@@ -83,9 +83,8 @@ void sl_ledger_return(struct sl_ledger *ledger, size_t bytes) {
 
 enum sl_status sl_ledger_take_block(struct sl_ledger *ledger, const char *label, size_t block_bytes,
                                     size_t promised_bytes, void **block_out, struct sl_error *err) {
-    if (block_bytes == 0 || block_bytes > SIZE_MAX / 4 || promised_bytes > SIZE_MAX / 4) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of %zu bytes cannot be reserved", label, block_bytes);
-    }
+    SL_FAIL_IF(block_bytes == 0 || block_bytes > SIZE_MAX / 4 || promised_bytes > SIZE_MAX / 4, err, SL_ERR_INVALID,
+               "%s: a capsule of %zu bytes cannot be reserved", label, block_bytes);
     struct sl_arena_stats stats;
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&ledger->mutex);

@@ -198,10 +198,9 @@ static enum sl_status check_identity(struct sl_node *node, Sluice__V1__WorkerRol
         return status;
     }
     const struct sl_identity *self = sl_rpc_credentials_self(node->credentials);
-    if (strcmp(self->name, node->config.name) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--name %s: the certificate %s is of \"%s\"", node->config.name,
-                       node->config.tls.certificate, self->name);
-    }
+    SL_FAIL_IF(strcmp(self->name, node->config.name) != 0, err, SL_ERR_INVALID,
+               "--name %s: the certificate %s is of \"%s\"", node->config.name, node->config.tls.certificate,
+               self->name);
     const unsigned roles = sl_roles_accepted(sl_rpc_role_of(role), node->config.tls.accepts_unstated);
     if (sl_identity_check(self, self->cluster, roles, err) != SL_OK) {
         sl_error_prefix(err, node->config.tls.certificate);

@@ -2,6 +2,7 @@
 // Ships layers. See outbound.h.
 #include "net/node/outbound.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/kvcache/capsule.h"
 
@@ -110,10 +111,9 @@ enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_r
         return status == SL_OK ? ship_from_pages(outbound, session, layer) : status;
     }
     size_t begin = outbound->body_bytes, bytes = sl_capsule_layer_bytes(session, layer);
-    if (bytes > outbound->room_bytes - begin) {
-        return sl_fail(err, SL_ERR_INTERNAL, "layer %d of the capsule ends at byte %zu, planned were %zu in all", layer,
-                       begin + bytes, outbound->room_bytes);
-    }
+    SL_FAIL_IF(bytes > outbound->room_bytes - begin, err, SL_ERR_INTERNAL,
+               "layer %d of the capsule ends at byte %zu, planned were %zu in all", layer, begin + bytes,
+               outbound->room_bytes);
     struct sl_mark down = {0};
     enum sl_status status = layer_out(outbound, runtime, session, layer, &down, err);
     if (status == SL_OK) {

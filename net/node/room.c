@@ -26,10 +26,8 @@ enum sl_status sl_room_parse(const char *text, int64_t *bytes_out, struct sl_err
         return SL_OK;
     }
     int64_t bytes;
-    if (sl_parse_size(text, &bytes) != SL_OK || bytes < MIN_BYTES || bytes > MAX_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "--arena: '%s' is neither auto nor a size of 1M or more, such as 64M or 2G",
-                       text);
-    }
+    SL_FAIL_IF(sl_parse_size(text, &bytes) != SL_OK || bytes < MIN_BYTES || bytes > MAX_BYTES, err, SL_ERR_INVALID,
+               "--arena: '%s' is neither auto nor a size of 1M or more, such as 64M or 2G", text);
     *bytes_out = bytes;
     return SL_OK;
 }

@@ -2,6 +2,7 @@
 // Opens a ship, queues pieces, waits, sends the header. See send.h.
 #include "net/node/send.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)
@@ -12,10 +13,8 @@ static enum sl_status queue_pieces(struct sl_ship *ship, const struct sl_send *s
         size_t left = send->body_bytes - at;
         enum sl_status status =
             sl_ship_piece(ship, at, (const char *)send->body + at, left < PIECE_BYTES ? left : PIECE_BYTES);
-        if (status != SL_OK) {
-            return sl_fail(err, status, "the destination does not take a capsule of %zu bytes: %s", send->body_bytes,
-                           sl_status_text(status));
-        }
+        SL_FAIL_IF(status != SL_OK, err, status, "the destination does not take a capsule of %zu bytes: %s",
+                   send->body_bytes, sl_status_text(status));
     }
     return SL_OK;
 }

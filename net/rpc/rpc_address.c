@@ -61,10 +61,8 @@ enum sl_status sl_rpc_addresses_parse(const char *list, struct sl_rpc_addresses 
     struct sl_rpc_addresses addresses = {0};
     for (const char *at = list, *end; at; at = *end ? end + 1 : NULL) {
         end = at + strcspn(at, ",");
-        if (addresses.n == SL_RPC_MAX_ADDRESSES || end - at >= SL_RPC_ADDRESS_BYTES) {
-            return sl_fail(err, SL_ERR_INVALID, "'%.256s': expected at most %d addresses, HOST:PORT,HOST:PORT,...",
-                           list, SL_RPC_MAX_ADDRESSES);
-        }
+        SL_FAIL_IF(addresses.n == SL_RPC_MAX_ADDRESSES || end - at >= SL_RPC_ADDRESS_BYTES, err, SL_ERR_INVALID,
+                   "'%.256s': expected at most %d addresses, HOST:PORT,HOST:PORT,...", list, SL_RPC_MAX_ADDRESSES);
         char *text = addresses.text[addresses.n++];
         memcpy(text, at, (size_t)(end - at));
         text[end - at] = '\0';
@@ -156,10 +154,8 @@ enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, str
         }
     }
     freeaddrinfo(found);
-    if (error == EADDRINUSE) {
-        return sl_fail(err, SL_ERR_EXISTS, "cannot listen on %s: the address is in use; stop its owner or take another",
-                       text);
-    }
+    SL_FAIL_IF(error == EADDRINUSE, err, SL_ERR_EXISTS,
+               "cannot listen on %s: the address is in use; stop its owner or take another", text);
     return sl_fail(err, error ? SL_ERR_INVALID : SL_ERR_IO, "cannot listen on %s: %s", text,
                    error ? strerror(error) : "gRPC refuses it");
 }

@@ -118,13 +118,10 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
 // Rejects requests that our own code calls wrongly.
 static enum sl_status check_request(const struct sl_rpc_method *method, const ProtobufCMessage *request,
                                     enum sl_rpc_kind most, struct sl_error *err) {
-    if (method->kind > most) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s: a method that streams is called as one that does not", method->path);
-    }
-    if (request->descriptor != method->request) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s: the request is a %s, not a %s", method->path,
-                       request->descriptor->name, method->request->name);
-    }
+    SL_FAIL_IF(method->kind > most, err, SL_ERR_INTERNAL, "%s: a method that streams is called as one that does not",
+               method->path);
+    SL_FAIL_IF(request->descriptor != method->request, err, SL_ERR_INTERNAL, "%s: the request is a %s, not a %s",
+               method->path, request->descriptor->name, method->request->name);
     return SL_OK;
 }
 
@@ -257,9 +254,8 @@ static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_b
     ProtobufCMessage *reply = NULL;
     struct sl_error why;
     SL_FAIL_IF(!bytes, err, SL_ERR_PEER_CORRUPT, "%s: the reply is missing", method->path);
-    if (sl_rpc_message_unpack(bytes, "the reply", method->reply, NULL, &reply, &why) != SL_OK) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: %s", method->path, why.text);
-    }
+    SL_FAIL_IF(sl_rpc_message_unpack(bytes, "the reply", method->reply, NULL, &reply, &why) != SL_OK, err,
+               SL_ERR_PEER_CORRUPT, "%s: %s", method->path, why.text);
     if (reply_out) {
         *reply_out = reply;
     } else {
@@ -308,9 +304,8 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
                             const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
                             ProtobufCMessage **reply_out, struct sl_error *err) {
     const int64_t parents_ns = parent ? sl_rpc_call_deadline_ns(parent) : SL_NO_DEADLINE;
-    if (deadline_ns == SL_NO_DEADLINE && parents_ns == SL_NO_DEADLINE) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a call needs a deadline, its own or its parent's", method->path);
-    }
+    SL_FAIL_IF(deadline_ns == SL_NO_DEADLINE && parents_ns == SL_NO_DEADLINE, err, SL_ERR_INVALID,
+               "%s: a call needs a deadline, its own or its parent's", method->path);
     enum sl_status status = check_request(method, request, SL_RPC_UNARY, err);
     if (status != SL_OK) {
         return status;
@@ -359,9 +354,8 @@ static enum sl_status send_all(grpc_call *call, const ProtobufCMessage *(*next_f
 enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
                              const ProtobufCMessage *(*next_fn)(void *arg), void *arg, int64_t deadline_ns,
                              ProtobufCMessage **reply_out, struct sl_error *err) {
-    if (method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s: is not called in parts, or without a deadline", method->path);
-    }
+    SL_FAIL_IF(method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE, err, SL_ERR_INTERNAL,
+               "%s: is not called in parts, or without a deadline", method->path);
     sl_rpc_live_calls_add(1);
     grpc_call *call = create_call(channel, method->path, deadline_ns, NULL);
     grpc_byte_buffer *reply = NULL;

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -202,14 +203,12 @@ enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, 
     if (account) {
         allocator = sl_rpc_account_allocator(account);
         // The whole message in one piece: counted once more
-        if (!sl_rpc_account_take(account, grpc_byte_buffer_length(bytes))) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %s", what);
-        }
+        SL_FAIL_IF(!sl_rpc_account_take(account, grpc_byte_buffer_length(bytes)), err, SL_ERR_EXHAUSTED,
+                   "no memory for %s", what);
     }
     grpc_byte_buffer_reader reader;
-    if (!grpc_byte_buffer_reader_init(&reader, bytes)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s is compressed, and does not decompress", what);
-    }
+    SL_FAIL_IF(!grpc_byte_buffer_reader_init(&reader, bytes), err, SL_ERR_INVALID,
+               "%s is compressed, and does not decompress", what);
     grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
     grpc_byte_buffer_reader_destroy(&reader);
     const struct sl_rpc_span span = {GRPC_SLICE_START_PTR(slice), GRPC_SLICE_LENGTH(slice)};

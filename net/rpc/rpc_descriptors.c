@@ -88,9 +88,8 @@ enum sl_status sl_rpc_files_parse(const uint8_t *set, size_t bytes, struct sl_rp
         if (field.number != 1) {
             continue;
         }
-        if (n_files == SL_RPC_MAX_FILES) {
-            return sl_fail(err, SL_ERR_INVALID, "the descriptor set has more than %d files", SL_RPC_MAX_FILES);
-        }
+        SL_FAIL_IF(n_files == SL_RPC_MAX_FILES, err, SL_ERR_INVALID, "the descriptor set has more than %d files",
+                   SL_RPC_MAX_FILES);
         struct sl_rpc_span inside = field.value;
         struct sl_rpc_field unused;
         while (sl_rpc_next_field(&inside, &unused, &bad)) {

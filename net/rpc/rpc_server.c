@@ -90,12 +90,10 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     if (request) {
         protobuf_c_message_free_unpacked(request, NULL);
     }
-    if (status == SL_OK && method->kind == SL_RPC_UNARY && !call->reply && !sl_rpc_call_cancelled(call)) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s: the handler sent no reply", method->path);
-    }
-    if (status > SL_OK) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s: the handler returned '%s'", method->path, sl_status_text(status));
-    }
+    SL_FAIL_IF(status == SL_OK && method->kind == SL_RPC_UNARY && !call->reply && !sl_rpc_call_cancelled(call), err,
+               SL_ERR_INTERNAL, "%s: the handler sent no reply", method->path);
+    SL_FAIL_IF(status > SL_OK, err, SL_ERR_INTERNAL, "%s: the handler returned '%s'", method->path,
+               sl_status_text(status));
     return status;
 }
 
@@ -261,9 +259,8 @@ static enum sl_status find_handler(const struct sl_rpc_implementation *service, 
 static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl_rpc_implementation *implementation,
                                    struct sl_rpc_quota *quota, struct sl_error *err) {
     const struct sl_rpc_service *service = implementation->service;
-    if (implementation->n_handlers > service->n_methods) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s has handlers of methods that are not its own", service->name);
-    }
+    SL_FAIL_IF(implementation->n_handlers > service->n_methods, err, SL_ERR_INTERNAL,
+               "%s has handlers of methods that are not its own", service->name);
     for (size_t i = 0; i < service->n_methods; i++) {
         const struct sl_rpc_method *method = service->methods[i];
         struct sl_rpc_bound bound = {.method = method, .context = implementation->context, .quota = quota};
@@ -290,9 +287,8 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
     server->services = calloc(config->n_services, sizeof *server->services);
     server->quotas = calloc(config->n_services + 1, sizeof *server->quotas);
     server->bound = calloc(n_methods, sizeof *server->bound);
-    if (!server->services || !server->quotas || !server->bound) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu methods", n_methods);
-    }
+    SL_FAIL_IF(!server->services || !server->quotas || !server->bound, err, SL_ERR_EXHAUSTED,
+               "no memory for %zu methods", n_methods);
     struct sl_rpc_quota *shared = &server->quotas[config->n_services];
     shared->limit = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
     atomic_init(&shared->budget.left, request_bytes);
@@ -310,13 +306,8 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
 static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rpc_server_config *config,
                                 struct sl_error *err) {
     struct sl_rpc_address address;
-    enum sl_status status = sl_rpc_address_parse(config->listen, &address, err);
-    if (status == SL_OK) {
-        status = sl_rpc_address_may_listen(&address, config->credentials, config->insecure, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_address_parse(config->listen, &address, err));
+    SL_TRY(sl_rpc_address_may_listen(&address, config->credentials, config->insecure, err));
     sl_rpc_address_format(&address, server->address, sizeof server->address);
     grpc_server_credentials *credentials = sl_rpc_server_credentials(config->credentials);
     const int port = grpc_server_add_http2_port(server->server, server->address, credentials);
@@ -363,9 +354,9 @@ static void destroy(struct sl_rpc_server *server) {
 
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
                                    struct sl_error *err) {
-    if (config->max_calls < 0 || config->max_message_bytes < 0 || config->send_ms < 0 || config->request_bytes < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "a server's limits are not negative");
-    }
+    SL_FAIL_IF(config->max_calls < 0 || config->max_message_bytes < 0 || config->send_ms < 0 ||
+                   config->request_bytes < 0,
+               err, SL_ERR_INVALID, "a server's limits are not negative");
     struct sl_rpc_server *server = calloc(1, sizeof *server);
     SL_FAIL_IF(!server, err, SL_ERR_EXHAUSTED, "no memory for a server");
     sl_rpc_calls_init(&server->calls);

@@ -156,9 +156,8 @@ static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V
 }
 
 enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_match *match_out, struct sl_error *err) {
-    if (sl_store_channels_is_avoided(job->client->channels, job->address)) {
-        return sl_fail(err, SL_ERR_PEER_STALE, "it has failed lately and is not asked");
-    }
+    SL_FAIL_IF(sl_store_channels_is_avoided(job->client->channels, job->address), err, SL_ERR_PEER_STALE,
+               "it has failed lately and is not asked");
     Sluice__V1__PrefixKey *keys = malloc(sizeof *keys * MAX_KEYS);
     Sluice__V1__PrefixKey **pointers = malloc(sizeof *pointers * MAX_KEYS);
     struct sl_hash128 *hashes = malloc(sizeof *hashes * MAX_KEYS);

@@ -75,9 +75,8 @@ static struct entry *make_room(struct sl_store_channels *channels) {
 static enum sl_status add(struct sl_store_channels *channels, const char *address, struct entry **entry_out,
                           struct sl_error *err) {
     struct sl_rpc_channel *channel = NULL;
-    if (strlen(address) >= sizeof channels->at->address) {
-        return sl_fail(err, SL_ERR_INVALID, "kvstore address \"%.64s...\" is too long", address);
-    }
+    SL_FAIL_IF(strlen(address) >= sizeof channels->at->address, err, SL_ERR_INVALID,
+               "kvstore address \"%.64s...\" is too long", address);
     enum sl_status status = sl_rpc_channel_create(address, channels->credentials, SL_ROLE_KVSTORE, &channel, err);
     struct entry *entry = status == SL_OK ? make_room(channels) : NULL;
     if (status == SL_OK && !entry) {

@@ -103,21 +103,17 @@ static enum sl_status parse_line(char *line, bool *there_out, struct sl_api_key 
     }
     *key_out = sl_api_key_anybody;
     bool is_tenants = strcmp(word, "jwt") == 0;
-    if (!is_tenants && !parse_hash(word, key_out->hash)) {
-        return sl_fail(err, SL_ERR_INVALID, "expected a SHA-256 in 64 small hexadecimal digits, or jwt");
-    }
+    SL_FAIL_IF(!is_tenants && !parse_hash(word, key_out->hash), err, SL_ERR_INVALID,
+               "expected a SHA-256 in 64 small hexadecimal digits, or jwt");
     word = strtok_r(NULL, " \t", &rest);
-    if (!word || (!sl_tenant_name_is_valid(word) && !(is_tenants && strcmp(word, "*") == 0))) {
-        return sl_fail(err, SL_ERR_INVALID, "expected a tenant behind it: letters, digits, '.', '_', '-'");
-    }
+    SL_FAIL_IF(!word || (!sl_tenant_name_is_valid(word) && !(is_tenants && strcmp(word, "*") == 0)), err,
+               SL_ERR_INVALID, "expected a tenant behind it: letters, digits, '.', '_', '-'");
     snprintf(key_out->tenant, sizeof key_out->tenant, "%s", word);
-    if (is_tenants && !make_tenant_hash(word, key_out->hash)) {
-        return sl_fail(err, SL_ERR_INTERNAL, "the hash of a tenant's name failed");
-    }
+    SL_FAIL_IF(is_tenants && !make_tenant_hash(word, key_out->hash), err, SL_ERR_INTERNAL,
+               "the hash of a tenant's name failed");
     while ((word = strtok_r(NULL, " \t", &rest))) {
-        if (!parse_limit(word, key_out)) {
-            return sl_fail(err, SL_ERR_INVALID, "\"%.40s\": expected answers=N, requests=N or tokens=N", word);
-        }
+        SL_FAIL_IF(!parse_limit(word, key_out), err, SL_ERR_INVALID,
+                   "\"%.40s\": expected answers=N, requests=N or tokens=N", word);
     }
     return SL_OK;
 }

@@ -30,12 +30,10 @@ bool sl_changing_file_is_due(struct sl_changing_file *file) {
 static enum sl_status read_open(const struct sl_changing_file *file, int fd, char **text_out, struct stat *about,
                                 struct sl_error *err) {
     SL_FAIL_IF(fstat(fd, about) != 0, err, SL_ERR_IO, "%s", strerror(errno));
-    if (!S_ISREG(about->st_mode) || (size_t)about->st_size > file->max_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "is no file of at most %zu bytes", file->max_bytes);
-    }
-    if (file->is_ours_alone && (about->st_mode & 022) != 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "others may write it: chmod go-w");
-    }
+    SL_FAIL_IF(!S_ISREG(about->st_mode) || (size_t)about->st_size > file->max_bytes, err, SL_ERR_INVALID,
+               "is no file of at most %zu bytes", file->max_bytes);
+    SL_FAIL_IF(file->is_ours_alone && (about->st_mode & 022) != 0, err, SL_ERR_PRECONDITION,
+               "others may write it: chmod go-w");
     char *text = malloc((size_t)about->st_size + 1);
     SL_FAIL_IF(!text, err, SL_ERR_EXHAUSTED, "no memory for %zu bytes", (size_t)about->st_size);
     if (read(fd, text, (size_t)about->st_size) != about->st_size) {

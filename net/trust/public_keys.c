@@ -47,9 +47,8 @@ static char *write_pem(EVP_PKEY *key) {
 
 static enum sl_status take(struct sl_public_keys *keys, const char *name, const unsigned char *der, long n_der,
                            struct sl_error *err) {
-    if (strcmp(name, PEM_STRING_PUBLIC) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "has a %.40s; expected nothing but PUBLIC KEYs", name);
-    }
+    SL_FAIL_IF(strcmp(name, PEM_STRING_PUBLIC) != 0, err, SL_ERR_INVALID,
+               "has a %.40s; expected nothing but PUBLIC KEYs", name);
     SL_FAIL_IF(keys->n == SL_MAX_PUBLIC_KEYS, err, SL_ERR_INVALID, "has more than %d keys", SL_MAX_PUBLIC_KEYS);
     EVP_PKEY *key = d2i_PUBKEY(NULL, &der, n_der);
     struct sl_public_key *next = &keys->list[keys->n];

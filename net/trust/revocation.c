@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
 
@@ -55,10 +56,8 @@ static bool is_signed(X509_CRL *list, STACK_OF(X509) * authorities) {
 static enum sl_status check_list(const char *path, X509_CRL *list, STACK_OF(X509) * authorities, struct sl_error *err) {
     char issuer[160];
     X509_NAME_oneline(X509_CRL_get_issuer(list), issuer, sizeof issuer);
-    if (!is_signed(list, authorities)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a list of %s, which no authority of --tls-ca has signed", path,
-                       issuer);
-    }
+    SL_FAIL_IF(!is_signed(list, authorities), err, SL_ERR_INVALID,
+               "%s: a list of %s, which no authority of --tls-ca has signed", path, issuer);
     const ASN1_TIME *next = X509_CRL_get0_nextUpdate(list);
     if (next && X509_cmp_current_time(next) < 0) {
         sl_log_warn("trust", "%s: the list of %s is past its day, and is used until there is another", path, issuer);

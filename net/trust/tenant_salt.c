@@ -18,14 +18,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 #define LABEL "sluice prefix salt of " // keeps the salts apart from anything else derived from the secret
 
 static enum sl_status draw(struct sl_salt_secret *secret, struct sl_error *err) {
-    if (getrandom(secret->bytes, sizeof secret->bytes, 0) != (ssize_t)sizeof secret->bytes) {
-        return sl_fail(err, SL_ERR_IO, "no random numbers from the kernel: %s", strerror(errno));
-    }
+    SL_FAIL_IF(getrandom(secret->bytes, sizeof secret->bytes, 0) != (ssize_t)sizeof secret->bytes, err, SL_ERR_IO,
+               "no random numbers from the kernel: %s", strerror(errno));
     return SL_OK;
 }
 
@@ -69,9 +69,8 @@ static enum sl_status read_file(const char *path, struct sl_salt_secret *secret,
 static enum sl_status make_file(const char *path, const struct sl_salt_secret *secret, struct sl_error *err) {
     char temporary[PATH_MAX];
     // Not the process's number: in a container it is always the same, and a crash leaves the file
-    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary) {
-        return sl_fail(err, SL_ERR_INVALID, "--salt-file: the path is too long");
-    }
+    SL_FAIL_IF(snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary, err, SL_ERR_INVALID,
+               "--salt-file: the path is too long");
     int fd = mkostemp(temporary, O_CLOEXEC); // of mode 0600
     if (fd < 0) {
         return failed(temporary, "cannot be made", err);

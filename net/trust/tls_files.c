@@ -13,9 +13,8 @@ static bool is_given(const char *path) {
 enum sl_status sl_tls_files_given(const struct sl_tls_files *files, bool *given_out, struct sl_error *err) {
     int n = is_given(files->ca) + is_given(files->certificate) + is_given(files->key);
     SL_FAIL_IF(n != 0 && n != 3, err, SL_ERR_INVALID, "--tls-ca, --tls-cert and --tls-key belong together");
-    if (n == 0 && is_given(files->revoked)) {
-        return sl_fail(err, SL_ERR_INVALID, "--tls-revoked: is for --tls-ca, --tls-cert and --tls-key");
-    }
+    SL_FAIL_IF(n == 0 && is_given(files->revoked), err, SL_ERR_INVALID,
+               "--tls-revoked: is for --tls-ca, --tls-cert and --tls-key");
     *given_out = n == 3;
     return SL_OK;
 }

@@ -85,18 +85,12 @@ static enum sl_status list_documents(struct sl_chat_session *chat, struct sl_err
 // Checks that a conversation can begin with a document now.
 static enum sl_status check_document(const struct sl_chat_session *chat, const Sluice__V1__Document *document,
                                      struct sl_error *err) {
-    if (document->chat && chat->as_text) {
-        return sl_fail(err, SL_ERR_INVALID, "%s was added for chats: leave out --raw", document->name);
-    }
-    if (!document->chat && !chat->as_text) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "%s was added for texts (--raw), and this is a chat: use `sluice chat --raw`", document->name);
-    }
-    if (document->reading || document->other_model) {
-        return sl_fail(err, SL_ERR_INVALID, "%s %s", document->name,
-                       document->reading ? "is still being read"
-                                         : "was read by another model: remove it, and add it again");
-    }
+    SL_FAIL_IF(document->chat && chat->as_text, err, SL_ERR_INVALID, "%s was added for chats: leave out --raw",
+               document->name);
+    SL_FAIL_IF(!document->chat && !chat->as_text, err, SL_ERR_INVALID,
+               "%s was added for texts (--raw), and this is a chat: use `sluice chat --raw`", document->name);
+    SL_FAIL_IF(document->reading || document->other_model, err, SL_ERR_INVALID, "%s %s", document->name,
+               document->reading ? "is still being read" : "was read by another model: remove it, and add it again");
     return SL_OK;
 }
 

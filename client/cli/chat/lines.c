@@ -205,10 +205,8 @@ static enum sl_status refill(struct sl_lines *lines, struct sl_error *err) {
 
 // Appends to *line_inout, which has *n_inout bytes.
 static enum sl_status append(char **line_inout, size_t *n_inout, const char *bytes, size_t n, struct sl_error *err) {
-    if (*n_inout + n > SL_MAX_PROMPT_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "a line is longer than %zu MiB, the most that one message carries",
-                       SL_MAX_PROMPT_BYTES >> 20);
-    }
+    SL_FAIL_IF(*n_inout + n > SL_MAX_PROMPT_BYTES, err, SL_ERR_INVALID,
+               "a line is longer than %zu MiB, the most that one message carries", SL_MAX_PROMPT_BYTES >> 20);
     char *line = realloc(*line_inout, *n_inout + n + 1);
     SL_FAIL_IF(!line, err, SL_ERR_EXHAUSTED, "no memory for a line");
     memcpy(line + *n_inout, bytes, n);

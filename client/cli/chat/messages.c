@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
 
@@ -35,10 +36,8 @@ static enum sl_status grow(struct sl_messages *m, struct sl_error *err) {
 }
 
 enum sl_status sl_messages_add(struct sl_messages *m, const char *role, const char *content, struct sl_error *err) {
-    if (m->n >= MAX_MESSAGES) {
-        return sl_fail(err, SL_ERR_INVALID, "the conversation has %zu messages, the most that a request takes; /new",
-                       m->n);
-    }
+    SL_FAIL_IF(m->n >= MAX_MESSAGES, err, SL_ERR_INVALID,
+               "the conversation has %zu messages, the most that a request takes; /new", m->n);
     enum sl_status status = m->n == m->capacity ? grow(m, err) : SL_OK;
     char *role_copy = status == SL_OK ? strdup(role) : NULL, *content_copy = status == SL_OK ? strdup(content) : NULL;
     if (!role_copy || !content_copy) {

@@ -122,11 +122,9 @@ static enum sl_status answer(struct turn *turn, struct sl_error *err) {
         return sl_local_talk_turn(chat->local, &request.message, &watch, err);
     }
     size_t n_bytes = request.message.chat ? sluice__v1__generate_request__get_packed_size(&request.message) : 0;
-    if (n_bytes > MAX_MESSAGE_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "the conversation has %zu bytes, and a cluster takes at most %zu of a chat; --local takes more",
-                       n_bytes, MAX_MESSAGE_BYTES);
-    }
+    SL_FAIL_IF(n_bytes > MAX_MESSAGE_BYTES, err, SL_ERR_INVALID,
+               "the conversation has %zu bytes, and a cluster takes at most %zu of a chat; --local takes more", n_bytes,
+               MAX_MESSAGE_BYTES);
     char job_id[SL_JOB_ID_BYTES] = "";
     return sl_client_generate(chat->client, &request.message, &watch, job_id, err);
 }

@@ -59,12 +59,10 @@ static void keep_answer(void *arg, const Sluice__V1__Event *event) {
 static enum sl_status fetch(struct sl_client *client, const char *id, int64_t timeout_ms, struct subject *subject,
                             struct sl_error *err) {
     SL_TRY(sl_client_get(client, id, sl_deadline_in_ms(timeout_ms), &subject->job, err));
-    if (subject->job->state < SLUICE__V1__JOB_STATE__DONE) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "job %s has not ended yet; `sluice watch %s` follows it", id, id);
-    }
-    if (!subject->job->statistics) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "job %s ended without statistics: %s", id, subject->job->status_text);
-    }
+    SL_FAIL_IF(subject->job->state < SLUICE__V1__JOB_STATE__DONE, err, SL_ERR_PRECONDITION,
+               "job %s has not ended yet; `sluice watch %s` follows it", id, id);
+    SL_FAIL_IF(!subject->job->statistics, err, SL_ERR_PRECONDITION, "job %s ended without statistics: %s", id,
+               subject->job->status_text);
     struct sl_watch watch = {.job_id = id,
                              .deadline_ns = sl_deadline_in_ms(timeout_ms),
                              .reconnect_ms = timeout_ms,

@@ -37,9 +37,8 @@ static const struct sl_program keep_program = {
 static enum sl_status keep(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
     const struct keep_config *config = arg;
     SL_FAIL_IF(config->has_keep && config->forever, err, SL_ERR_INVALID, "--for and --forever contradict each other");
-    if (!config->has_keep && !config->forever && config->replicas == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "nothing to change: give --for, --forever or --replicas");
-    }
+    SL_FAIL_IF(!config->has_keep && !config->forever && config->replicas == 0, err, SL_ERR_INVALID,
+               "nothing to change: give --for, --forever or --replicas");
     Sluice__V1__PinDocumentRequest request = SLUICE__V1__PIN_DOCUMENT_REQUEST__INIT;
     request.name = arguments[0];
     request.replicas = (int32_t)config->replicas;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/clusters_here.h"
 #include "client/cli/commands/commands.h"
@@ -130,15 +131,12 @@ static enum sl_status stop(const struct sl_cluster_entry *entry, int64_t wait_ms
         if (pid > 0 && !asked) {
             meant = pid;
             asked = kill(pid, SIGTERM) == 0;
-            if (!asked && errno != ESRCH) {
-                return sl_fail(err, SL_ERR_DENIED, "%s: process %d cannot be asked to end: %s", entry->name, (int)pid,
-                               strerror(errno));
-            }
+            SL_FAIL_IF(!asked && errno != ESRCH, err, SL_ERR_DENIED, "%s: process %d cannot be asked to end: %s",
+                       entry->name, (int)pid, strerror(errno));
         }
-        if (sl_deadline_left_ms(until) == 0) {
-            return sl_fail(err, SL_ERR_DEADLINE, "%s has not ended within %lld ms; its log is %s/cluster.log",
-                           entry->name, (long long)wait_ms, entry->dir);
-        }
+        SL_FAIL_IF(sl_deadline_left_ms(until) == 0, err, SL_ERR_DEADLINE,
+                   "%s has not ended within %lld ms; its log is %s/cluster.log", entry->name, (long long)wait_ms,
+                   entry->dir);
         sl_sleep_ms(20);
     }
     return SL_OK;

@@ -253,9 +253,9 @@ static enum sl_status supervise(struct up *up, struct sl_signals *signals, struc
 static enum sl_status serve(struct up *up, struct sl_error *err) {
     struct sl_client *client;
     int code;
-    if (!sl_tool_connect("up", sl_cluster_address(up->cluster), sl_cluster_operator(up->cluster), &client, &code)) {
-        return sl_fail(err, SL_ERR_INTERNAL, "no connection to %s", sl_cluster_address(up->cluster));
-    }
+    SL_FAIL_IF(
+        !sl_tool_connect("up", sl_cluster_address(up->cluster), sl_cluster_operator(up->cluster), &client, &code), err,
+        SL_ERR_INTERNAL, "no connection to %s", sl_cluster_address(up->cluster));
     enum sl_status status = sl_cluster_wait_ready(up->cluster, client, &up->signals, err);
     if (status == SL_OK) {
         status = announce(up, client, err);
@@ -290,13 +290,10 @@ static enum sl_status check(const struct up_config *config, struct sl_error *err
     SL_FAIL_IF(!config->cluster.model, err, SL_ERR_INVALID, "--model DIR is needed");
     SL_FAIL_IF(config->detach && config->verbose, err, SL_ERR_INVALID, "--detach and --verbose exclude each other");
     bool has_disk = config->cluster.disk != NULL;
-    if (has_disk != (config->cluster.disk_bytes > 0)) {
-        return sl_fail(err, SL_ERR_INVALID, "--disk DIR and --disk-bytes SIZE belong together; %s is missing",
-                       has_disk ? "--disk-bytes" : "--disk");
-    }
-    if (has_disk && config->cluster.n_kvstore == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--disk is for KV stores, and with --kvstore 0 there is none");
-    }
+    SL_FAIL_IF(has_disk != (config->cluster.disk_bytes > 0), err, SL_ERR_INVALID,
+               "--disk DIR and --disk-bytes SIZE belong together; %s is missing", has_disk ? "--disk-bytes" : "--disk");
+    SL_FAIL_IF(has_disk && config->cluster.n_kvstore == 0, err, SL_ERR_INVALID,
+               "--disk is for KV stores, and with --kvstore 0 there is none");
     return SL_OK;
 }
 

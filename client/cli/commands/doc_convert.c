@@ -256,10 +256,8 @@ static void last_line(int fd, char line_out[REASON_BYTES]) {
 static enum sl_status judge(const struct program *program, int wait_status, const struct files *files, const char *name,
                             struct sl_error *err) {
     off_t n = lseek(files->out, 0, SEEK_END);
-    if (n > (off_t)SL_DOC_TEXT_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "%s has a text of more than %zu bytes, the most of a document: split it",
-                       name, SL_DOC_TEXT_BYTES);
-    }
+    SL_FAIL_IF(n > (off_t)SL_DOC_TEXT_BYTES, err, SL_ERR_INVALID,
+               "%s has a text of more than %zu bytes, the most of a document: split it", name, SL_DOC_TEXT_BYTES);
     if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) {
         return SL_OK;
     }
@@ -275,10 +273,8 @@ static enum sl_status run(const struct program *program, const char *path, int64
     pid_t pid = 0;
     int wait_status = 0;
     SL_TRY(start(program, path, files, timeout_ms, &pid, err));
-    if (!wait_for(pid, timeout_ms, &wait_status)) {
-        return sl_fail(err, SL_ERR_DEADLINE, "%s: %s did not end within %lld s", name, program->name,
-                       (long long)(timeout_ms / 1000));
-    }
+    SL_FAIL_IF(!wait_for(pid, timeout_ms, &wait_status), err, SL_ERR_DEADLINE, "%s: %s did not end within %lld s", name,
+               program->name, (long long)(timeout_ms / 1000));
     return judge(program, wait_status, files, name, err);
 }
 

@@ -95,9 +95,8 @@ static enum sl_status write_piece(void *arg, const void *bytes, size_t n, struct
         }
     }
     SL_FAIL_IF(status != SL_OK, err, SL_ERR_PEER_CORRUPT, "what arrived is %s", err->text);
-    if (fwrite(bytes, 1, n, transfer->file) != n) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", transfer->path, strerror(errno));
-    }
+    SL_FAIL_IF(fwrite(bytes, 1, n, transfer->file) != n, err, SL_ERR_IO, "%s: cannot be written: %s", transfer->path,
+               strerror(errno));
     advance(transfer, n);
     return SL_OK;
 }
@@ -212,9 +211,8 @@ static const struct sl_program import_program = {
 static enum sl_status read_piece(void *arg, void *bytes_out, size_t size, size_t *n_out, struct sl_error *err) {
     struct transfer *transfer = arg;
     *n_out = fread(bytes_out, 1, size, transfer->file);
-    if (*n_out < size && ferror(transfer->file)) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be read: %s", transfer->path, strerror(errno));
-    }
+    SL_FAIL_IF(*n_out < size && ferror(transfer->file), err, SL_ERR_IO, "%s: cannot be read: %s", transfer->path,
+               strerror(errno));
     advance(transfer, *n_out);
     return SL_OK;
 }
@@ -253,10 +251,9 @@ static int import_from(const struct import_config *config, struct transfer *tran
 static enum sl_status open_file(struct transfer *transfer, struct sl_error *err) {
     struct stat found;
     transfer->file = fopen(transfer->path, "rbe");
-    if (transfer->file == NULL || fstat(fileno(transfer->file), &found) != 0 || S_ISDIR(found.st_mode)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: cannot be read: %s", transfer->path,
-                       transfer->file == NULL ? strerror(errno) : "it is a folder");
-    }
+    SL_FAIL_IF(transfer->file == NULL || fstat(fileno(transfer->file), &found) != 0 || S_ISDIR(found.st_mode), err,
+               SL_ERR_INVALID, "%s: cannot be read: %s", transfer->path,
+               transfer->file == NULL ? strerror(errno) : "it is a folder");
     transfer->line.total = (int64_t)found.st_size;
     return SL_OK;
 }

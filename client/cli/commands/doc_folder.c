@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "client/cli/commands/doc_text.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -68,11 +69,10 @@ static enum sl_status add_file(struct folder *folder, int fd, struct sl_error *e
         folder->n_binary++;
         return SL_OK;
     }
-    if (n > SL_DOC_TEXT_BYTES || (size_t)ftell(folder->text) + n + strlen(folder->path) + 16 > SL_DOC_TEXT_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "the texts of %s have more than %zu bytes, the most of a document, at %s: name a smaller folder",
-                       folder->root, SL_DOC_TEXT_BYTES, folder->path);
-    }
+    SL_FAIL_IF(n > SL_DOC_TEXT_BYTES || (size_t)ftell(folder->text) + n + strlen(folder->path) + 16 > SL_DOC_TEXT_BYTES,
+               err, SL_ERR_INVALID,
+               "the texts of %s have more than %zu bytes, the most of a document, at %s: name a smaller folder",
+               folder->root, SL_DOC_TEXT_BYTES, folder->path);
     fprintf(folder->text, "%s==== %s ====\n", folder->n_files > 0 ? "\n" : "", folder->path);
     fwrite(folder->buffer, 1, n, folder->text);
     if (n > 0 && folder->buffer[n - 1] != '\n') {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zip.h>
 
+#include "base/check.h"
 #include "client/cli/commands/doc_xml.h"
 
 #define PART_BYTES ((zip_uint64_t)256 << 20) // the most of a file in the archive, unpacked
@@ -132,13 +133,10 @@ struct archive {
 static enum sl_status unpack(const struct archive *archive, const char *path, char **bytes_out, size_t *n_out,
                              struct sl_error *err) {
     zip_stat_t entry;
-    if (zip_stat(archive->zip, path, 0, &entry) != 0 || !(entry.valid & ZIP_STAT_SIZE)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s is damaged: it has no %s", archive->name, path);
-    }
-    if (entry.size > PART_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %s has more than %d MiB", archive->name, path,
-                       (int)(PART_BYTES >> 20));
-    }
+    SL_FAIL_IF(zip_stat(archive->zip, path, 0, &entry) != 0 || !(entry.valid & ZIP_STAT_SIZE), err, SL_ERR_INVALID,
+               "%s is damaged: it has no %s", archive->name, path);
+    SL_FAIL_IF(entry.size > PART_BYTES, err, SL_ERR_INVALID, "%s: %s has more than %d MiB", archive->name, path,
+               (int)(PART_BYTES >> 20));
     char *bytes = malloc((size_t)entry.size + 1);
     zip_file_t *file = bytes ? zip_fopen(archive->zip, path, 0) : NULL;
     zip_int64_t n = file ? zip_fread(file, bytes, entry.size) : -1;

@@ -125,11 +125,9 @@ static enum sl_status choose(const struct run *run, const struct sl_openai_reque
         asked->recipe = sl_recipe_format(&recipe, recipe_out, SL_RECIPE_TEXT_BYTES);
         asked->max_new_tokens = request->message.max_new_tokens;
     }
-    if (status == SL_OK && asks_document && strcmp(recipe_out, run->document_recipe) != 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: document %.100s was read under %.300s; leave recipe out, or read the document again",
-                       run->document_name, run->document_recipe);
-    }
+    SL_FAIL_IF(status == SL_OK && asks_document && strcmp(recipe_out, run->document_recipe) != 0, err, SL_ERR_INVALID,
+               "recipe: document %.100s was read under %.300s; leave recipe out, or read the document again",
+               run->document_name, run->document_recipe);
     if (status == SL_OK && asked->max_new_tokens == 0 && !asks_document) {
         status = sl_job_recipe(text, &run->model, &recipe, err);
         struct sl_job_budget budget = {.model = &run->model,
@@ -406,11 +404,9 @@ static enum sl_status print_line(FILE *out, char *json, struct sl_error *err) {
 
 static enum sl_status open_model(struct run *run, struct sl_error *err) {
     const struct sl_local_config *local = &run->config->local;
-    enum sl_status status = sl_model_config_load(local->model_dir, &run->model, err);
-    if (status == SL_OK) {
-        status = sl_model_fingerprint(local->model_dir, local->weights, &run->fingerprint, err);
-    }
-    return status == SL_OK ? sl_tokenizer_load(local->model_dir, &run->tokenizer, err) : status;
+    SL_TRY(sl_model_config_load(local->model_dir, &run->model, err));
+    SL_TRY(sl_model_fingerprint(local->model_dir, local->weights, &run->fingerprint, err));
+    return sl_tokenizer_load(local->model_dir, &run->tokenizer, err);
 }
 
 static void close_model(struct run *run) {

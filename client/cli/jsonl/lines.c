@@ -39,11 +39,8 @@ static enum sl_status make_room(struct sl_jsonl_lines *l, struct sl_error *err) 
 }
 
 static enum sl_status read_more(struct sl_jsonl_lines *l, struct sl_error *err) {
-    enum sl_status status = make_room(l, err);
-    status = status == SL_OK ? wait_readable(l, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_room(l, err));
+    SL_TRY(wait_readable(l, err));
     ssize_t n = read(l->fd, l->buffer + l->end, l->capacity - l->end);
     SL_FAIL_IF(n < 0 && errno != EINTR && errno != EAGAIN, err, SL_ERR_IO, "standard input: %s", strerror(errno));
     l->has_ended = n == 0;

@@ -120,14 +120,12 @@ static enum sl_status check_keys(const struct row *row, const struct key *keys) 
             i++;
         }
         SL_FAIL_IF(!keys[i].name, row->err, SL_ERR_INVALID, "%s: there is no setting \"%.64s\"", row->where, name);
-        if (!has_kind(value, keys[i].kind)) {
-            return sl_fail(row->err, SL_ERR_INVALID, "%s: \"%s\" is no %s", row->where, name, kinds[keys[i].kind]);
-        }
+        SL_FAIL_IF(!has_kind(value, keys[i].kind), row->err, SL_ERR_INVALID, "%s: \"%s\" is no %s", row->where, name,
+                   kinds[keys[i].kind]);
     }
     for (int i = 0; keys[i].name; i++) {
-        if (keys[i].needed && !json_object_get(row->json, keys[i].name)) {
-            return sl_fail(row->err, SL_ERR_INVALID, "%s has no \"%s\"", row->where, keys[i].name);
-        }
+        SL_FAIL_IF(keys[i].needed && !json_object_get(row->json, keys[i].name), row->err, SL_ERR_INVALID,
+                   "%s has no \"%s\"", row->where, keys[i].name);
     }
     return SL_OK;
 }
@@ -146,9 +144,8 @@ static enum sl_status check_digest(const struct row *row) {
 // Reads a part whose keys have been checked.
 static enum sl_status take_part(const struct row *row, struct sl_catalog_part *part_out) {
     const char *package = text_of(row, "package"), *wheel = text_of(row, "wheel");
-    if (!plain_name(package) || !plain_name(wheel)) {
-        return sl_fail(row->err, SL_ERR_INVALID, "%s: \"%s\" or \"%s\" cannot be a name", row->where, package, wheel);
-    }
+    SL_FAIL_IF(!plain_name(package) || !plain_name(wheel), row->err, SL_ERR_INVALID,
+               "%s: \"%s\" or \"%s\" cannot be a name", row->where, package, wheel);
     *part_out = (struct sl_catalog_part){.package = package,
                                          .wheel = wheel,
                                          .sha256 = text_of(row, "sha256"),
@@ -162,9 +159,8 @@ static enum sl_status take_part(const struct row *row, struct sl_catalog_part *p
 static enum sl_status take_parts(const struct row *row, struct sl_catalog_model *model) {
     const json_t *list = json_object_get(row->json, "parts");
     size_t n = list ? json_array_size(list) : 1;
-    if (n < 1 || n > MAX_PARTS) {
-        return sl_fail(row->err, SL_ERR_INVALID, "%s: %zu parts; 1 to %d are possible", row->where, n, MAX_PARTS);
-    }
+    SL_FAIL_IF(n < 1 || n > MAX_PARTS, row->err, SL_ERR_INVALID, "%s: %zu parts; 1 to %d are possible", row->where, n,
+               MAX_PARTS);
     struct sl_catalog_part *parts = calloc(n, sizeof *parts);
     SL_FAIL_IF(!parts, row->err, SL_ERR_EXHAUSTED, "out of memory");
     model->parts = parts;
@@ -185,20 +181,13 @@ static enum sl_status take(const char *file, const char *name, json_t *json, str
     char where[256];
     snprintf(where, sizeof where, "%.180s: %.64s", file, name);
     struct row row = {where, json, err};
-    enum sl_status status = check_keys(&row, json_object_get(json, "parts") ? joined_keys : only_keys);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_keys(&row, json_object_get(json, "parts") ? joined_keys : only_keys));
     SL_FAIL_IF(!sl_model_name_valid(name), err, SL_ERR_INVALID, "%s: \"%s\" cannot be a name", file, name);
-    status = take_parts(&row, model);
-    status = status == SL_OK ? check_digest(&row) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(take_parts(&row, model));
+    SL_TRY(check_digest(&row));
     const char *path = text_of(&row, "file"), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    if (!plain_name(base) || !sl_model_is_gguf(base)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: \"file\" is no name of a .gguf file", where);
-    }
+    SL_FAIL_IF(!plain_name(base) || !sl_model_is_gguf(base), err, SL_ERR_INVALID,
+               "%s: \"file\" is no name of a .gguf file", where);
     model->name = name;
     model->file = base;
     model->sha256 = text_of(&row, "sha256");

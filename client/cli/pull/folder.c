@@ -23,9 +23,8 @@ enum sl_status sl_folder_make(const char *folder, struct sl_error *err) {
     for (size_t i = 1; i <= n; i++) {
         if (folder[i] == '/' || folder[i] == '\0') {
             snprintf(part, sizeof part, "%.*s", (int)i, folder);
-            if (mkdir(part, 0755) != 0 && errno != EEXIST) {
-                return sl_fail(err, SL_ERR_IO, "%s: cannot be made: %s", part, strerror(errno));
-            }
+            SL_FAIL_IF(mkdir(part, 0755) != 0 && errno != EEXIST, err, SL_ERR_IO, "%s: cannot be made: %s", part,
+                       strerror(errno));
             SL_FAIL_IF(stat(part, &there) != 0 || !S_ISDIR(there.st_mode), err, SL_ERR_IO, "%s: is no folder", part);
         }
     }

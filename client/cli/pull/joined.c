@@ -35,9 +35,8 @@ static enum sl_status lock(struct sl_joined *joined, bool *same_out, struct sl_e
 
 // Cuts the file to `bytes`, and continues writing there.
 static enum sl_status cut(struct sl_joined *joined, int64_t bytes, struct sl_error *err) {
-    if (ftruncate(joined->fd, bytes) != 0 || lseek(joined->fd, bytes, SEEK_SET) < 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be shortened: %s", joined->path, strerror(errno));
-    }
+    SL_FAIL_IF(ftruncate(joined->fd, bytes) != 0 || lseek(joined->fd, bytes, SEEK_SET) < 0, err, SL_ERR_IO,
+               "%s: cannot be shortened: %s", joined->path, strerror(errno));
     joined->bytes = bytes;
     return SL_OK;
 }

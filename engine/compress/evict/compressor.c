@@ -21,6 +21,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/compress/evict/internal.h"
 #include "engine/compress/plan/budget.h"
@@ -33,16 +34,12 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
     if (!sl_recipe_evicts(recipe)) {
         return SL_OK;
     }
-    if (c->method->read == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "compressor: score=%s cannot choose what to evict", c->score->name);
-    }
-    if (recipe->std > 0 && !c->score->sums_squares) {
-        return sl_fail(err, SL_ERR_INVALID, "compressor: scope=std needs score=mas, which keeps squares of attention");
-    }
-    if (sl_recipe_splits_by_attention(recipe) && !c->score->sums_attention) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "compressor: layers=d2o measures accumulated attention; it needs score=aas or score=mas");
-    }
+    SL_FAIL_IF(c->method->read == NULL, err, SL_ERR_INVALID, "compressor: score=%s cannot choose what to evict",
+               c->score->name);
+    SL_FAIL_IF(recipe->std > 0 && !c->score->sums_squares, err, SL_ERR_INVALID,
+               "compressor: scope=std needs score=mas, which keeps squares of attention");
+    SL_FAIL_IF(sl_recipe_splits_by_attention(recipe) && !c->score->sums_attention, err, SL_ERR_INVALID,
+               "compressor: layers=d2o measures accumulated attention; it needs score=aas or score=mas");
     if (sl_evicts_at_end(c) && (sl_value_per_query_head(recipe) || sl_score_is_of_rows(c->score))) {
         return sl_fail(
             err, SL_ERR_INVALID,
@@ -54,9 +51,7 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
 enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
                                     struct sl_compressor **compressor_out, struct sl_error *err) {
     struct sl_compressor *c = calloc(1, sizeof *c);
-    if (c == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
-    }
+    SL_FAIL_IF(c == NULL, err, SL_ERR_EXHAUSTED, "compressor: out of memory");
     c->plan = *plan;
     c->score = sl_score_get_traits(plan->recipe.score);
     c->method = sl_score_method(plan->recipe.score);
@@ -113,12 +108,10 @@ void sl_compressor_get_stats(const struct sl_compressor *compressor, struct sl_c
 
 static enum sl_status check_unpacked(const struct sl_session *session, int layer, struct sl_error *err) {
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        if (session->layers[layer].heads[h].n_packed > 0) {
-            return sl_fail(err, SL_ERR_PRECONDITION,
-                           "compressor: layer %d is quantized already; nothing can be evicted from it, so this session "
-                           "cannot read more under an evicting recipe",
-                           layer);
-        }
+        SL_FAIL_IF(session->layers[layer].heads[h].n_packed > 0, err, SL_ERR_PRECONDITION,
+                   "compressor: layer %d is quantized already; nothing can be evicted from it, so this session "
+                   "cannot read more under an evicting recipe",
+                   layer);
     }
     return SL_OK;
 }
@@ -131,16 +124,11 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     bool folded = c->folded_layer == layer;
     c->folded_layer = -1; // also where this call fails
     bool in_tail = begin >= body && body < c->plan.n_prompt;
-    if (begin < body && end > body && body < c->plan.n_prompt) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "compressor: a chunk of tokens %" PRId64 " to %" PRId64
-                       " runs into the prompt's tail, which begins at token %" PRId64,
-                       begin, end - 1, body);
-    }
-    enum sl_status status = check_unpacked(session, layer, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_FAIL_IF(begin < body && end > body && body < c->plan.n_prompt, err, SL_ERR_PRECONDITION,
+               "compressor: a chunk of tokens %" PRId64 " to %" PRId64
+               " runs into the prompt's tail, which begins at token %" PRId64,
+               begin, end - 1, body);
+    SL_TRY(check_unpacked(session, layer, err));
     bool at_end = sl_evicts_at_end(c);
     // Accumulates in the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
     if (!folded && (c->repeating || !sl_score_repeats(c->score))) {

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 // Sums of one layer.
@@ -47,9 +48,7 @@ enum sl_status sl_compressor_estimate(struct sl_compressor *c, bool wanted, stru
     }
     size_t bytes = (size_t)c->plan.geometry.n_layers * sizeof *c->estimator.layers;
     c->estimator.layers = sl_device_alloc(c->stream->device, SL_MEMORY_SHARED, bytes);
-    if (c->estimator.layers == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for error estimates");
-    }
+    SL_FAIL_IF(c->estimator.layers == NULL, err, SL_ERR_EXHAUSTED, "compressor: no memory for error estimates");
     memset(c->estimator.layers, 0, bytes);
     return SL_OK;
 }
@@ -90,10 +89,7 @@ enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_evi
     }
     struct sl_estimate_sums *sums = &c->estimator.layers[e->layer];
     if (e->attend != NULL) {
-        enum sl_status status = sl_take_sums(c, e->attend, 0, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_take_sums(c, e->attend, 0, err));
         const struct sl_mass mass = {.x = s->sums, .group = e->attend->n_heads / heads->n};
         c->ops->lost(c->stream, heads, mass, s->keep, kept, &sums->lost);
         sums->n_rows += e->attend->m;

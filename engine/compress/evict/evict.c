@@ -14,6 +14,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 static int64_t least(int64_t a, int64_t b) {
@@ -49,10 +50,7 @@ static enum sl_status weigh(struct sl_compressor *c, const struct sl_eviction *e
                             struct sl_score_input *in, struct sl_error *err) {
     const struct sl_recipe *recipe = &c->plan.recipe;
     assert(e->attend != NULL); // sl_compressor_create() rejects recipes that would come here without it
-    enum sl_status status = sl_take_sums(c, e->attend, e->attend->m - n_rows(c, e->attend), err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_take_sums(c, e->attend, e->attend->m - n_rows(c, e->attend), err));
     in->group = e->attend->n_heads / heads->n;
     in->weights = c->scratch.sums;
     if (sl_score_pools(recipe)) {
@@ -157,27 +155,21 @@ static enum sl_status check_heads(const struct sl_compressor *c, const struct sl
     int64_t room = 0;
     for (int h = 0; h < heads->n; h++) {
         uint32_t n = heads->kv[h].n_slots;
-        if (n > c->scratch.n_slots) {
-            return sl_fail(err, SL_ERR_PRECONDITION,
-                           "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",
-                           e->layer, h, n, c->scratch.n_slots);
-        }
-        if (c->plan.recipe.heads == SL_HEADS_LAYER && n != heads->kv[0].n_slots) {
-            return sl_fail(err, SL_ERR_PRECONDITION,
-                           "compressor: heads=layer, but heads 0 and %d of layer %d hold %" PRIu32 " and %" PRIu32
-                           " slots: this session was made under another recipe",
-                           h, e->layer, heads->kv[0].n_slots, n);
-        }
+        SL_FAIL_IF(n > c->scratch.n_slots, err, SL_ERR_PRECONDITION,
+                   "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu", e->layer, h,
+                   n, c->scratch.n_slots);
+        SL_FAIL_IF(c->plan.recipe.heads == SL_HEADS_LAYER && n != heads->kv[0].n_slots, err, SL_ERR_PRECONDITION,
+                   "compressor: heads=layer, but heads 0 and %d of layer %d hold %" PRIu32 " and %" PRIu32
+                   " slots: this session was made under another recipe",
+                   h, e->layer, heads->kv[0].n_slots, n);
         int64_t budget = e->head_counts != NULL ? e->head_counts[h] : head_budget(e, h) + e->tail;
         over = over || (!adaptive && n > budget);
         room += budget - n;
     }
     over = over || (adaptive && room < 0);
     for (int h = 0; over && h < heads->n; h++) {
-        if (heads->kv[h].n_packed > 0) {
-            return sl_fail(err, SL_ERR_PRECONDITION,
-                           "compressor: layer %d is quantized already; nothing can be evicted from it", e->layer);
-        }
+        SL_FAIL_IF(heads->kv[h].n_packed > 0, err, SL_ERR_PRECONDITION,
+                   "compressor: layer %d is quantized already; nothing can be evicted from it", e->layer);
     }
     *over_out = over;
     return SL_OK;
@@ -190,10 +182,7 @@ static enum sl_status settle(struct sl_compressor *c, const struct sl_eviction *
     const uint32_t *stays = kept.host;
     if (stays == NULL) {
         sl_stream_copy(c->stream, c->scratch.decided_here, kept.device, (size_t)heads->n * sizeof *kept.device);
-        enum sl_status status = sl_stream_wait(c->stream, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_stream_wait(c->stream, err));
         stays = c->scratch.decided_here;
     }
     for (int h = 0; h < heads->n; h++) {

@@ -8,6 +8,7 @@
  *         head, and plans count on that. If memory runs out between rounds, the layer stays valid and packing can
  *         continue later.
  */
+#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 static uint32_t pages_to_pack(const struct sl_head *head) {
@@ -71,10 +72,8 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
         int64_t n_pages;
         if (!take_new_pages(c, session, layer, n, &n_pages)) {
             n = 1; // the freed memory may be in pieces that are too small
-            if (!take_new_pages(c, session, layer, n, &n_pages)) {
-                return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no arena memory for quantized pages of layer %d",
-                               layer);
-            }
+            SL_FAIL_IF(!take_new_pages(c, session, layer, n, &n_pages), err, SL_ERR_EXHAUSTED,
+                       "compressor: no arena memory for quantized pages of layer %d", layer);
         }
         if (n_pages == 0) {
             return SL_OK;

@@ -3,6 +3,7 @@
 // heads, whose number is known only when the first attention arrives.
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 #define LINE 64 // bytes: rows begin at multiples of LINE
@@ -93,10 +94,8 @@ enum sl_status sl_take_sums(struct sl_compressor *c, const struct sl_attend *att
         size_t n = (size_t)attend->n_heads * s->stride;
         size_t bytes = (sl_score_pools(&c->plan.recipe) ? 2 : 1) * n * sizeof(float);
         float *block = sl_device_alloc(s->device, SL_MEMORY_DEVICE, bytes);
-        if (block == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the attention of %d heads to %zu slots",
-                           attend->n_heads, s->n_slots);
-        }
+        SL_FAIL_IF(block == NULL, err, SL_ERR_EXHAUSTED,
+                   "compressor: no memory for the attention of %d heads to %zu slots", attend->n_heads, s->n_slots);
         sl_device_free(s->device, SL_MEMORY_DEVICE, s->of_queries);
         s->of_queries = block;
         s->n_heads = attend->n_heads;

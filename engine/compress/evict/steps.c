@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/compress/evict/internal.h"
 
@@ -48,10 +49,8 @@ static enum sl_status begin_evicting(struct sl_compressor *c, struct sl_session 
     size_t n_heads = (size_t)session->geometry.n_kv_heads, n_layers = (size_t)session->geometry.n_layers;
     free(c->step_budget);
     c->step_budget = calloc(n_layers * n_heads, sizeof *c->step_budget);
-    if (c->step_budget == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the budgets of %zu layers of %zu heads",
-                       n_layers, n_heads);
-    }
+    SL_FAIL_IF(c->step_budget == NULL, err, SL_ERR_EXHAUSTED,
+               "compressor: no memory for the budgets of %zu layers of %zu heads", n_layers, n_heads);
     int64_t most = 0;
     for (size_t l = 0; l < n_layers; l++) {
         for (size_t h = 0; sl_layer_evicts(c, (int)l) && h < n_heads; h++) {
@@ -82,10 +81,7 @@ static enum sl_status step_layer(struct sl_compressor *c, struct sl_session *ses
         n_slots = head->n_slots > n_slots ? head->n_slots : n_slots;
     }
     if (n_slots > c->scratch.n_slots) {
-        enum sl_status status = sl_scratch_create(c, n_slots + SL_PAGE_SLOTS, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_scratch_create(c, n_slots + SL_PAGE_SLOTS, err));
     }
     sl_score_accumulate(c->method, c->ops, c->stream, attend);
     struct sl_eviction eviction = {
@@ -106,9 +102,8 @@ enum sl_status sl_compressor_step(struct sl_compressor *c, struct sl_session *se
     }
     assert(!sl_compressor_wants(c, true).lse || attend->lse != NULL);
     assert(!sl_compressor_wants(c, true).importance || attend->importance != NULL);
-    if (c->step_budget == NULL) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "compressor: a step before sl_compressor_begin_steps()");
-    }
+    SL_FAIL_IF(c->step_budget == NULL, err, SL_ERR_PRECONDITION,
+               "compressor: a step before sl_compressor_begin_steps()");
     int64_t begin_ns = sl_now_ns();
     enum sl_status status = step_layer(c, session, layer, attend, err);
     c->stats.ns += sl_now_ns() - begin_ns;

@@ -22,6 +22,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 // State of one batch of one layer.
@@ -110,10 +111,7 @@ static enum sl_status thin(const struct batch *b, struct sl_error *err) {
     const struct sl_thin *thin = &c->thin;
     uint32_t before;
     struct sl_kv_heads heads;
-    enum sl_status status = heads_from_candidates(b, &heads, &before, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(heads_from_candidates(b, &heads, &before, err));
     if (c->score->wants_importance) {
         read_importance(b, before);
     } else { // scores that depend on a token's position alone
@@ -144,16 +142,13 @@ static enum sl_status thin(const struct batch *b, struct sl_error *err) {
 static enum sl_status check_layer(const struct batch *b, struct sl_error *err) {
     const struct sl_layer *layer = &b->session->layers[b->layer];
     int64_t begin = b->session->n_tokens, n_read = b->c->thin.n_read[b->layer];
-    if (n_read != begin) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "compressor: layer %d is thinned as it is read, and of %" PRId64 " tokens %" PRId64
-                       " have been read here; read the prompt from its beginning",
-                       b->layer, begin, n_read);
-    }
-    if (b->attend->m > b->c->plan.recipe.chunk_tokens) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "compressor: %d tokens at a time, the recipe has chunk=%d",
-                       b->attend->m, b->c->plan.recipe.chunk_tokens);
-    }
+    SL_FAIL_IF(n_read != begin, err, SL_ERR_PRECONDITION,
+               "compressor: layer %d is thinned as it is read, and of %" PRId64 " tokens %" PRId64
+               " have been read here; read the prompt from its beginning",
+               b->layer, begin, n_read);
+    SL_FAIL_IF(b->attend->m > b->c->plan.recipe.chunk_tokens, err, SL_ERR_PRECONDITION,
+               "compressor: %d tokens at a time, the recipe has chunk=%d", b->attend->m,
+               b->c->plan.recipe.chunk_tokens);
     for (int h = 0; h < b->session->geometry.n_kv_heads; h++) {
         const struct sl_head *head = &layer->heads[h];
         if (head->n_packed > 0 || head->n_slots != layer->heads[0].n_slots ||
@@ -183,11 +178,8 @@ enum sl_status sl_thin_layer(struct sl_compressor *c, struct sl_session *session
                       .n_undecided = n_undecided};
     b.n_keep = b.n_candidates - n_evicted;
     assert(n_evicted >= 0 && b.n_keep >= 0);
-    enum sl_status status = check_layer(&b, err);
-    status = status == SL_OK ? thin(&b, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_layer(&b, err));
+    SL_TRY(thin(&b, err));
     for (int h = 0; n_evicted > 0 && h < session->geometry.n_kv_heads; h++) {
         const struct sl_head *head = &session->layers[layer].heads[h];
         sl_session_set_slots(session, layer, h, head->n_slots - (uint32_t)n_evicted);

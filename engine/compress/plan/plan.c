@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/plan/budget.h"
 #include "engine/compress/plan/internal.h"
 
@@ -16,15 +17,12 @@ static enum sl_status check_model(const struct sl_recipe *recipe, const struct s
                        "plan: %d layers of %d KV heads; at most %d layers of %d heads are possible", geometry->n_layers,
                        geometry->n_kv_heads, SL_MAX_LAYERS, SL_MAX_HEADS);
     }
-    if (n_prompt < 1 || n_prompt > SL_RECIPE_MAX_SLOTS) {
-        return sl_fail(err, SL_ERR_INVALID, "plan: a prompt of %" PRId64 " tokens; 1 to %lld are possible", n_prompt,
-                       (long long)SL_RECIPE_MAX_SLOTS);
-    }
-    if (recipe->channels > geometry->head_dim) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: channels=%d, but keys of this model have %d; use channels=%d or fewer",
-                       recipe->channels, geometry->head_dim, geometry->head_dim);
-    }
+    SL_FAIL_IF(n_prompt < 1 || n_prompt > SL_RECIPE_MAX_SLOTS, err, SL_ERR_INVALID,
+               "plan: a prompt of %" PRId64 " tokens; 1 to %lld are possible", n_prompt,
+               (long long)SL_RECIPE_MAX_SLOTS);
+    SL_FAIL_IF(recipe->channels > geometry->head_dim, err, SL_ERR_INVALID,
+               "recipe: channels=%d, but keys of this model have %d; use channels=%d or fewer", recipe->channels,
+               geometry->head_dim, geometry->head_dim);
     return sl_recipe_check_layers(recipe, geometry->n_layers, err);
 }
 
@@ -43,10 +41,9 @@ static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
             // Packed slots are never evicted, so they carry no score.
             status = quantized ? sl_page_layout_init(&plan->packed[l], format, d, 0, evicts) : SL_OK;
         }
-        if (status != SL_OK) {
-            return sl_fail(err, status, "recipe: format=%s cannot hold head_dim %d (a multiple of 8%s is needed)",
-                           sl_kv_format_name(format), d, quantized ? ", and of 32 when above 64," : "");
-        }
+        SL_FAIL_IF(status != SL_OK, err, status,
+                   "recipe: format=%s cannot hold head_dim %d (a multiple of 8%s is needed)", sl_kv_format_name(format),
+                   d, quantized ? ", and of 32 when above 64," : "");
         if (!quantized || sl_plan_is_offloaded(plan, l)) {
             plan->packed[l] = plan->work[l];
         }
@@ -181,13 +178,8 @@ static enum sl_status make(const struct sl_recipe *recipe, const struct sl_kv_ge
     plan->keeps_offloaded = keeps_offloaded;
     plan->n_prompt = n_prompt;
     plan->rope_set = rope_set;
-    enum sl_status status = check_model(&known, &shape, n_prompt, err);
-    if (status == SL_OK) {
-        status = make_layouts(plan, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_model(&known, &shape, n_prompt, err));
+    SL_TRY(make_layouts(plan, err));
     set_budgets(plan);
     for (int l = 0; l < shape.n_layers; l++) {
         plan->max_slots = larger(plan->max_slots, sl_plan_at_work_slots(plan, l));

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 #define TEXT_OF(number)  #number
@@ -151,10 +152,8 @@ static enum sl_status check_needs(const struct sl_recipe *r, struct sl_error *er
 // the same number of slots.
 static enum sl_status refuse_named(const struct sl_recipe *recipe, const char *name, const char *value,
                                    struct sl_error *err) {
-    if (!sl_recipe_evicts(recipe)) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s means nothing without a budget; add budget=... or remove %s",
-                       name, name);
-    }
+    SL_FAIL_IF(!sl_recipe_evicts(recipe), err, SL_ERR_INVALID,
+               "recipe: %s means nothing without a budget; add budget=... or remove %s", name, name);
     const char *equals = *value != '\0' ? "=" : "";
     return sl_fail(
         err, SL_ERR_INVALID,
@@ -189,12 +188,10 @@ static enum sl_status check_belongings(const struct sl_recipe *recipe, struct sl
                            axis->name, (int)strcspn(text, ":"), text,
                            sl_scores_list(axis->of_score, scores, sizeof scores), traits->name, axis->name, axis->name);
         }
-        if (axis->flags & SL_NEEDS_OFFLOAD && !sl_recipe_offloads(recipe)) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: %s is about slots of offloaded layers, and no layer is offloaded; add "
-                           "place=offload/... or remove %s",
-                           axis->name, axis->name);
-        }
+        SL_FAIL_IF(axis->flags & SL_NEEDS_OFFLOAD && !sl_recipe_offloads(recipe), err, SL_ERR_INVALID,
+                   "recipe: %s is about slots of offloaded layers, and no layer is offloaded; add "
+                   "place=offload/... or remove %s",
+                   axis->name, axis->name);
     }
     return SL_OK;
 }
@@ -263,12 +260,10 @@ static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl
     if (budget == 0) {
         return SL_OK;
     }
-    if (recipe->stabilizers >= budget) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: scope=stabilizers:%" PRId64 " is not below budget=%" PRId64
-                       ": no older slot could stay; lower stabilizers or raise budget",
-                       recipe->stabilizers, budget);
-    }
+    SL_FAIL_IF(recipe->stabilizers >= budget, err, SL_ERR_INVALID,
+               "recipe: scope=stabilizers:%" PRId64 " is not below budget=%" PRId64
+               ": no older slot could stay; lower stabilizers or raise budget",
+               recipe->stabilizers, budget);
     if (budget > sl_recipe_protected_slots(recipe, budget)) {
         return SL_OK;
     }
@@ -347,22 +342,19 @@ enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_laye
                  {"exempt", sl_layers_last(&recipe->exempt)},
                  {"place", larger(sl_layers_last(&recipe->offload), recipe->offload_from)}};
     for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
-        if (named[i].last >= n_layers) {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: %s names layer %d, but the model has layers 0 to %d",
-                           named[i].axis, named[i].last, n_layers - 1);
-        }
+        SL_FAIL_IF(named[i].last >= n_layers, err, SL_ERR_INVALID,
+                   "recipe: %s names layer %d, but the model has layers 0 to %d", named[i].axis, named[i].last,
+                   n_layers - 1);
     }
     for (int l = 0; l < n_layers; l++) {
         // In an unresolved recipe the dense layers are not known: only the formats of other layers can be checked.
         enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
         bool quantized = sl_kv_format_is_quantized(format) && !recipe->dense_auto;
         bool exempt = sl_layers_has(&recipe->exempt, l) || (recipe->exempt_last && l == n_layers - 1);
-        if (quantized && (recipe->when & SL_WHEN_STEP) && !exempt) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: when=step evicts from pages during decode, and layer %d is %s: packed pages cannot "
-                           "be compacted; use format=f16 (or bf16, f32), exempt that layer, or drop step",
-                           l, sl_kv_format_name(format));
-        }
+        SL_FAIL_IF(quantized && (recipe->when & SL_WHEN_STEP) && !exempt, err, SL_ERR_INVALID,
+                   "recipe: when=step evicts from pages during decode, and layer %d is %s: packed pages cannot "
+                   "be compacted; use format=f16 (or bf16, f32), exempt that layer, or drop step",
+                   l, sl_kv_format_name(format));
     }
     return check_offloaded_formats(recipe, n_layers, err);
 }
@@ -371,9 +363,8 @@ enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_laye
 
 enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err) {
     for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
-        if (!sl_field_is_sane(&axis->field, recipe)) {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: %s holds a value that no recipe text can mean", axis->name);
-        }
+        SL_FAIL_IF(!sl_field_is_sane(&axis->field, recipe), err, SL_ERR_INVALID,
+                   "recipe: %s holds a value that no recipe text can mean", axis->name);
     }
     enum sl_status status = check_needs(recipe, err);
     if (status == SL_OK) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out, struct sl_error *err) {
@@ -24,26 +25,22 @@ static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out
 // Parses one "FROM-TO:FORMAT" or "dense:FORMAT"; cuts the text up in place.
 static enum sl_status parse_range(struct sl_recipe *recipe, char *text, struct sl_error *err) {
     char *colon = strchr(text, ':'), *dash = strchr(text, '-');
-    if (recipe->dense_auto) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: format=.../dense:...: nothing may follow dense; name it last");
-    }
+    SL_FAIL_IF(recipe->dense_auto, err, SL_ERR_INVALID,
+               "recipe: format=.../dense:...: nothing may follow dense; name it last");
     if (colon != NULL && (size_t)(colon - text) == strlen("dense") && strncmp(text, "dense", strlen("dense")) == 0) {
         recipe->dense_auto = true;
         return parse_name(colon + 1, &recipe->dense_format, err);
     }
-    if (colon == NULL || dash == NULL || dash > colon) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: format=.../%.40s: expected FROM-TO:FORMAT, e.g. 2-5:int4, 2-:int4 or -5:int4, or "
-                       "dense:FORMAT",
-                       text);
-    }
-    if (recipe->n_ranges == SL_MAX_FORMAT_RANGES) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: format has more than %d layer ranges", SL_MAX_FORMAT_RANGES);
-    }
+    SL_FAIL_IF(colon == NULL || dash == NULL || dash > colon, err, SL_ERR_INVALID,
+               "recipe: format=.../%.40s: expected FROM-TO:FORMAT, e.g. 2-5:int4, 2-:int4 or -5:int4, or "
+               "dense:FORMAT",
+               text);
+    SL_FAIL_IF(recipe->n_ranges == SL_MAX_FORMAT_RANGES, err, SL_ERR_INVALID,
+               "recipe: format has more than %d layer ranges", SL_MAX_FORMAT_RANGES);
     *colon = '\0';
     struct sl_format_range *range = &recipe->ranges[recipe->n_ranges++];
-    enum sl_status status = sl_parse_range("format", text, dash, &range->from, &range->to, err);
-    return status == SL_OK ? parse_name(colon + 1, &range->format, err) : status;
+    SL_TRY(sl_parse_range("format", text, dash, &range->from, &range->to, err));
+    return parse_name(colon + 1, &range->format, err);
 }
 
 static enum sl_status parse_format(const struct sl_field *field, const char *what, const char *text,

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 int sl_layers_last(const struct sl_layers *layers) {
@@ -58,10 +59,9 @@ static enum sl_status parse_layers(const char *axis, const char *text, struct sl
             last = true;
             continue;
         }
-        if (dash == NULL ? !sl_is_digits(part) : (open_out == NULL || part == dash) && dash[1] == '\0') {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: %s=...%.40s: expected layers joined by '+': N, N-M%s", axis,
-                           part, open_out != NULL ? " or N-" : " or last");
-        }
+        SL_FAIL_IF(dash == NULL ? !sl_is_digits(part) : (open_out == NULL || part == dash) && dash[1] == '\0', err,
+                   SL_ERR_INVALID, "recipe: %s=...%.40s: expected layers joined by '+': N, N-M%s", axis, part,
+                   open_out != NULL ? " or N-" : " or last");
         enum sl_status status = dash != NULL ? sl_parse_range(axis, part, dash, &from, &to, err)
                                              : parse_layer(axis, "", part, 0, &from, err);
         if (status != SL_OK) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 void sl_text_buffer_put(struct sl_text_buffer *text, const char *format, ...) {
@@ -45,10 +46,8 @@ enum sl_status sl_parse_count(const char *what, const char *text, uint64_t min, 
                               struct sl_error *err) {
     errno = 0;
     uint64_t count = sl_is_digits(text) ? strtoull(text, NULL, 10) : 0;
-    if (!sl_is_digits(text) || errno != 0 || count < min || count > max) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: expected a whole number from %" PRIu64 " to %" PRIu64,
-                       what, text, min, max);
-    }
+    SL_FAIL_IF(!sl_is_digits(text) || errno != 0 || count < min || count > max, err, SL_ERR_INVALID,
+               "recipe: %s%.40s: expected a whole number from %" PRIu64 " to %" PRIu64, what, text, min, max);
     *count_out = count;
     return SL_OK;
 }
@@ -57,14 +56,11 @@ static enum sl_status parse_count(const struct sl_field *field, const char *what
                                   struct sl_recipe *recipe, struct sl_error *err) {
     uint64_t count = 0;
     enum sl_status status = sl_parse_count(what, text, field->min, field->max, &count, err);
-    if (status == SL_OK && field->kind == &sl_kind_odd && count % 2 == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s%" PRIu64 " has no middle; use an odd number, e.g. %s%" PRIu64,
-                       what, count, what, count + 1);
-    }
-    if (status == SL_OK && field->kind == &sl_kind_pages && count % SL_PAGE_SLOTS != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s%" PRIu64 " is not a multiple of %d; try %s%" PRIu64, what,
-                       count, SL_PAGE_SLOTS, what, count / SL_PAGE_SLOTS * SL_PAGE_SLOTS);
-    }
+    SL_FAIL_IF(status == SL_OK && field->kind == &sl_kind_odd && count % 2 == 0, err, SL_ERR_INVALID,
+               "recipe: %s%" PRIu64 " has no middle; use an odd number, e.g. %s%" PRIu64, what, count, what, count + 1);
+    SL_FAIL_IF(status == SL_OK && field->kind == &sl_kind_pages && count % SL_PAGE_SLOTS != 0, err, SL_ERR_INVALID,
+               "recipe: %s%" PRIu64 " is not a multiple of %d; try %s%" PRIu64, what, count, SL_PAGE_SLOTS, what,
+               count / SL_PAGE_SLOTS * SL_PAGE_SLOTS);
     if (status == SL_OK) {
         set_count(field, recipe, count);
     }

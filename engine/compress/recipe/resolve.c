@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: resolves "dense", "sparse", "last" and open ends of a recipe into layers of a model.
+#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 static bool is_dense(const struct sl_layers *dense, int layer) {
@@ -17,12 +18,10 @@ static enum sl_status resolve_format(struct sl_recipe *recipe, const struct sl_l
         while (l + 1 < n_layers && is_dense(dense, l + 1)) {
             l++;
         }
-        if (recipe->n_ranges == SL_MAX_FORMAT_RANGES) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: format=.../dense: the model's dense layers make more than %d ranges; name layers "
-                           "instead",
-                           SL_MAX_FORMAT_RANGES);
-        }
+        SL_FAIL_IF(recipe->n_ranges == SL_MAX_FORMAT_RANGES, err, SL_ERR_INVALID,
+                   "recipe: format=.../dense: the model's dense layers make more than %d ranges; name layers "
+                   "instead",
+                   SL_MAX_FORMAT_RANGES);
         int i = recipe->n_ranges++;
         recipe->ranges[i].from = from;
         recipe->ranges[i].to = l;
@@ -48,21 +47,17 @@ static enum sl_status resolve_place(struct sl_recipe *recipe, const struct sl_la
     }
     recipe->offload_auto = false;
     recipe->offload_from = -1;
-    if (!sl_layers_any(&recipe->offload)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: place=offload/sparse: all %d layers of the model are dense, none is left to offload; "
-                       "use place=resident, or name layers",
-                       n_layers);
-    }
+    SL_FAIL_IF(!sl_layers_any(&recipe->offload), err, SL_ERR_INVALID,
+               "recipe: place=offload/sparse: all %d layers of the model are dense, none is left to offload; "
+               "use place=resident, or name layers",
+               n_layers);
     return SL_OK;
 }
 
 enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
                                  struct sl_error *err) {
-    if (n_layers < 1 || n_layers > SL_MAX_LAYERS) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: a model of %d layers; 1 to %d are possible", n_layers,
-                       SL_MAX_LAYERS);
-    }
+    SL_FAIL_IF(n_layers < 1 || n_layers > SL_MAX_LAYERS, err, SL_ERR_INVALID,
+               "recipe: a model of %d layers; 1 to %d are possible", n_layers, SL_MAX_LAYERS);
     struct sl_recipe resolved = *recipe;
     enum sl_status status = SL_OK;
     if (resolved.dense_auto) {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/similar.h"
 #include "engine/compress/recipe/internal.h"
 
@@ -95,10 +96,8 @@ static enum sl_status make_plain(const char *text, char plain_out[SL_RECIPE_TEXT
             i += spaces - 1;
             continue;
         }
-        if (text[i] < '!' || text[i] > '~') {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: byte 0x%02x at offset %zu: a recipe is words joined by commas",
-                           (unsigned char)text[i], i);
-        }
+        SL_FAIL_IF(text[i] < '!' || text[i] > '~', err, SL_ERR_INVALID,
+                   "recipe: byte 0x%02x at offset %zu: a recipe is words joined by commas", (unsigned char)text[i], i);
         plain_out[n++] = (char)tolower((unsigned char)text[i]);
     }
     plain_out[n] = '\0';
@@ -107,10 +106,9 @@ static enum sl_status make_plain(const char *text, char plain_out[SL_RECIPE_TEXT
 
 enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, struct sl_error *err) {
     size_t length = strnlen(text, SL_RECIPE_TEXT_BYTES);
-    if (length == 0 || length == SL_RECIPE_TEXT_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s; e.g. full, or h2o,budget=1024",
-                       length == 0 ? "the text is empty" : "the text is longer than 2047 bytes");
-    }
+    SL_FAIL_IF(length == 0 || length == SL_RECIPE_TEXT_BYTES, err, SL_ERR_INVALID,
+               "recipe: %s; e.g. full, or h2o,budget=1024",
+               length == 0 ? "the text is empty" : "the text is longer than 2047 bytes");
     char plain[SL_RECIPE_TEXT_BYTES];
     struct sl_recipe recipe = sl_recipe_default;
     enum sl_status status = make_plain(text, plain, err);

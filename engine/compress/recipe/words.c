@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 static bool has_text(const struct sl_word *word) {
@@ -54,14 +55,11 @@ static enum sl_status parse_word(const struct sl_field *field, const char *what,
     }
     const char *argument = text[length] == '\0' ? NULL : text + length + 1;
     char separator = has_text(word) ? word->argument.kind->separator : '\0';
-    if (separator != '\0' && argument == NULL && !(word->flags & SL_MAY_LACK)) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: expected %s%c%s", what, text, word->name, separator,
-                       separator == '/' ? "LAYERS, e.g. offload/1- or offload/sparse" : "NUMBER");
-    }
-    if (argument != NULL && text[length] != separator) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: %c may not follow %s", what, text, text[length],
-                       word->name);
-    }
+    SL_FAIL_IF(separator != '\0' && argument == NULL && !(word->flags & SL_MAY_LACK), err, SL_ERR_INVALID,
+               "recipe: %s%.40s: expected %s%c%s", what, text, word->name, separator,
+               separator == '/' ? "LAYERS, e.g. offload/1- or offload/sparse" : "NUMBER");
+    SL_FAIL_IF(argument != NULL && text[length] != separator, err, SL_ERR_INVALID,
+               "recipe: %s%.40s: %c may not follow %s", what, text, text[length], word->name);
     if (field->kind == &sl_kind_one_of) {
         *number_at(field, recipe) = number_of(field, word);
     } else if (field->kind == &sl_kind_flags) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 // The same bound as for users' requests (client/cli/request.h).
@@ -81,9 +82,8 @@ static enum sl_status get(const json_t *root, const char *file, const char *key,
         return SL_OK;
     }
     // Written so that a value that is no number fails, too.
-    if (!json_is_number(value) || !(number >= min && number <= max)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %s must be a number, %g to %g", file, key, min, max);
-    }
+    SL_FAIL_IF(!json_is_number(value) || !(number >= min && number <= max), err, SL_ERR_INVALID,
+               "%s: %s must be a number, %g to %g", file, key, min, max);
     *value_out = (float)number;
     return SL_OK;
 }
@@ -94,9 +94,8 @@ static enum sl_status get_top_k(const json_t *root, const char *file, int *top_k
         return SL_OK;
     }
     json_int_t k = json_integer_value(value);
-    if (!json_is_integer(value) || k < -1 || k > INT_MAX) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: top_k must be an integer, 1 to %d, or 0 or -1 for off", file, INT_MAX);
-    }
+    SL_FAIL_IF(!json_is_integer(value) || k < -1 || k > INT_MAX, err, SL_ERR_INVALID,
+               "%s: top_k must be an integer, 1 to %d, or 0 or -1 for off", file, INT_MAX);
     *top_k_out = k > 0 ? (int)k : 0;
     return SL_OK;
 }
@@ -105,9 +104,8 @@ enum sl_status sl_model_sampling_read(const json_t *root, const char *file, stru
                                       struct sl_error *err) {
     struct sl_model_sampling s = {.has_temperature = given(root, "temperature") != NULL};
     const json_t *draws = given(root, "do_sample");
-    if (draws != NULL && !json_is_boolean(draws)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: do_sample must be true or false", file);
-    }
+    SL_FAIL_IF(draws != NULL && !json_is_boolean(draws), err, SL_ERR_INVALID, "%s: do_sample must be true or false",
+               file);
     enum sl_status status = get(root, file, "temperature", 0, MAX_TEMPERATURE, &s.temperature, err);
     status = status == SL_OK ? get_top_k(root, file, &s.top_k, err) : status;
     status = status == SL_OK ? get(root, file, "top_p", MIN_TOP_P, 1, &s.top_p, err) : status;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 
@@ -39,9 +40,8 @@ enum sl_status sl_model_gguf_open(const char *model, struct sl_gguf **gguf_out, 
 
 static enum sl_status load_from_folder(const char *folder, const char *name, json_t **root_out, struct sl_error *err) {
     enum sl_status status = sl_json_file_load(folder, name, root_out, err);
-    if (status == SL_ERR_NOT_FOUND && strcmp(name, "config.json") == 0 && access(folder, F_OK) == 0) {
-        return sl_fail(err, status, "%s has neither a config.json nor exactly one .gguf", folder);
-    }
+    SL_FAIL_IF(status == SL_ERR_NOT_FOUND && strcmp(name, "config.json") == 0 && access(folder, F_OK) == 0, err, status,
+               "%s has neither a config.json nor exactly one .gguf", folder);
     return status;
 }
 

@@ -143,10 +143,8 @@ struct sl_gguf_text sl_gguf_shown(struct sl_gguf_text text) {
 static enum sl_status take_kind(struct cursor *c, enum sl_gguf_kind *kind_out) {
     uint64_t kind = 0;
     enum sl_status status = take_number(c, 4, "metadata", &kind);
-    if (status == SL_OK && kind >= SL_GGUF_N_KINDS) {
-        return sl_fail(c->err, SL_ERR_INVALID, "%s: a value of the unknown type %llu", c->path,
-                       (unsigned long long)kind);
-    }
+    SL_FAIL_IF(status == SL_OK && kind >= SL_GGUF_N_KINDS, c->err, SL_ERR_INVALID,
+               "%s: a value of the unknown type %llu", c->path, (unsigned long long)kind);
     *kind_out = (enum sl_gguf_kind)kind;
     return status;
 }
@@ -208,9 +206,8 @@ static int compare_places(const void *a, const void *b) {
 
 static enum sl_status read_values(struct sl_gguf *g, struct cursor *c, uint64_t n) {
     g->values = calloc(n + 1, sizeof *g->values);
-    if (g->values == NULL) {
-        return sl_fail(c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu values", c->path, (unsigned long long)n);
-    }
+    SL_FAIL_IF(g->values == NULL, c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu values", c->path,
+               (unsigned long long)n);
     enum sl_status status = SL_OK;
     for (; g->n_values < n && status == SL_OK; g->n_values++) {
         status = take_value(c, &g->values[g->n_values]);
@@ -234,20 +231,16 @@ static enum sl_status read_values(struct sl_gguf *g, struct cursor *c, uint64_t 
 // Reads extents and bytes; in the file, the extent that varies fastest comes first.
 static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor, uint64_t n_dims) {
     size_t n = 1;
-    if (n_dims < 1 || n_dims > SL_GGUF_MAX_DIMS) {
-        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s has %llu dimensions, expected 1 to %d", c->path,
-                       tensor->name, (unsigned long long)n_dims, SL_GGUF_MAX_DIMS);
-    }
+    SL_FAIL_IF(n_dims < 1 || n_dims > SL_GGUF_MAX_DIMS, c->err, SL_ERR_INVALID,
+               "%s: tensor %.96s has %llu dimensions, expected 1 to %d", c->path, tensor->name,
+               (unsigned long long)n_dims, SL_GGUF_MAX_DIMS);
     tensor->n_dims = (int)n_dims;
     for (int i = tensor->n_dims - 1; i >= 0; i--) {
         uint64_t extent = 0;
-        enum sl_status status = take_number(c, 8, "list of tensors", &extent);
-        if (status != SL_OK) {
-            return status;
-        }
-        if (extent < 1 || extent > INT32_MAX || __builtin_mul_overflow(n, (size_t)extent, &n) || n > SIZE_MAX / 8) {
-            return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s: impossible shape", c->path, tensor->name);
-        }
+        SL_TRY(take_number(c, 8, "list of tensors", &extent));
+        SL_FAIL_IF(extent < 1 || extent > INT32_MAX || __builtin_mul_overflow(n, (size_t)extent, &n) ||
+                       n > SIZE_MAX / 8,
+                   c->err, SL_ERR_INVALID, "%s: tensor %.96s: impossible shape", c->path, tensor->name);
         tensor->shape[i] = (int64_t)extent;
     }
     uint64_t id = 0;
@@ -261,10 +254,9 @@ static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor
             "are supported",
             c->path, tensor->name, (unsigned long long)id, name);
     }
-    if (tensor->shape[tensor->n_dims - 1] % tensor->type->n_weights != 0) {
-        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s: rows of %lld weights are no whole blocks of %s",
-                       c->path, tensor->name, (long long)tensor->shape[tensor->n_dims - 1], name);
-    }
+    SL_FAIL_IF(tensor->shape[tensor->n_dims - 1] % tensor->type->n_weights != 0, c->err, SL_ERR_INVALID,
+               "%s: tensor %.96s: rows of %lld weights are no whole blocks of %s", c->path, tensor->name,
+               (long long)tensor->shape[tensor->n_dims - 1], name);
     tensor->bytes = n / (size_t)tensor->type->n_weights * tensor->type->bytes;
     return SL_OK;
 }
@@ -273,29 +265,24 @@ static enum sl_status take_tensor(struct cursor *c, struct sl_gguf_tensor *tenso
     struct sl_gguf_text name = {0};
     uint64_t n_dims = 0;
     SL_TRY(take_text(c, "list of tensors", &name));
-    if (name.n_bytes == 0 || memchr(name.at, '\0', name.n_bytes) != NULL) {
-        return sl_fail(c->err, SL_ERR_INVALID, "%s: a tensor's name is empty or has a zero byte", c->path);
-    }
+    SL_FAIL_IF(name.n_bytes == 0 || memchr(name.at, '\0', name.n_bytes) != NULL, c->err, SL_ERR_INVALID,
+               "%s: a tensor's name is empty or has a zero byte", c->path);
     tensor->name = strndup(name.at, name.n_bytes);
     SL_FAIL_IF(tensor->name == NULL, c->err, SL_ERR_EXHAUSTED, "%s: out of memory", c->path);
-    enum sl_status status = take_number(c, 4, "list of tensors", &n_dims);
-    if (status == SL_OK) {
-        status = take_shape(c, tensor, n_dims);
-    }
-    return status == SL_OK ? take_number(c, 8, "list of tensors", offset_out) : status;
+    SL_TRY(take_number(c, 4, "list of tensors", &n_dims));
+    SL_TRY(take_shape(c, tensor, n_dims));
+    return take_number(c, 8, "list of tensors", offset_out);
 }
 
 static enum sl_status place_tensor(const struct sl_gguf *g, const struct cursor *c, uint64_t alignment, uint64_t offset,
                                    struct sl_gguf_tensor *tensor) {
     uint64_t data_bytes = g->bytes - g->header_bytes;
-    if (offset % alignment != 0) {
-        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s at byte %llu, expected a multiple of %llu", c->path,
-                       tensor->name, (unsigned long long)offset, (unsigned long long)alignment);
-    }
-    if (offset > data_bytes || tensor->bytes > data_bytes - offset) {
-        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s of %zu bytes ends behind the file: it is truncated",
-                       c->path, tensor->name, tensor->bytes);
-    }
+    SL_FAIL_IF(offset % alignment != 0, c->err, SL_ERR_INVALID,
+               "%s: tensor %.96s at byte %llu, expected a multiple of %llu", c->path, tensor->name,
+               (unsigned long long)offset, (unsigned long long)alignment);
+    SL_FAIL_IF(offset > data_bytes || tensor->bytes > data_bytes - offset, c->err, SL_ERR_INVALID,
+               "%s: tensor %.96s of %zu bytes ends behind the file: it is truncated", c->path, tensor->name,
+               tensor->bytes);
     tensor->data = g->base + g->header_bytes + offset;
     return SL_OK;
 }
@@ -303,16 +290,13 @@ static enum sl_status place_tensor(const struct sl_gguf *g, const struct cursor 
 static enum sl_status check_tensors(struct sl_gguf *g, const struct cursor *c) {
     qsort(g->tensors, g->n_tensors, sizeof *g->tensors, compare_places);
     for (size_t i = 1; i < g->n_tensors; i++) {
-        if (g->tensors[i - 1].data + g->tensors[i - 1].bytes > g->tensors[i].data) {
-            return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s overlaps another one", c->path,
-                           g->tensors[i].name);
-        }
+        SL_FAIL_IF(g->tensors[i - 1].data + g->tensors[i - 1].bytes > g->tensors[i].data, c->err, SL_ERR_INVALID,
+                   "%s: tensor %.96s overlaps another one", c->path, g->tensors[i].name);
     }
     qsort(g->tensors, g->n_tensors, sizeof *g->tensors, compare_names);
     for (size_t i = 1; i < g->n_tensors; i++) {
-        if (compare_names(&g->tensors[i - 1], &g->tensors[i]) == 0) {
-            return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s is there twice", c->path, g->tensors[i].name);
-        }
+        SL_FAIL_IF(compare_names(&g->tensors[i - 1], &g->tensors[i]) == 0, c->err, SL_ERR_INVALID,
+                   "%s: tensor %.96s is there twice", c->path, g->tensors[i].name);
     }
     return SL_OK;
 }
@@ -356,27 +340,23 @@ static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_er
     const unsigned char *magic = NULL;
     uint64_t version = 0, n_tensors = 0, n_values = 0;
     enum sl_status status = take(&c, 4, "header", &magic);
-    if (status != SL_OK || memcmp(magic, "GGUF", 4) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: not a GGUF file, and no folder", path);
-    }
+    SL_FAIL_IF(status != SL_OK || memcmp(magic, "GGUF", 4) != 0, err, SL_ERR_INVALID,
+               "%s: not a GGUF file, and no folder", path);
     status = take_number(&c, 4, "header", &version);
-    if (status == SL_OK && version != 2 && version != 3) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: GGUF of version %llu%s; 2 and 3 are supported, little endian",
-                       path, (unsigned long long)version, version > 0xffff ? " (big endian?)" : "");
-    }
+    SL_FAIL_IF(status == SL_OK && version != 2 && version != 3, err, SL_ERR_UNSUPPORTED,
+               "%s: GGUF of version %llu%s; 2 and 3 are supported, little endian", path, (unsigned long long)version,
+               version > 0xffff ? " (big endian?)" : "");
     if (status != SL_OK || (status = take_number(&c, 8, "header", &n_tensors)) != SL_OK ||
         (status = take_number(&c, 8, "header", &n_values)) != SL_OK) {
         return status;
     }
-    if (n_tensors > MAX_VALUES || n_values > MAX_VALUES) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %llu tensors and %llu values, expected at most %d", path,
-                       (unsigned long long)n_tensors, (unsigned long long)n_values, MAX_VALUES);
-    }
+    SL_FAIL_IF(n_tensors > MAX_VALUES || n_values > MAX_VALUES, err, SL_ERR_INVALID,
+               "%s: %llu tensors and %llu values, expected at most %d", path, (unsigned long long)n_tensors,
+               (unsigned long long)n_values, MAX_VALUES);
     status = read_values(g, &c, n_values);
-    if (status == SL_OK && sl_gguf_integer(g, "split.count", 1) != 1) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: one of %lld files; join them first (llama-gguf-split --merge)",
-                       path, (long long)sl_gguf_integer(g, "split.count", 1));
-    }
+    SL_FAIL_IF(status == SL_OK && sl_gguf_integer(g, "split.count", 1) != 1, err, SL_ERR_UNSUPPORTED,
+               "%s: one of %lld files; join them first (llama-gguf-split --merge)", path,
+               (long long)sl_gguf_integer(g, "split.count", 1));
     return status == SL_OK ? read_tensors(g, &c, n_tensors) : status;
 }
 

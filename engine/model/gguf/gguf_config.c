@@ -204,15 +204,13 @@ static const char *factor_key(const struct making *m) {
 static enum sl_status put_stretches(struct making *m, json_t *scaling, const char *name, const char *tensor_name,
                                     struct sl_error *err) {
     const struct sl_gguf_tensor *tensor = sl_gguf_tensor(m->gguf, tensor_name);
-    if (tensor == NULL) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tensor %s is missing, and its other half is there", tensor_name);
-    }
-    if (tensor->n_dims != 1 || tensor->type->n_weights != 1 || tensor->shape[0] > MAX_STRETCHES) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "tensor %s has %d dimensions, the first of %lld, and type %s; one of up to %d, of F32, F16 or "
-                       "BF16, is supported",
-                       tensor_name, tensor->n_dims, (long long)tensor->shape[0], tensor->type->name, MAX_STRETCHES);
-    }
+    SL_FAIL_IF(tensor == NULL, err, SL_ERR_UNSUPPORTED, "tensor %s is missing, and its other half is there",
+               tensor_name);
+    SL_FAIL_IF(tensor->n_dims != 1 || tensor->type->n_weights != 1 || tensor->shape[0] > MAX_STRETCHES, err,
+               SL_ERR_UNSUPPORTED,
+               "tensor %s has %d dimensions, the first of %lld, and type %s; one of up to %d, of F32, F16 or "
+               "BF16, is supported",
+               tensor_name, tensor->n_dims, (long long)tensor->shape[0], tensor->type->name, MAX_STRETCHES);
     json_t *list = json_array();
     for (int64_t i = 0; i < tensor->shape[0]; i++) {
         float stretch;
@@ -265,19 +263,14 @@ static enum sl_status put_scaling(struct making *m, json_t *scaling, struct sl_e
 
 static enum sl_status put_rope(struct making *m, struct sl_error *err) {
     const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
-    if (type != NULL && (type->is_array || type->kind != SL_GGUF_STRING)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.rope.scaling.type is no text", m->architecture);
-    }
+    SL_FAIL_IF(type != NULL && (type->is_array || type->kind != SL_GGUF_STRING), err, SL_ERR_UNSUPPORTED,
+               "%s.rope.scaling.type is no text", m->architecture);
     bool has_sets = has_tensor(m, "rope_factors_short.weight") || has_tensor(m, "rope_factors_long.weight");
     bool has_one = has_tensor(m, "rope_freqs.weight"), is_none = sl_gguf_text_is(scaling_type(m), "none");
-    if (has_sets && has_one) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "tensors rope_freqs.weight and rope_factors_*: only either is supported");
-    }
-    if ((has_sets || has_one) && sl_gguf_text_is(scaling_type(m), "yarn")) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.rope.scaling.type is yarn, beside tensors that scale RoPE",
-                       m->architecture);
-    }
+    SL_FAIL_IF(has_sets && has_one, err, SL_ERR_UNSUPPORTED,
+               "tensors rope_freqs.weight and rope_factors_*: only either is supported");
+    SL_FAIL_IF((has_sets || has_one) && sl_gguf_text_is(scaling_type(m), "yarn"), err, SL_ERR_UNSUPPORTED,
+               "%s.rope.scaling.type is yarn, beside tensors that scale RoPE", m->architecture);
     json_t *scaling = json_object();
     enum sl_status status = SL_OK;
     if (has_sets || has_one) {

@@ -44,10 +44,9 @@ static enum sl_status read_lists(struct making *m) {
                        MAX_TOKENS);
     }
     m->n = m->tokens->n;
-    if (m->types != NULL && (!m->types->is_array || m->types->kind != SL_GGUF_I32 || m->types->n != m->n)) {
-        return sl_fail(m->err, SL_ERR_INVALID, "tokenizer.ggml.token_type is no list of %llu numbers, one a token",
-                       (unsigned long long)m->n);
-    }
+    SL_FAIL_IF(m->types != NULL && (!m->types->is_array || m->types->kind != SL_GGUF_I32 || m->types->n != m->n),
+               m->err, SL_ERR_INVALID, "tokenizer.ggml.token_type is no list of %llu numbers, one a token",
+               (unsigned long long)m->n);
     if (m->is_llama &&
         (m->scores == NULL || !m->scores->is_array || m->scores->kind != SL_GGUF_F32 || m->scores->n != m->n)) {
         return sl_fail(m->err, SL_ERR_INVALID, "tokenizer.ggml.scores is no list of %llu numbers, one a token",
@@ -88,26 +87,20 @@ static enum sl_status make_vocab(struct making *m) {
         if (is_added(type_of(m, i))) {
             continue;
         }
-        if (text.n_bytes == 0 || memchr(text.at, '\0', text.n_bytes) != NULL) {
-            return sl_fail(m->err, SL_ERR_INVALID, "token %llu is empty or has a zero byte", (unsigned long long)i);
-        }
-        if (m->is_llama && text.n_bytes > MAX_TOKEN_BYTES) {
-            return sl_fail(m->err, SL_ERR_UNSUPPORTED, "token %llu has %zu bytes; up to %d are supported",
-                           (unsigned long long)i, text.n_bytes, MAX_TOKEN_BYTES);
-        }
-        if (json_object_getn(m->vocab, text.at, text.n_bytes) != NULL) {
-            return sl_fail(m->err, SL_ERR_INVALID, "token %llu, \"%.*s\", is there twice", (unsigned long long)i,
-                           (int)sl_gguf_shown(text).n_bytes, text.at);
-        }
-        if (json_object_setn_new(m->vocab, text.at, text.n_bytes, json_integer((json_int_t)i)) != 0) {
-            return sl_fail(m->err, SL_ERR_INVALID, "token %llu is not UTF-8, or there is no memory for it",
-                           (unsigned long long)i);
-        }
+        SL_FAIL_IF(text.n_bytes == 0 || memchr(text.at, '\0', text.n_bytes) != NULL, m->err, SL_ERR_INVALID,
+                   "token %llu is empty or has a zero byte", (unsigned long long)i);
+        SL_FAIL_IF(m->is_llama && text.n_bytes > MAX_TOKEN_BYTES, m->err, SL_ERR_UNSUPPORTED,
+                   "token %llu has %zu bytes; up to %d are supported", (unsigned long long)i, text.n_bytes,
+                   MAX_TOKEN_BYTES);
+        SL_FAIL_IF(json_object_getn(m->vocab, text.at, text.n_bytes) != NULL, m->err, SL_ERR_INVALID,
+                   "token %llu, \"%.*s\", is there twice", (unsigned long long)i, (int)sl_gguf_shown(text).n_bytes,
+                   text.at);
+        SL_FAIL_IF(json_object_setn_new(m->vocab, text.at, text.n_bytes, json_integer((json_int_t)i)) != 0, m->err,
+                   SL_ERR_INVALID, "token %llu is not UTF-8, or there is no memory for it", (unsigned long long)i);
     }
     const struct sl_gguf_value *merges = sl_gguf_value(m->gguf, "tokenizer.ggml.merges");
-    if (!m->is_llama && (merges == NULL || !merges->is_array || merges->kind != SL_GGUF_STRING)) {
-        return sl_fail(m->err, SL_ERR_INVALID, "tokenizer.ggml.merges is missing or no list of texts");
-    }
+    SL_FAIL_IF(!m->is_llama && (merges == NULL || !merges->is_array || merges->kind != SL_GGUF_STRING), m->err,
+               SL_ERR_INVALID, "tokenizer.ggml.merges is missing or no list of texts");
     return SL_OK;
 }
 
@@ -346,15 +339,13 @@ static enum sl_status begin(struct making *m, const struct sl_gguf *gguf, struct
     struct sl_gguf_text model = sl_gguf_text(gguf, "tokenizer.ggml.model"),
                         pre = sl_gguf_text(gguf, "tokenizer.ggml.pre");
     *m = (struct making){.gguf = gguf, .is_llama = sl_gguf_text_is(model, "llama"), .ok = true, .err = err};
-    if (!m->is_llama && !sl_gguf_text_is(model, "gpt2")) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tokenizer.ggml.model is %.*s; only gpt2 and llama are supported",
-                       (int)sl_gguf_shown(model).n_bytes, sl_gguf_shown(model).at);
-    }
+    SL_FAIL_IF(!m->is_llama && !sl_gguf_text_is(model, "gpt2"), err, SL_ERR_UNSUPPORTED,
+               "tokenizer.ggml.model is %.*s; only gpt2 and llama are supported", (int)sl_gguf_shown(model).n_bytes,
+               sl_gguf_shown(model).at);
     m->pre = m->is_llama ? NULL : sl_pretokenizer_of_name(pre);
-    if (!m->is_llama && m->pre == NULL) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tokenizer.ggml.pre is %.*s, which is not one of ours",
-                       (int)sl_gguf_shown(pre).n_bytes, sl_gguf_shown(pre).at);
-    }
+    SL_FAIL_IF(!m->is_llama && m->pre == NULL, err, SL_ERR_UNSUPPORTED,
+               "tokenizer.ggml.pre is %.*s, which is not one of ours", (int)sl_gguf_shown(pre).n_bytes,
+               sl_gguf_shown(pre).at);
     return read_lists(m);
 }
 

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/offload/remote_kv/near_internal.h"
 
 struct offloaded_head {
@@ -39,10 +40,8 @@ enum sl_status sl_near_memory_create(const struct sl_remote_kv *remote_kv, struc
     int n_groups = (remote_kv->n_offloaded_heads + GROUP_HEADS - 1) / GROUP_HEADS;
     size_t bytes = sizeof(struct sl_near_memory) + (size_t)n_groups * sizeof(struct group *);
     struct sl_near_memory *m = calloc(1, bytes);
-    if (m == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory of what an asker has of %d offloaded heads",
-                       remote_kv->n_offloaded_heads);
-    }
+    SL_FAIL_IF(m == NULL, err, SL_ERR_EXHAUSTED, "no memory of what an asker has of %d offloaded heads",
+               remote_kv->n_offloaded_heads);
     m->first_offloaded_head = remote_kv->first_offloaded_head;
     m->n_groups = n_groups;
     m->max_tokens = remote_kv->max_tokens;
@@ -117,9 +116,8 @@ enum sl_status sl_near_memory_want(struct sl_near_memory *memory, int offloaded_
     bool follows = offloaded_head != NULL && offloaded_head->asked == request->places &&
                    request->sequence == offloaded_head->sequence + 1;
     bool begins = (request->flags & SL_NEAR_RESET) != 0 || !follows;
-    if (offloaded_head == NULL || (begins && !begin_anew(memory, offloaded_head, request->places))) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory of what lies in %u places of an asker", request->places);
-    }
+    SL_FAIL_IF(offloaded_head == NULL || (begins && !begin_anew(memory, offloaded_head, request->places)), err,
+               SL_ERR_EXHAUSTED, "no memory of what lies in %u places of an asker", request->places);
     sl_row_places_claim(&offloaded_head->places, claim);
     for (uint32_t i = 0; i < claim->n; i++) {
         sl_row_places_put_last(&offloaded_head->places, claim->places[i]); // by ascending token

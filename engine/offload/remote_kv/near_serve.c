@@ -154,15 +154,12 @@ static enum sl_status answer_topk(struct question *q, uint8_t **at, struct sl_er
 static enum sl_status answer_rows(struct question *q, uint8_t **at, struct sl_error *err) {
     int64_t n_tokens = sl_remote_kv_n_tokens(q->remote_kv);
     uint32_t *tokens = sl_buffer_reserve(&q->scratch->answer, q->head.n_tokens * sizeof *tokens);
-    if (tokens == NULL && q->head.n_tokens > 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a list of %u tokens", q->head.n_tokens);
-    }
+    SL_FAIL_IF(tokens == NULL && q->head.n_tokens > 0, err, SL_ERR_EXHAUSTED, "out of memory for a list of %u tokens",
+               q->head.n_tokens);
     for (uint32_t i = 0; i < q->head.n_tokens; i++) {
         memcpy(&tokens[i], q->body + i * sizeof *tokens, sizeof *tokens);
-        if (tokens[i] >= n_tokens) {
-            return sl_fail(err, SL_ERR_RANGE, "the row of token %u: the remote KV has %lld tokens", tokens[i],
-                           (long long)n_tokens);
-        }
+        SL_FAIL_IF(tokens[i] >= n_tokens, err, SL_ERR_RANGE, "the row of token %u: the remote KV has %lld tokens",
+                   tokens[i], (long long)n_tokens);
     }
     for (uint32_t offloaded_head = 0; offloaded_head < q->head.n_offloaded_heads; offloaded_head++) {
         sl_remote_kv_rows(q->remote_kv, (int)(q->head.first_offloaded_head + offloaded_head), tokens, q->head.n_tokens,
@@ -190,17 +187,13 @@ static void put_channels(const struct sl_kv_segment *segment, int offloaded_head
 
 static enum sl_status check_channels(const struct question *q, struct sl_error *err) {
     int64_t n_tokens = sl_remote_kv_n_tokens(q->remote_kv);
-    if (q->head.last > n_tokens) {
-        return sl_fail(err, SL_ERR_RANGE, "channels of %lld tokens: the remote KV has %lld", (long long)q->head.last,
-                       (long long)n_tokens);
-    }
+    SL_FAIL_IF(q->head.last > n_tokens, err, SL_ERR_RANGE, "channels of %lld tokens: the remote KV has %lld",
+               (long long)q->head.last, (long long)n_tokens);
     for (uint32_t i = 0, before = 0; i < q->head.n_offloaded_heads * q->head.n_channels; i++) {
         uint16_t c;
         memcpy(&c, q->body + i * sizeof c, sizeof c);
-        if (c >= q->remote_kv->head_dim || (i % q->head.n_channels > 0 && c <= before)) {
-            return sl_fail(err, SL_ERR_INVALID, "channel %u of %d: expected those of an offloaded head ascending", c,
-                           q->remote_kv->head_dim);
-        }
+        SL_FAIL_IF(c >= q->remote_kv->head_dim || (i % q->head.n_channels > 0 && c <= before), err, SL_ERR_INVALID,
+                   "channel %u of %d: expected those of an offloaded head ascending", c, q->remote_kv->head_dim);
         before = c;
     }
     return SL_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/offload/remote_kv/near_internal.h"
 
 #define MAX_HEADS (SL_MAX_LAYERS * SL_MAX_HEADS)
@@ -108,15 +109,12 @@ static uint64_t body_bytes(const struct sl_remote_kv *remote_kv, const struct sl
 static enum sl_status check_topk(const struct sl_remote_kv *remote_kv, const struct sl_near_request *r,
                                  struct sl_error *err) {
     uint32_t places = (r->flags & SL_NEAR_PROBE) != 0 ? r->topk : r->places;
-    if (r->topk < 1 || r->topk > places || places > SL_NEAR_MAX_PLACES) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "request: the best %u of an offloaded head into %u places; expected 1 to places, at most %u",
-                       r->topk, r->places, SL_NEAR_MAX_PLACES);
-    }
-    if (r->first < 0 || r->last < r->first || r->last > remote_kv->max_tokens) {
-        return sl_fail(err, SL_ERR_INVALID, "request: tokens [%lld, %lld) of at most %lld", (long long)r->first,
-                       (long long)r->last, (long long)remote_kv->max_tokens);
-    }
+    SL_FAIL_IF(r->topk < 1 || r->topk > places || places > SL_NEAR_MAX_PLACES, err, SL_ERR_INVALID,
+               "request: the best %u of an offloaded head into %u places; expected 1 to places, at most %u", r->topk,
+               r->places, SL_NEAR_MAX_PLACES);
+    SL_FAIL_IF(r->first < 0 || r->last < r->first || r->last > remote_kv->max_tokens, err, SL_ERR_INVALID,
+               "request: tokens [%lld, %lld) of at most %lld", (long long)r->first, (long long)r->last,
+               (long long)remote_kv->max_tokens);
     return SL_OK;
 }
 
@@ -124,17 +122,14 @@ enum sl_status sl_near_read_request(const struct sl_remote_kv *remote_kv, const 
                                     struct sl_near_request *head_out, struct sl_error *err) {
     struct sl_near_request *r = head_out;
     memset(r, 0, sizeof *r);
-    if (request_bytes < sizeof *r) {
-        return sl_fail(err, SL_ERR_INVALID, "request of %zu bytes: its head has %zu", request_bytes, sizeof *r);
-    }
+    SL_FAIL_IF(request_bytes < sizeof *r, err, SL_ERR_INVALID, "request of %zu bytes: its head has %zu", request_bytes,
+               sizeof *r);
     memcpy(r, request, sizeof *r);
-    if (r->magic != SL_NEAR_MAGIC || r->version != SL_NEAR_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "request: magic %08x, version %u; expected %08x, %d", r->magic, r->version,
-                       SL_NEAR_MAGIC, SL_NEAR_VERSION);
-    }
-    if (r->kind < SL_NEAR_TOPK || r->kind > SL_NEAR_MAP || (r->flags & ~(SL_NEAR_RESET | SL_NEAR_PROBE)) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "request of kind %u with flags %x: not known", r->kind, r->flags);
-    }
+    SL_FAIL_IF(r->magic != SL_NEAR_MAGIC || r->version != SL_NEAR_VERSION, err, SL_ERR_INVALID,
+               "request: magic %08x, version %u; expected %08x, %d", r->magic, r->version, SL_NEAR_MAGIC,
+               SL_NEAR_VERSION);
+    SL_FAIL_IF(r->kind < SL_NEAR_TOPK || r->kind > SL_NEAR_MAP || (r->flags & ~(SL_NEAR_RESET | SL_NEAR_PROBE)) != 0,
+               err, SL_ERR_INVALID, "request of kind %u with flags %x: not known", r->kind, r->flags);
     uint64_t end_offloaded_head = (uint64_t)r->first_offloaded_head + r->n_offloaded_heads;
     if (r->kind != SL_NEAR_MAP &&
         (r->n_offloaded_heads < 1 || r->first_offloaded_head < (uint32_t)remote_kv->first_offloaded_head ||
@@ -144,10 +139,9 @@ enum sl_status sl_near_read_request(const struct sl_remote_kv *remote_kv, const 
                        r->first_offloaded_head, r->n_offloaded_heads, remote_kv->first_offloaded_head,
                        remote_kv->first_offloaded_head + remote_kv->n_offloaded_heads - 1);
     }
-    if (request_bytes - sizeof *r != body_bytes(remote_kv, r)) {
-        return sl_fail(err, SL_ERR_INVALID, "request of kind %u: %zu bytes behind its head, expected %llu", r->kind,
-                       request_bytes - sizeof *r, (unsigned long long)body_bytes(remote_kv, r));
-    }
+    SL_FAIL_IF(request_bytes - sizeof *r != body_bytes(remote_kv, r), err, SL_ERR_INVALID,
+               "request of kind %u: %zu bytes behind its head, expected %llu", r->kind, request_bytes - sizeof *r,
+               (unsigned long long)body_bytes(remote_kv, r));
     if ((r->kind == SL_NEAR_TOPK || r->kind == SL_NEAR_CHANNELS) &&
         (r->n_channels < 1 || r->n_channels > (uint32_t)remote_kv->head_dim)) {
         return sl_fail(err, SL_ERR_INVALID, "request: %u channels of %d", r->n_channels, remote_kv->head_dim);
@@ -156,12 +150,10 @@ enum sl_status sl_near_read_request(const struct sl_remote_kv *remote_kv, const 
         return SL_ERR_INVALID;
     }
     struct sl_near_shape shape = sl_near_shape_of(remote_kv);
-    if (sl_near_answer_limit(&shape, r) == 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "request of kind %u: of tokens [0, %lld) where there can be %lld, or for more than %zu bytes at "
-                       "once",
-                       r->kind, (long long)r->last, (long long)remote_kv->max_tokens, SL_NEAR_MAX_ANSWER_BYTES);
-    }
+    SL_FAIL_IF(sl_near_answer_limit(&shape, r) == 0, err, SL_ERR_INVALID,
+               "request of kind %u: of tokens [0, %lld) where there can be %lld, or for more than %zu bytes at "
+               "once",
+               r->kind, (long long)r->last, (long long)remote_kv->max_tokens, SL_NEAR_MAX_ANSWER_BYTES);
     return SL_OK;
 }
 

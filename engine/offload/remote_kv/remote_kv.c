@@ -144,10 +144,8 @@ enum sl_status sl_remote_kv_append(struct sl_remote_kv *remote_kv, struct sl_kv_
     uint32_t n = sl_remote_kv_n_segments(a);
     SL_TRY(check_fits(a, n, segment, err));
     a->segments[n] = segment; // no thread reads the entry before the count covers it
-    if ((n + 1) % SL_REMOTE_KV_SPAN == 0 && !add_maxima(a, n + 1)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory for the maxima of %d offloaded heads",
-                       a->n_offloaded_heads);
-    }
+    SL_FAIL_IF((n + 1) % SL_REMOTE_KV_SPAN == 0 && !add_maxima(a, n + 1), err, SL_ERR_EXHAUSTED,
+               "remote KV: out of memory for the maxima of %d offloaded heads", a->n_offloaded_heads);
     sl_kv_segment_ref(segment);
     atomic_store_explicit(&a->n_segments, n + 1, memory_order_release);
     return SL_OK;

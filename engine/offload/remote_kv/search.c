@@ -109,18 +109,14 @@ static enum sl_status check(const struct sl_remote_kv_search *search, struct sl_
         return sl_fail(err, SL_ERR_INVALID, "search in offloaded head %d: the remote KV has offloaded heads %d to %d",
                        q->offloaded_head, a->first_offloaded_head, a->first_offloaded_head + a->n_offloaded_heads - 1);
     }
-    if (q->first < 0 || q->last < q->first || q->last > sl_remote_kv_n_tokens(a)) {
-        return sl_fail(err, SL_ERR_INVALID, "search in tokens [%lld, %lld): the remote KV has %lld",
-                       (long long)q->first, (long long)q->last, (long long)sl_remote_kv_n_tokens(a));
-    }
-    if (q->n_channels < 1 || q->n_channels > a->head_dim) {
-        return sl_fail(err, SL_ERR_INVALID, "search by %d channels of %d", q->n_channels, a->head_dim);
-    }
+    SL_FAIL_IF(q->first < 0 || q->last < q->first || q->last > sl_remote_kv_n_tokens(a), err, SL_ERR_INVALID,
+               "search in tokens [%lld, %lld): the remote KV has %lld", (long long)q->first, (long long)q->last,
+               (long long)sl_remote_kv_n_tokens(a));
+    SL_FAIL_IF(q->n_channels < 1 || q->n_channels > a->head_dim, err, SL_ERR_INVALID, "search by %d channels of %d",
+               q->n_channels, a->head_dim);
     for (int i = 0; q->given != NULL && i < q->n_channels; i++) {
-        if (q->given[i] < (i > 0 ? q->given[i - 1] + 1 : 0) || q->given[i] >= a->head_dim) {
-            return sl_fail(err, SL_ERR_INVALID, "search by channel %d of %d: expected them ascending", q->given[i],
-                           a->head_dim);
-        }
+        SL_FAIL_IF(q->given[i] < (i > 0 ? q->given[i - 1] + 1 : 0) || q->given[i] >= a->head_dim, err, SL_ERR_INVALID,
+                   "search by channel %d of %d: expected them ascending", q->given[i], a->head_dim);
     }
     return SL_OK;
 }
@@ -299,9 +295,8 @@ enum sl_status sl_remote_kv_search(struct sl_remote_kv_search *searches, int n_s
     struct cutter cutter = {NULL, 0};
     lay_out(&cutter, searches, n_searches, n_members, &pass);
     cutter = (struct cutter){sl_buffer_reserve(&scratch->searches, cutter.used), 0};
-    if (cutter.memory == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "search: out of memory for the scores of %d queries", n_searches);
-    }
+    SL_FAIL_IF(cutter.memory == NULL, err, SL_ERR_EXHAUSTED, "search: out of memory for the scores of %d queries",
+               n_searches);
     lay_out(&cutter, searches, n_searches, n_members, &pass);
     sl_team_run(scratch->team, n_searches, (n_searches + n_members - 1) / n_members, search_range, &pass);
     return SL_OK;

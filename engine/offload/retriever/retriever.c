@@ -31,9 +31,8 @@
 static enum sl_status check(const struct sl_retriever_config *config, struct sl_error *err) {
     const struct sl_plan *plan = config->plan;
     const struct sl_recipe *recipe = &plan->recipe;
-    if (config->session->positions != SL_POSITION_ORIGINAL) {
-        return sl_fail(err, SL_ERR_INVALID, "retrieval ranks keys after RoPE: it needs positions=original");
-    }
+    SL_FAIL_IF(config->session->positions != SL_POSITION_ORIGINAL, err, SL_ERR_INVALID,
+               "retrieval ranks keys after RoPE: it needs positions=original");
     if (recipe->topk < 1 || recipe->topk > UINT32_MAX / 4 || recipe->channels < 1 || recipe->sinks < 0 ||
         recipe->sinks > UINT32_MAX / 4 || recipe->recent.slots < 0 || recipe->recent.slots > UINT32_MAX / 4 ||
         recipe->keep < 0 || recipe->topk + recipe->keep > SL_NEAR_MAX_PLACES) {
@@ -43,18 +42,15 @@ static enum sl_status check(const struct sl_retriever_config *config, struct sl_
                        (long long)recipe->topk, recipe->channels, (long long)recipe->sinks,
                        (long long)recipe->recent.slots, (long long)recipe->keep, SL_NEAR_MAX_PLACES);
     }
-    if (config->n_prompt < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "retrieval from a prompt of %lld tokens", (long long)config->n_prompt);
-    }
+    SL_FAIL_IF(config->n_prompt < 0, err, SL_ERR_INVALID, "retrieval from a prompt of %lld tokens",
+               (long long)config->n_prompt);
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         int64_t expected = config->resident_only ? 0 : config->n_prompt;
         for (int h = 0; sl_layers_has(&recipe->offload, l) && h < plan->geometry.n_kv_heads; h++) {
             const struct sl_head *head = &config->session->layers[l].heads[h];
-            if (head->n_slots != expected || head->n_packed > expected / SL_PAGE_SLOTS) {
-                return sl_fail(err, SL_ERR_PRECONDITION,
-                               "retrieval: layer %d, head %d of the session holds %u slots, expected %lld", l, h,
-                               head->n_slots, (long long)expected);
-            }
+            SL_FAIL_IF(head->n_slots != expected || head->n_packed > expected / SL_PAGE_SLOTS, err, SL_ERR_PRECONDITION,
+                       "retrieval: layer %d, head %d of the session holds %u slots, expected %lld", l, h, head->n_slots,
+                       (long long)expected);
         }
     }
     return SL_OK;
@@ -87,10 +83,9 @@ static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err
         for (int p = 0; p < r->layers[i].n_parts; p++) {
             covered += next[p].n_offloaded_heads;
         }
-        if (covered != r->n_heads) {
-            return sl_fail(err, SL_ERR_INVALID, "retrieval: %d of the %d KV heads of layer %d are in some share",
-                           covered, r->n_heads, r->offloaded_heads.layers[i]);
-        }
+        SL_FAIL_IF(covered != r->n_heads, err, SL_ERR_INVALID,
+                   "retrieval: %d of the %d KV heads of layer %d are in some share", covered, r->n_heads,
+                   r->offloaded_heads.layers[i]);
         next += r->layers[i].n_parts;
     }
     return SL_OK;
@@ -130,10 +125,8 @@ static enum sl_status take_blocks(struct sl_retriever *r, struct sl_error *err) 
         r->layers[i].blocks = r->blocks + (size_t)i * n_heads;
         for (size_t h = 0; h < n_heads && bytes > 0; h++) {
             r->layers[i].blocks[h] = sl_arena_alloc(r->config.arena, bytes);
-            if (r->layers[i].blocks[h] == NULL) {
-                return sl_fail(err, SL_ERR_EXHAUSTED,
-                               "retrieval: no room in the arena for hot caches of %zu bytes a layer", n_heads * bytes);
-            }
+            SL_FAIL_IF(r->layers[i].blocks[h] == NULL, err, SL_ERR_EXHAUSTED,
+                       "retrieval: no room in the arena for hot caches of %zu bytes a layer", n_heads * bytes);
         }
         r->stats.hot_cache_bytes += n_heads * bytes;
     }
@@ -329,10 +322,9 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     uint32_t least = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
     for (int h = 0; h < r->n_heads; h++) {
         const struct sl_kv *kv = &attend->heads.kv[h];
-        if (kv->n_packed > r->first_page || kv->n_slots < least || kv->n_slots > r->config.session->max_slots) {
-            return sl_fail(err, SL_ERR_INTERNAL, "retrieval: layer %d, head %d has %u slots in memory, %u pages packed",
-                           layer, h, kv->n_slots, kv->n_packed);
-        }
+        SL_FAIL_IF(kv->n_packed > r->first_page || kv->n_slots < least || kv->n_slots > r->config.session->max_slots,
+                   err, SL_ERR_INTERNAL, "retrieval: layer %d, head %d has %u slots in memory, %u pages packed", layer,
+                   h, kv->n_slots, kv->n_packed);
     }
     status = r->method->take(r, l, attend, err);
     status = status == SL_OK ? sl_mark_wait(&r->attended, err) : status; // the lists are reused

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/offload/retriever/retriever_internal.h"
 
@@ -65,11 +66,9 @@ enum sl_status sl_retriever_send(struct sl_retriever *r, const struct sl_near_re
     struct sl_source *source = r->config.source;
     assert(pending->asked == NULL && body_bytes <= sl_retriever_request_cap(r));
     size_t capacity = sl_near_answer_limit(&r->shape, head);
-    if (capacity == 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "retrieval: an answer about %u offloaded heads would be longer than %zu bytes",
-                       head->n_offloaded_heads, SL_NEAR_MAX_ANSWER_BYTES);
-    }
+    SL_FAIL_IF(capacity == 0, err, SL_ERR_UNSUPPORTED,
+               "retrieval: an answer about %u offloaded heads would be longer than %zu bytes", head->n_offloaded_heads,
+               SL_NEAR_MAX_ANSWER_BYTES);
     memcpy(r->request, head, sizeof *head);
     pending->sent_ns = sl_now_ns();
     enum sl_status status =

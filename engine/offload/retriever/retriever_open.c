@@ -80,9 +80,8 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
     const uint8_t *body, *end;
     enum sl_status status =
         r->config.resident_only ? sl_session_reserve(r->config.session, l->layer, (int)put->n) : SL_OK;
-    if (status != SL_OK) {
-        return sl_fail(err, status, "retrieval: no room in the KV cache for %u slots of layer %d", put->n, l->layer);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "retrieval: no room in the KV cache for %u slots of layer %d", put->n,
+               l->layer);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         status = receive_once(r, part->share, &part->main, &body, &end, err);

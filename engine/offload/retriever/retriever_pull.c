@@ -99,10 +99,8 @@ static bool allocate(struct sl_retriever *r, struct sl_retriever_pull *pull) {
 
 static enum sl_status create(struct sl_retriever *r, struct sl_error *err) {
     r->pull = calloc(1, sizeof *r->pull);
-    if (r->pull == NULL || !allocate(r, r->pull)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory to rank %lld tokens",
-                       (long long)r->config.n_prompt);
-    }
+    SL_FAIL_IF(r->pull == NULL || !allocate(r, r->pull), err, SL_ERR_EXHAUSTED,
+               "retrieval: out of memory to rank %lld tokens", (long long)r->config.n_prompt);
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < sl_offloaded_heads_count(&r->offloaded_heads); i++) {
         status = sl_hot_cache_init(&r->pull->offloaded_heads[i], r->n_places, err);

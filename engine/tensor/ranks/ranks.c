@@ -287,9 +287,8 @@ static void free_ranks(struct sl_ranks *ranks) {
 
 enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_device **device_out,
                              const struct sl_ops **ops_out, struct sl_error *err) {
-    if (config->n < 1 || config->n > SL_MAX_RANKS) {
-        return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", config->n, SL_MAX_RANKS);
-    }
+    SL_FAIL_IF(config->n < 1 || config->n > SL_MAX_RANKS, err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", config->n,
+               SL_MAX_RANKS);
     struct sl_ranks *ranks = aligned_alloc(64, (sizeof *ranks + 63) / 64 * 64);
     SL_FAIL_IF(ranks == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     memset(ranks, 0, sizeof *ranks);

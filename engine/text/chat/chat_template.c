@@ -98,10 +98,8 @@ static enum sl_status source_from_config(const json_t *config, char **source_out
             return copy(source, source_out, err);
         }
     }
-    if (value && !json_is_null(value)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       CONFIG_FILE ": chat_template is neither a string nor a list with \"default\"");
-    }
+    SL_FAIL_IF(value && !json_is_null(value), err, SL_ERR_INVALID,
+               CONFIG_FILE ": chat_template is neither a string nor a list with \"default\"");
     return sl_fail(err, SL_ERR_NOT_FOUND,
                    "the model has no chat template (" TEMPLATE_FILE ", or chat_template in " CONFIG_FILE
                    "): give text instead of messages, or put a template into its folder");
@@ -166,9 +164,8 @@ static void normalize_lines(char *source) {
 // Parses the template; err is not NULL.
 static enum sl_status parse(struct sl_chat_template *chat_template, struct sl_error *err) {
     size_t n_bytes = strlen(chat_template->source), bad;
-    if (n_bytes > SL_CHAT_MAX_TEMPLATE_BYTES) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "larger than %zu KiB", SL_CHAT_MAX_TEMPLATE_BYTES >> 10);
-    }
+    SL_FAIL_IF(n_bytes > SL_CHAT_MAX_TEMPLATE_BYTES, err, SL_ERR_EXHAUSTED, "larger than %zu KiB",
+               SL_CHAT_MAX_TEMPLATE_BYTES >> 10);
     SL_FAIL_IF(!sl_utf8_valid(chat_template->source, n_bytes, &bad), err, SL_ERR_INVALID, "not UTF-8 at byte %zu", bad);
     normalize_lines(chat_template->source);
     struct sl_chat_work *work = &chat_template->work;
@@ -263,18 +260,15 @@ bool sl_chat_template_knows_role(const struct sl_chat_template *chat_template, c
 }
 
 static enum sl_status check_messages(const struct sl_chat *chat, struct sl_error *err) {
-    if (chat->n_messages > SL_MAX_CHAT_MESSAGES) {
-        return sl_fail(err, SL_ERR_INVALID, "%zu messages, at most %d", chat->n_messages, SL_MAX_CHAT_MESSAGES);
-    }
+    SL_FAIL_IF(chat->n_messages > SL_MAX_CHAT_MESSAGES, err, SL_ERR_INVALID, "%zu messages, at most %d",
+               chat->n_messages, SL_MAX_CHAT_MESSAGES);
     for (size_t i = 0; i < chat->n_messages; i++) {
         const struct sl_chat_message *message = &chat->messages[i];
         size_t bad;
-        if (!sl_utf8_valid(message->role, strlen(message->role), &bad)) {
-            return sl_fail(err, SL_ERR_INVALID, "message %zu: the role is not UTF-8", i);
-        }
-        if (!sl_utf8_valid(message->content, strlen(message->content), &bad)) {
-            return sl_fail(err, SL_ERR_INVALID, "message %zu: the content is not UTF-8 at byte %zu", i, bad);
-        }
+        SL_FAIL_IF(!sl_utf8_valid(message->role, strlen(message->role), &bad), err, SL_ERR_INVALID,
+                   "message %zu: the role is not UTF-8", i);
+        SL_FAIL_IF(!sl_utf8_valid(message->content, strlen(message->content), &bad), err, SL_ERR_INVALID,
+                   "message %zu: the content is not UTF-8 at byte %zu", i, bad);
     }
     return SL_OK;
 }
@@ -283,10 +277,7 @@ enum sl_status sl_chat_template_render(const struct sl_chat_template *chat_templ
                                        char **text_out, struct sl_error *err) {
     struct sl_error own;
     err = err ? err : &own;
-    enum sl_status status = check_messages(chat, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_messages(chat, err));
     struct sl_chat_work work = {
         .max_bytes = SL_CHAT_MAX_MEMORY, .steps_left = SL_CHAT_MAX_STEPS, .err = err, .time_ms = chat->time_ms};
     struct sl_chat_dict *variables = variables_of(&work, chat_template, chat);
@@ -294,7 +285,7 @@ enum sl_status sl_chat_template_render(const struct sl_chat_template *chat_templ
     if (variables) {
         text = sl_chat_render(&work, chat_template->statements, variables);
     }
-    status = work.status;
+    enum sl_status status = work.status;
     char *copied = status == SL_OK ? strndup(text.bytes ? text.bytes : "", text.n_bytes) : NULL;
     if (status == SL_OK && !copied) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a conversation");

@@ -102,10 +102,8 @@ static enum sl_status half_id(const struct sl_bpe *bpe, const char *half, size_t
     if (sl_vocab_spell(bpe->vocab, half, joined + *n_joined, &n_bytes)) {
         id = sl_vocab_find(bpe->vocab, joined + *n_joined, n_bytes);
     }
-    if (id < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "merge %zu names the token \"%.64s\", which the vocabulary lacks", rank,
-                       half);
-    }
+    SL_FAIL_IF(id < 0, err, SL_ERR_INVALID, "merge %zu names the token \"%.64s\", which the vocabulary lacks", rank,
+               half);
     *n_joined += n_bytes;
     *id_out = id;
     return SL_OK;
@@ -185,9 +183,8 @@ static enum sl_status find_unknown(struct sl_bpe *bpe, const json_t *model, stru
         return SL_OK;
     }
     bpe->unknown_id = sl_vocab_find(bpe->vocab, unknown, strlen(unknown));
-    if (bpe->unknown_id < 0 && !bpe->vocab->byte_level) {
-        return sl_fail(err, SL_ERR_INVALID, "model: unk_token \"%.64s\" is not in the vocabulary", unknown);
-    }
+    SL_FAIL_IF(bpe->unknown_id < 0 && !bpe->vocab->byte_level, err, SL_ERR_INVALID,
+               "model: unk_token \"%.64s\" is not in the vocabulary", unknown);
     return SL_OK;
 }
 
@@ -198,11 +195,9 @@ static enum sl_status load_characters(struct sl_bpe *bpe, struct sl_error *err) 
         char character = (char)c;
         bpe->ascii_ids[c] = sl_vocab_find(bpe->vocab, &character, 1);
     }
-    if (bpe->unknown_id < 0 && !bpe->byte_fallback) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "model has neither unk_token nor byte_fallback nor a pre_tokenizer "
-                       "ByteLevel: text that it does not know would be lost");
-    }
+    SL_FAIL_IF(bpe->unknown_id < 0 && !bpe->byte_fallback, err, SL_ERR_UNSUPPORTED,
+               "model has neither unk_token nor byte_fallback nor a pre_tokenizer "
+               "ByteLevel: text that it does not know would be lost");
     return SL_OK;
 }
 
@@ -234,9 +229,8 @@ enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, con
         (status = sl_json_bool(model, "model", "fuse_unk", false, &bpe->fuse_unknown, err)) != SL_OK) {
         return status;
     }
-    if (vocab->byte_level && bpe->byte_fallback) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "model sets byte_fallback, which is not supported with ByteLevel");
-    }
+    SL_FAIL_IF(vocab->byte_level && bpe->byte_fallback, err, SL_ERR_UNSUPPORTED,
+               "model sets byte_fallback, which is not supported with ByteLevel");
     find_byte_tokens(bpe);
     status = find_unknown(bpe, model, err);
     if (status == SL_OK && !vocab->byte_level) {

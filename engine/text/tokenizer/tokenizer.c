@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define MAX_TEXT_BYTES ((size_t)1 << 30) // positions in a piece are 32-bit
@@ -84,9 +85,8 @@ static enum sl_status push_all(struct encoding *e, const int32_t *ids, int n) {
 
 static enum sl_status encode_whole(struct encoding *e, const char *text, size_t n_bytes, bool add_special) {
     const struct sl_template *template = &e->tokenizer->template;
-    if (!sl_regex_search_init(&e->search)) {
-        return sl_fail(e->err, SL_ERR_EXHAUSTED, "no memory to encode a text of %zu bytes", n_bytes);
-    }
+    SL_FAIL_IF(!sl_regex_search_init(&e->search), e->err, SL_ERR_EXHAUSTED, "no memory to encode a text of %zu bytes",
+               n_bytes);
     enum sl_status status = add_special ? push_all(e, template->before, template->n_before) : SL_OK;
     if (status == SL_OK) {
         status = encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes);
@@ -101,13 +101,11 @@ static enum sl_status encode_whole(struct encoding *e, const char *text, size_t 
 enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes,
                                    bool add_special, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
     size_t bad_offset = 0;
-    if (n_bytes > MAX_TEXT_BYTES) {
-        return sl_fail(err, SL_ERR_RANGE, "a text of %zu bytes; at most %zu can be encoded", n_bytes, MAX_TEXT_BYTES);
-    }
-    if (!sl_utf8_valid(text, n_bytes, &bad_offset)) {
-        return sl_fail(err, SL_ERR_INVALID, "the text is not UTF-8: the byte 0x%02x at offset %zu",
-                       (unsigned)(unsigned char)text[bad_offset], bad_offset);
-    }
+    SL_FAIL_IF(n_bytes > MAX_TEXT_BYTES, err, SL_ERR_RANGE, "a text of %zu bytes; at most %zu can be encoded", n_bytes,
+               MAX_TEXT_BYTES);
+    SL_FAIL_IF(!sl_utf8_valid(text, n_bytes, &bad_offset), err, SL_ERR_INVALID,
+               "the text is not UTF-8: the byte 0x%02x at offset %zu", (unsigned)(unsigned char)text[bad_offset],
+               bad_offset);
     struct encoding e = {.tokenizer = tokenizer, .first = true, .err = err};
     enum sl_status status = encode_whole(&e, text, n_bytes, add_special);
     sl_bpe_scratch_cleanup(&e.scratch);

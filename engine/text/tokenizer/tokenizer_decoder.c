@@ -58,12 +58,10 @@ static enum sl_status begin_step(struct loading *loading, const json_t *step, co
 // --- steps -----------------------------------------------------------------------------------------------------------
 static enum sl_status add_replacement(struct loading *loading, const char *what, const char *from, const char *to,
                                       struct sl_error *err) {
-    if (loading->n_replaces == SL_MAX_STEPS) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "decoder: more than %d steps", SL_MAX_STEPS);
-    }
-    if (strlen(to) > strlen(from)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s makes tokens longer, which is not supported", what);
-    }
+    SL_FAIL_IF(loading->n_replaces == SL_MAX_STEPS, err, SL_ERR_UNSUPPORTED, "decoder: more than %d steps",
+               SL_MAX_STEPS);
+    SL_FAIL_IF(strlen(to) > strlen(from), err, SL_ERR_UNSUPPORTED, "%s makes tokens longer, which is not supported",
+               what);
     loading->from[loading->n_replaces] = from;
     loading->to[loading->n_replaces++] = to;
     return SL_OK;
@@ -100,8 +98,8 @@ static enum sl_status add_byte_fallback(void *part, const json_t *step, const ch
 
 static enum sl_status add_fuse(void *part, const json_t *step, const char *what, struct sl_error *err) {
     static const char *const keys[] = {"type", NULL};
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    return status == SL_OK ? begin_step(part, step, what, err) : status;
+    SL_TRY(sl_json_only(step, what, keys, err));
+    return begin_step(part, step, what, err);
 }
 
 static enum sl_status add_strip(void *part, const json_t *step, const char *what, struct sl_error *err) {

@@ -25,9 +25,8 @@ enum sl_status sl_json_only(const json_t *object, const char *what, const char *
 enum sl_status sl_json_bool(const json_t *object, const char *what, const char *key, bool fallback, bool *value_out,
                             struct sl_error *err) {
     const json_t *value = json_object_get(object, key);
-    if (value && !json_is_null(value) && !json_is_boolean(value)) {
-        return sl_fail(err, SL_ERR_INVALID, "%.64s: \"%s\" is neither true nor false", what, key);
-    }
+    SL_FAIL_IF(value && !json_is_null(value) && !json_is_boolean(value), err, SL_ERR_INVALID,
+               "%.64s: \"%s\" is neither true nor false", what, key);
     *value_out = json_is_boolean(value) ? json_is_true(value) : fallback;
     return SL_OK;
 }

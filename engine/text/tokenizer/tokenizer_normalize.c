@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
@@ -82,9 +83,8 @@ static enum sl_status run_replace(const struct sl_rewrite *rewrite, struct sl_te
 static enum sl_status add(struct sl_normalizer *normalizer, const char *what,
                           enum sl_status (*run)(const struct sl_rewrite *, struct sl_text *), const char *from,
                           const char *to, struct sl_error *err) {
-    if (normalizer->n_steps == SL_MAX_STEPS) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "normalizer: more than %d steps", SL_MAX_STEPS);
-    }
+    SL_FAIL_IF(normalizer->n_steps == SL_MAX_STEPS, err, SL_ERR_UNSUPPORTED, "normalizer: more than %d steps",
+               SL_MAX_STEPS);
     struct sl_rewrite rewrite = {run, from ? strdup(from) : NULL, to ? strdup(to) : NULL};
     if ((from && !rewrite.from) || (to && !rewrite.to)) {
         free(rewrite.from);
@@ -102,8 +102,8 @@ static enum sl_status add(struct sl_normalizer *normalizer, const char *what,
 
 static enum sl_status add_nfc(void *part, const json_t *step, const char *what, struct sl_error *err) {
     static const char *const keys[] = {"type", NULL};
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    return status == SL_OK ? add(part, what, run_nfc, NULL, NULL, err) : status;
+    SL_TRY(sl_json_only(step, what, keys, err));
+    return add(part, what, run_nfc, NULL, NULL, err);
 }
 
 static enum sl_status add_prepend(void *part, const json_t *step, const char *what, struct sl_error *err) {
@@ -118,8 +118,8 @@ static enum sl_status add_prepend(void *part, const json_t *step, const char *wh
 
 static enum sl_status add_replace(void *part, const json_t *step, const char *what, struct sl_error *err) {
     const char *from, *to;
-    enum sl_status status = sl_json_replace(step, what, &from, &to, err);
-    return status == SL_OK ? add(part, what, run_replace, from, to, err) : status;
+    SL_TRY(sl_json_replace(step, what, &from, &to, err));
+    return add(part, what, run_replace, from, to, err);
 }
 
 // --- the whole -------------------------------------------------------------------------------------------------------

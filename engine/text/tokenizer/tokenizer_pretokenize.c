@@ -39,9 +39,8 @@
 // Appends a step, which cuts by `regex` unless that is NULL.
 static enum sl_status add_cut(struct sl_pretokenizer *pretokenizer, struct sl_cut cut, const char *regex,
                               struct sl_error *err) {
-    if (pretokenizer->n_cuts == SL_MAX_STEPS) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "pre_tokenizer: more than %d steps", SL_MAX_STEPS);
-    }
+    SL_FAIL_IF(pretokenizer->n_cuts == SL_MAX_STEPS, err, SL_ERR_UNSUPPORTED, "pre_tokenizer: more than %d steps",
+               SL_MAX_STEPS);
     if (regex) {
         SL_TRY(sl_regex_compile(regex, &cut.code, err));
         pretokenizer->digest = sl_hash(regex, strlen(regex), pretokenizer->digest);
@@ -65,10 +64,9 @@ static enum sl_status add_split(void *part, const json_t *step, const char *what
         (status = sl_json_text(pattern, what, "Regex", &regex, err)) != SL_OK) {
         return status;
     }
-    if (!behavior || strcmp(behavior, "Isolated") != 0 || invert) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s has behavior %.32s%s; only Isolated is supported", what,
-                       behavior ? behavior : "(none)", invert ? ", inverted" : "");
-    }
+    SL_FAIL_IF(!behavior || strcmp(behavior, "Isolated") != 0 || invert, err, SL_ERR_UNSUPPORTED,
+               "%s has behavior %.32s%s; only Isolated is supported", what, behavior ? behavior : "(none)",
+               invert ? ", inverted" : "");
     return add_cut(part, (struct sl_cut){0}, regex, err);
 }
 
@@ -88,10 +86,9 @@ static enum sl_status add_punctuation(void *part, const json_t *step, const char
     const char *behavior = json ? json_string_value(json) : "Isolated";
     SL_TRY(sl_json_only(step, what, keys, err));
     bool contiguous = behavior && strcmp(behavior, "Contiguous") == 0;
-    if (!contiguous && (!behavior || strcmp(behavior, "Isolated") != 0)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s has behavior %.32s; only Isolated and Contiguous are supported",
-                       what, behavior ? behavior : "(none)");
-    }
+    SL_FAIL_IF(!contiguous && (!behavior || strcmp(behavior, "Isolated") != 0), err, SL_ERR_UNSUPPORTED,
+               "%s has behavior %.32s; only Isolated and Contiguous are supported", what,
+               behavior ? behavior : "(none)");
     // Possessive, so that a run of a million signs needs no stack.
     return add_cut(part, (struct sl_cut){0}, contiguous ? SIGN "++" : SIGN, err);
 }
@@ -122,9 +119,8 @@ static enum sl_status read_scheme(const json_t *step, const char *what, enum sl_
     const char *name = scheme ? json_string_value(scheme) : "always";
     bool prefix = true;
     SL_TRY(sl_json_bool(step, what, "add_prefix_space", true, &prefix, err));
-    if (!prefix && scheme && (!name || strcmp(name, "never") != 0)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: add_prefix_space is false, but prepend_scheme is not \"never\"", what);
-    }
+    SL_FAIL_IF(!prefix && scheme && (!name || strcmp(name, "never") != 0), err, SL_ERR_INVALID,
+               "%s: add_prefix_space is false, but prepend_scheme is not \"never\"", what);
     for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes) && name; i++) {
         if (strcmp(schemes[i].name, prefix ? name : "never") == 0) {
             *prepend_out = schemes[i].prepend;
@@ -144,18 +140,16 @@ enum sl_status sl_metaspace_read(const json_t *step, const char *what, enum sl_p
         (status = sl_json_bool(step, what, "split", true, split_out, err)) != SL_OK) {
         return status;
     }
-    if (strcmp(mark, SL_MARK) != 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: replacement \"%.16s\" is not supported; expected \"" SL_MARK "\"",
-                       what, mark);
-    }
+    SL_FAIL_IF(strcmp(mark, SL_MARK) != 0, err, SL_ERR_UNSUPPORTED,
+               "%s: replacement \"%.16s\" is not supported; expected \"" SL_MARK "\"", what, mark);
     return read_scheme(step, what, prepend_out, err);
 }
 
 static enum sl_status add_metaspace(void *part, const json_t *step, const char *what, struct sl_error *err) {
     struct sl_cut cut = {.marks_spaces = true, .prefix = SL_MARK};
     bool split = false;
-    enum sl_status status = sl_metaspace_read(step, what, &cut.prepend, &split, err);
-    return status == SL_OK ? add_cut(part, cut, split ? SL_MARK "[^" SL_MARK "]*" : NULL, err) : status;
+    SL_TRY(sl_metaspace_read(step, what, &cut.prepend, &split, err));
+    return add_cut(part, cut, split ? SL_MARK "[^" SL_MARK "]*" : NULL, err);
 }
 
 static const struct sl_json_step kinds[] = {

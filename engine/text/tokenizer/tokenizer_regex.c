@@ -169,11 +169,9 @@ static enum sl_status translate(const char *regex, char *out, struct sl_error *e
     struct translation t = {.at = regex, .out = out};
     while (*t.at) {
         const char *construct = t.at;
-        if (!translate_one(&t)) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "pre_tokenizer: the expression has \"%.16s\" at %zu, which is not supported", construct,
-                           (size_t)(construct - regex));
-        }
+        SL_FAIL_IF(!translate_one(&t), err, SL_ERR_UNSUPPORTED,
+                   "pre_tokenizer: the expression has \"%.16s\" at %zu, which is not supported", construct,
+                   (size_t)(construct - regex));
     }
     *t.out = '\0';
     return SL_OK;

@@ -18,20 +18,16 @@ struct loading {
 static enum sl_status add_special(const struct loading *loading, const json_t *listed, const char *name, int32_t *ids,
                                   int *n_ids, struct sl_error *err) {
     const json_t *values = name ? json_object_get(json_object_get(listed, name), "ids") : NULL;
-    if (json_array_size(values) == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "post_processor: special token \"%.64s\" has no ids",
-                       name ? name : "(none)");
-    }
+    SL_FAIL_IF(json_array_size(values) == 0, err, SL_ERR_INVALID, "post_processor: special token \"%.64s\" has no ids",
+               name ? name : "(none)");
     for (size_t i = 0; i < json_array_size(values); i++) {
         const json_t *value = json_array_get(values, i);
-        if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= loading->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "post_processor: special token \"%.64s\" has an unknown id", name);
-        }
-        if (*n_ids == SL_MAX_TEMPLATE) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "post_processor TemplateProcessing has more than %d special tokens on one side of a text",
-                           SL_MAX_TEMPLATE);
-        }
+        SL_FAIL_IF(!json_is_integer(value) || json_integer_value(value) < 0 ||
+                       json_integer_value(value) >= loading->n_vocab,
+                   err, SL_ERR_INVALID, "post_processor: special token \"%.64s\" has an unknown id", name);
+        SL_FAIL_IF(*n_ids == SL_MAX_TEMPLATE, err, SL_ERR_UNSUPPORTED,
+                   "post_processor TemplateProcessing has more than %d special tokens on one side of a text",
+                   SL_MAX_TEMPLATE);
         ids[(*n_ids)++] = (int32_t)json_integer_value(value);
     }
     return SL_OK;
@@ -59,10 +55,8 @@ static enum sl_status add_template(void *part, const json_t *step, const char *w
             return status;
         }
     }
-    if (n_texts != 1) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s has the text %zu times in \"single\"; only once is supported", what,
-                       n_texts);
-    }
+    SL_FAIL_IF(n_texts != 1, err, SL_ERR_UNSUPPORTED, "%s has the text %zu times in \"single\"; only once is supported",
+               what, n_texts);
     return SL_OK;
 }
 
@@ -123,10 +117,8 @@ static enum sl_status obey_configuration(struct sl_template *template, const jso
         (status = sl_json_bool(config, what, "add_eos_token", template->n_after > 0, &end, err)) != SL_OK) {
         return status;
     }
-    if (end && template->n_after == 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s sets add_eos_token, which is not supported unless tokenizer.json's template has it", what);
-    }
+    SL_FAIL_IF(end && template->n_after == 0, err, SL_ERR_UNSUPPORTED,
+               "%s sets add_eos_token, which is not supported unless tokenizer.json's template has it", what);
     if (begin && template->n_before == 0) {
         status = named_begin(root, config, generation, n_vocab, &template->before[0], err);
         template->n_before = 1;
@@ -140,6 +132,6 @@ enum sl_status sl_template_load(struct sl_template *template, const json_t *root
                                 const json_t *generation, int32_t n_vocab, struct sl_error *err) {
     *template = (struct sl_template){0};
     struct loading loading = {.template = template, .n_vocab = n_vocab};
-    enum sl_status status = sl_json_steps(root, "post_processor", "processors", kinds, &loading, err);
-    return status == SL_OK ? obey_configuration(template, root, config, generation, n_vocab, err) : status;
+    SL_TRY(sl_json_steps(root, "post_processor", "processors", kinds, &loading, err));
+    return obey_configuration(template, root, config, generation, n_vocab, err);
 }

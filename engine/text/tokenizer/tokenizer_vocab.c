@@ -105,11 +105,9 @@ static enum sl_status check_id(const struct sl_vocab *vocab, const json_t *value
                                struct sl_error *err) {
     SL_FAIL_IF(!json_is_integer(value), err, SL_ERR_INVALID, "the id of token \"%.64s\" is not an integer", token);
     json_int_t id = json_integer_value(value);
-    if (id < 0 || id >= vocab->n) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "token \"%.64s\" has id %lld, but the %d tokens must have the ids 0 .. %d, each once", token,
-                       (long long)id, vocab->n, vocab->n - 1);
-    }
+    SL_FAIL_IF(id < 0 || id >= vocab->n, err, SL_ERR_INVALID,
+               "token \"%.64s\" has id %lld, but the %d tokens must have the ids 0 .. %d, each once", token,
+               (long long)id, vocab->n, vocab->n - 1);
     *id_out = (int32_t)id;
     return SL_OK;
 }
@@ -127,9 +125,8 @@ static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token,
     int32_t id = -1;
     SL_TRY(check_id(vocab, value, token, &id, err));
     struct sl_vocab_entry *entry = &vocab->entries[id];
-    if (entry->spelling) {
-        return sl_fail(err, SL_ERR_INVALID, "token \"%.64s\" has id %d, which another token has too", token, id);
-    }
+    SL_FAIL_IF(entry->spelling, err, SL_ERR_INVALID, "token \"%.64s\" has id %d, which another token has too", token,
+               id);
     size_t n_bytes = 0;
     bool spelled = sl_vocab_spell(vocab, token, *blob, &n_bytes);
     if (!spelled) {
@@ -151,20 +148,13 @@ static enum sl_status add_added_token(struct sl_vocab *vocab, const json_t *mode
     SL_FAIL_IF(!content || !content[0], err, SL_ERR_INVALID, "an added token has no content");
     bool special = false;
     int32_t id = -1;
-    enum sl_status status = sl_json_bool(added, content, "special", false, &special, err);
-    if (status == SL_OK) {
-        status = check_id(vocab, json_object_get(added, "id"), content, &id, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_bool(added, content, "special", false, &special, err));
+    SL_TRY(check_id(vocab, json_object_get(added, "id"), content, &id, err));
     struct sl_vocab_entry *entry = &vocab->entries[id];
     const json_t *known = json_object_get(model_vocab, content);
     bool again = known && json_integer_value(known) == id;
-    if ((known && !again) || (!known && entry->spelling)) {
-        return sl_fail(err, SL_ERR_INVALID, "added token \"%.64s\" has id %d, but the vocabulary says otherwise",
-                       content, id);
-    }
+    SL_FAIL_IF((known && !again) || (!known && entry->spelling), err, SL_ERR_INVALID,
+               "added token \"%.64s\" has id %d, but the vocabulary says otherwise", content, id);
     size_t n_bytes = strlen(content);
     entry->special = special;
     if (!known) { // its spelling is its text, even if that is in the alphabet

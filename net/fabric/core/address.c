@@ -9,18 +9,16 @@
 static enum sl_status split(const char *address, char *host_out, size_t host_bytes, const char **port_out,
                             struct sl_error *err) {
     const char *colon = strrchr(address, ':');
-    if (!colon || colon == address || !colon[1]) {
-        return sl_fail(err, SL_ERR_INVALID, "fabric address \"%s\": expected HOST:PORT", address);
-    }
+    SL_FAIL_IF(!colon || colon == address || !colon[1], err, SL_ERR_INVALID,
+               "fabric address \"%s\": expected HOST:PORT", address);
     const char *at = strchr(address, '@'), *host = at ? at + 1 : address;
     size_t n = host < colon ? (size_t)(colon - host) : 0;
     if (n > 1 && host[0] == '[' && host[n - 1] == ']') {
         host++;
         n -= 2;
     }
-    if (n == 0 || n >= host_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "fabric address \"%s\": the host name is empty or too long", address);
-    }
+    SL_FAIL_IF(n == 0 || n >= host_bytes, err, SL_ERR_INVALID,
+               "fabric address \"%s\": the host name is empty or too long", address);
     memcpy(host_out, host, n);
     host_out[n] = '\0';
     *port_out = colon + 1;

@@ -98,9 +98,8 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
         status = map_shared(fabric, bytes, region, err);
     } else {
         void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (base == MAP_FAILED) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a region of %zu bytes: %s", bytes, strerror(errno));
-        }
+        SL_FAIL_IF(base == MAP_FAILED, err, SL_ERR_EXHAUSTED, "no memory for a region of %zu bytes: %s", bytes,
+                   strerror(errno));
         *region = (struct sl_region){.base = base, .bytes = bytes};
     }
     if (status == SL_OK && lock && (status = lock_memory(region->base, bytes, err)) != SL_OK) {
@@ -225,10 +224,10 @@ enum sl_status sl_place_unpack(struct sl_place *place, const uint8_t *from, size
         head->key_bytes != from_bytes - sizeof *head) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "a place with a key of %u bytes in %zu", head->key_bytes, from_bytes);
     }
-    if (head->bytes != expected || head->address == 0 || __builtin_add_overflow(head->address, head->bytes, &end)) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "a place of %llu bytes, its ticket is for %llu",
-                       (unsigned long long)head->bytes, (unsigned long long)expected);
-    }
+    SL_FAIL_IF(head->bytes != expected || head->address == 0 ||
+                   __builtin_add_overflow(head->address, head->bytes, &end),
+               err, SL_ERR_PEER_CORRUPT, "a place of %llu bytes, its ticket is for %llu",
+               (unsigned long long)head->bytes, (unsigned long long)expected);
     memcpy(place->key, from + sizeof *head, head->key_bytes);
     return SL_OK;
 }
@@ -247,9 +246,8 @@ static enum sl_status attach_region(struct sl_peer *peer, const struct sl_place 
     for (const struct sl_remote_region *at = peer->regions; at; at = at->next) {
         n++;
     }
-    if (n >= MAX_REMOTE_REGIONS) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has shown %zu regions: a worker has one", peer->name, n);
-    }
+    SL_FAIL_IF(n >= MAX_REMOTE_REGIONS, err, SL_ERR_PEER_CORRUPT, "%s has shown %zu regions: a worker has one",
+               peer->name, n);
     struct sl_remote_region *region = calloc(1, sizeof *region);
     SL_FAIL_IF(!region, err, SL_ERR_EXHAUSTED, "no memory for a remote region");
     enum sl_status status = sl_ucx_attach(peer, place, region, err);

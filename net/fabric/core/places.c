@@ -35,10 +35,9 @@ enum sl_status sl_places_find(struct sl_places *places, struct sl_peer *peer, co
         ask(places, peer, window);
         return SL_AGAIN;
     }
-    if (seen->bytes != window->bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "two tickets of one window say that it has %llu and %llu bytes",
-                       (unsigned long long)seen->bytes, (unsigned long long)window->bytes);
-    }
+    SL_FAIL_IF(seen->bytes != window->bytes, err, SL_ERR_INVALID,
+               "two tickets of one window say that it has %llu and %llu bytes", (unsigned long long)seen->bytes,
+               (unsigned long long)window->bytes);
     switch (seen->state) {
     case SL_SEEN_ASKED:
         return SL_AGAIN;

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "net/fabric/core/core.h"
 
@@ -48,13 +49,11 @@ uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_wire_tic
 enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const char *owner, const uint8_t *data,
                                 size_t bytes, struct sl_error *err) {
     struct sl_wire_ticket *head = &ticket->head;
-    if (bytes < sizeof *head || bytes > SL_WIRE_TICKET_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "not a ticket: %zu bytes", bytes);
-    }
+    SL_FAIL_IF(bytes < sizeof *head || bytes > SL_WIRE_TICKET_MAX_BYTES, err, SL_ERR_INVALID, "not a ticket: %zu bytes",
+               bytes);
     memcpy(head, data, sizeof *head);
-    if (head->magic != magic || head->version != SL_WIRE_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "not a %s's ticket of version %d", owner, SL_WIRE_VERSION);
-    }
+    SL_FAIL_IF(head->magic != magic || head->version != SL_WIRE_VERSION, err, SL_ERR_INVALID,
+               "not a %s's ticket of version %d", owner, SL_WIRE_VERSION);
     if (bytes - sizeof *head != head->address_bytes || head->address_bytes >= sizeof ticket->address ||
         head->epoch == 0 || head->digest != sl_hash(data + sizeof head->digest, bytes - sizeof head->digest, 0)) {
         return sl_fail(err, SL_ERR_INVALID, "the ticket is damaged");

@@ -127,10 +127,8 @@ static enum sl_status init_context(const struct sl_fabric *fabric, enum sl_trans
                            .name = "sluice"};
     ucs_status_t ucs = ucp_init(&params, config, context_out);
     ucp_config_release(config);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "UCX has none of the transports %s here: %s", tls,
-                       ucs_status_string(ucs));
-    }
+    SL_FAIL_IF(ucs != UCS_OK, err, sl_ucx_status(ucs), "UCX has none of the transports %s here: %s", tls,
+               ucs_status_string(ucs));
     return SL_OK;
 }
 
@@ -207,10 +205,9 @@ static enum sl_status start_worker(struct sl_fabric *fabric, struct sl_error *er
         ucs = ucp_worker_get_address(ucx->worker, &ucx->address, &ucx->address_bytes);
     }
     SL_FAIL_IF(ucs != UCS_OK, err, sl_ucx_status(ucs), "UCX worker: %s", ucs_status_string(ucs));
-    if (ucx->address_bytes > SL_HELLO_ADDRESS_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX needs %zu bytes to say where it is; at most %d (UCX_NET_DEVICES)",
-                       ucx->address_bytes, SL_HELLO_ADDRESS_MAX_BYTES);
-    }
+    SL_FAIL_IF(ucx->address_bytes > SL_HELLO_ADDRESS_MAX_BYTES, err, SL_ERR_UNSUPPORTED,
+               "UCX needs %zu bytes to say where it is; at most %d (UCX_NET_DEVICES)", ucx->address_bytes,
+               SL_HELLO_ADDRESS_MAX_BYTES);
     enum sl_status status = SL_OK;
     for (unsigned id = 0; status == SL_OK && id < SL_WIRE_END; id++) {
         if (fabric->bindings[id].handler) {
@@ -231,8 +228,8 @@ enum sl_status sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events
     fabric->ucx = calloc(1, sizeof *fabric->ucx);
     SL_FAIL_IF(!fabric->ucx, err, SL_ERR_EXHAUSTED, "no memory for UCX");
     fabric->ucx->events = events;
-    enum sl_status status = start_context(fabric, &fabric->ucx->context, err);
-    return status == SL_OK ? start_worker(fabric, err) : status;
+    SL_TRY(start_context(fabric, &fabric->ucx->context, err));
+    return start_worker(fabric, err);
 }
 
 void sl_ucx_stop(struct sl_fabric *fabric) {

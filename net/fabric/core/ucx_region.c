@@ -65,10 +65,8 @@ enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *regio
             ucp_mem_unmap(fabric->ucx->context, handle);
         }
     }
-    if (ucs != UCS_OK) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX cannot register %zu bytes of the device's memory: %s",
-                       region->bytes, ucs_status_string(ucs));
-    }
+    SL_FAIL_IF(ucs != UCS_OK, err, SL_ERR_UNSUPPORTED, "UCX cannot register %zu bytes of the device's memory: %s",
+               region->bytes, ucs_status_string(ucs));
     region->handle = handle;
     return SL_OK;
 }

@@ -12,9 +12,8 @@
 static enum sl_status bind_handlers(struct sl_fabric *fabric, struct sl_verb *verb, struct sl_error *err) {
     for (const struct sl_handler *handler = verb->ops->handlers; handler->run; handler++) {
         struct sl_binding *binding = &fabric->bindings[handler->id];
-        if (binding->handler) {
-            return sl_fail(err, SL_ERR_INTERNAL, "two verbs of the fabric handle message %d", (int)handler->id);
-        }
+        SL_FAIL_IF(binding->handler, err, SL_ERR_INTERNAL, "two verbs of the fabric handle message %d",
+                   (int)handler->id);
         *binding = (struct sl_binding){verb, handler};
     }
     return SL_OK;
@@ -37,9 +36,8 @@ static enum sl_status inject(struct sl_fabric *fabric, const char *text, struct 
         int used = 0;
         char name[16];
         unsigned long long n = 0;
-        if (sscanf(text, "%15[a-z_]:%llu%n", name, &n, &used) != 2 || (text[used] != ',' && text[used] != '\0')) {
-            return sl_fail(err, SL_ERR_INVALID, "fault injection \"%s\": expected NAME:N[,NAME:N...]", text);
-        }
+        SL_FAIL_IF(sscanf(text, "%15[a-z_]:%llu%n", name, &n, &used) != 2 || (text[used] != ',' && text[used] != '\0'),
+                   err, SL_ERR_INVALID, "fault injection \"%s\": expected NAME:N[,NAME:N...]", text);
         uint64_t *fault = find_fault(fabric, name);
         SL_FAIL_IF(!fault, err, SL_ERR_INVALID, "fault injection \"%s\": no such fault", name);
         *fault = n;

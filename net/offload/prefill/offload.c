@@ -61,10 +61,8 @@ static enum sl_status check_shares(const struct sl_offload_config *config, int n
                 }
             }
         }
-        if (end != n_offloaded_heads) {
-            return sl_fail(err, SL_ERR_INVALID, "stores: replica %d has no store for offloaded head %d of %d", replica,
-                           end, n_offloaded_heads);
-        }
+        SL_FAIL_IF(end != n_offloaded_heads, err, SL_ERR_INVALID,
+                   "stores: replica %d has no store for offloaded head %d of %d", replica, end, n_offloaded_heads);
     }
     *n_replicas_out = replica;
     return SL_OK;
@@ -122,9 +120,8 @@ static enum sl_status create_ring(struct sl_offload *offload, struct sl_error *e
 
 enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl_offload **offload_out,
                                struct sl_error *err) {
-    if (config->n_stores < 1 || config->n_stores > SL_MAX_LINKS) {
-        return sl_fail(err, SL_ERR_INVALID, "stores: %zu shares; 1 to %d are possible", config->n_stores, SL_MAX_LINKS);
-    }
+    SL_FAIL_IF(config->n_stores < 1 || config->n_stores > SL_MAX_LINKS, err, SL_ERR_INVALID,
+               "stores: %zu shares; 1 to %d are possible", config->n_stores, SL_MAX_LINKS);
     struct sl_offload *offload = calloc(1, sizeof *offload);
     SL_FAIL_IF(!offload, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     offload->node = config->node;
@@ -242,9 +239,8 @@ static enum sl_status fetch_held(struct sl_offload *offload, struct sl_session *
                                  struct sl_error *err) {
     uint32_t n_slots = (uint32_t)(session->n_tokens - offload->held);
     enum sl_status status = sl_session_reserve(session, layer, (int)n_slots);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "no room in the KV cache for %u stored tokens of layer %d", n_slots, layer);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "no room in the KV cache for %u stored tokens of layer %d", n_slots,
+               layer);
     status = sl_read_back_session(offload, session, layer, n_slots, err);
     for (int h = 0; status == SL_OK && h < session->geometry.n_kv_heads; h++) {
         sl_session_set_slots(session, layer, h, n_slots);
@@ -327,9 +323,8 @@ static enum sl_status hand_over(struct sl_offload *offload, const struct sl_sess
 static enum sl_status wait_for(struct sl_offload *offload, bool (*there)(const struct sl_offload *),
                                struct sl_error *err) {
     while (offload->status == SL_OK && !there(offload)) {
-        if (offload->parent && sl_rpc_call_cancelled(offload->parent)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping to its stores", offload->job_id);
-        }
+        SL_FAIL_IF(offload->parent && sl_rpc_call_cancelled(offload->parent), err, SL_ERR_CANCELLED,
+                   "job %s was cancelled while shipping to its stores", offload->job_id);
         sl_cond_wait_until(&offload->changed, &offload->mutex, sl_deadline_in_ms(LOOK_MS));
     }
     if (offload->status != SL_OK) {

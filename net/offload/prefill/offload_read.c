@@ -222,11 +222,8 @@ static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *
         struct sl_tile *tile = &offload->tiles[t];
         bool taken = tile->memory[offload->offloaded_heads.n_heads - 1] != NULL;
         for (int h = 0; h < offload->offloaded_heads.n_heads && !taken; h++) {
-            if (!tile->memory[h] && !(tile->memory[h] = sl_arena_alloc(arena, bytes))) {
-                return sl_fail(err, SL_ERR_EXHAUSTED,
-                               "no room in the arena for %zu bytes to read offloaded layers back",
-                               sl_tile_bytes(offload));
-            }
+            SL_FAIL_IF(!tile->memory[h] && !(tile->memory[h] = sl_arena_alloc(arena, bytes)), err, SL_ERR_EXHAUSTED,
+                       "no room in the arena for %zu bytes to read offloaded layers back", sl_tile_bytes(offload));
             for (size_t page = 0; page < SL_TILE_PAGES; page++) {
                 tile->pages[(size_t)h * SL_TILE_PAGES + page] = (char *)tile->memory[h] + page * offload->kept.bytes;
             }

@@ -62,9 +62,8 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
         return SL_AGAIN;
     }
     asked->replicas[i].retry_ns = now + RETRY_NS;
-    if (!sl_asked_make_room(&r->base, asked, i)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu bytes", asked->capacity);
-    }
+    SL_FAIL_IF(!sl_asked_make_room(&r->base, asked, i), err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu bytes",
+               asked->capacity);
     if (!replica->connection) {
         SL_TRY(sl_connections_take(r->connections, replica->address, replica->epoch, &replica->connection, err));
         replica->n_connections++;
@@ -118,10 +117,8 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
                           struct sl_error *err) {
     struct sl_remote *r = (struct sl_remote *)source;
     struct sl_remote_share *share = share_of(r, request);
-    if (!share) {
-        return sl_fail(err, SL_ERR_INVALID, "offloaded heads %u to %u are in no share", request->first_offloaded_head,
-                       request->first_offloaded_head + request->n_offloaded_heads - 1);
-    }
+    SL_FAIL_IF(!share, err, SL_ERR_INVALID, "offloaded heads %u to %u are in no share", request->first_offloaded_head,
+               request->first_offloaded_head + request->n_offloaded_heads - 1);
     struct sl_asked *asked = sl_asked_take(&r->unused, request, request_bytes, answer_capacity);
     SL_FAIL_IF(!asked, err, SL_ERR_EXHAUSTED, "no memory for a question of %zu bytes", request_bytes);
     asked->share = share;
@@ -298,9 +295,8 @@ static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexSh
         s++;
     }
     if (s == r->base.n_shares || r->base.shares[s].first_offloaded_head != share->first_lane) {
-        if (r->base.n_shares == SL_MAX_SHARES) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "remote KV: more than %d shares", SL_MAX_SHARES);
-        }
+        SL_FAIL_IF(r->base.n_shares == SL_MAX_SHARES, err, SL_ERR_UNSUPPORTED, "remote KV: more than %d shares",
+                   SL_MAX_SHARES);
         size_t n_behind = (size_t)(r->base.n_shares++ - s);
         memmove(&r->shares[s + 1], &r->shares[s], n_behind * sizeof r->shares[s]);
         memmove(&r->base.shares[s + 1], &r->base.shares[s], n_behind * sizeof r->base.shares[s]);
@@ -309,20 +305,17 @@ static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexSh
         r->base.shares[s].n_offloaded_heads = share->n_lanes;
     }
     struct sl_remote_share *mine = &r->shares[s];
-    if (r->base.shares[s].n_offloaded_heads != share->n_lanes || mine->n_replicas == SL_MAX_REPLICAS) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "remote KV: shares of offloaded heads from %d on that are not %d replicas of each other",
-                       share->first_lane, SL_MAX_REPLICAS);
-    }
+    SL_FAIL_IF(r->base.shares[s].n_offloaded_heads != share->n_lanes || mine->n_replicas == SL_MAX_REPLICAS, err,
+               SL_ERR_INVALID, "remote KV: shares of offloaded heads from %d on that are not %d replicas of each other",
+               share->first_lane, SL_MAX_REPLICAS);
     struct sl_replica *replica = &mine->replicas[mine->n_replicas];
     replica->store = strdup(share->address);
     replica->address = strdup(remote_kv->fabric_address);
     replica->epoch = remote_kv->fabric_epoch;
     replica->remote_kv_id = remote_kv->annex_id;
     mine->n_replicas++;
-    if (!sl_replica_set_up_reads(replica, remote_kv, plan) || !replica->store || !replica->address) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory");
-    }
+    SL_FAIL_IF(!sl_replica_set_up_reads(replica, remote_kv, plan) || !replica->store || !replica->address, err,
+               SL_ERR_EXHAUSTED, "remote KV: out of memory");
     if (mine->n_replicas == SL_MAX_REPLICAS && share->replica == 0) { // replica 0 is asked first, in whatever order
                                                                       // they are added
         mine->first = SL_MAX_REPLICAS - 1;

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "engine/tensor/cuda/group/nccl.h"
 #include "engine/tensor/cuda/launching.h"
 #include "engine/tensor/cuda/table/device.h"
@@ -167,9 +168,7 @@ static enum sl_status open_group(int n, int64_t still_ms, struct sl_group **grou
         return SL_ERR_UNSUPPORTED;
     }
     struct nccl_group *g = calloc(1, sizeof *g + (size_t)n * sizeof *g->ends);
-    if (g == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(g == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     g->group.ops = &sl_group_nccl;
     g->nccl = nccl;
     g->n = n;

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/launching.h"
 
@@ -157,18 +158,13 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
         }
     }
     // otherwise its rows of sums would not begin at multiples of 16 bytes
-    if (lt.n_shapes == MOST_SHAPES || n % 4 != 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%lld columns, in the %d. shape: not aligned, or too many",
-                       (long long)n, lt.n_shapes + 1);
-    }
+    SL_FAIL_IF(lt.n_shapes == MOST_SHAPES || n % 4 != 0, err, SL_ERR_UNSUPPORTED,
+               "%lld columns, in the %d. shape: not aligned, or too many", (long long)n, lt.n_shapes + 1);
     struct shape *shape = &lt.shapes[lt.n_shapes];
     struct layouts many, one;
     *shape = (struct shape){.n = n, .k = k};
-    enum sl_status status = create_layouts(n, k, ROWS, &many, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = create_layouts(n, k, 1, &one, err);
+    SL_TRY(create_layouts(n, k, ROWS, &many, err));
+    enum sl_status status = create_layouts(n, k, 1, &one, err);
     if (status == SL_OK) {
         status = find_algorithm(&many, &one, shape, err);
         destroy_layouts(&one);
@@ -189,10 +185,7 @@ static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gp
     float *sums = args->y;
     const float one = 1.0f, zero = 0.0f;
     struct layouts l;
-    enum sl_status status = create_layouts(shape->n, shape->k, m, &l, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(create_layouts(shape->n, shape->k, m, &l, err));
     sl_cuda_launching("cublasLtMatmul");
     cublasStatus_t result = lt.cublasLtMatmul(lt.handle, lt.product, &one, w->weights, l.w, x, l.x, &zero, sums, l.sums,
                                               sums, l.sums, &shape->algorithm, NULL, 0, (cudaStream_t)queue);

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/tensor/cuda/launching.h"
 
@@ -156,18 +157,14 @@ static enum sl_status find_device(int index, struct sl_error *err) {
     if (error == cudaErrorInsufficientDriver && driver > 0) {
         return refuse_driver(driver, err);
     }
-    if (error != cudaSuccess) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "no NVIDIA driver (CUDA says %d); nvidia-smi must work", (int)error);
-    }
-    if (index >= n) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "there is no device %d: CUDA finds %d", index, n);
-    }
+    SL_FAIL_IF(error != cudaSuccess, err, SL_ERR_UNSUPPORTED, "no NVIDIA driver (CUDA says %d); nvidia-smi must work",
+               (int)error);
+    SL_FAIL_IF(index >= n, err, SL_ERR_UNSUPPORTED, "there is no device %d: CUDA finds %d", index, n);
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
     (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
-    if (10 * major + minor < LEAST_CAPABILITY) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d has compute capability %d.%d, %d.%d is needed", index, major,
-                       minor, LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
-    }
+    SL_FAIL_IF(10 * major + minor < LEAST_CAPABILITY, err, SL_ERR_UNSUPPORTED,
+               "device %d has compute capability %d.%d, %d.%d is needed", index, major, minor, LEAST_CAPABILITY / 10,
+               LEAST_CAPABILITY % 10);
     error = cudaSetDevice(index);
     current = error == cudaSuccess ? index : -1;
     return error == cudaSuccess ? SL_OK
@@ -290,10 +287,8 @@ static enum sl_status network_flush(void *block, const void *seen, size_t bytes,
     if (ordering >= cudaGPUDirectRDMAWritesOrderingOwner) {
         return SL_OK;
     }
-    if ((options & cudaFlushGPUDirectRDMAWritesOptionHost) == 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d neither orders what RDMA writes nor can be told to",
-                       current);
-    }
+    SL_FAIL_IF((options & cudaFlushGPUDirectRDMAWritesOptionHost) == 0, err, SL_ERR_UNSUPPORTED,
+               "device %d neither orders what RDMA writes nor can be told to", current);
     check(cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
                                              cudaFlushGPUDirectRDMAWritesToOwner),
           "cudaDeviceFlushGPUDirectRDMAWrites");
@@ -347,10 +342,8 @@ static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
     int same = 0;
     make_current();
     (void)cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, current);
-    if (!same) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d does not reach registered memory by the host's addresses",
-                       current);
-    }
+    SL_FAIL_IF(!same, err, SL_ERR_UNSUPPORTED, "device %d does not reach registered memory by the host's addresses",
+               current);
     cudaError_t error = cudaHostRegister(base, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (error == cudaSuccess || error == cudaErrorHostMemoryAlreadyRegistered) {
         (void)cudaGetLastError();

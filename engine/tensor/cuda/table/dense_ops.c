@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/tensor/cuda/table/library.h"
 #include "engine/tensor/cuda/table/ops.h"
 #include "engine/tensor/cuda/table/pack.h"
@@ -45,9 +46,7 @@ static void unpack(struct sl_matrix *matrix) {
 static enum sl_status take_packed(struct sl_device *device, enum sl_memory memory, struct sl_matrix *matrix,
                                   struct sl_error *err) {
     struct gpu_packed *packed = calloc(1, sizeof *packed);
-    if (packed == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(packed == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     sl_gpu_matrix_describe(matrix, &packed->matrix);
     packed->device = device;
     packed->memory = memory;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 #define LOOK_MS 50 // between two polls of a device that a thread waits for
@@ -308,14 +309,9 @@ static const struct sl_device_ops gpu_ops = {
 
 enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, struct sl_team *team,
                                   struct sl_device **device_out, struct sl_error *err) {
-    enum sl_status status = driver->open(index, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(driver->open(index, err));
     struct gpu_device *gpu = calloc(1, sizeof *gpu);
-    if (gpu == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(gpu == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     gpu->device.ops = &gpu_ops;
     gpu->driver = driver;
     gpu->index = index;
