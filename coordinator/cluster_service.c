@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/lead.h"
 #include "proto/methods.h"
@@ -35,19 +36,10 @@ static enum sl_status handle_register(void *service, struct sl_rpc_call *call, c
                                       struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     const Sluice__V1__WorkerInfo *info = ((const Sluice__V1__RegisterRequest *)request)->worker;
-    if (info == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "worker: is missing");
-    }
-    enum sl_status status = check_speaker(call, info->name, err);
-    if (status == SL_OK) {
-        status = check_role(call, info->role, err);
-    }
-    if (status == SL_OK) {
-        status = sl_registry_register(coordinator->registry, info, sl_now_ns(), err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_FAIL_IF(info == NULL, err, SL_ERR_INVALID, "worker: is missing");
+    SL_TRY(check_speaker(call, info->name, err));
+    SL_TRY(check_role(call, info->role, err));
+    SL_TRY(sl_registry_register(coordinator->registry, info, sl_now_ns(), err));
     if (((const Sluice__V1__RegisterRequest *)request)->drains) {
         sl_registry_adopt_drain(coordinator->registry, info->name, true);
     }
@@ -62,13 +54,8 @@ static enum sl_status handle_heartbeat(void *service, struct sl_rpc_call *call, 
     struct sl_coordinator *coordinator = service;
     const Sluice__V1__HeartbeatRequest *beat = (const Sluice__V1__HeartbeatRequest *)request;
     bool drain = false;
-    enum sl_status status = check_speaker(call, beat->name, err);
-    if (status == SL_OK) {
-        status = sl_registry_heartbeat(coordinator->registry, beat, sl_now_ns(), &drain, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_speaker(call, beat->name, err));
+    SL_TRY(sl_registry_heartbeat(coordinator->registry, beat, sl_now_ns(), &drain, err));
     sl_coordinator_hear_term(coordinator, beat->term, beat->name);
     char store[SL_ADDRESS_BYTES];
     sl_registry_store_address(coordinator->registry, 0, store);
@@ -125,10 +112,7 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
     struct sl_coordinator *coordinator = service;
     struct sl_worker_report *reports = NULL;
     size_t n_reports = 0;
-    enum sl_status status = sl_registry_report(coordinator->registry, sl_now_ns(), &reports, &n_reports, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_registry_report(coordinator->registry, sl_now_ns(), &reports, &n_reports, err));
     Sluice__V1__WorkerStatus **rows = calloc(n_reports + 1, sizeof *rows);
     if (rows == NULL) {
         free(reports);
@@ -145,7 +129,7 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
     reply.jobs_queued = stats.n_queued;
     reply.jobs_running = stats.n_running;
     reply.coordinator_leases = stats.claimed_bytes;
-    status = sl_rpc_call_send(call, &reply.base);
+    enum sl_status status = sl_rpc_call_send(call, &reply.base);
     free(rows);
     free(reports);
     return status;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -87,9 +88,8 @@ static void *sweep(void *arg) {
 // ---- create -----------------------------------------------------------------------------------------------------
 
 static enum sl_status check_config(const struct sl_coordinator_config *config, struct sl_error *err) {
-    if (config->listen == NULL || config->model_dir == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "coordinator: listen and model must be given");
-    }
+    SL_FAIL_IF(config->listen == NULL || config->model_dir == NULL, err, SL_ERR_INVALID,
+               "coordinator: listen and model must be given");
     if (config->max_jobs < 1 || config->max_jobs > 65536 || config->max_queued < 1 || config->max_queued > 65536 ||
         config->max_watchers < 1 || config->max_watchers > 65536 || config->heartbeat_ms < 10 ||
         config->stall_ms < 1000 || config->silence_ms < 10 || config->max_retries < 0 || config->max_retries > 100 ||
@@ -97,9 +97,8 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
         config->max_prefixes < 1) {
         return sl_fail(err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
     }
-    if (strcmp(config->metrics_alias, "none") != 0 && strcmp(config->metrics_alias, "vllm") != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "--metrics-alias %.40s: expected vllm or none", config->metrics_alias);
-    }
+    SL_FAIL_IF(strcmp(config->metrics_alias, "none") != 0 && strcmp(config->metrics_alias, "vllm") != 0, err,
+               SL_ERR_INVALID, "--metrics-alias %.40s: expected vllm or none", config->metrics_alias);
     const struct sl_route_policy *policy;
     return sl_route_policy_find(config->routing, &policy, err);
 }
@@ -107,9 +106,7 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
 static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, struct sl_error *err) {
     const char *text = coordinator->config.default_recipe;
     coordinator->default_recipe = strdup(text ? text : sl_job_default_recipe(&coordinator->model));
-    if (!coordinator->default_recipe) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
-    }
+    SL_FAIL_IF(!coordinator->default_recipe, err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
     struct sl_recipe recipe;
     enum sl_status status = sl_job_recipe(coordinator->default_recipe, &coordinator->model, &recipe, err);
     if (status != SL_OK) {
@@ -252,10 +249,7 @@ static enum sl_status open_documents(struct sl_coordinator *coordinator, struct 
 static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl_error *err) {
     struct sl_rpc_implementation services[3 + SL_RPC_N_STANDARD] = {
         sl_inference_service(coordinator), sl_documents_service(coordinator), sl_cluster_service(coordinator)};
-    enum sl_status status = sl_rpc_standard_init(&coordinator->standard, services, 3, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_standard_init(&coordinator->standard, services, 3, err));
     struct sl_rpc_server_config config = {
         .listen = coordinator->config.listen,
         .services = services,
@@ -266,22 +260,16 @@ static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl
         .send_ms = coordinator->config.reader_ms,
         .request_bytes = coordinator->config.request_bytes,
     };
-    status = sl_rpc_server_start(&config, &coordinator->server, err);
-    return status == SL_OK ? sl_rpc_selfcheck_start(sl_rpc_server_address(coordinator->server),
-                                                    coordinator->credentials, &coordinator->selfcheck, err)
-                           : status;
+    SL_TRY(sl_rpc_server_start(&config, &coordinator->server, err));
+    return sl_rpc_selfcheck_start(sl_rpc_server_address(coordinator->server), coordinator->credentials,
+                                  &coordinator->selfcheck, err);
 }
 
 enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
                                      struct sl_coordinator **coordinator_out, struct sl_error *err) {
-    enum sl_status status = check_config(config, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_config(config, err));
     struct sl_coordinator *coordinator = calloc(1, sizeof(*coordinator));
-    if (coordinator == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
-    }
+    SL_FAIL_IF(coordinator == NULL, err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
     coordinator->config = *config;
     coordinator->grace_end_ns = SL_NO_DEADLINE;
     atomic_init(&coordinator->n_watchers, 0);
@@ -290,7 +278,7 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
 
     sl_job_figures_init(&coordinator->figures);
     coordinator->vllm_names = strcmp(config->metrics_alias, "vllm") == 0;
-    status = sl_admin_open(config->admin_listen, SL_VERSION, &coordinator->admin, err);
+    enum sl_status status = sl_admin_open(config->admin_listen, SL_VERSION, &coordinator->admin, err);
     if (status == SL_OK) {
         sl_admin_add_metrics(coordinator->admin, sl_otlp_write_metrics, NULL);
         status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);

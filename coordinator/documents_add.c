@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
@@ -43,10 +44,8 @@ struct adding {
 // ---- checking -------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err) {
-    if (keep_ms < 0 || keep_ms > MAX_KEEP_MS) {
-        return sl_fail(err, SL_ERR_INVALID, "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64,
-                       keep_ms, MAX_KEEP_MS);
-    }
+    SL_FAIL_IF(keep_ms < 0 || keep_ms > MAX_KEEP_MS, err, SL_ERR_INVALID,
+               "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64, keep_ms, MAX_KEEP_MS);
     return replicas >= 0 && replicas <= SL_MAX_REPLICAS
                ? SL_OK
                : sl_fail(err, SL_ERR_INVALID, "replicas: is %" PRId32 ", must be 0 (not said) to %d", replicas,
@@ -55,14 +54,9 @@ enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, stru
 
 static enum sl_status check_fields(struct sl_coordinator *coordinator, const Sluice__V1__AddDocumentRequest *asked,
                                    struct sl_error *err) {
-    enum sl_status status = sl_coordinator_check_documents(coordinator, err);
-    status = status == SL_OK ? sl_document_check_name(asked->name, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
-    if (asked->text[0] == '\0') {
-        return sl_fail(err, SL_ERR_INVALID, "text: the document is empty");
-    }
+    SL_TRY(sl_coordinator_check_documents(coordinator, err));
+    SL_TRY(sl_document_check_name(asked->name, err));
+    SL_FAIL_IF(asked->text[0] == '\0', err, SL_ERR_INVALID, "text: the document is empty");
     return sl_coordinator_check_kept(asked->keep_ms, asked->replicas, err);
 }
 
@@ -94,22 +88,15 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
 static enum sl_status make_document(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const Sluice__V1__AddDocumentRequest *asked = adding->asked;
-    enum sl_status status = cut_prompt(adding, spec, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(cut_prompt(adding, spec, err));
     // Prefill continues from whole blocks, and from no fewer tokens than a chunk (net/store/store.h).
-    if (spec->demand.n_prefill_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK < spec->parsed_recipe.chunk_tokens) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "text: %" PRId64 " tokens are no document, of which at least a chunk (%" PRId64
-                       " tokens) is reused; put them into the question",
-                       spec->n_tokens, (int64_t)spec->parsed_recipe.chunk_tokens);
-    }
-    status = sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text, &adding->document,
-                                err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_FAIL_IF(spec->demand.n_prefill_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK < spec->parsed_recipe.chunk_tokens,
+               err, SL_ERR_INVALID,
+               "text: %" PRId64 " tokens are no document, of which at least a chunk (%" PRId64
+               " tokens) is reused; put them into the question",
+               spec->n_tokens, (int64_t)spec->parsed_recipe.chunk_tokens);
+    SL_TRY(sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text, &adding->document,
+                              err));
     struct sl_document *document = adding->document;
     int rope_set = sl_model_rope_set(&coordinator->model, spec->n_tokens + spec->max_new_tokens);
     strcpy(document->recipe, spec->recipe);
@@ -159,9 +146,7 @@ static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_sto
     struct sl_coordinator *coordinator = adding->coordinator;
     struct sl_document *document = adding->document;
     int n = document->replicas;
-    if (n_stores == 0) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
-    }
+    SL_FAIL_IF(n_stores == 0, err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
     if (n > n_stores) {
         return sl_coordinator_too_few_stores(n, n_stores, err);
     }
@@ -189,9 +174,7 @@ static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_sto
 
 static enum sl_status enter(struct adding *adding, struct sl_error *err) {
     struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
-    if (stores == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
-    }
+    SL_FAIL_IF(stores == NULL, err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
     int n_stores = sl_stores_rank(adding->coordinator->registry, adding->document->first_key, stores);
     enum sl_status status = enter_at(adding, stores, n_stores, err);
     free(stores);
@@ -231,10 +214,8 @@ static enum sl_status plan(struct adding *adding, struct sl_error *err) {
 static enum sl_status await_reading(const struct adding *adding, struct sl_error *err) {
     sl_document_keeper_tell(adding->coordinator->keeper); // asks the stores what they have
     while (sl_documents_read_now(adding->coordinator->documents, adding->document)) {
-        if (sl_rpc_call_cancelled(adding->call) || sl_now_ns() >= sl_rpc_call_deadline_ns(adding->call)) {
-            return sl_fail(err, SL_ERR_PEER_LOST, "no store has %s, whose text is read again: ask later",
-                           adding->document->name);
-        }
+        SL_FAIL_IF(sl_rpc_call_cancelled(adding->call) || sl_now_ns() >= sl_rpc_call_deadline_ns(adding->call), err,
+                   SL_ERR_PEER_LOST, "no store has %s, whose text is read again: ask later", adding->document->name);
         sl_sleep_ms(STORED_POLL_MS);
     }
     return SL_OK;
@@ -315,14 +296,10 @@ static enum sl_status follow(struct adding *adding, struct sl_job *job, struct s
             return SL_OK;
         }
         if (status == SL_ERR_DEADLINE) {
-            if (sl_rpc_call_cancelled(adding->call)) {
-                return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
-            }
+            SL_FAIL_IF(sl_rpc_call_cancelled(adding->call), err, SL_ERR_CANCELLED, "the client is gone");
             continue;
         }
-        if (status != SL_OK) {
-            return sl_fail(err, status, "no memory for an event");
-        }
+        SL_FAIL_IF(status != SL_OK, err, status, "no memory for an event");
         status = pass_on(adding, event, err);
         sluice__v1__event__free_unpacked(event, NULL);
         if (status != SL_OK) {
@@ -352,11 +329,9 @@ static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
 static enum sl_status not_stored(const struct adding *adding, int n_stores, struct sl_error *err) {
     const char *reason = sl_kept_word(adding->kept);
     bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;
-    if (n_stores > 0) {
-        return sl_fail(err, SL_ERR_DEADLINE,
-                       "the text was read, but its %" PRId64 " bytes reached only %d of %d stores (replicas)",
-                       adding->planned_bytes, n_stores, adding->document->replicas);
-    }
+    SL_FAIL_IF(n_stores > 0, err, SL_ERR_DEADLINE,
+               "the text was read, but its %" PRId64 " bytes reached only %d of %d stores (replicas)",
+               adding->planned_bytes, n_stores, adding->document->replicas);
     return comes ? sl_fail(err, SL_ERR_DEADLINE, "the text was read, but its %" PRId64 " bytes did not reach a store",
                            adding->planned_bytes)
                  : sl_fail(err, SL_ERR_EXHAUSTED,
@@ -378,13 +353,8 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
         if (n >= adding->document->replicas) {
             return SL_OK;
         }
-        enum sl_status leads = sl_coordinator_check_leads(coordinator, err);
-        if (leads != SL_OK) {
-            return leads;
-        }
-        if (sl_rpc_call_cancelled(adding->call)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
-        }
+        SL_TRY(sl_coordinator_check_leads(coordinator, err));
+        SL_FAIL_IF(sl_rpc_call_cancelled(adding->call), err, SL_ERR_CANCELLED, "the client is gone");
         if ((n == 0 && !comes) || sl_now_ns() >= until_ns) {
             return not_stored(adding, n, err);
         }
@@ -404,14 +374,11 @@ enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, 
 
 static enum sl_status add(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
-    enum sl_status status = check(adding, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check(adding, err));
     if (adding->is_there) {
         return sl_coordinator_send_document(coordinator, adding->call, adding->document, true);
     }
-    status = read_text(adding, err);
+    enum sl_status status = read_text(adding, err);
     status = status == SL_OK ? wait_until_stored(adding, err) : status;
     status = status == SL_OK ? sl_documents_finish(coordinator->documents, adding->document, err) : status;
     if (status != SL_OK) {
@@ -428,11 +395,8 @@ enum sl_status sl_coordinator_handle_add(void *service, struct sl_rpc_call *call
     struct adding adding = {.coordinator = coordinator, .call = call};
     adding.asked = (const Sluice__V1__AddDocumentRequest *)request;
     struct sl_tenant *tenant;
-    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = check_fields(coordinator, adding.asked, err);
+    SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &tenant, err));
+    enum sl_status status = check_fields(coordinator, adding.asked, err);
     if (status == SL_OK) { // one id per byte in the worst case, and a copy of the text
         status = sl_rpc_call_hold(call, (sizeof(int32_t) + 1) * strlen(adding.asked->text), err);
     }

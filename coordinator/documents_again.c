@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/coordinator_internal.h"
@@ -19,9 +20,7 @@ static enum sl_status check_room(struct sl_coordinator *coordinator, const struc
     struct sl_worker *store =
         address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
                            : NULL;
-    if (store == NULL) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready");
-    }
+    SL_FAIL_IF(store == NULL, err, SL_ERR_PEER_LOST, "no KV store is ready");
     enum sl_status status =
         sl_documents_check_room(coordinator->documents, document, sl_worker_name(store), arena_bytes, err);
     sl_worker_unref(&store);

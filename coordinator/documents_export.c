@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
 #include "net/document/exported.h"
@@ -185,11 +186,8 @@ static enum sl_status begin_file(struct exporting *exporting, struct sl_error *e
     struct sl_capsule_info info;
     uint8_t *header = NULL;
     size_t n = 0;
-    enum sl_status status = find_capsule(exporting, &piece, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_capsule_read_header(piece->header.data, piece->header.len, &info, err);
+    SL_TRY(find_capsule(exporting, &piece, err));
+    enum sl_status status = sl_capsule_read_header(piece->header.data, piece->header.len, &info, err);
     if (status == SL_OK) {
         status = sl_capsule_rekey_header(piece->header.data, piece->header.len, &no_key, &header, &n, err);
     }
@@ -228,26 +226,22 @@ static enum sl_status send_body(struct exporting *exporting, struct sl_error *er
 static enum sl_status check_document(const struct exporting *exporting, struct sl_error *err) {
     struct sl_coordinator *coordinator = exporting->coordinator;
     struct sl_described_document *described = malloc(sizeof *described); // too large for the stack
-    if (described == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document's description");
-    }
+    SL_FAIL_IF(described == NULL, err, SL_ERR_EXHAUSTED, "no memory for a document's description");
     sl_documents_describe(coordinator->documents, exporting->document, coordinator->model_fingerprint, described);
     bool reading = described->message.reading, other_model = described->message.other_model;
     free(described);
-    if (reading) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now", exporting->document->name);
-    }
+    SL_FAIL_IF(reading, err, SL_ERR_PRECONDITION, "name: another call is adding %s now", exporting->document->name);
     return other_model ? sl_fail(err, SL_ERR_PRECONDITION, "%s was read by another model than the cluster's",
                                  exporting->document->name)
                        : SL_OK;
 }
 
 static enum sl_status send_document(struct exporting *exporting, struct sl_error *err) {
-    enum sl_status status = check_document(exporting, err);
-    status = status == SL_OK ? make_head(exporting, err) : status;
-    status = status == SL_OK ? sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err) : status;
-    status = status == SL_OK ? begin_file(exporting, err) : status;
-    return status == SL_OK ? send_body(exporting, err) : status;
+    SL_TRY(check_document(exporting, err));
+    SL_TRY(make_head(exporting, err));
+    SL_TRY(sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err));
+    SL_TRY(begin_file(exporting, err));
+    return send_body(exporting, err);
 }
 
 enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -256,12 +250,9 @@ enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *c
     struct exporting exporting = {.coordinator = coordinator, .call = call};
     exporting.asked = (const Sluice__V1__ExportDocumentRequest *)request;
     struct sl_tenant *tenant;
-    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant, exporting.asked->name,
-                                          &exporting.document, err);
+    SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &tenant, err));
+    enum sl_status status = sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
+                                                         exporting.asked->name, &exporting.document, err);
     if (status == SL_OK) {
         status = send_document(&exporting, err);
         sl_rpc_stream_close(&exporting.store);

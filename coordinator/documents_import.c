@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
@@ -65,8 +66,8 @@ static enum sl_status receive(struct importing *importing, struct sl_error *err)
     enum sl_status status = sl_rpc_call_receive(importing->call, &sluice__v1__import_document_request__descriptor,
                                                 &importing->message, err);
     if (status == SL_ERR_NOT_FOUND) {
-        status = sl_exported_reader_finish(importing->reader, err);
-        return status == SL_OK ? SL_ERR_NOT_FOUND : status;
+        SL_TRY(sl_exported_reader_finish(importing->reader, err));
+        return SL_ERR_NOT_FOUND;
     }
     if (status == SL_OK) {
         const Sluice__V1__ImportDocumentRequest *request =
@@ -117,24 +118,15 @@ static enum sl_status receive_first(struct importing *importing, struct sl_error
 static enum sl_status check_head(struct importing *importing, struct sl_error *err) {
     const struct sl_exported_head *head = sl_exported_reader_head(importing->reader);
     uint64_t fingerprint = importing->coordinator->model_fingerprint;
-    if (head->model_fingerprint != fingerprint) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "the file was read by another model (%016" PRIx64 ", the cluster's is %016" PRIx64
-                       "): add the text instead",
-                       head->model_fingerprint, fingerprint);
-    }
-    if (head->has_text && importing->text != NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "text: the file has its text");
-    }
-    if (!head->has_text && importing->text == NULL) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "the file has no text (--no-text), and a question needs it: give the text with --text");
-    }
+    SL_FAIL_IF(head->model_fingerprint != fingerprint, err, SL_ERR_PRECONDITION,
+               "the file was read by another model (%016" PRIx64 ", the cluster's is %016" PRIx64
+               "): add the text instead",
+               head->model_fingerprint, fingerprint);
+    SL_FAIL_IF(head->has_text && importing->text != NULL, err, SL_ERR_INVALID, "text: the file has its text");
+    SL_FAIL_IF(!head->has_text && importing->text == NULL, err, SL_ERR_INVALID,
+               "the file has no text (--no-text), and a question needs it: give the text with --text");
     int64_t text_bytes = head->has_text ? head->text_bytes : 0;
-    enum sl_status status = sl_rpc_call_hold(importing->call, (size_t)(text_bytes + head->header_bytes), err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_call_hold(importing->call, (size_t)(text_bytes + head->header_bytes), err));
     importing->header = malloc((size_t)head->header_bytes);
     if (head->has_text) {
         importing->text = malloc((size_t)text_bytes + 1);
@@ -195,10 +187,8 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
     asked.recipe = (char *)head->recipe;
     asked.raw = !head->chat;
     asked.keep_ms = importing->keep_ms;
-    if (head->chat && coordinator->chat_template == NULL) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "the file was read for chats, and this cluster's model has no template");
-    }
+    SL_FAIL_IF(head->chat && coordinator->chat_template == NULL, err, SL_ERR_PRECONDITION,
+               "the file was read for chats, and this cluster's model has no template");
     enum sl_status status = sl_coordinator_plan_document(coordinator, importing->call, &asked, &importing->document,
                                                          &importing->tokens, err);
     uint8_t sha256[SL_SHA256_BYTES];
@@ -224,10 +214,7 @@ static enum sl_status check_capsule(struct importing *importing, struct sl_error
     struct sl_capsule_info info;
     uint8_t *header = NULL;
     size_t n = 0;
-    enum sl_status status = sl_capsule_read_header(importing->header, (size_t)importing->header_bytes, &info, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_capsule_read_header(importing->header, (size_t)importing->header_bytes, &info, err));
     const struct sl_kv_geometry *g = &info.geometry;
     if (info.id.model_fingerprint != document->capsule.model_fingerprint ||
         info.id.recipe_fingerprint != document->capsule.recipe_fingerprint ||
@@ -243,8 +230,8 @@ static enum sl_status check_capsule(struct importing *importing, struct sl_error
                        info.body_bytes, info.n_tokens, document->capsule_bytes, document->capsule_tokens);
     }
     document->capsule_bytes = (int64_t)info.body_bytes;
-    status = sl_capsule_rekey_header(importing->header, (size_t)importing->header_bytes, &document->capsule.prefix_hash,
-                                     &header, &n, err);
+    enum sl_status status = sl_capsule_rekey_header(importing->header, (size_t)importing->header_bytes,
+                                                    &document->capsule.prefix_hash, &header, &n, err);
     if (status == SL_OK) {
         free(importing->header);
         importing->header = header;
@@ -335,9 +322,7 @@ static enum sl_status store_body(struct importing *importing, struct sl_error *e
     struct sl_worker *store =
         address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
                            : NULL;
-    if (store == NULL) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
-    }
+    SL_FAIL_IF(store == NULL, err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
     importing->err = &ours;
     enum sl_status status = sl_rpc_upload(sl_worker_channel(store), &sl_method_store_write, next_message, importing,
                                           sl_rpc_call_deadline_ns(importing->call), NULL, &why);
@@ -362,9 +347,8 @@ static enum sl_status wait_until_stored(struct importing *importing, struct sl_e
         if (sl_documents_stores(coordinator->documents, importing->document, stores) > 0) {
             return SL_OK;
         }
-        if (sl_now_ns() >= until_ns || sl_rpc_call_cancelled(importing->call)) {
-            return sl_fail(err, SL_ERR_PEER_LOST, "the store that took the capsule does not have it any more");
-        }
+        SL_FAIL_IF(sl_now_ns() >= until_ns || sl_rpc_call_cancelled(importing->call), err, SL_ERR_PEER_LOST,
+                   "the store that took the capsule does not have it any more");
         sl_sleep_ms(STORED_POLL_MS);
     }
 }
@@ -379,12 +363,9 @@ static enum sl_status send_document(const struct importing *importing) {
 static enum sl_status keep(struct importing *importing, struct sl_error *err) {
     struct sl_coordinator *coordinator = importing->coordinator;
     char stores[SL_MAX_HOLDERS][64];
-    enum sl_status status = sl_coordinator_enter_document(coordinator, importing->document, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_coordinator_enter_document(coordinator, importing->document, err));
     bool is_there = sl_documents_stores(coordinator->documents, importing->document, stores) > 0;
-    status = is_there ? read_rest(importing, err) : store_body(importing, err);
+    enum sl_status status = is_there ? read_rest(importing, err) : store_body(importing, err);
     status = status == SL_OK ? wait_until_stored(importing, err) : status;
     status = status == SL_OK ? sl_documents_finish(coordinator->documents, importing->document, err) : status;
     if (status != SL_OK) {
@@ -408,16 +389,15 @@ static enum sl_status keep_or_find(struct importing *importing, struct sl_error 
 }
 
 static enum sl_status take_document(struct importing *importing, struct sl_error *err) {
-    if (sl_rpc_call_deadline_ns(importing->call) > sl_deadline_in_ms(MAX_CALL_MS)) {
-        return sl_fail(err, SL_ERR_INVALID, "the call needs a deadline of at most an hour");
-    }
-    enum sl_status status = sl_coordinator_check_documents(importing->coordinator, err);
-    status = status == SL_OK ? sl_exported_reader_create(&importing->reader, err) : status;
-    status = status == SL_OK ? read_up_to_body(importing, err) : status;
-    status = status == SL_OK ? plan(importing, err) : status;
-    status = status == SL_OK ? check_capsule(importing, err) : status;
-    status = status == SL_OK ? announce(importing, err) : status;
-    return status == SL_OK ? keep_or_find(importing, err) : status;
+    SL_FAIL_IF(sl_rpc_call_deadline_ns(importing->call) > sl_deadline_in_ms(MAX_CALL_MS), err, SL_ERR_INVALID,
+               "the call needs a deadline of at most an hour");
+    SL_TRY(sl_coordinator_check_documents(importing->coordinator, err));
+    SL_TRY(sl_exported_reader_create(&importing->reader, err));
+    SL_TRY(read_up_to_body(importing, err));
+    SL_TRY(plan(importing, err));
+    SL_TRY(check_capsule(importing, err));
+    SL_TRY(announce(importing, err));
+    return keep_or_find(importing, err);
 }
 
 enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
@@ -425,11 +405,8 @@ enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *c
     (void)no_request;
     struct importing importing = {.coordinator = service, .call = call};
     struct sl_tenant *tenant;
-    enum sl_status status = sl_coordinator_enter_watcher(importing.coordinator, call, &tenant, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = take_document(&importing, err);
+    SL_TRY(sl_coordinator_enter_watcher(importing.coordinator, call, &tenant, err));
+    enum sl_status status = take_document(&importing, err);
     if (importing.message != NULL) {
         protobuf_c_message_free_unpacked(importing.message, NULL);
     }

@@ -34,21 +34,16 @@ struct ids {
 // ---- what can be joined ---------------------------------------------------------------------------------------------
 
 static enum sl_status check_fields(const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
-    if (request->n_documents > SL_MAX_JOINS_OF_JOB + 1) {
-        return sl_fail(err, SL_ERR_INVALID, "documents: %zu names, at most %d", request->n_documents,
-                       SL_MAX_JOINS_OF_JOB + 1);
-    }
-    if (request->document[0] != '\0') {
-        return sl_fail(err, SL_ERR_INVALID, "documents: name them here or one in document, not both");
-    }
-    if (request->conversation != NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "documents: a conversation begins with one document: name it in document");
-    }
+    SL_FAIL_IF(request->n_documents > SL_MAX_JOINS_OF_JOB + 1, err, SL_ERR_INVALID, "documents: %zu names, at most %d",
+               request->n_documents, SL_MAX_JOINS_OF_JOB + 1);
+    SL_FAIL_IF(request->document[0] != '\0', err, SL_ERR_INVALID,
+               "documents: name them here or one in document, not both");
+    SL_FAIL_IF(request->conversation != NULL, err, SL_ERR_INVALID,
+               "documents: a conversation begins with one document: name it in document");
     for (size_t i = 0; i < request->n_documents; i++) {
         for (size_t j = 0; j < i; j++) {
-            if (strcmp(request->documents[i], request->documents[j]) == 0) {
-                return sl_fail(err, SL_ERR_INVALID, "documents: %.64s is named twice", request->documents[i]);
-            }
+            SL_FAIL_IF(strcmp(request->documents[i], request->documents[j]) == 0, err, SL_ERR_INVALID,
+                       "documents: %.64s is named twice", request->documents[i]);
         }
     }
     bool given = request->reread_present_case == SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT_REREAD;
@@ -64,10 +59,7 @@ static enum sl_status check_documents(const struct sl_coordinator *coordinator,
     int64_t n_tokens = 0;
     for (int i = 0; i < prompt->n_documents; i++) {
         const struct sl_document *document = prompt->documents[i];
-        enum sl_status status = sl_document_prompt_check(document, coordinator->model_fingerprint, request, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_document_prompt_check(document, coordinator->model_fingerprint, request, err));
         if (!request->no_reuse && strcmp(document->recipe, first->recipe) != 0) {
             return sl_fail(
                 err, SL_ERR_INVALID,
@@ -151,10 +143,7 @@ static enum sl_status find_text(const struct sl_coordinator *coordinator, const 
     char other[2];
     struct ids frame = {0};
     choose_other(text, other);
-    enum sl_status status = encode_text(coordinator, other, chat, &frame, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(encode_text(coordinator, other, chat, &frame, err));
     size_t most = all->n < frame.n ? all->n : frame.n, begin = 0, end = 0;
     while (begin < most && all->ids[begin] == frame.ids[begin]) {
         begin++;
@@ -189,9 +178,7 @@ static enum sl_status encode_question(const struct sl_coordinator *coordinator,
 
 static enum sl_status append(struct sl_joined_prompt *prompt, const int32_t *ids, size_t n, struct sl_error *err) {
     int32_t *grown = realloc(prompt->ids.ids, (prompt->ids.n_ids + n + 1) * sizeof *grown);
-    if (grown == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", prompt->ids.n_ids + n);
-    }
+    SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", prompt->ids.n_ids + n);
     if (n > 0) { // a question may have no tokens, and then no array
         memcpy(grown + prompt->ids.n_ids, ids, n * sizeof *grown);
     }

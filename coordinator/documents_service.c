@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
@@ -29,9 +30,7 @@ static enum sl_status check_stores(struct sl_coordinator *coordinator, const str
                                    struct sl_error *err) {
     char holders[SL_MAX_HOLDERS][64];
     struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
-    if (stores == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
-    }
+    SL_FAIL_IF(stores == NULL, err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
     int n_stores = sl_stores_rank(coordinator->registry, document->first_key, stores), n_good = 0;
     int n_holders = sl_documents_stores(coordinator->documents, document, holders);
     enum sl_status status = SL_OK, full = SL_OK;

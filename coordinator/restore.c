@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/coordinator_internal.h"
@@ -48,12 +49,10 @@ static void describe_ended(const Sluice__V1__AcceptedJob *accepted, struct sl_jo
 static enum sl_status check_goes_on(struct sl_coordinator *coordinator, const Sluice__V1__AcceptedJob *accepted,
                                     struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_hash128 salt;
-    if (accepted->attached) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "the coordinator was started again, and the call that had asked ended");
-    }
-    if (accepted->model != coordinator->model_fingerprint) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "the coordinator was started again, with another model");
-    }
+    SL_FAIL_IF(accepted->attached, err, SL_ERR_PEER_LOST,
+               "the coordinator was started again, and the call that had asked ended");
+    SL_FAIL_IF(accepted->model != coordinator->model_fingerprint, err, SL_ERR_PRECONDITION,
+               "the coordinator was started again, with another model");
     enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, accepted->tenant, &salt, err);
     if (status == SL_OK) {
         // The request was complete when it was accepted: a field that is absent was zero for an older coordinator.
@@ -75,9 +74,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
         return sl_fail(err, SL_ERR_INVALID, "its answer would have %d tokens", accepted->request->max_new_tokens);
     }
     struct sl_job_spec *spec = calloc(1, sizeof *spec);
-    if (spec == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
-    }
+    SL_FAIL_IF(spec == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job");
     restored->status = past->end ? SL_OK : check_goes_on(coordinator, accepted, spec, &restored->reason);
     if (past->end || restored->status != SL_OK) {
         describe_ended(accepted, spec);
@@ -112,9 +109,7 @@ static enum sl_status restore(void *arg, const struct sl_past_jobs *past, struct
                               struct sl_error *err) {
     struct sl_coordinator *coordinator = arg;
     struct sl_restored_job *restored = calloc(1, sizeof *restored);
-    if (restored == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
-    }
+    SL_FAIL_IF(restored == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
     enum sl_status status = make_job(coordinator, past, restored, err);
     if (status != SL_OK) {
         free(restored);
@@ -144,8 +139,8 @@ enum sl_status sl_coordinator_restore(struct sl_coordinator *coordinator, struct
     const struct sl_state_config config = {.folder = coordinator->config.state_dir,
                                            .max_bytes = coordinator->config.state_bytes,
                                            .model = coordinator->model_fingerprint};
-    enum sl_status status = sl_state_open(&config, &coordinator->state, err);
-    return status == SL_OK ? sl_state_load(coordinator->state, restore, coordinator, err) : status;
+    SL_TRY(sl_state_open(&config, &coordinator->state, err));
+    return sl_state_load(coordinator->state, restore, coordinator, err);
 }
 
 static void fail(struct sl_coordinator *coordinator, struct sl_job *job, enum sl_status status,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
@@ -81,9 +82,7 @@ static void *job_thread(void *arg) {
 static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
                                    struct sl_error *err) {
     struct job_thread *arg = calloc(1, sizeof(*arg));
-    if (arg == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's thread");
-    }
+    SL_FAIL_IF(arg == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job's thread");
     arg->coordinator = coordinator;
     arg->job = sl_job_ref(job);
     arg->resumed = resumed;
@@ -116,9 +115,7 @@ static enum sl_status hash_request(const Sluice__V1__GenerateRequest *request, u
     asked.resumption = NULL;
     size_t n = sluice__v1__generate_request__get_packed_size(&asked);
     uint8_t *packed = malloc(n + 1);
-    if (packed == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", n);
-    }
+    SL_FAIL_IF(packed == NULL, err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", n);
     *hash_out = sl_hash(packed, sluice__v1__generate_request__pack(&asked, packed), 0);
     free(packed);
     return SL_OK;
@@ -276,11 +273,8 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
                                    const struct sl_document *document, const Sluice__V1__GenerateRequest *request,
                                    int64_t call_deadline_ns, struct sl_job_spec *spec_out, struct sl_error *err) {
     struct sl_document_prompt prompt;
-    enum sl_status status = sl_document_prompt_init(&prompt, document, coordinator->model_fingerprint, request, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = specify_whole(coordinator, caller, &prompt.request, NULL, call_deadline_ns, spec_out, err);
+    SL_TRY(sl_document_prompt_init(&prompt, document, coordinator->model_fingerprint, request, err));
+    enum sl_status status = specify_whole(coordinator, caller, &prompt.request, NULL, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
     status = status == SL_OK ? begin_with(coordinator, document, document->capsule_tokens, spec_out, err) : status;
     if (status == SL_OK && !spec_out->no_reuse) {
@@ -294,14 +288,11 @@ static enum sl_status specify_joined(struct sl_coordinator *coordinator, const s
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                                      struct sl_job_spec *spec_out, struct sl_error *err) {
     struct sl_joined_prompt prompt;
-    enum sl_status status = sl_joined_prompt_init(&prompt, coordinator, caller, request, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_joined_prompt_init(&prompt, coordinator, caller, request, err));
     const struct sl_document *first = prompt.documents[0];
     Sluice__V1__GenerateRequest asked = *request;
     asked.recipe = request->recipe[0] != '\0' ? request->recipe : (char *)first->recipe;
-    status = specify_whole(coordinator, caller, &asked, &prompt.ids, call_deadline_ns, spec_out, err);
+    enum sl_status status = specify_whole(coordinator, caller, &asked, &prompt.ids, call_deadline_ns, spec_out, err);
     status = status == SL_OK ? begin_with(coordinator, first, prompt.first_tokens, spec_out, err) : status;
     if (status == SL_OK) {
         for (int i = 1; i < prompt.n_documents; i++) {
@@ -344,9 +335,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
                                const Sluice__V1__GenerateRequest *request, uint64_t request_hash,
                                int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err) {
     struct sl_job_spec *spec = malloc(sizeof *spec);
-    if (spec == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
-    }
+    SL_FAIL_IF(spec == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job");
     struct sl_tokenizing_turn turn;
     enum sl_status status = sl_coordinator_begin_tokenizing(coordinator, caller->tenant, request->deadline_ms,
                                                             call_deadline_ns, &turn, err);
@@ -372,27 +361,18 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
                              struct sl_job **job_out, struct sl_error *err) {
     uint64_t request_hash = 0;
-    enum sl_status status = sl_coordinator_check_leads(coordinator, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_coordinator_check_leads(coordinator, err));
     if (request->idempotency_key[0] != '\0') {
-        enum sl_status hashed = hash_request(request, &request_hash, err);
-        if (hashed != SL_OK) {
-            return hashed;
-        }
+        SL_TRY(hash_request(request, &request_hash, err));
         struct sl_job *first = sl_jobs_find_key(coordinator->jobs, caller->tenant, request->idempotency_key);
         if (first != NULL) {
             return same_job(first, request_hash, job_out, err);
         }
     }
     struct sl_job *job = NULL;
-    status = make_job(coordinator, caller, request, request_hash, call_deadline_ns, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_job(coordinator, caller, request, request_hash, call_deadline_ns, &job, err));
     job->trace = sl_trace_current();
-    status = sl_tenants_take(coordinator->tenants, caller->tenant, &job->place.tenant, err);
+    enum sl_status status = sl_tenants_take(coordinator->tenants, caller->tenant, &job->place.tenant, err);
     if (status == SL_OK) {
         status = sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err);
     }

@@ -276,9 +276,8 @@ struct exporting {
 // Holds the first bytes until the head has told the size of the file.
 static enum sl_status take_head(struct exporting *exporting, const uint8_t *bytes, size_t n, struct sl_error *err) {
     struct sl_exported_slice slice = {0};
-    if (n > sizeof exporting->first - exporting->n_first) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the coordinator sends another file than a document");
-    }
+    SL_FAIL_IF(n > sizeof exporting->first - exporting->n_first, err, SL_ERR_PEER_CORRUPT,
+               "the coordinator sends another file than a document");
     memcpy(exporting->first + exporting->n_first, bytes, n);
     exporting->n_first += n;
     enum sl_status status = SL_OK;

@@ -128,10 +128,7 @@ static enum sl_status load(struct sl_https_certificate *certificate, struct sl_e
     gnutls_datum_t pems[2];
     for (int i = 0; i < 2; i++) {
         struct pem *pem = &certificate->files[i];
-        enum sl_status status = read_pem(pem, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(read_pem(pem, err));
         pems[i] = (gnutls_datum_t){(unsigned char *)pem->text, (unsigned)pem->n};
     }
     SL_TRY(check_pair(certificate, pems, err));

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "net/trust/sha256.h"
 
 extern const uint8_t sl_status_html[]; // embedded by cmake/embed.cmake
@@ -23,13 +24,8 @@ static enum sl_status hash_between(const char *begin, const char *end, char hash
 
 enum sl_status sl_status_page_make(struct sl_status_page *page_out, struct sl_error *err) {
     char style[SL_SHA256_TEXT_BYTES], script[SL_SHA256_TEXT_BYTES];
-    enum sl_status status = hash_between("<style>", "</style>", style, err);
-    if (status == SL_OK) {
-        status = hash_between("<script>", "</script>", script, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(hash_between("<style>", "</style>", style, err));
+    SL_TRY(hash_between("<script>", "</script>", script, err));
     page_out->text = (const char *)sl_status_html;
     page_out->n_bytes = sl_status_html_bytes;
     snprintf(page_out->policy, sizeof page_out->policy,

@@ -34,14 +34,11 @@ static enum sl_status check_config(const struct sl_tenants_config *config, struc
     bool has_tokens = config->token_keys[0] != '\0', asks = config->keys[0] != '\0' || has_tokens;
     bool has_folder = config->folder[0] != '\0', has_ca = config->ca[0] != '\0';
     SL_FAIL_IF(has_folder && !asks, err, SL_ERR_INVALID, "--tenants is for those that --keys or --jwt-keys are about");
-    if (asks && has_ca != has_folder) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "--keys, --jwt-keys: a cluster with certificates (--tls-ca) knows tenants by theirs, in "
-                       "--tenants DIR; one without has no tenants");
-    }
-    if (!has_tokens && (policy->issuer[0] != '\0' || policy->audience[0] != '\0')) {
-        return sl_fail(err, SL_ERR_INVALID, "--jwt-issuer and --jwt-audience are for --jwt-keys");
-    }
+    SL_FAIL_IF(asks && has_ca != has_folder, err, SL_ERR_INVALID,
+               "--keys, --jwt-keys: a cluster with certificates (--tls-ca) knows tenants by theirs, in "
+               "--tenants DIR; one without has no tenants");
+    SL_FAIL_IF(!has_tokens && (policy->issuer[0] != '\0' || policy->audience[0] != '\0'), err, SL_ERR_INVALID,
+               "--jwt-issuer and --jwt-audience are for --jwt-keys");
     if (has_tokens && (policy->issuer[0] == '\0' || policy->audience[0] == '\0')) {
         sl_log_warn("gateway",
                     "without --jwt-issuer and --jwt-audience every token that these keys have signed is taken, "
@@ -116,9 +113,8 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
                                  struct sl_client **client_out, struct sl_error *err) {
     char *certificate = NULL, *key = NULL;
     enum sl_status status = SL_OK;
-    if (asprintf(&certificate, "%s/client-%s.pem", tenants->folder, name) < 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a tenant");
-    }
+    SL_FAIL_IF(asprintf(&certificate, "%s/client-%s.pem", tenants->folder, name) < 0, err, SL_ERR_EXHAUSTED,
+               "no memory for a tenant");
     if (asprintf(&key, "%s/client-%s.key", tenants->folder, name) < 0) {
         free(certificate);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a tenant");

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -290,9 +291,7 @@ static void *copies_main(void *arg) {
 enum sl_status sl_document_copies_start(struct sl_documents *documents, struct sl_registry *registry,
                                         struct sl_document_copies **copies_out, struct sl_error *err) {
     struct sl_document_copies *copies = calloc(1, sizeof *copies);
-    if (copies == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to copy documents");
-    }
+    SL_FAIL_IF(copies == NULL, err, SL_ERR_EXHAUSTED, "no memory to copy documents");
     copies->documents = documents;
     copies->registry = registry;
     pthread_mutex_init(&copies->mutex, NULL);

@@ -6,15 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 static bool is_alphanumeric(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
 enum sl_status sl_document_check_name(const char *name, struct sl_error *err) {
     size_t n = strlen(name), n_good = 0;
-    if (n < 1 || n >= SL_DOCUMENT_NAME_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "name: has %zu bytes, must be 1 to %d", n, SL_DOCUMENT_NAME_BYTES - 1);
-    }
+    SL_FAIL_IF(n < 1 || n >= SL_DOCUMENT_NAME_BYTES, err, SL_ERR_INVALID, "name: has %zu bytes, must be 1 to %d", n,
+               SL_DOCUMENT_NAME_BYTES - 1);
     while (n_good < n && (is_alphanumeric(name[n_good]) || (n_good > 0 && strchr("._-", name[n_good]) != NULL))) {
         n_good++;
     }
@@ -131,15 +132,11 @@ bool sl_document_has_text(const struct sl_document *a, const struct sl_document 
 
 enum sl_status sl_document_refuse_name(const struct sl_document *there, const struct sl_document *document,
                                        struct sl_error *err) {
-    if (there->reading) {
-        return sl_fail(err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name);
-    }
-    if (sl_document_has_text(there, document)) {
-        return sl_fail(err, SL_ERR_EXISTS,
-                       "name: %s is taken, by the same text, but read under %s for %s and model %016" PRIx64
-                       "; delete it, or choose another name",
-                       document->name, there->recipe, there->chat ? "chats" : "texts", there->model_fingerprint);
-    }
+    SL_FAIL_IF(there->reading, err, SL_ERR_EXISTS, "name: another call is adding %s now", document->name);
+    SL_FAIL_IF(sl_document_has_text(there, document), err, SL_ERR_EXISTS,
+               "name: %s is taken, by the same text, but read under %s for %s and model %016" PRIx64
+               "; delete it, or choose another name",
+               document->name, there->recipe, there->chat ? "chats" : "texts", there->model_fingerprint);
     return sl_fail(
         err, SL_ERR_EXISTS,
         "name: %s is taken, by another text: %zu bytes with SHA-256 %.12s..., and this one has %zu bytes with "

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "coordinator/documents/documents.h"
 
@@ -67,9 +68,7 @@ enum sl_status sl_document_etcd_write(struct sl_etcd *etcd, int64_t term, const 
     sl_document_digits(document, digits);
     snprintf(name, sizeof name, RECORDS "%s", digits);
     uint8_t *bytes = sl_document_pack(document, false, &n);
-    if (bytes == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to write a document");
-    }
+    SL_FAIL_IF(bytes == NULL, err, SL_ERR_EXHAUSTED, "no memory to write a document");
     enum sl_status status = is_new ? write_text(etcd, term, document, digits, err) : SL_OK;
     status = status == SL_OK ? sl_etcd_put(etcd, term, name, bytes, n, err) : status;
     free(bytes);
@@ -130,9 +129,7 @@ static enum sl_status add_piece(struct record *record, const uint8_t *bytes, siz
         return SL_OK; // what is missing then does not become the text
     }
     uint8_t *packed = realloc(record->packed, record->n_packed + n + 1);
-    if (packed == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the documents in etcd");
-    }
+    SL_FAIL_IF(packed == NULL, err, SL_ERR_EXHAUSTED, "no memory for the documents in etcd");
     memcpy(packed + record->n_packed, bytes, n);
     record->packed = packed;
     record->n_packed += n;
@@ -162,9 +159,7 @@ static enum sl_status take_piece(void *arg, const char *name, const uint8_t *byt
 static enum sl_status make(struct record *record, struct sl_document **document_out, struct sl_error *err) {
     uLongf n = (uLongf)record->kept->document->text_bytes;
     char *text = calloc(1, n + 1);
-    if (text == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for its text");
-    }
+    SL_FAIL_IF(text == NULL, err, SL_ERR_EXHAUSTED, "no memory for its text");
     if (uncompress((uint8_t *)text, &n, record->packed, record->n_packed) != Z_OK) {
         free(text);
         return sl_fail(err, SL_ERR_INVALID, "its text is damaged");
@@ -177,9 +172,7 @@ enum sl_status sl_documents_etcd_read(struct sl_etcd *etcd, int64_t term, sl_doc
                                       struct sl_error *err) {
     struct reading reading = {.etcd = etcd, .term = term};
     reading.records = malloc(SL_MAX_DOCUMENTS * sizeof *reading.records);
-    if (reading.records == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the documents in etcd");
-    }
+    SL_FAIL_IF(reading.records == NULL, err, SL_ERR_EXHAUSTED, "no memory for the documents in etcd");
     enum sl_status status = sl_etcd_read(etcd, RECORDS, take_record, &reading, err);
     status = status == SL_OK ? sl_etcd_read(etcd, TEXTS, take_piece, &reading, err) : status;
     for (size_t i = 0; i < reading.n; i++) {

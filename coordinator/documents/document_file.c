@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/whole_file.h"
 
@@ -65,9 +66,7 @@ enum sl_status sl_document_file_remove(const char *folder, const struct sl_docum
 
 static enum sl_status read_file(const char *path, struct sl_document **document_out, struct sl_error *err) {
     FILE *file = fopen(path, "rbe");
-    if (file == NULL) {
-        return sl_fail(err, SL_ERR_IO, "%s", strerror(errno));
-    }
+    SL_FAIL_IF(file == NULL, err, SL_ERR_IO, "%s", strerror(errno));
     long n = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
     uint8_t *bytes = n >= 0 && n <= SL_DOCUMENT_MAX_BYTES ? malloc((size_t)n + 1) : NULL;
     enum sl_status status = SL_OK;
@@ -116,9 +115,7 @@ static void read_entry(const char *folder, const char *name, sl_document_fn fn, 
 
 enum sl_status sl_document_files_read(const char *folder, sl_document_fn fn, void *arg, struct sl_error *err) {
     DIR *dir = opendir(folder);
-    if (dir == NULL) {
-        return sl_fail(err, SL_ERR_IO, "--state %s: cannot be listed: %s", folder, strerror(errno));
-    }
+    SL_FAIL_IF(dir == NULL, err, SL_ERR_IO, "--state %s: cannot be listed: %s", folder, strerror(errno));
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
         read_entry(folder, entry->d_name, fn, arg);
     }

@@ -7,14 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 // Joins the document's text, a line break, and what comes after it, as `sluice run` joins a file and a question.
 static enum sl_status join(const struct sl_document *document, const char *rest, char **text_out,
                            struct sl_error *err) {
     size_t n_rest = strlen(rest);
     char *text = malloc(document->text_bytes + 1 + n_rest + 1);
-    if (text == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu bytes", document->text_bytes + n_rest);
-    }
+    SL_FAIL_IF(text == NULL, err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu bytes",
+               document->text_bytes + n_rest);
     memcpy(text, document->text, document->text_bytes);
     text[document->text_bytes] = '\n';
     memcpy(text + document->text_bytes + 1, rest, n_rest + 1);
@@ -24,12 +25,10 @@ static enum sl_status join(const struct sl_document *document, const char *rest,
 
 enum sl_status sl_document_prompt_check(const struct sl_document *document, uint64_t model_fingerprint,
                                         const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
-    if (document->model_fingerprint != model_fingerprint) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "document: %s was read by another model (%016" PRIx64 ", the cluster's is %016" PRIx64
-                       "): delete it, and add it again",
-                       document->name, document->model_fingerprint, model_fingerprint);
-    }
+    SL_FAIL_IF(document->model_fingerprint != model_fingerprint, err, SL_ERR_PRECONDITION,
+               "document: %s was read by another model (%016" PRIx64 ", the cluster's is %016" PRIx64
+               "): delete it, and add it again",
+               document->name, document->model_fingerprint, model_fingerprint);
     switch (request->prompt_case) {
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT:
         return !document->chat
@@ -38,10 +37,8 @@ enum sl_status sl_document_prompt_check(const struct sl_document *document, uint
                              "document: %s was read for chats: ask it by a user's message, or add it with raw",
                              document->name);
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
-        if (!document->chat) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "document: %s was read for texts: ask it by a text, or add it without raw", document->name);
-        }
+        SL_FAIL_IF(!document->chat, err, SL_ERR_INVALID,
+                   "document: %s was read for texts: ask it by a text, or add it without raw", document->name);
         return request->chat->n_messages > 0 && strcmp(request->chat->messages[0]->role, "user") == 0
                    ? SL_OK
                    : sl_fail(err, SL_ERR_INVALID,
@@ -55,20 +52,14 @@ enum sl_status sl_document_prompt_check(const struct sl_document *document, uint
 enum sl_status sl_document_prompt_init(struct sl_document_prompt *prompt_out, const struct sl_document *document,
                                        uint64_t model_fingerprint, const Sluice__V1__GenerateRequest *request,
                                        struct sl_error *err) {
-    enum sl_status status = sl_document_prompt_check(document, model_fingerprint, request, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_document_prompt_check(document, model_fingerprint, request, err));
     struct sl_document_prompt *prompt = prompt_out;
     *prompt = (struct sl_document_prompt){.request = *request};
     if (request->recipe[0] == '\0') {
         prompt->request.recipe = (char *)document->recipe;
     }
     bool is_chat = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
-    status = join(document, is_chat ? request->chat->messages[0]->content : request->text, &prompt->text, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(join(document, is_chat ? request->chat->messages[0]->content : request->text, &prompt->text, err));
     if (!is_chat) {
         prompt->request.text = prompt->text;
         return SL_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 
 void sl_document_digits(const struct sl_document *document, char digits_out[SL_DOCUMENT_DIGITS + 1]) {
@@ -57,10 +58,7 @@ enum sl_status sl_document_make(const Sluice__V1__KeptDocument *kept, struct sl_
         strlen(described->tenant) >= SL_TENANT_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "its name is none of a document");
     }
-    enum sl_status status = sl_document_create(described->tenant, described->name, kept->text, &document, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_document_create(described->tenant, described->name, kept->text, &document, err));
     if (!TAKE(document->recipe, described->recipe) || strcmp(document->sha256, described->sha256) != 0 ||
         !sl_hash128_read(kept->salt_proof.data, kept->salt_proof.len, &document->salt_proof) ||
         !sl_hash128_read(kept->capsule_hash.data, kept->capsule_hash.len, &document->capsule.prefix_hash)) {
@@ -89,17 +87,13 @@ enum sl_status sl_document_make(const Sluice__V1__KeptDocument *kept, struct sl_
 enum sl_status sl_document_unpack(const uint8_t *bytes, size_t n, Sluice__V1__KeptDocument **kept_out,
                                   struct sl_error *err) {
     uint64_t digest;
-    if (n <= sizeof digest) {
-        return sl_fail(err, SL_ERR_INVALID, "it is cut short");
-    }
+    SL_FAIL_IF(n <= sizeof digest, err, SL_ERR_INVALID, "it is cut short");
     memcpy(&digest, bytes, sizeof digest);
     bytes += sizeof digest;
     n -= sizeof digest;
     Sluice__V1__KeptDocument *kept =
         sl_hash(bytes, n, 0) == digest ? sluice__v1__kept_document__unpack(NULL, n, bytes) : NULL;
-    if (kept == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "it fails its digest");
-    }
+    SL_FAIL_IF(kept == NULL, err, SL_ERR_INVALID, "it fails its digest");
     *kept_out = kept;
     return SL_OK;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/documents/archive.h"
@@ -95,9 +96,7 @@ static void say_restored(const struct sl_documents *documents) {
 enum sl_status sl_documents_create(const struct sl_documents_config *config, struct sl_documents **documents_out,
                                    struct sl_error *err) {
     struct sl_documents *documents = calloc(1, sizeof *documents);
-    if (documents == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for documents");
-    }
+    SL_FAIL_IF(documents == NULL, err, SL_ERR_EXHAUSTED, "no memory for documents");
     documents->quota.max_documents = config->max_documents;
     documents->quota.max_bytes = config->max_bytes;
     documents->secret = config->secret;
@@ -281,12 +280,9 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
 static enum sl_status begin_pin(struct sl_documents *documents, struct sl_document *document,
                                 const struct sl_document_pin *pin, struct sl_document *changed_out,
                                 struct sl_error *err) {
-    if (*find(documents, document->tenant, document->name) != document) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
-    }
-    if (document->reading) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now", document->name);
-    }
+    SL_FAIL_IF(*find(documents, document->tenant, document->name) != document, err, SL_ERR_NOT_FOUND, "no document %s",
+               document->name);
+    SL_FAIL_IF(document->reading, err, SL_ERR_PRECONDITION, "name: another call is adding %s now", document->name);
     enum sl_status status = pin->replicas > document->replicas
                                 ? sl_document_quota_check_bytes(&documents->quota, document, pin->replicas, err)
                                 : SL_OK;
@@ -390,10 +386,7 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
 
 enum sl_status sl_documents_find(struct sl_documents *documents, const char *tenant, const char *name,
                                  struct sl_document **document_out, struct sl_error *err) {
-    enum sl_status status = sl_document_check_name(name, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_document_check_name(name, err));
     pthread_mutex_lock(&documents->mutex);
     struct sl_document **at = find(documents, tenant, name);
     bool found = is_at(at, tenant, name);

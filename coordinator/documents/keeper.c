@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -151,10 +152,7 @@ void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
 
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
                                          struct sl_error *err) {
-    enum sl_status status = sl_documents_remove(keeper->documents, document, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_documents_remove(keeper->documents, document, err));
     pthread_mutex_lock(&keeper->mutex);
     document->next = keeper->removed;
     keeper->removed = sl_document_ref(document);
@@ -239,9 +237,7 @@ enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct s
                                         bool (*lead_fn)(void *arg), void (*round_fn)(void *arg), void *arg,
                                         struct sl_document_keeper **keeper_out, struct sl_error *err) {
     struct sl_document_keeper *keeper = calloc(1, sizeof *keeper);
-    if (keeper == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to keep documents");
-    }
+    SL_FAIL_IF(keeper == NULL, err, SL_ERR_EXHAUSTED, "no memory to keep documents");
     keeper->documents = documents;
     keeper->registry = registry;
     keeper->lead_fn = lead_fn;

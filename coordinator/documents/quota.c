@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "coordinator/documents/documents.h"
 
 // A list of documents for an error message: those that fit, and how many more there are.
@@ -98,10 +99,9 @@ enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, co
         }
     }
     end_names(&names);
-    if (n >= quota->max_documents) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "%" PRId64 " documents are the most allowed (--max-documents)%s%s",
-                       quota->max_documents, n > 0 ? ": delete one of " : "", names.text);
-    }
+    SL_FAIL_IF(n >= quota->max_documents, err, SL_ERR_PRECONDITION,
+               "%" PRId64 " documents are the most allowed (--max-documents)%s%s", quota->max_documents,
+               n > 0 ? ": delete one of " : "", names.text);
     if (quota->n_documents >= SL_MAX_DOCUMENTS) {
         add_others(&names, n_others, others_bytes);
         return sl_fail(err, SL_ERR_PRECONDITION,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "coordinator/election/candidate.h"
@@ -52,13 +53,10 @@ static void *stand_always(void *arg) {
 
 enum sl_status sl_election_create(const struct sl_election_config *config, struct sl_election **election_out,
                                   struct sl_error *err) {
-    if (config->renew_ms < 1 || config->fence_ms <= config->renew_ms || config->ttl_ms <= config->fence_ms) {
-        return sl_fail(err, SL_ERR_INVALID, "a lease is renewed before it is fenced, and fenced before it ends");
-    }
+    SL_FAIL_IF(config->renew_ms < 1 || config->fence_ms <= config->renew_ms || config->ttl_ms <= config->fence_ms, err,
+               SL_ERR_INVALID, "a lease is renewed before it is fenced, and fenced before it ends");
     struct sl_election *election = calloc(1, sizeof *election);
-    if (!election) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an election");
-    }
+    SL_FAIL_IF(!election, err, SL_ERR_EXHAUSTED, "no memory for an election");
     enum sl_status status = sl_etcd_create(config->etcd, config->prefix, &config->tls, false, &election->etcd, err);
     if (status != SL_OK) {
         free(election);
@@ -80,9 +78,8 @@ enum sl_status sl_election_create(const struct sl_election_config *config, struc
 }
 
 enum sl_status sl_election_stand(struct sl_election *election, const char *address, struct sl_error *err) {
-    if (strlen(address) >= sizeof election->address) {
-        return sl_fail(err, SL_ERR_INVALID, "the coordinator's address is too long");
-    }
+    SL_FAIL_IF(strlen(address) >= sizeof election->address, err, SL_ERR_INVALID,
+               "the coordinator's address is too long");
     strcpy(election->address, address);
     enum sl_status status = sl_thread_start("election", stand_always, election, &election->thread, err);
     election->standing = status == SL_OK;

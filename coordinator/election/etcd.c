@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/election/etcd_reply.h"
@@ -34,9 +35,7 @@ struct sl_etcd {
 enum sl_status sl_etcd_create(const char *servers, const char *prefix, const struct sl_tls_files *tls, bool is_large,
                               struct sl_etcd **etcd_out, struct sl_error *err) {
     struct sl_etcd *etcd = calloc(1, sizeof *etcd);
-    if (!etcd) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an election");
-    }
+    SL_FAIL_IF(!etcd, err, SL_ERR_EXHAUSTED, "no memory for an election");
     etcd->call_ms = is_large ? LARGE_CALL_MS : CALL_MS;
     etcd->n_prefix = strlen(prefix) + 1;
     enum sl_status status = sl_rpc_addresses_parse(servers, &etcd->servers, err);
@@ -201,9 +200,7 @@ const struct sl_leader_key_ops sl_etcd_ops = {grant, renew, revoke, look, take};
 static enum sl_status make_key(const struct sl_etcd *etcd, const char *name, bool is_end, char key_out[KEY_BYTES],
                                struct sl_error *err) {
     int n = snprintf(key_out, KEY_BYTES, "%.*s%s", (int)etcd->n_prefix, etcd->key, name);
-    if (n >= KEY_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "etcd: the key of %.100s is longer than %d bytes", name, KEY_BYTES);
-    }
+    SL_FAIL_IF(n >= KEY_BYTES, err, SL_ERR_INVALID, "etcd: the key of %.100s is longer than %d bytes", name, KEY_BYTES);
     key_out[n - 1] = (char)(key_out[n - 1] + is_end);
     return SL_OK;
 }
@@ -242,10 +239,7 @@ enum sl_status sl_etcd_put(struct sl_etcd *etcd, int64_t term, const char *name,
                            struct sl_error *err) {
     char key[KEY_BYTES];
     int64_t revision;
-    enum sl_status status = make_key(etcd, name, false, key, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_key(etcd, name, false, key, err));
     Etcdserverpb__PutRequest put = ETCDSERVERPB__PUT_REQUEST__INIT;
     put.key = bytes_of(key);
     put.value = (ProtobufCBinaryData){n_bytes, (uint8_t *)bytes};

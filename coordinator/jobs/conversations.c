@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "engine/job/job_chat.h"
 
@@ -248,10 +249,8 @@ static const struct point *find_point(const struct conversation *one, const Slui
 
 static enum sl_status check(const Sluice__V1__Conversation *asked, struct sl_error *err) {
     size_t n = strlen(asked->id);
-    if (n < 1 || n >= SL_CONVERSATION_ID_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "conversation.id: has %zu bytes, must be 1 to %d", n,
-                       SL_CONVERSATION_ID_BYTES - 1);
-    }
+    SL_FAIL_IF(n < 1 || n >= SL_CONVERSATION_ID_BYTES, err, SL_ERR_INVALID,
+               "conversation.id: has %zu bytes, must be 1 to %d", n, SL_CONVERSATION_ID_BYTES - 1);
     return asked->keep_ms >= 0 && asked->keep_ms <= MAX_KEEP_MS
                ? SL_OK
                : sl_fail(err, SL_ERR_INVALID, "conversation.keep_ms: is %" PRId64 ", must be 0 to %d", asked->keep_ms,
@@ -299,9 +298,7 @@ static enum sl_status join(const struct conversation *before, int64_t n_tokens, 
                            struct sl_turn_prompt *prompt_out, struct sl_error *err) {
     size_t n_before = (size_t)n_tokens;
     int32_t *tokens = malloc(sizeof *tokens * (n_before + n_ids + 1));
-    if (!tokens) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", n_before + n_ids);
-    }
+    SL_FAIL_IF(!tokens, err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", n_before + n_ids);
     memcpy(tokens, before->tokens, sizeof *tokens * n_before);
     memcpy(tokens + n_before, ids, sizeof *tokens * n_ids);
     *prompt_out = (struct sl_turn_prompt){tokens, (int64_t)(n_before + n_ids)};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 
@@ -68,10 +69,7 @@ static void add(struct sl_event_log *log, enum sl_event_kind kind, struct sl_eve
 }
 
 static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
-    enum sl_status status = check_room(log, kind);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_room(log, kind));
     event->sequence = (int64_t)log->n_events + 1;
     event->time_ms = sl_wall_ms();
     size_t n_bytes = sluice__v1__event__get_packed_size(event);

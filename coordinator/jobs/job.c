@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/job/job_request.h"
@@ -135,12 +136,9 @@ void sl_job_cancel(struct sl_job *job) {
 
 enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err) {
     // The deadline first: a client whose call ran out of time also cancels it, and the cause is the time.
-    if (sl_now_ns() >= job->spec.deadline_ns) {
-        return sl_fail(err, SL_ERR_DEADLINE, "the job's deadline has passed");
-    }
-    if (atomic_load(&job->cancel)) {
-        return sl_fail(err, SL_ERR_CANCELLED, "a client cancelled it, or its coordinator was stopped");
-    }
+    SL_FAIL_IF(sl_now_ns() >= job->spec.deadline_ns, err, SL_ERR_DEADLINE, "the job's deadline has passed");
+    SL_FAIL_IF(atomic_load(&job->cancel), err, SL_ERR_CANCELLED,
+               "a client cancelled it, or its coordinator was stopped");
     return SL_OK;
 }
 
@@ -192,10 +190,7 @@ enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const
 
 enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err) {
     struct sl_job *job;
-    enum sl_status status = sl_job_make(id, spec, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_job_make(id, spec, &job, err));
     Sluice__V1__Accepted accepted;
     sl_job_accepted(job, &accepted);
     if (move(job, QUEUED, "", &accepted) != SL_OK) {
@@ -237,10 +232,7 @@ enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *to
     Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
     event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
     event.token = (Sluice__V1__Token *)token;
-    enum sl_status status = tell(job, SL_EVENT_FACT, &event);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(tell(job, SL_EVENT_FACT, &event));
     pthread_mutex_lock(&job->mutex);
     job->output[job->n_output++] = token->id;
     job->statistics.n_output_tokens = job->n_output;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 static bool is_final(Sluice__V1__JobState state) {
@@ -135,16 +136,13 @@ static enum sl_status restore_events(struct sl_job *job, const struct sl_job_pas
 
 enum sl_status sl_job_restore(const struct sl_job_past *past, struct sl_job_spec *spec, struct sl_job **job_out,
                               struct sl_error *err) {
-    if (strlen(past->id) >= SL_JOB_ID_BYTES || spec->max_new_tokens < 1 || spec->n_delivered > spec->max_new_tokens) {
-        return sl_fail(err, SL_ERR_INVALID, "its id or its length is none");
-    }
+    SL_FAIL_IF(strlen(past->id) >= SL_JOB_ID_BYTES || spec->max_new_tokens < 1 ||
+                   spec->n_delivered > spec->max_new_tokens,
+               err, SL_ERR_INVALID, "its id or its length is none");
     struct sl_job *job;
-    enum sl_status status = sl_job_make(past->id, spec, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_job_make(past->id, spec, &job, err));
     job->submitted_ms = past->submitted_ms;
-    status = restore_events(job, past, err);
+    enum sl_status status = restore_events(job, past, err);
     if (status != SL_OK) {
         *spec = job->spec; // the caller's again
         memset(&job->spec, 0, sizeof job->spec);

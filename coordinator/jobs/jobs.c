@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 
@@ -89,9 +90,8 @@ void sl_jobs_destroy(struct sl_jobs **jobs_in) {
 
 enum sl_status sl_jobs_new_id(char id_out[SL_JOB_ID_BYTES], struct sl_error *err) {
     uint64_t bits;
-    if (getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits) {
-        return sl_fail(err, SL_ERR_IO, "no random numbers from the kernel: %s", strerror(errno));
-    }
+    SL_FAIL_IF(getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits, err, SL_ERR_IO,
+               "no random numbers from the kernel: %s", strerror(errno));
     snprintf(id_out, SL_JOB_ID_BYTES, "job-%016" PRIx64, bits);
     return SL_OK;
 }
@@ -168,9 +168,7 @@ enum sl_status sl_jobs_find(struct sl_jobs *jobs, const char *id, const char *te
     struct sl_job *job = find_id(jobs, id);
     job = job != NULL && is_of(job, tenant) ? sl_job_ref(job) : NULL;
     pthread_mutex_unlock(&jobs->mutex);
-    if (job == NULL) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "there is no job '%.60s' (or it ended too long ago)", id);
-    }
+    SL_FAIL_IF(job == NULL, err, SL_ERR_NOT_FOUND, "there is no job '%.60s' (or it ended too long ago)", id);
     *job_out = job;
     return SL_OK;
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 #define IN_TEXT   SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT
 #define IN_TOKENS SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS
 
@@ -17,10 +19,8 @@ static enum sl_status grow(struct sl_request_parts *parts, void **array, size_t 
                            struct sl_error *err) {
     size_t most = parts->max_bytes / item_bytes;
     *added_out = 0;
-    if (n > most || parts->n > most - n) {
-        return sl_fail(err, SL_ERR_RANGE, "prompt: more than %zu bytes; see sluice-coordinator --max-prompt",
-                       parts->max_bytes);
-    }
+    SL_FAIL_IF(n > most || parts->n > most - n, err, SL_ERR_RANGE,
+               "prompt: more than %zu bytes; see sluice-coordinator --max-prompt", parts->max_bytes);
     size_t needed = parts->n + n + 1;
     if (needed <= parts->n_allocated) {
         return SL_OK;
@@ -28,9 +28,7 @@ static enum sl_status grow(struct sl_request_parts *parts, void **array, size_t 
     size_t wanted = parts->n_allocated * 2 > needed ? parts->n_allocated * 2 : needed;
     wanted = wanted > most + 1 ? most + 1 : wanted;
     void *grown = realloc(*array, wanted * item_bytes);
-    if (!grown) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu bytes", wanted * item_bytes);
-    }
+    SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu bytes", wanted * item_bytes);
     *added_out = (wanted - parts->n_allocated) * item_bytes;
     *array = grown;
     parts->n_allocated = wanted;
@@ -69,25 +67,19 @@ enum sl_status sl_request_parts_add(struct sl_request_parts *parts, Sluice__V1__
     if (is_first) {
         parts->request = part;
     }
-    if (part->prompt_case != IN_TEXT && part->prompt_case != IN_TOKENS) {
-        return sl_fail(err, SL_ERR_INVALID, "prompt: of a request in parts it is text or tokens");
-    }
-    if (part->prompt_case == IN_TEXT ? parts->ids != NULL : parts->text != NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "prompt: a part is %s and the one before was not",
-                       part->prompt_case == IN_TEXT ? "text" : "tokens");
-    }
-    if (!is_first && says_more_than_its_part(part)) {
-        return sl_fail(err, SL_ERR_INVALID, "a part behind the first has more than its part of the prompt");
-    }
+    SL_FAIL_IF(part->prompt_case != IN_TEXT && part->prompt_case != IN_TOKENS, err, SL_ERR_INVALID,
+               "prompt: of a request in parts it is text or tokens");
+    SL_FAIL_IF(part->prompt_case == IN_TEXT ? parts->ids != NULL : parts->text != NULL, err, SL_ERR_INVALID,
+               "prompt: a part is %s and the one before was not", part->prompt_case == IN_TEXT ? "text" : "tokens");
+    SL_FAIL_IF(!is_first && says_more_than_its_part(part), err, SL_ERR_INVALID,
+               "a part behind the first has more than its part of the prompt");
     return append(parts, part, added_out, err);
 }
 
 enum sl_status sl_request_parts_finish(struct sl_request_parts *parts, const Sluice__V1__GenerateRequest **request_out,
                                        struct sl_error *err) {
     Sluice__V1__GenerateRequest *request = parts->request;
-    if (!request) {
-        return sl_fail(err, SL_ERR_INVALID, "the request has no parts");
-    }
+    SL_FAIL_IF(!request, err, SL_ERR_INVALID, "the request has no parts");
     if (parts->text) {
         free(request->text);
         request->text = parts->text;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/job/job_budget.h"
 #include "engine/job/job_chat.h"
@@ -22,17 +23,10 @@
 
 static enum sl_status check_tokens(const struct sl_request_rules *rules, const Sluice__V1__TokenIds *ids,
                                    struct sl_job_spec *spec, struct sl_error *err) {
-    if (ids == NULL || ids->n_ids == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "tokens: the prompt is empty");
-    }
-    enum sl_status status = sl_job_check_ids(rules->model, "tokens", ids, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_FAIL_IF(ids == NULL || ids->n_ids == 0, err, SL_ERR_INVALID, "tokens: the prompt is empty");
+    SL_TRY(sl_job_check_ids(rules->model, "tokens", ids, err));
     spec->tokens = malloc(ids->n_ids * sizeof(*spec->tokens));
-    if (spec->tokens == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", ids->n_ids);
-    }
+    SL_FAIL_IF(spec->tokens == NULL, err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", ids->n_ids);
     memcpy(spec->tokens, ids->ids, ids->n_ids * sizeof(*spec->tokens));
     spec->n_tokens = (int64_t)ids->n_ids;
     return SL_OK;
@@ -52,9 +46,7 @@ enum sl_status sl_request_check_bytes(const struct sl_request_rules *rules, cons
 
 static enum sl_status check_text(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
                                  struct sl_error *err) {
-    if (text == NULL || text[0] == '\0') {
-        return sl_fail(err, SL_ERR_INVALID, "text: the prompt is empty");
-    }
+    SL_FAIL_IF(text == NULL || text[0] == '\0', err, SL_ERR_INVALID, "text: the prompt is empty");
     size_t n_tokens = 0, n_bytes = strlen(text);
     enum sl_status status = sl_request_check_bytes(rules, text, n_bytes, err);
     if (status == SL_OK) {
@@ -135,14 +127,10 @@ static enum sl_status check_length(const struct sl_request_rules *rules, const S
     if (request->max_new_tokens_present_case == SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS) {
         spec->max_new_tokens = request->max_new_tokens;
     } else {
-        enum sl_status status = choose_budget(rules, request, setting, spec, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(choose_budget(rules, request, setting, spec, err));
     }
-    if (spec->max_new_tokens < 1) {
-        return sl_fail(err, SL_ERR_INVALID, "max_new_tokens: is %d, must be at least 1", spec->max_new_tokens);
-    }
+    SL_FAIL_IF(spec->max_new_tokens < 1, err, SL_ERR_INVALID, "max_new_tokens: is %d, must be at least 1",
+               spec->max_new_tokens);
     if (spec->n_tokens + spec->max_new_tokens > rules->model->max_positions) {
         // The prompt is the field that a client shortens: OpenAI's clients look for it
         sl_fail(err, SL_ERR_INVALID,
@@ -153,14 +141,12 @@ static enum sl_status check_length(const struct sl_request_rules *rules, const S
         return SL_ERR_INVALID;
     }
     const struct sl_recipe *recipe = &spec->parsed_recipe;
-    if (sl_recipe_repeats(recipe) && spec->n_tokens + recipe->chunk_tokens > rules->model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: score=%s repeats the prompt behind itself: %" PRId64
-                       " tokens and chunk=%d exceed the model's %" PRId64
-                       " positions; shorten the prompt, or take another score",
-                       sl_score_get_traits(recipe->score)->name, spec->n_tokens, recipe->chunk_tokens,
-                       rules->model->max_positions);
-    }
+    SL_FAIL_IF(
+        sl_recipe_repeats(recipe) && spec->n_tokens + recipe->chunk_tokens > rules->model->max_positions, err,
+        SL_ERR_INVALID,
+        "recipe: score=%s repeats the prompt behind itself: %" PRId64 " tokens and chunk=%d exceed the model's %" PRId64
+        " positions; shorten the prompt, or take another score",
+        sl_score_get_traits(recipe->score)->name, spec->n_tokens, recipe->chunk_tokens, rules->model->max_positions);
     return SL_OK;
 }
 
@@ -181,22 +167,16 @@ static enum sl_status check_sampling(const struct sl_request_rules *rules, const
 
 static enum sl_status check_stops(const Sluice__V1__GenerateRequest *request, struct sl_job_spec *spec,
                                   struct sl_error *err) {
-    if (request->n_stop > SL_MAX_STOPS) {
-        return sl_fail(err, SL_ERR_INVALID, "stop: %zu strings, at most %d", request->n_stop, SL_MAX_STOPS);
-    }
+    SL_FAIL_IF(request->n_stop > SL_MAX_STOPS, err, SL_ERR_INVALID, "stop: %zu strings, at most %d", request->n_stop,
+               SL_MAX_STOPS);
     for (size_t i = 0; i < request->n_stop; i++) {
         size_t n_bytes = strlen(request->stop[i]);
-        if (n_bytes < 1 || n_bytes > SL_MAX_STOP_BYTES) {
-            return sl_fail(err, SL_ERR_INVALID, "stop: string %zu has %zu bytes, must be 1 to %d", i, n_bytes,
-                           SL_MAX_STOP_BYTES);
-        }
-        if (!sl_utf8_valid(request->stop[i], n_bytes, NULL)) {
-            return sl_fail(err, SL_ERR_INVALID, "stop: string %zu is not UTF-8", i);
-        }
+        SL_FAIL_IF(n_bytes < 1 || n_bytes > SL_MAX_STOP_BYTES, err, SL_ERR_INVALID,
+                   "stop: string %zu has %zu bytes, must be 1 to %d", i, n_bytes, SL_MAX_STOP_BYTES);
+        SL_FAIL_IF(!sl_utf8_valid(request->stop[i], n_bytes, NULL), err, SL_ERR_INVALID,
+                   "stop: string %zu is not UTF-8", i);
         spec->stop[spec->n_stop] = strdup(request->stop[i]);
-        if (spec->stop[spec->n_stop] == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for stop strings");
-        }
+        SL_FAIL_IF(spec->stop[spec->n_stop] == NULL, err, SL_ERR_EXHAUSTED, "no memory for stop strings");
         spec->n_stop++;
     }
     return SL_OK;
@@ -204,21 +184,15 @@ static enum sl_status check_stops(const Sluice__V1__GenerateRequest *request, st
 
 static enum sl_status check_label(const char *label, struct sl_job_spec *spec, struct sl_error *err) {
     size_t n_bytes = strlen(label);
-    if (n_bytes > SL_MAX_LABEL) {
-        return sl_fail(err, SL_ERR_INVALID, "label: %zu bytes, at most %d", n_bytes, SL_MAX_LABEL);
-    }
-    if (!sl_utf8_valid(label, n_bytes, NULL)) {
-        return sl_fail(err, SL_ERR_INVALID, "label: is not UTF-8");
-    }
+    SL_FAIL_IF(n_bytes > SL_MAX_LABEL, err, SL_ERR_INVALID, "label: %zu bytes, at most %d", n_bytes, SL_MAX_LABEL);
+    SL_FAIL_IF(!sl_utf8_valid(label, n_bytes, NULL), err, SL_ERR_INVALID, "label: is not UTF-8");
     strcpy(spec->label, label);
     return SL_OK;
 }
 
 static enum sl_status check_key(const char *key, struct sl_job_spec *spec, struct sl_error *err) {
-    if (strlen(key) > SL_MAX_KEY) {
-        return sl_fail(err, SL_ERR_INVALID, "idempotency_key: has %zu bytes, at most %d are allowed", strlen(key),
-                       SL_MAX_KEY);
-    }
+    SL_FAIL_IF(strlen(key) > SL_MAX_KEY, err, SL_ERR_INVALID, "idempotency_key: has %zu bytes, at most %d are allowed",
+               strlen(key), SL_MAX_KEY);
     strcpy(spec->key, key);
     return SL_OK;
 }
@@ -227,25 +201,16 @@ static enum sl_status check_key(const char *key, struct sl_job_spec *spec, struc
 static enum sl_status check_resumption(const struct sl_request_rules *rules, const Sluice__V1__Resumption *resumption,
                                        struct sl_job_spec *spec, struct sl_error *err) {
     size_t n = resumption->delivered != NULL ? resumption->delivered->n_ids : 0;
-    if (resumption->max_new_tokens < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "resumption.max_new_tokens: is %d, must be 0 or more",
-                       resumption->max_new_tokens);
-    }
-    if (n > (size_t)spec->max_new_tokens) {
-        return sl_fail(err, SL_ERR_INVALID, "resumption.delivered: %zu tokens, at most %d are asked for", n,
-                       spec->max_new_tokens);
-    }
+    SL_FAIL_IF(resumption->max_new_tokens < 0, err, SL_ERR_INVALID,
+               "resumption.max_new_tokens: is %d, must be 0 or more", resumption->max_new_tokens);
+    SL_FAIL_IF(n > (size_t)spec->max_new_tokens, err, SL_ERR_INVALID,
+               "resumption.delivered: %zu tokens, at most %d are asked for", n, spec->max_new_tokens);
     if (n == 0) {
         return SL_OK;
     }
-    enum sl_status status = sl_job_check_ids(rules->model, "resumption.delivered", resumption->delivered, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_job_check_ids(rules->model, "resumption.delivered", resumption->delivered, err));
     spec->delivered = malloc(n * sizeof(*spec->delivered));
-    if (spec->delivered == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu tokens", n);
-    }
+    SL_FAIL_IF(spec->delivered == NULL, err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu tokens", n);
     memcpy(spec->delivered, resumption->delivered->ids, n * sizeof(*spec->delivered));
     spec->n_delivered = (int64_t)n;
     return SL_OK;
@@ -255,14 +220,10 @@ static enum sl_status check_resumption(const struct sl_request_rules *rules, con
 static enum sl_status check_deadline(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                      int64_t call_deadline_ns, struct sl_job_spec *spec, struct sl_error *err) {
     int64_t deadline_ms = request->deadline_ms, elapsed_ms = request->resumption ? request->resumption->elapsed_ms : 0;
-    if (elapsed_ms < 0 || elapsed_ms > rules->max_deadline_ms) {
-        return sl_fail(err, SL_ERR_INVALID, "resumption.elapsed_ms: is %" PRId64 ", must be 0 to %" PRId64, elapsed_ms,
-                       rules->max_deadline_ms);
-    }
-    if (deadline_ms < 0 || deadline_ms > rules->max_deadline_ms) {
-        return sl_fail(err, SL_ERR_INVALID, "deadline_ms: is %" PRId64 ", must be 0 (the default) to %" PRId64,
-                       deadline_ms, rules->max_deadline_ms);
-    }
+    SL_FAIL_IF(elapsed_ms < 0 || elapsed_ms > rules->max_deadline_ms, err, SL_ERR_INVALID,
+               "resumption.elapsed_ms: is %" PRId64 ", must be 0 to %" PRId64, elapsed_ms, rules->max_deadline_ms);
+    SL_FAIL_IF(deadline_ms < 0 || deadline_ms > rules->max_deadline_ms, err, SL_ERR_INVALID,
+               "deadline_ms: is %" PRId64 ", must be 0 (the default) to %" PRId64, deadline_ms, rules->max_deadline_ms);
     int64_t allowed_ms = deadline_ms > 0 ? deadline_ms : rules->default_deadline_ms;
     // Clients and gateways that were given no deadline send their own default, which is not sooner than the cluster's.
     spec->own_deadline =
@@ -286,10 +247,7 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const S
 static enum sl_status plan(const struct sl_request_rules *rules, struct sl_job_spec *spec, struct sl_error *err) {
     const struct sl_recipe *recipe = &spec->parsed_recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
-    enum sl_status status = sl_demand_make(recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_demand_make(recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err));
     sl_recipe_format(recipe, spec->recipe, sizeof(spec->recipe)); // with layers, as every worker gets it
     // K and V, two bytes an element.
     spec->full_bytes = spec->n_tokens * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim * 2 * 2;
@@ -317,9 +275,7 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,
                                 struct sl_error *err) {
     struct sl_job_spec *spec = calloc(1, sizeof *spec); // too large for the stack
-    if (spec == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
-    }
+    SL_FAIL_IF(spec == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job");
     spec->submitted_ns = sl_now_ns();
     spec->ignore_eos = request->ignore_eos;
     spec->estimate_errors = request->estimate_errors;

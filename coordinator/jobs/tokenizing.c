@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "engine/text/tokenizer/tokenizer.h"
@@ -27,9 +28,7 @@ static int n_processors(void) {
 
 enum sl_status sl_tokenizing_create(int n_turns, struct sl_tokenizing **tokenizing_out, struct sl_error *err) {
     struct sl_tokenizing *tokenizing = calloc(1, sizeof *tokenizing);
-    if (tokenizing == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for turns of tokenizing");
-    }
+    SL_FAIL_IF(tokenizing == NULL, err, SL_ERR_EXHAUSTED, "no memory for turns of tokenizing");
     pthread_mutex_init(&tokenizing->mutex, NULL);
     tokenizing->n_free = n_turns > 0 ? n_turns : n_processors();
     tokenizing->last = &tokenizing->first;
@@ -140,17 +139,14 @@ static void leave(struct sl_tokenizing_turn *turn) {
 enum sl_status sl_tokenizing_begin(struct sl_tokenizing *tokenizing, struct sl_tenants *tenants, const char *tenant,
                                    int64_t deadline_ns, struct sl_tokenizing_turn *turn_out, struct sl_error *err) {
     *turn_out = (struct sl_tokenizing_turn){.tokenizing = tokenizing, .deadline_ns = deadline_ns};
-    enum sl_status status = sl_tenants_take(tenants, tenant, &turn_out->tenant, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_tenants_take(tenants, tenant, &turn_out->tenant, err));
     sl_cond_init(&turn_out->granted);
     pthread_mutex_lock(&tokenizing->mutex);
     struct sl_tenant *its = turn_out->tenant;
     if (its->n_tokenizing++ == 0 && its->tokenizing_ns < tokenizing->time_ns) {
         its->tokenizing_ns = tokenizing->time_ns;
     }
-    status = wait_in_line(tokenizing, turn_out);
+    enum sl_status status = wait_in_line(tokenizing, turn_out);
     pthread_mutex_unlock(&tokenizing->mutex);
     if (status != SL_OK) {
         leave(turn_out);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/term.h"
@@ -61,8 +62,8 @@ enum sl_status sl_run_move(struct sl_run *run, enum sl_run_event event, struct s
 // Fails an attempt for a reason that only its step knows. Returns `status`, or SL_ERR_INTERNAL.
 static enum sl_status fail_as(struct sl_run *run, enum sl_run_event event, enum sl_status status,
                               struct sl_error *err) {
-    enum sl_status moved = sl_run_move(run, event, err);
-    return moved == SL_OK ? status : moved;
+    SL_TRY(sl_run_move(run, event, err));
+    return status;
 }
 
 // Returns the term for the next order; a worker refuses it when it has seen a newer one.
@@ -182,15 +183,12 @@ static enum sl_status traced(struct sl_run *run, const char *name,
  */
 static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
     for (;;) {
-        enum sl_status status = claim_workers(run, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(claim_workers(run, err));
         bool stored = run->mode == SL_TURN_STORED;
         if (run->claim.prefill == NULL && !stored) {
             return sl_run_move(run, SL_RUN_ON_CLAIMED_ALONE, err);
         }
-        status = sl_run_move(run, SL_RUN_ON_CLAIMED, err);
+        enum sl_status status = sl_run_move(run, SL_RUN_ON_CLAIMED, err);
         if (status == SL_OK && !run->claim.is_here) { // else the worker promises the memory before it reads
             status = traced(run, "reserve", reserve, err);
         }
@@ -203,10 +201,7 @@ static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
         sl_log_info("job", "job=%s waits: %s", run->job->id, err->text);
         sl_admission_release(run->context->admission, &run->claim);
         sl_sleep_ms(RESERVE_AGAIN_MS);
-        status = sl_run_move(run, SL_RUN_ON_NO_MEMORY, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_run_move(run, SL_RUN_ON_NO_MEMORY, err));
     }
 }
 
@@ -318,10 +313,7 @@ static enum sl_status restore(struct sl_run *run, struct sl_error *err) {
     if (status == SL_OK) {
         return SL_OK;
     }
-    status = sl_job_interrupted(run->job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_job_interrupted(run->job, err));
     sl_fail_from(err, SL_ERR_PEER_STALE, &why, "no session from the store: %.300s", why.text);
     return fail_as(run, SL_RUN_ON_MISS_SESSION, SL_ERR_PEER_STALE, err);
 }
@@ -357,8 +349,8 @@ static enum sl_status hear_decode(struct sl_run *run, const Sluice__V1__DecodeEv
     enum sl_status status;
     switch (event->what_case) {
     case SLUICE__V1__DECODE_EVENT__WHAT_TOKEN:
-        status = hear(run, SL_RUN_ON_HEARD, err);
-        return status == SL_OK ? sl_run_token_hear(run, event->token, err) : status;
+        SL_TRY(hear(run, SL_RUN_ON_HEARD, err));
+        return sl_run_token_hear(run, event->token, err);
     case SLUICE__V1__DECODE_EVENT__WHAT_DONE:
         status = hear(run, SL_RUN_ON_ENDED, err);
         if (status == SL_OK && run->turn.id[0] != '\0') {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/run/attempt.h"
@@ -105,8 +106,8 @@ static enum sl_status step(struct sl_copying *copying, enum sl_status status, Pr
     }
     if (status == SL_OK) {
         copying->grant = (Sluice__V1__Grant *)reply;
-        status = ship(copying, err);
-        return status == SL_OK ? SL_AGAIN : status;
+        SL_TRY(ship(copying, err));
+        return SL_AGAIN;
     }
     if (status == SL_ERR_DEADLINE) { // so that the next turn does not ask it before its next heartbeat
         sl_worker_suspect(copying->store);
@@ -184,9 +185,7 @@ static enum sl_status fetch(struct sl_run *run, struct sl_worker *store, const c
 enum sl_status sl_copy_restore(struct sl_run *run, struct sl_error *err) {
     const struct sl_session_copy *copy = &run->from.copy;
     struct sl_worker *store = find_store(run->context->registry, copy->store);
-    if (store == NULL) {
-        return sl_fail(err, SL_ERR_PEER_STALE, "the store of the turn before is gone");
-    }
+    SL_FAIL_IF(store == NULL, err, SL_ERR_PEER_STALE, "the store of the turn before is gone");
     Sluice__V1__LookupReply *reply = NULL;
     enum sl_status status = look_up(copy, store, &reply, err);
     if (status == SL_OK) {

@@ -2,6 +2,7 @@
 // Purpose: see joined.h.
 #include "coordinator/run/joined.h"
 
+#include "base/check.h"
 #include "coordinator/workers/stores.h"
 
 static enum sl_status fill_one(const struct sl_run *run, const struct sl_job_join *join,
@@ -9,9 +10,7 @@ static enum sl_status fill_one(const struct sl_run *run, const struct sl_job_joi
                                char store_out[SL_ADDRESS_BYTES], struct sl_error *err) {
     (void)sl_stores_choose(run->context->registry, join->first_key, (const char(*)[64])join->stores, join->n_stores,
                            store_out);
-    if (store_out[0] == '\0') {
-        return sl_fail(err, SL_ERR_PRECONDITION, "no joined document: no kvstore is ready any more");
-    }
+    SL_FAIL_IF(store_out[0] == '\0', err, SL_ERR_PRECONDITION, "no joined document: no kvstore is ready any more");
     sluice__v1__token_ids__init(tokens_out);
     tokens_out->ids = join->tokens;
     tokens_out->n_ids = (size_t)join->n_all;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "proto/methods.h"
 
@@ -46,10 +47,9 @@ enum sl_status sl_remote_kv_check(const struct sl_claim *claim, const Sluice__V1
             held[share] = true;
         }
     }
-    if (n_held != (size_t)claim->n_shares || done->n_annex != n_held) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s reports that stores hold %zu shares of the job, which has %d",
-                       sl_worker_name(claim->prefill), done->n_annex, claim->n_shares);
-    }
+    SL_FAIL_IF(n_held != (size_t)claim->n_shares || done->n_annex != n_held, err, SL_ERR_INTERNAL,
+               "%s reports that stores hold %zu shares of the job, which has %d", sl_worker_name(claim->prefill),
+               done->n_annex, claim->n_shares);
     return SL_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "net/rpc/rpc.h"
 #include "net/trace/trace.h"
@@ -173,9 +174,7 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
         return sl_fail(err, SL_ERR_INTERNAL, "%s ended with the reason %d", job->decode_worker, (int)done->reason);
     }
     char *text = strdup(done->text);
-    if (text == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the answer");
-    }
+    SL_FAIL_IF(text == NULL, err, SL_ERR_EXHAUSTED, "no memory for the answer");
     free(report->text); // of an attempt whose worker was lost after its answer
     report->text = text;
     report->reason = done->reason;

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 
+#include "base/check.h"
 #include "base/log.h"
 
 // Rejects ids outside the vocabulary, which would otherwise reach clients, and the next worker as output to resume.
@@ -53,19 +54,13 @@ enum sl_status sl_run_token_hear(struct sl_run *run, const Sluice__V1__Token *to
                    : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s wrote token %" PRId64 " as %d, clients have %d", worker,
                              token->index, token->id, before);
     }
-    if (token->index != expected || expected >= job->spec.max_new_tokens) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s sent token %" PRId64 ", expected %" PRId64 " of at most %d", worker,
-                       token->index, expected, job->spec.max_new_tokens);
-    }
-    if (token->n_alternatives > SL_MAX_LOGPROBS) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d", worker, token->n_alternatives,
-                       SL_MAX_LOGPROBS);
-    }
-    enum sl_status status = check_ids(run->context, worker, token, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_FAIL_IF(token->index != expected || expected >= job->spec.max_new_tokens, err, SL_ERR_INTERNAL,
+               "%s sent token %" PRId64 ", expected %" PRId64 " of at most %d", worker, token->index, expected,
+               job->spec.max_new_tokens);
+    SL_FAIL_IF(token->n_alternatives > SL_MAX_LOGPROBS, err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d",
+               worker, token->n_alternatives, SL_MAX_LOGPROBS);
+    SL_TRY(check_ids(run->context, worker, token, err));
     sl_run_report_token(&run->report, job);
-    status = tell(run->context, job, token);
+    enum sl_status status = tell(run->context, job, token);
     return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
 }

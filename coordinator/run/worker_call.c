@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"
@@ -124,12 +125,10 @@ static enum sl_status check_surroundings(struct sl_worker_call *call, struct sl_
     if (status != SL_OK) {
         return status;
     }
-    if (sl_worker_is_lost(call->worker)) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost, or stands still", sl_worker_name(call->worker));
-    }
-    if (call->peer != NULL && sl_worker_is_lost(call->peer)) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost, or stands still", sl_worker_name(call->peer));
-    }
+    SL_FAIL_IF(sl_worker_is_lost(call->worker), err, SL_ERR_PEER_LOST, "%s was lost, or stands still",
+               sl_worker_name(call->worker));
+    SL_FAIL_IF(call->peer != NULL && sl_worker_is_lost(call->peer), err, SL_ERR_PEER_LOST,
+               "%s was lost, or stands still", sl_worker_name(call->peer));
     renew_other(call);
     if (call->lease != NULL) {
         status = renew_if_due(call->lease, err);
@@ -164,12 +163,9 @@ static enum sl_status classify(struct sl_worker_call *call, enum sl_status statu
 
 enum sl_status sl_worker_call_next(struct sl_worker_call *call, ProtobufCMessage **message_out, struct sl_error *err) {
     for (;;) {
-        enum sl_status status = check_surroundings(call, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(check_surroundings(call, err));
         struct sl_error why = {0};
-        status = sl_rpc_stream_next(call->stream, POLL_MS, message_out, &why);
+        enum sl_status status = sl_rpc_stream_next(call->stream, POLL_MS, message_out, &why);
         if (status == SL_OK) {
             sl_liveness_timer_reset(&call->liveness, sl_now_ns());
             return SL_OK;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -161,9 +162,7 @@ static bool is_damage(const struct sl_database *database, int code) {
 enum sl_status sl_database_open(const char *folder, int64_t max_bytes, struct sl_database **database_out,
                                 struct sl_error *err) {
     struct sl_database *database = calloc(1, sizeof *database);
-    if (database == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a database of jobs");
-    }
+    SL_FAIL_IF(database == NULL, err, SL_ERR_EXHAUSTED, "no memory for a database of jobs");
     snprintf(database->path, sizeof database->path, "%s/" SL_DATABASE_NAME, folder);
     database->max_bytes = max_bytes;
     int code = connect(database);
@@ -204,9 +203,7 @@ enum sl_status sl_database_start_anew(struct sl_database *database, struct sl_er
 // Runs a statement whose parameters are bound.
 static enum sl_status run(struct sl_database *database, enum statement which, struct sl_error *err) {
     sqlite3_stmt *statement = database->prepared[which];
-    if (statement == NULL) {
-        return sl_fail(err, SL_ERR_IO, "%.300s: it could not be made", database->path);
-    }
+    SL_FAIL_IF(statement == NULL, err, SL_ERR_IO, "%.300s: it could not be made", database->path);
     int code = sqlite3_step(statement);
     enum sl_status status = code == SQLITE_DONE ? SL_OK : failed(database, database->writer, err);
     sqlite3_reset(statement);
@@ -269,10 +266,7 @@ enum sl_status sl_database_end_job(struct sl_database *database, int64_t job, co
 enum sl_status sl_database_remove_job(struct sl_database *database, int64_t job, struct sl_error *err) {
     for (enum statement which = REMOVE_JOB; which <= REMOVE_EVENTS; which++) {
         sqlite3_bind_int64(database->prepared[which], 1, job);
-        enum sl_status status = run(database, which, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(run(database, which, err));
     }
     return SL_OK;
 }

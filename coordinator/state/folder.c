@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
+
 static enum sl_status unusable(const struct sl_state_folder *folder, struct sl_error *err) {
     return sl_fail(err, SL_ERR_IO, "--state %.300s: %s; give a folder that this user can write to", folder->path,
                    strerror(errno));
@@ -26,11 +28,8 @@ static enum sl_status close_to_others(struct sl_state_folder *folder, struct sl_
     if (about.st_uid == geteuid() && (about.st_mode & 077) != 0 && fchmod(folder->dir_fd, 0700) != 0) {
         return unusable(folder, err);
     }
-    if (about.st_uid != geteuid() && (about.st_mode & 07) != 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "--state %.300s: it is another user's and open to everybody; give a folder of our own",
-                       folder->path);
-    }
+    SL_FAIL_IF(about.st_uid != geteuid() && (about.st_mode & 07) != 0, err, SL_ERR_PRECONDITION,
+               "--state %.300s: it is another user's and open to everybody; give a folder of our own", folder->path);
     return SL_OK;
 }
 
@@ -57,9 +56,8 @@ static enum sl_status reject_old_files(struct sl_state_folder *folder, struct sl
 enum sl_status sl_state_folder_open(const char *path, struct sl_state_folder *folder_out, struct sl_error *err) {
     struct sl_state_folder *folder = folder_out;
     folder->dir_fd = folder->owner_fd = -1;
-    if ((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path) {
-        return sl_fail(err, SL_ERR_INVALID, "--state: the folder's name is too long");
-    }
+    SL_FAIL_IF((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path, err,
+               SL_ERR_INVALID, "--state: the folder's name is too long");
     enum sl_status status = SL_OK;
     if (mkdir(folder->path, 0700) != 0 && errno != EEXIST) {
         return unusable(folder, err);

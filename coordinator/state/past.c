@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/job/job_request.h"
 
@@ -26,20 +27,14 @@ static enum sl_status read_events(const struct sl_database_job *job, struct sl_p
     size_t cap = 0;
     for (size_t at = 0; at < job->n_events;) {
         uint32_t length;
-        if (job->n_events - at < sizeof length) {
-            return sl_fail(err, SL_ERR_INVALID, "an event is cut short");
-        }
+        SL_FAIL_IF(job->n_events - at < sizeof length, err, SL_ERR_INVALID, "an event is cut short");
         memcpy(&length, job->events + at, sizeof length);
         at += sizeof length;
-        if (length > job->n_events - at) {
-            return sl_fail(err, SL_ERR_INVALID, "an event is cut short");
-        }
+        SL_FAIL_IF(length > job->n_events - at, err, SL_ERR_INVALID, "an event is cut short");
         if (past->n_events == cap) {
             cap = cap > 0 ? 2 * cap : 64;
             struct sl_packed_event *grown = realloc(past->events, cap * sizeof *grown);
-            if (grown == NULL) {
-                return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
-            }
+            SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
             past->events = grown;
         }
         past->events[past->n_events++] = (struct sl_packed_event){job->events + at, length};
@@ -116,9 +111,7 @@ enum sl_status sl_past_accept(const struct sl_job *job, uint64_t model, bool att
     accepted.deadline_ms = sl_wall_ms() + sl_deadline_left_ms(spec->deadline_ns);
     accepted.attached = attached;
     *bytes_out = malloc(sluice__v1__accepted_job__get_packed_size(&accepted) + 1);
-    if (*bytes_out == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for what is written of a job");
-    }
+    SL_FAIL_IF(*bytes_out == NULL, err, SL_ERR_EXHAUSTED, "no memory for what is written of a job");
     *n_bytes_out = sluice__v1__accepted_job__pack(&accepted, *bytes_out);
     return SL_OK;
 }

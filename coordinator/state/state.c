@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -78,13 +79,10 @@ static void *checkpoint_always(void *arg) {
 // --- life ----------------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_state **state_out, struct sl_error *err) {
-    if (config->max_bytes < SL_STATE_MIN_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "--state-bytes: must be at least %" PRId64, SL_STATE_MIN_BYTES);
-    }
+    SL_FAIL_IF(config->max_bytes < SL_STATE_MIN_BYTES, err, SL_ERR_INVALID, "--state-bytes: must be at least %" PRId64,
+               SL_STATE_MIN_BYTES);
     struct sl_state *state = calloc(1, sizeof *state);
-    if (state == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a folder of jobs");
-    }
+    SL_FAIL_IF(state == NULL, err, SL_ERR_EXHAUSTED, "no memory for a folder of jobs");
     enum sl_status status = sl_state_folder_open(config->folder, &state->folder, err);
     if (status != SL_OK) {
         free(state);
@@ -120,9 +118,7 @@ static void push(struct sl_state *state, struct sl_kept_job *kept) {
 static enum sl_status enter(struct sl_state *state, const struct sl_database_job *row, const struct sl_past_jobs *past,
                             struct sl_job *job, struct sl_error *err) {
     struct sl_kept_job *kept = calloc(1, sizeof *kept);
-    if (kept == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job of before");
-    }
+    SL_FAIL_IF(kept == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job of before");
     kept->job = sl_job_ref(job);
     kept->number = row->number;
     kept->made = true;
@@ -149,9 +145,7 @@ struct load {
 
 static enum sl_status remove_later(struct load *load, int64_t number, struct sl_error *err) {
     int64_t *grown = realloc(load->removed, (load->n_removed + 1) * sizeof *grown);
-    if (grown == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for jobs that are removed");
-    }
+    SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "no memory for jobs that are removed");
     load->removed = grown;
     grown[load->n_removed++] = number;
     return SL_OK;
@@ -194,11 +188,8 @@ static enum sl_status remove_rows(const struct load *load, struct sl_error *err)
 }
 
 static enum sl_status start_threads(struct sl_state *state, struct sl_error *err) {
-    enum sl_status status = sl_thread_start("state", write_always, state, &state->writer, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_thread_start("state-sync", checkpoint_always, state, &state->checkpointer, err);
+    SL_TRY(sl_thread_start("state", write_always, state, &state->writer, err));
+    enum sl_status status = sl_thread_start("state-sync", checkpoint_always, state, &state->checkpointer, err);
     if (status != SL_OK) {
         pthread_mutex_lock(&state->mutex);
         state->stopping = true;

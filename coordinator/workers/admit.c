@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "coordinator/workers/admit_internal.h"
@@ -18,9 +19,7 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
                               int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err) {
     int64_t n_prefill = n_prompt - 1;
     struct sl_plan *plan = malloc(sizeof(*plan)); // tens of kilobytes of page layouts
-    if (plan == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
-    }
+    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "no memory for a plan");
     // Without prefill there is no remote KV: every slot stays with decode. Sizes are the same for every set of
     // frequencies.
     enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, 0, plan, err)
@@ -51,9 +50,7 @@ enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct 
                                    int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
                                    struct sl_error *err) {
     struct sl_plan *plan = malloc(sizeof(*plan));
-    if (plan == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
-    }
+    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "no memory for a plan");
     enum sl_status status = sl_plan_make_local(recipe, geometry, n_new > 0 ? n_new : 1, 0, plan, err);
     if (status == SL_OK) {
         int64_t bytes = sl_in_units(kept_bytes) + (int64_t)sl_plan_turn_bytes(plan, n_new);
@@ -68,9 +65,7 @@ enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct 
 enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affinity *affinity, int max_running,
                                    int max_queued, struct sl_admission **admission_out, struct sl_error *err) {
     struct sl_admission *admission = calloc(1, sizeof(*admission));
-    if (admission == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "admission: no memory");
-    }
+    SL_FAIL_IF(admission == NULL, err, SL_ERR_EXHAUSTED, "admission: no memory");
     admission->registry = registry;
     admission->affinity = affinity;
     admission->policy = &sl_route_policies[0];
@@ -172,14 +167,11 @@ static enum sl_status check_queue(const struct sl_admission *admission, const st
                                   struct sl_error *err) {
     double hint_ms = admission->place_interval_ms;
     hint_ms = hint_ms < 50 ? 50 : hint_ms > 30000 ? 30000 : hint_ms;
-    if (admission->stats.n_queued >= admission->max_queued) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%" PRId64 " jobs are queued, the most allowed; retry in %.0f ms",
-                       admission->stats.n_queued, hint_ms);
-    }
-    if (tenant != NULL && tenant->n_queued >= sl_tenant_share(tenant, admission->max_queued)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%d jobs of %s are queued, its share of the line; retry in %.0f ms",
-                       tenant->n_queued, tenant->name, hint_ms);
-    }
+    SL_FAIL_IF(admission->stats.n_queued >= admission->max_queued, err, SL_ERR_EXHAUSTED,
+               "%" PRId64 " jobs are queued, the most allowed; retry in %.0f ms", admission->stats.n_queued, hint_ms);
+    SL_FAIL_IF(tenant != NULL && tenant->n_queued >= sl_tenant_share(tenant, admission->max_queued), err,
+               SL_ERR_EXHAUSTED, "%d jobs of %s are queued, its share of the line; retry in %.0f ms", tenant->n_queued,
+               tenant->name, hint_ms);
     return SL_OK;
 }
 

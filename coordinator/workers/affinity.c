@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/hash_table.h"
 
 struct entry {
@@ -26,9 +27,8 @@ struct sl_affinity {
 };
 
 enum sl_status sl_affinity_create(size_t max_entries, struct sl_affinity **affinity_out, struct sl_error *err) {
-    if (max_entries < 1 || max_entries > (1U << 28)) {
-        return sl_fail(err, SL_ERR_INVALID, "affinity: %zu entries, must be 1 to 2^28", max_entries);
-    }
+    SL_FAIL_IF(max_entries < 1 || max_entries > (1U << 28), err, SL_ERR_INVALID,
+               "affinity: %zu entries, must be 1 to 2^28", max_entries);
     struct sl_affinity *affinity = calloc(1, sizeof(*affinity));
     if (affinity == NULL) {
         goto err_memory;

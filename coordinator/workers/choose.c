@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/workers/admit_internal.h"
 #include "engine/kvcache/capsule.h"
@@ -101,11 +102,9 @@ static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid
 // Returns why no worker was chosen: SL_AGAIN if one may be free later.
 static enum sl_status no_worker(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
                                 struct sl_error *err) {
-    if (sl_route_count_ready(set->views, set->n) == 0) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
-    }
-    enum sl_status status = check_fits(set, role, need, err);
-    return status == SL_OK ? SL_AGAIN : status;
+    SL_FAIL_IF(sl_route_count_ready(set->views, set->n) == 0, err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
+    SL_TRY(check_fits(set, role, need, err));
+    return SL_AGAIN;
 }
 
 // Sets in every view what jobs share there of this job's need, and what the worker probably holds since an earlier one.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see registry.h.
+#include "base/check.h"
 #include "coordinator/workers/registry_internal.h"
 
 #include <assert.h>
@@ -22,9 +23,7 @@
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
                                   struct sl_error *err) {
     struct sl_registry *registry = calloc(1, sizeof(*registry));
-    if (registry == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "registry: no memory");
-    }
+    SL_FAIL_IF(registry == NULL, err, SL_ERR_EXHAUSTED, "registry: no memory");
     registry->config = *config;
     pthread_mutex_init(&registry->mutex, NULL);
     *registry_out = registry;
@@ -153,16 +152,12 @@ static struct sl_worker *find_living(struct sl_registry *registry, const char *n
 
 static enum sl_status copy_field(const char *field, const char *value, bool required, char *to, size_t to_bytes,
                                  struct sl_error *err) {
-    if (required && value[0] == '\0') {
-        return sl_fail(err, SL_ERR_INVALID, "worker.%s is empty", field);
-    }
-    if (strlen(value) >= to_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "worker.%s is longer than %zu bytes", field, to_bytes - 1);
-    }
+    SL_FAIL_IF(required && value[0] == '\0', err, SL_ERR_INVALID, "worker.%s is empty", field);
+    SL_FAIL_IF(strlen(value) >= to_bytes, err, SL_ERR_INVALID, "worker.%s is longer than %zu bytes", field,
+               to_bytes - 1);
     for (const unsigned char *c = (const unsigned char *)value; *c != '\0'; c++) {
-        if (*c <= ' ' || *c >= 127) {
-            return sl_fail(err, SL_ERR_INVALID, "worker.%s contains the byte 0x%02x: visible ASCII only", field, *c);
-        }
+        SL_FAIL_IF(*c <= ' ' || *c >= 127, err, SL_ERR_INVALID,
+                   "worker.%s contains the byte 0x%02x: visible ASCII only", field, *c);
     }
     strcpy(to, value);
     return SL_OK;
@@ -175,38 +170,31 @@ static enum sl_status check_info(const struct sl_registry *registry, const Sluic
         (info->reads && info->role != SLUICE__V1__WORKER_ROLE__DECODE)) {
         return sl_fail(err, SL_ERR_INVALID, "worker.role is %d: PREFILL, DECODE (may read) or KVSTORE", info->role);
     }
-    if (strcmp(info->version, SL_VERSION) != 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "worker %.60s has version '%.30s', the cluster has '%s': use the same build everywhere",
-                       info->name, info->version, SL_VERSION);
-    }
-    if (computes && info->model_fingerprint != registry->config.model_fingerprint) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "worker %.60s has the model %016" PRIx64 ", the cluster has %016" PRIx64
-                       ": start it with the coordinator's --model and --weights",
-                       info->name, info->model_fingerprint, registry->config.model_fingerprint);
-    }
-    if (info->arena_bytes < 0 || info->arena_bytes > MAX_MEMORY_BYTES || info->staging_bytes > MAX_MEMORY_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "worker %.60s: arena_bytes %" PRId64 " and staging_bytes %" PRId64
-                       " must be what a host can have, at most 1 PiB",
-                       info->name, info->arena_bytes, info->staging_bytes);
-    }
-    if (computes && (info->arena_bytes < 1 || info->max_jobs < 1 || info->staging_bytes < 0)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "worker %.60s: arena_bytes %" PRId64 " and max_jobs %d must be positive, staging_bytes %" PRId64
-                       " not negative",
-                       info->name, info->arena_bytes, info->max_jobs, info->staging_bytes);
-    }
+    SL_FAIL_IF(strcmp(info->version, SL_VERSION) != 0, err, SL_ERR_PRECONDITION,
+               "worker %.60s has version '%.30s', the cluster has '%s': use the same build everywhere", info->name,
+               info->version, SL_VERSION);
+    SL_FAIL_IF(computes && info->model_fingerprint != registry->config.model_fingerprint, err, SL_ERR_PRECONDITION,
+               "worker %.60s has the model %016" PRIx64 ", the cluster has %016" PRIx64
+               ": start it with the coordinator's --model and --weights",
+               info->name, info->model_fingerprint, registry->config.model_fingerprint);
+    SL_FAIL_IF(info->arena_bytes < 0 || info->arena_bytes > MAX_MEMORY_BYTES || info->staging_bytes > MAX_MEMORY_BYTES,
+               err, SL_ERR_INVALID,
+               "worker %.60s: arena_bytes %" PRId64 " and staging_bytes %" PRId64
+               " must be what a host can have, at most 1 PiB",
+               info->name, info->arena_bytes, info->staging_bytes);
+    SL_FAIL_IF(computes && (info->arena_bytes < 1 || info->max_jobs < 1 || info->staging_bytes < 0), err,
+               SL_ERR_INVALID,
+               "worker %.60s: arena_bytes %" PRId64 " and max_jobs %d must be positive, staging_bytes %" PRId64
+               " not negative",
+               info->name, info->arena_bytes, info->max_jobs, info->staging_bytes);
     return SL_OK;
 }
 
 // Copies the gRPC address. With certificates the name goes before it, so that all who connect there expect that name.
 static enum sl_status copy_rpc_address(const struct sl_registry *registry, const Sluice__V1__WorkerInfo *info,
                                        struct sl_worker *worker, struct sl_error *err) {
-    if (strchr(info->rpc_address, '@') != NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "worker.rpc_address contains a name: expected HOST:PORT");
-    }
+    SL_FAIL_IF(strchr(info->rpc_address, '@') != NULL, err, SL_ERR_INVALID,
+               "worker.rpc_address contains a name: expected HOST:PORT");
     char address[2 * SL_ADDRESS_BYTES];
     const bool is_named = registry->config.credentials != NULL;
     snprintf(address, sizeof address, "%s%s%s", is_named ? info->name : "", is_named ? "@" : "", info->rpc_address);
@@ -216,9 +204,7 @@ static enum sl_status copy_rpc_address(const struct sl_registry *registry, const
 static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
                                   struct sl_worker **worker_out, struct sl_error *err) {
     struct sl_worker *worker = calloc(1, sizeof(*worker));
-    if (worker == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "registry: no memory for a worker");
-    }
+    SL_FAIL_IF(worker == NULL, err, SL_ERR_EXHAUSTED, "registry: no memory for a worker");
     enum sl_status status = copy_field("name", info->name, true, worker->name, sizeof(worker->name), err);
     if (status == SL_OK) {
         status = copy_rpc_address(registry, info, worker, err);
@@ -278,12 +264,9 @@ static struct sl_worker *take_out_oldest_lost(struct sl_registry *registry) {
 
 enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
                                     struct sl_error *err) {
-    enum sl_status status = check_info(registry, info, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_info(registry, info, err));
     struct sl_worker *worker = NULL, *forgotten = NULL;
-    status = make_worker(registry, info, now_ns, &worker, err);
+    enum sl_status status = make_worker(registry, info, now_ns, &worker, err);
     if (status != SL_OK) {
         return status;
     }
@@ -371,10 +354,8 @@ enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice_
         *drain_out = sl_worker_is_draining(worker);
     }
     pthread_mutex_unlock(&registry->mutex);
-    if (!known) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "worker %.60s with epoch %" PRIx64 " is not registered: register again",
-                       beat->name, beat->epoch);
-    }
+    SL_FAIL_IF(!known, err, SL_ERR_NOT_FOUND, "worker %.60s with epoch %" PRIx64 " is not registered: register again",
+               beat->name, beat->epoch);
     return SL_OK;
 }
 
@@ -388,9 +369,7 @@ enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name,
         *jobs_out = worker->jobs;
     }
     pthread_mutex_unlock(&registry->mutex);
-    if (worker == NULL) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "there is no worker '%.60s'; `sluice top` lists them", name);
-    }
+    SL_FAIL_IF(worker == NULL, err, SL_ERR_NOT_FOUND, "there is no worker '%.60s'; `sluice top` lists them", name);
     sl_log_info("registry", "worker=%s %s", name, undo ? "takes jobs again" : "drains");
     return SL_OK;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/workers/registry_internal.h"
 
@@ -40,9 +41,7 @@ static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl
 enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,
                                   size_t *n_reports_out, struct sl_error *err) {
     struct sl_worker_report *reports = calloc(SL_MAX_WORKERS, sizeof(*reports));
-    if (reports == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the list of workers");
-    }
+    SL_FAIL_IF(reports == NULL, err, SL_ERR_EXHAUSTED, "no memory for the list of workers");
     pthread_mutex_lock(&registry->mutex);
     int n = registry->n_workers;
     for (int i = 0; i < n; i++) {

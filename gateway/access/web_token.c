@@ -70,13 +70,11 @@ static bool is_among(const json_t *texts, const char *text) {
 static enum sl_status check_time(const json_t *claims, int64_t now_s, struct sl_error *err) {
     const json_t *exp = json_object_get(claims, "exp"), *nbf = json_object_get(claims, "nbf");
     SL_FAIL_IF(!json_is_number(exp), err, SL_ERR_DENIED, "the token has no exp: a time at which it ends");
-    if ((double)now_s >= json_number_value(exp) + SL_WEB_TOKEN_LEEWAY_S) {
-        return sl_fail(err, SL_ERR_DENIED, "the token has expired");
-    }
+    SL_FAIL_IF((double)now_s >= json_number_value(exp) + SL_WEB_TOKEN_LEEWAY_S, err, SL_ERR_DENIED,
+               "the token has expired");
     SL_FAIL_IF(nbf && !json_is_number(nbf), err, SL_ERR_DENIED, "the token's nbf is no time");
-    if (nbf && (double)now_s < json_number_value(nbf) - SL_WEB_TOKEN_LEEWAY_S) {
-        return sl_fail(err, SL_ERR_DENIED, "the token is not good yet (nbf)");
-    }
+    SL_FAIL_IF(nbf && (double)now_s < json_number_value(nbf) - SL_WEB_TOKEN_LEEWAY_S, err, SL_ERR_DENIED,
+               "the token is not good yet (nbf)");
     return SL_OK;
 }
 
@@ -84,16 +82,13 @@ static enum sl_status check_claims(const json_t *claims, const struct sl_web_tok
                                    char tenant_out[SL_TENANT_NAME_BYTES], struct sl_error *err) {
     const char *issuer = json_string_value(json_object_get(claims, "iss"));
     const char *tenant = json_string_value(json_object_get(claims, policy->claim));
-    if (policy->issuer[0] != '\0' && (!issuer || strcmp(issuer, policy->issuer) != 0)) {
-        return sl_fail(err, SL_ERR_DENIED, "the token is of another issuer (iss)");
-    }
-    if (policy->audience[0] != '\0' && !is_among(json_object_get(claims, "aud"), policy->audience)) {
-        return sl_fail(err, SL_ERR_DENIED, "the token is for another audience (aud)");
-    }
+    SL_FAIL_IF(policy->issuer[0] != '\0' && (!issuer || strcmp(issuer, policy->issuer) != 0), err, SL_ERR_DENIED,
+               "the token is of another issuer (iss)");
+    SL_FAIL_IF(policy->audience[0] != '\0' && !is_among(json_object_get(claims, "aud"), policy->audience), err,
+               SL_ERR_DENIED, "the token is for another audience (aud)");
     SL_TRY(check_time(claims, now_s, err));
-    if (!tenant || !sl_tenant_name_is_valid(tenant)) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "the token's claim \"%.100s\" names no tenant", policy->claim);
-    }
+    SL_FAIL_IF(!tenant || !sl_tenant_name_is_valid(tenant), err, SL_ERR_NOT_FOUND,
+               "the token's claim \"%.100s\" names no tenant", policy->claim);
     snprintf(tenant_out, SL_TENANT_NAME_BYTES, "%s", tenant);
     return SL_OK;
 }
@@ -120,17 +115,13 @@ static enum sl_status check_signed(jwt_t *jwt, const struct sl_web_token_policy 
 enum sl_status sl_web_token_check(const struct sl_public_keys *keys, const struct sl_web_token_policy *policy,
                                   const char *token, int64_t now_s, char tenant_out[SL_TENANT_NAME_BYTES],
                                   struct sl_error *err) {
-    if (strnlen(token, SL_WEB_TOKEN_BYTES + 1) > SL_WEB_TOKEN_BYTES) {
-        return sl_fail(err, SL_ERR_DENIED, "the token has more than %d bytes", SL_WEB_TOKEN_BYTES);
-    }
-    if (!has_three_parts(token)) {
-        return sl_fail(err, SL_ERR_DENIED, "this is no JSON web token: three parts of base64url, with dots between");
-    }
+    SL_FAIL_IF(strnlen(token, SL_WEB_TOKEN_BYTES + 1) > SL_WEB_TOKEN_BYTES, err, SL_ERR_DENIED,
+               "the token has more than %d bytes", SL_WEB_TOKEN_BYTES);
+    SL_FAIL_IF(!has_three_parts(token), err, SL_ERR_DENIED,
+               "this is no JSON web token: three parts of base64url, with dots between");
     jwt_t *jwt = find_signed(keys, token);
-    if (!jwt) {
-        return sl_fail(err, SL_ERR_DENIED,
-                       "the token is damaged, or not signed by a key that is known here, with that key's algorithm");
-    }
+    SL_FAIL_IF(!jwt, err, SL_ERR_DENIED,
+               "the token is damaged, or not signed by a key that is known here, with that key's algorithm");
     enum sl_status status = check_signed(jwt, policy, now_s, tenant_out, err);
     jwt_free(jwt);
     return status;

@@ -305,11 +305,8 @@ static enum sl_status take_documents(const struct taking *taking) {
 static enum sl_status take_ship_at_most(const struct taking *taking) {
     const Sluice__V1__GenerateRequest *message = &taking->request->message;
     float percent = 0;
-    enum sl_status status = take_real(taking, &percent);
-    status = status == SL_OK ? check_only_choice(taking) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(take_real(taking, &percent));
+    SL_TRY(check_only_choice(taking));
     const struct sl_recommendation *recommended =
         sl_recipe_recommend((double)percent / 100, message->document[0] || message->n_documents > 0);
     if (!recommended) {
@@ -497,8 +494,8 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_mem
     }
     request->sampling.usual_temperature = 1; // OpenAI's default, if the model defines none
     request->message.sampling = &request->sampling;
-    enum sl_status status = take_fields(request, refusal);
-    return status == SL_OK ? check_together(request, refusal) : status;
+    SL_TRY(take_fields(request, refusal));
+    return check_together(request, refusal);
 }
 
 void sl_openai_request_select(struct sl_openai_request *request, size_t i) {

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
@@ -126,9 +127,7 @@ static enum sl_status parse_list(const char *option, const char *text, int64_t m
 
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    if (!b->options.output) {
-        return sl_fail(err, SL_ERR_INVALID, "--out FILE is missing: where the table goes");
-    }
+    SL_FAIL_IF(!b->options.output, err, SL_ERR_INVALID, "--out FILE is missing: where the table goes");
     enum sl_status status =
         parse_list("contexts", b->options.contexts, 1000000, b->calibration.contexts, &b->calibration.n_contexts, err);
     return status == SL_OK ? parse_list("batches", b->options.batches, SL_CELL_MAX_BATCH, b->calibration.batches,
@@ -170,9 +169,7 @@ static enum sl_status write_table(struct bench *b, double ship_bytes_per_s, stru
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     double rate = b->options.link > 0 ? b->options.link * 1e9 / 8 : sl_bench_ship_rate(b->options.transport);
-    if (rate <= 0) {
-        return sl_fail(err, SL_ERR_IO, "no ship over %s was measured: give --link", b->options.transport);
-    }
+    SL_FAIL_IF(rate <= 0, err, SL_ERR_IO, "no ship over %s was measured: give --link", b->options.transport);
     static const char *const usual[] = {"full", "full,format=int8"};
     const struct sl_option_list *given = &b->options.recipes;
     struct sl_calibration *c = &b->calibration;

@@ -196,10 +196,9 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
                                           .max_rows = max_rows,
                                           .cache_tokens = 2 * b->options.n_tokens + max_rows};
     SL_TRY(sl_eval_model_open(&config, &b->model, err));
-    if (b->options.n_tokens > b->model.runtime.config->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
-                       b->options.n_tokens, b->model.runtime.config->max_positions);
-    }
+    SL_FAIL_IF(b->options.n_tokens > b->model.runtime.config->max_positions, err, SL_ERR_INVALID,
+               "--tokens %" PRId64 ": the model has %" PRId64 " positions", b->options.n_tokens,
+               b->model.runtime.config->max_positions);
     uint64_t random = 1;
     return sl_rig_random_tokens(&random, b->model.runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err);
 }

@@ -176,11 +176,8 @@ static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struc
     const char *what;
     bool stored = b->weights == SL_WEIGHT_STORED;
     sl_bench_progress("GEMM peak");
-    enum sl_status status = measure_gemm(b, dtype, peak, err);
-    status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(measure_gemm(b, dtype, peak, err));
+    SL_TRY(sl_signals_check(&b->signals, err));
     double instructions = sl_peak_gflops(b->computing.team, b->computing.ops->name, !stored || dtype == SL_BF16, &what);
     char test[96], reference[96];
     snprintf(test, sizeof test, "GEMM peak: matmul of %s, %d x %d", stored ? names[dtype] : b->options.weights, SIDE,
@@ -271,11 +268,8 @@ static void print_memory(const struct bench *b, const char *what, double mb, con
 static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
     struct sl_arena_stats cache;
     double own, mapped;
-    enum sl_status status = read_resident("RssAnon", &own, err);
-    status = status == SL_OK ? read_resident("RssFile", &mapped, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(read_resident("RssAnon", &own, err));
+    SL_TRY(read_resident("RssFile", &mapped, err));
     sl_arena_get_stats(b->rig.arena, &cache);
     double weights = (double)sl_model_memory_bytes(b->rig.runtime.model) / 1e6, over = own - weights;
     double cache_mb = (double)cache.high_water_bytes / 1e6;
@@ -486,12 +480,10 @@ static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
 static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, size_t dir_bytes, struct sl_error *err) {
     char path[PATH_MAX];
     int length = snprintf(dir_out, dir_bytes, "%s/%s", b->options.keep, sl_synthetic_geometries[geometry].name);
-    if (length < 0 || (size_t)length >= dir_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "--keep-models %s: the path is too long", b->options.keep);
-    }
-    if ((mkdir(b->options.keep, 0777) != 0 && errno != EEXIST) || (mkdir(dir_out, 0777) != 0 && errno != EEXIST)) {
-        return sl_fail(err, SL_ERR_IO, "--keep-models: cannot make %s: %s", dir_out, strerror(errno));
-    }
+    SL_FAIL_IF(length < 0 || (size_t)length >= dir_bytes, err, SL_ERR_INVALID, "--keep-models %s: the path is too long",
+               b->options.keep);
+    SL_FAIL_IF((mkdir(b->options.keep, 0777) != 0 && errno != EEXIST) || (mkdir(dir_out, 0777) != 0 && errno != EEXIST),
+               err, SL_ERR_IO, "--keep-models: cannot make %s: %s", dir_out, strerror(errno));
     snprintf(path, sizeof path, "%s/config.json", dir_out);
     return access(path, F_OK) == 0
                ? SL_OK
@@ -529,9 +521,8 @@ static enum sl_status parse_models(const char *list, unsigned *geometries_out, s
                                        strncmp(sl_synthetic_geometries[i].name, name, length) != 0)) {
             i++;
         }
-        if (i == SL_N_GEOMETRIES) {
-            return sl_fail(err, SL_ERR_INVALID, "--models %s: expected a list of %s; or none", list, SL_GEOMETRY_HELP);
-        }
+        SL_FAIL_IF(i == SL_N_GEOMETRIES, err, SL_ERR_INVALID, "--models %s: expected a list of %s; or none", list,
+                   SL_GEOMETRY_HELP);
         chosen |= 1u << i;
         if (name[length] == '\0') {
             break;
@@ -571,9 +562,8 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
-    if (status == SL_OK && b->options.breakdown && b->options.ranks > 1) {
-        return sl_fail(err, SL_ERR_INVALID, "--breakdown: of one rank; leave out --ranks");
-    }
+    SL_FAIL_IF(status == SL_OK && b->options.breakdown && b->options.ranks > 1, err, SL_ERR_INVALID,
+               "--breakdown: of one rank; leave out --ranks");
     return status == SL_OK ? parse_models(b->options.models, &b->chosen, err) : status;
 }
 

@@ -80,13 +80,12 @@ static enum sl_status check(void *bench, struct sl_error *err) {
         .ms_per_token = b->options.token_us / 1e3,
         .chunk_tokens = SL_REPLAY_CHUNK_TOKENS,
         .n_tenants = b->options.tenants};
-    if (sl_kv_format_parse(b->options.format, &b->report.config.format) != SL_OK) {
-        return sl_fail(err, SL_ERR_INVALID, "--format %s: unknown, expected f16, int8 or int4", b->options.format);
-    }
+    SL_FAIL_IF(sl_kv_format_parse(b->options.format, &b->report.config.format) != SL_OK, err, SL_ERR_INVALID,
+               "--format %s: unknown, expected f16, int8 or int4", b->options.format);
     size_t bytes;
-    enum sl_status status = sl_replay_capsule_bytes(&b->report.config, 1, &bytes, err);
-    status = status == SL_OK ? parse_sizes(b, err) : status;
-    return status == SL_OK ? sl_plot_check(b->options.png, err) : status;
+    SL_TRY(sl_replay_capsule_bytes(&b->report.config, 1, &bytes, err));
+    SL_TRY(parse_sizes(b, err));
+    return sl_plot_check(b->options.png, err);
 }
 
 static enum sl_status check_signals(void *arg, struct sl_error *err) {

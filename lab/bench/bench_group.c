@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/team.h"
 #include "lab/bench/bench.h"
@@ -187,9 +188,8 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     char dir[SL_SYNTHETIC_PATH_BYTES];
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
-    if (geometry == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown, expected 135m, 1b or 8b", b->options.geometry);
-    }
+    SL_FAIL_IF(geometry == NULL, err, SL_ERR_INVALID, "--geometry %s: unknown, expected 135m, 1b or 8b",
+               b->options.geometry);
     enum sl_status status = SL_OK;
     for (int n = 2; n <= b->options.ranks && status == SL_OK; n *= 2) {
         status = measure_sizes(b, n, err);

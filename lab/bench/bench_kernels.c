@@ -521,10 +521,8 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
 
 static enum sl_status check(void *bench, struct sl_error *err) {
     const struct options *o = &((const struct bench *)bench)->options;
-    if (o->slots % SL_PAGE_SLOTS != 0 || o->slots < o->rows) {
-        return sl_fail(err, SL_ERR_INVALID, "--slots %" PRId64 ": a multiple of %d, at least --rows", o->slots,
-                       SL_PAGE_SLOTS);
-    }
+    SL_FAIL_IF(o->slots % SL_PAGE_SLOTS != 0 || o->slots < o->rows, err, SL_ERR_INVALID,
+               "--slots %" PRId64 ": a multiple of %d, at least --rows", o->slots, SL_PAGE_SLOTS);
     if (o->heads % o->kv_heads != 0 || o->head_dim % 8 != 0 || o->hidden % SL_WEIGHT_GROUP != 0 ||
         o->ffn % SL_WEIGHT_GROUP != 0) {
         return sl_fail(err, SL_ERR_INVALID,

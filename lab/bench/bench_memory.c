@@ -75,14 +75,11 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
 
 static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
     const struct sl_model_config *model = b->runtime.config;
-    if (b->options.n_tokens > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
-                       b->options.n_tokens, model->max_positions);
-    }
+    SL_FAIL_IF(b->options.n_tokens > model->max_positions, err, SL_ERR_INVALID,
+               "--tokens %" PRId64 ": the model has %" PRId64 " positions", b->options.n_tokens, model->max_positions);
     enum sl_status status = sl_job_recipe(b->options.recipe, model, &b->recipe, err);
-    if (status == SL_OK && sl_recipe_offloads(&b->recipe)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: what is offloaded needs stores", b->options.recipe);
-    }
+    SL_FAIL_IF(status == SL_OK && sl_recipe_offloads(&b->recipe), err, SL_ERR_UNSUPPORTED,
+               "%s: what is offloaded needs stores", b->options.recipe);
     b->plan = malloc(sizeof *b->plan);
     SL_FAIL_IF(b->plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     return status == SL_OK ? sl_recipe_cell_plan(model, b->options.recipe, b->options.n_tokens, b->plan, err) : status;

@@ -305,9 +305,8 @@ static enum sl_status make_synthetic(struct bench *b, struct sl_error *err) {
     char source[PATH_MAX], path[PATH_MAX], link[PATH_MAX + 32];
     snprintf(source, sizeof source, "%s/tokenizer.json", b->options.model);
     snprintf(link, sizeof link, "%s/tokenizer.json", b->synthetic_dir);
-    if (realpath(source, path) == NULL || symlink(path, link) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be linked to from %s: %m", source, b->synthetic_dir);
-    }
+    SL_FAIL_IF(realpath(source, path) == NULL || symlink(path, link) != 0, err, SL_ERR_IO,
+               "%s: cannot be linked to from %s: %m", source, b->synthetic_dir);
     return SL_OK;
 }
 
@@ -327,19 +326,14 @@ static enum sl_status prepare_model(struct bench *b, struct sl_error *err) {
     if (options->long_tokens == 0) {
         options->long_tokens = options->synthetic || most > LONG_TOKENS ? LONG_TOKENS : most;
     }
-    if (options->synthetic && options->coordinator != NULL) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "--synthetic: makes a model for a cluster that is started here, not at --coordinator");
-    }
-    if (!options->synthetic && options->long_tokens > most) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "--long-tokens %lld: the model has %lld positions; --synthetic makes one with more",
-                       (long long)options->long_tokens, (long long)b->model.max_positions);
-    }
-    if (options->short_tokens > options->long_tokens) {
-        return sl_fail(err, SL_ERR_INVALID, "--short-tokens %lld: more than --long-tokens %lld",
-                       (long long)options->short_tokens, (long long)options->long_tokens);
-    }
+    SL_FAIL_IF(options->synthetic && options->coordinator != NULL, err, SL_ERR_INVALID,
+               "--synthetic: makes a model for a cluster that is started here, not at --coordinator");
+    SL_FAIL_IF(!options->synthetic && options->long_tokens > most, err, SL_ERR_INVALID,
+               "--long-tokens %lld: the model has %lld positions; --synthetic makes one with more",
+               (long long)options->long_tokens, (long long)b->model.max_positions);
+    SL_FAIL_IF(options->short_tokens > options->long_tokens, err, SL_ERR_INVALID,
+               "--short-tokens %lld: more than --long-tokens %lld", (long long)options->short_tokens,
+               (long long)options->long_tokens);
     return options->synthetic ? make_synthetic(b, err) : SL_OK;
 }
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/retrieve_steps.h"
 #include "lab/bench/rig/scan_speed.h"
@@ -80,9 +81,8 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     for (char *rest = b->names; rest != NULL && b->n_transports < MAX_TRANSPORTS;) {
         b->transports[b->n_transports++] = strsep(&rest, ",");
     }
-    if (o->channels > o->head_dim) {
-        return sl_fail(err, SL_ERR_INVALID, "--channels %" PRId64 ": keys have %" PRId64, o->channels, o->head_dim);
-    }
+    SL_FAIL_IF(o->channels > o->head_dim, err, SL_ERR_INVALID, "--channels %" PRId64 ": keys have %" PRId64,
+               o->channels, o->head_dim);
     return status;
 }
 

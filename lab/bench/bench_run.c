@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
@@ -32,9 +33,8 @@ static bool wants_json(const struct sl_bench *bench, const void *state) {
 
 static enum sl_status parse(const struct sl_bench *bench, int argc, char **argv, void *state, struct sl_error *err) {
     struct sl_option options[MAX_OPTIONS];
-    if (bench->n_options >= MAX_OPTIONS) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s has more than %d options", bench->name, MAX_OPTIONS - 1);
-    }
+    SL_FAIL_IF(bench->n_options >= MAX_OPTIONS, err, SL_ERR_INTERNAL, "%s has more than %d options", bench->name,
+               MAX_OPTIONS - 1);
     memcpy(options, bench->options, bench->n_options * sizeof *options);
     options[bench->n_options] =
         (struct sl_option){.name = "time-limit",
@@ -97,9 +97,8 @@ static void print_steal(struct cpu_ticks before, bool json) {
 static enum sl_status start_limit(int64_t ms, timer_t *timer_out, struct sl_error *err) {
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGTERM};
     struct itimerspec end = {.it_value = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * SL_NS_PER_MS}};
-    if (timer_create(CLOCK_MONOTONIC, &event, timer_out) != 0) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "--time-limit: no timer: %m");
-    }
+    SL_FAIL_IF(timer_create(CLOCK_MONOTONIC, &event, timer_out) != 0, err, SL_ERR_EXHAUSTED,
+               "--time-limit: no timer: %m");
     return timer_settime(*timer_out, 0, &end, NULL) == 0
                ? SL_OK
                : sl_fail(err, SL_ERR_INTERNAL, "--time-limit %" PRId64 " ms: %m", ms);

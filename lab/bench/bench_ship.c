@@ -23,8 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
-#include "base/status.h"
 #include "client/cli/tool.h"
 #include "net/fabric/fabric.h"
 #include "lab/bench/bench.h"
@@ -440,9 +440,8 @@ static const struct sl_option option_table[] = {
 
 static enum sl_status check(void *bench, struct sl_error *err) {
     const struct bench *b = bench;
-    if (strcmp(b->transport, "tls") == 0 && !b->certificates[0]) {
-        return sl_fail(err, SL_ERR_INVALID, "--transport tls: needs --certificates");
-    }
+    SL_FAIL_IF(strcmp(b->transport, "tls") == 0 && !b->certificates[0], err, SL_ERR_INVALID,
+               "--transport tls: needs --certificates");
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         if (sl_pair_wants(b->transport, transports[i].name)) {
             return SL_OK;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/result.h"
@@ -107,10 +108,9 @@ static enum sl_status start_clusters(struct bench *b, struct sl_error *err) {
 
 static enum sl_status make_prompt(struct bench *b, struct sl_error *err) {
     const struct sl_model_config *model = sl_local_model(b->local);
-    if (b->options.n_tokens + N_OUTPUT > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "--tokens %lld: the model has %lld positions",
-                       (long long)b->options.n_tokens, (long long)model->max_positions);
-    }
+    SL_FAIL_IF(b->options.n_tokens + N_OUTPUT > model->max_positions, err, SL_ERR_INVALID,
+               "--tokens %lld: the model has %lld positions", (long long)b->options.n_tokens,
+               (long long)model->max_positions);
     uint64_t random = 1;
     return sl_rig_random_tokens(&random, model->n_vocab, b->options.n_tokens, &b->tokens, err);
 }

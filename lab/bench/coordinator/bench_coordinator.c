@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/descriptors.h"
@@ -404,9 +405,7 @@ static enum sl_status wait_ready(struct cell *cell, int i, struct sl_error *err)
 static enum sl_status start_cluster(struct cell *cell, struct sl_error *err) {
     const struct options *options = &cell->bench->options;
     char self[PATH_MAX] = "", program[PATH_MAX + 32], copy[PATH_MAX], n[16], limit[16], prefill_ms[16], token_ms[16];
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) {
-        return sl_fail(err, SL_ERR_IO, "/proc/self/exe: %m");
-    }
+    SL_FAIL_IF(readlink("/proc/self/exe", self, sizeof self - 1) < 0, err, SL_ERR_IO, "/proc/self/exe: %m");
     snprintf(program, sizeof program, "%s/sluice-coordinator", dirname(strcpy(copy, self)));
     snprintf(n, sizeof n, "%d", (int)cell->n_workers);
     snprintf(limit, sizeof limit, "%d", (int)cell->n_jobs + SPARE_JOBS);

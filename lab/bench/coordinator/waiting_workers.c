@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/descriptors.h"
 #include "base/log.h"
@@ -55,9 +56,7 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
     const struct worker *worker = service;
     (void)message;
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    if (!nap(call, worker->config->prefill_ms, &statistics.prefill_ms)) {
-        return sl_fail(err, SL_ERR_CANCELLED, "cancelled");
-    }
+    SL_FAIL_IF(!nap(call, worker->config->prefill_ms, &statistics.prefill_ms), err, SL_ERR_CANCELLED, "cancelled");
     Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
     done.statistics = &statistics;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
@@ -111,9 +110,9 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     token.id = 100;
     for (token.index = request->resumed ? (int32_t)request->resumed->n_ids : 0; token.index < request->max_new_tokens;
          token.index++) {
-        if (!nap(call, worker->config->token_ms, &retrieval.wait_ms) || sl_rpc_call_send(call, &event.base) != SL_OK) {
-            return sl_fail(err, SL_ERR_CANCELLED, "cancelled");
-        }
+        SL_FAIL_IF(!nap(call, worker->config->token_ms, &retrieval.wait_ms) ||
+                       sl_rpc_call_send(call, &event.base) != SL_OK,
+                   err, SL_ERR_CANCELLED, "cancelled");
     }
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
@@ -165,8 +164,8 @@ static enum sl_status start(struct worker *worker, int64_t i, struct sl_rpc_chan
         SL_RPC_IMPLEMENTATION(&sl_service_prefill, prefill_handlers, worker)};
     const struct sl_rpc_server_config config = {
         .listen = "127.0.0.1:0", .services = &services[reads], .n_services = 1, .max_calls = MAX_JOBS};
-    enum sl_status status = sl_rpc_server_start(&config, &worker->server, err);
-    return status == SL_OK ? join(worker, channel, err) : status;
+    SL_TRY(sl_rpc_server_start(&config, &worker->server, err));
+    return join(worker, channel, err);
 }
 
 static void *beat(void *arg) {

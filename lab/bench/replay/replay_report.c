@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/options/config.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
@@ -17,9 +18,7 @@
 // Computes the limit: a store that keeps everything from the moment in which a request arrives.
 static enum sl_status find_limit(struct sl_replay_report *report, struct sl_error *err) {
     int64_t *reused = malloc(sizeof *reused * (size_t)report->workload.n);
-    if (!reused) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!reused, err, SL_ERR_EXHAUSTED, "out of memory");
     double tokens = 0, hits = 0;
     enum sl_status status = sl_workload_reuse(&report->workload, KEPT_S, true, SL_REPLAY_CHUNK_TOKENS, reused, err);
     for (int64_t i = 0; i < report->workload.n && status == SL_OK; i++) {
@@ -40,12 +39,10 @@ enum sl_status sl_replay_load(struct sl_replay_report *report, const struct sl_r
     report->source = source->trace ? source->trace : "drawn conversations";
     if (source->trace) {
         status = sl_workload_load(source->trace, 1, &report->workload, err);
-        if (status == SL_ERR_NOT_FOUND) {
-            return sl_fail(err, status,
-                           "--trace %s: no such file; Mooncake's are in github.com/kvcache-ai/Mooncake, or leave the "
-                           "option out for drawn conversations",
-                           source->trace);
-        }
+        SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, status,
+                   "--trace %s: no such file; Mooncake's are in github.com/kvcache-ai/Mooncake, or leave the "
+                   "option out for drawn conversations",
+                   source->trace);
     } else {
         status = sl_workload_draw_conversations(source->n_requests, source->seed, &report->workload, err);
     }
@@ -94,10 +91,7 @@ enum sl_status sl_replay_all(struct sl_replay_report *report, bool json, struct 
             struct sl_replay_result *result = &report->results[s][p];
             report->config.store_bytes = report->sizes[s];
             sl_bench_progress("size %d of %d: %s", s + 1, report->n_sizes, report->config.policy->name);
-            enum sl_status status = sl_replay_run(&report->config, result, err);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(sl_replay_run(&report->config, result, err));
             if (json) {
                 print_json(report, s, p);
             }

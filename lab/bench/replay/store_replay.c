@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "lab/simulate/sim_store.h"
 
@@ -166,9 +167,7 @@ static enum sl_status begin_reading(struct replay *r, const struct reading *read
     if (r->n_readings == r->n_allocated) {
         size_t n = r->n_allocated > 0 ? 2 * r->n_allocated : 64;
         struct reading *grown = realloc(r->readings, n * sizeof *grown);
-        if (!grown) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-        }
+        SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "out of memory");
         r->readings = grown;
         r->n_allocated = n;
     }
@@ -179,10 +178,7 @@ static enum sl_status begin_reading(struct replay *r, const struct reading *read
 static enum sl_status take_request(struct replay *r, int64_t i, struct sl_error *err) {
     const struct sl_workload_arrival *arrival = &r->config->workload->arrivals[i];
     int64_t at_ns = START_NS + (int64_t)(arrival->at_s * 1e9);
-    enum sl_status status = finish_until(r, at_ns, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(finish_until(r, at_ns, err));
     r->now_ns = at_ns;
     hash_blocks(r, arrival);
     int64_t covered = look_up(r, arrival);
@@ -211,9 +207,7 @@ static enum sl_status open_store(struct replay *r, struct sl_error *err) {
     }
     r->hashes = malloc(sizeof *r->hashes * (size_t)(most_blocks + 1));
     r->prefixes = malloc(sizeof *r->prefixes * (size_t)(most_blocks + 1));
-    if (!r->hashes || !r->prefixes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!r->hashes || !r->prefixes, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = init_layouts(r, err);
     const struct sl_sim_store_config store = {.policy = config->policy,
                                               .store_bytes = config->store_bytes,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/tensor/timed/timed.h"
 #include "lab/bench/rig/drawn.h"
 #include "lab/bench/rig/synthetic.h"
@@ -27,10 +28,9 @@ enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct 
                (text[used] != '\0' && (sscanf(text, "decode:%*9dx%9d%n", &cell.batch, &used) != 1 || text[used]))) {
         return sl_fail(err, SL_ERR_INVALID, "--cell %s: expected prefill:TOKENS or decode:DEPTHxBATCH", text);
     }
-    if (cell.n < (cell.prefill ? 1 : 0) || cell.n > MAX_TOKENS || cell.batch < 1 || cell.batch > SL_CELL_MAX_BATCH) {
-        return sl_fail(err, SL_ERR_INVALID, "--cell %s: at most %d tokens and %d sessions", text, MAX_TOKENS,
-                       SL_CELL_MAX_BATCH);
-    }
+    SL_FAIL_IF(
+        cell.n < (cell.prefill ? 1 : 0) || cell.n > MAX_TOKENS || cell.batch < 1 || cell.batch > SL_CELL_MAX_BATCH, err,
+        SL_ERR_INVALID, "--cell %s: at most %d tokens and %d sessions", text, MAX_TOKENS, SL_CELL_MAX_BATCH);
     snprintf(cell.name, sizeof cell.name, "%s", text);
     *cell_out = cell;
     return SL_OK;
@@ -107,12 +107,10 @@ static enum sl_status fill_slots(const struct sl_rig *rig, const struct sl_sessi
 enum sl_status sl_rig_fill_layer(struct sl_rig *rig, struct sl_session *session, int layer, int64_t n_slots,
                                  struct sl_error *err) {
     const struct sl_kv_geometry *geometry = &session->geometry;
-    if (geometry->n_kv_heads > MOST_HEADS) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%d KV heads: at most %d are filled", geometry->n_kv_heads, MOST_HEADS);
-    }
-    if (sl_session_reserve(session, layer, (int)n_slots) != SL_OK) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
-    }
+    SL_FAIL_IF(geometry->n_kv_heads > MOST_HEADS, err, SL_ERR_UNSUPPORTED, "%d KV heads: at most %d are filled",
+               geometry->n_kv_heads, MOST_HEADS);
+    SL_FAIL_IF(sl_session_reserve(session, layer, (int)n_slots) != SL_OK, err, SL_ERR_EXHAUSTED,
+               "no room for layer %d in its own arena", layer);
     enum sl_status status = open_filling(rig, geometry, n_slots, err);
     for (int64_t first = 0; first < n_slots && status == SL_OK; first += FILL_ROWS) {
         int64_t left = n_slots - first;
@@ -131,9 +129,8 @@ enum sl_status sl_rig_open_arena(struct sl_rig *rig, size_t bytes, struct sl_err
         return sl_arena_create_mapped(bytes, &rig->arena, err);
     }
     rig->device_memory = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
-    if (rig->device_memory == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: the device has no room for %zu bytes", rig->cell.name, bytes);
-    }
+    SL_FAIL_IF(rig->device_memory == NULL, err, SL_ERR_EXHAUSTED, "%s: the device has no room for %zu bytes",
+               rig->cell.name, bytes);
     uintptr_t base = ((uintptr_t)rig->device_memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     return sl_arena_create((void *)base, bytes, &rig->arena, err);
 }
@@ -151,9 +148,7 @@ static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(rig->runtime.config);
     struct sl_page_layout page;
     enum sl_status status = sl_page_layout_init(&page, SL_KV_F16, geometry.head_dim, 0, false);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "no page layout for head_dim %d", geometry.head_dim);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "no page layout for head_dim %d", geometry.head_dim);
     size_t pages = (size_t)rig->cell.batch * (size_t)geometry.n_layers * (size_t)geometry.n_kv_heads *
                        sl_pages_for(slots_needed(rig)) +
                    1; // one for the arena's rounding
@@ -175,15 +170,11 @@ static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
 enum sl_status sl_rig_make_tokens(struct sl_rig *rig, struct sl_error *err) {
     const struct sl_model_config *c = rig->runtime.config;
     const struct sl_cell *cell = &rig->cell;
-    if (slots_needed(rig) > c->max_positions) {
-        return sl_fail(err, SL_ERR_RANGE, "%s: the model was made for %" PRId64 " positions", cell->name,
-                       c->max_positions);
-    }
+    SL_FAIL_IF(slots_needed(rig) > c->max_positions, err, SL_ERR_RANGE,
+               "%s: the model was made for %" PRId64 " positions", cell->name, c->max_positions);
     int64_t n = cell->n > rig->config.chunk ? cell->n : rig->config.chunk;
     rig->tokens = calloc((size_t)n, sizeof *rig->tokens);
-    if (rig->tokens == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(rig->tokens == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     for (int64_t i = 0; i < n; i++) {
         rig->tokens[i] = (int32_t)((uint64_t)i * 2654435761u % (uint64_t)c->n_vocab);
     }
@@ -192,8 +183,8 @@ enum sl_status sl_rig_make_tokens(struct sl_rig *rig, struct sl_error *err) {
 
 enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err) {
     rig->cell = *cell;
-    enum sl_status status = sl_rig_make_tokens(rig, err);
-    return status == SL_OK ? make_sessions(rig, err) : status;
+    SL_TRY(sl_rig_make_tokens(rig, err));
+    return make_sessions(rig, err);
 }
 
 void sl_rig_close_cell(struct sl_rig *rig) {

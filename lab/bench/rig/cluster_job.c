@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/job/job_request.h"
 #include "lab/random.h"
@@ -30,9 +31,8 @@ enum sl_status sl_rig_cluster_connect(struct sl_rig_cluster *c, const char *addr
     int code;
     address = c->cluster ? sl_cluster_address(c->cluster) : address;
     tls = c->cluster ? sl_cluster_operator(c->cluster) : tls;
-    if (!sl_tool_connect("bench", address, tls, &c->client, &code)) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no connection to %s", address);
-    }
+    SL_FAIL_IF(!sl_tool_connect("bench", address, tls, &c->client, &code), err, SL_ERR_PEER_LOST, "no connection to %s",
+               address);
     enum sl_status status = c->cluster ? sl_cluster_wait_ready(c->cluster, c->client, signals, err) : SL_OK;
     return status == SL_OK && c->cluster ? sl_cluster_run_thread(c->cluster, err) : status;
 }
@@ -93,9 +93,7 @@ enum sl_status sl_rig_job_run(struct sl_client *client, struct sl_rig_job *job, 
 enum sl_status sl_rig_random_tokens(uint64_t *random, int64_t n_vocab, int64_t n, int32_t **tokens_out,
                                     struct sl_error *err) {
     int32_t *tokens = malloc(sizeof *tokens * (size_t)n);
-    if (tokens == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(tokens == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     for (int64_t i = 0; i < n; i++) {
         tokens[i] = (int32_t)((sl_random_mmix(random) >> 33) % (uint64_t)n_vocab);
     }

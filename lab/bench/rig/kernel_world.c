@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "lab/random.h"
 
 static const enum sl_kv_format formats[SL_WORLD_FORMATS] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2, SL_KV_INT1};
@@ -49,16 +50,13 @@ static enum sl_status make_pages(struct sl_world *w, int f, struct sl_error *err
     bool packed = f > 0;
     enum sl_status status =
         sl_page_layout_init(&w->layouts[f], formats[f], s->head_dim, packed ? 0 : SL_MAX_STATES, true);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "no page layout for --head-dim %d", s->head_dim);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "no page layout for --head-dim %d", s->head_dim);
     w->pages[f] = take(w, n_all * w->layouts[f].bytes);
     w->lists[f] = calloc(n_all, sizeof *w->lists[f]);
     w->kv[f] = calloc((size_t)s->n_kv_heads, sizeof *w->kv[f]);
     w->kv_to[f] = calloc((size_t)s->n_kv_heads, sizeof *w->kv_to[f]);
-    if (w->pages[f] == NULL || w->lists[f] == NULL || w->kv[f] == NULL || w->kv_to[f] == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu pages of %u bytes", n_all, w->layouts[f].bytes);
-    }
+    SL_FAIL_IF(w->pages[f] == NULL || w->lists[f] == NULL || w->kv[f] == NULL || w->kv_to[f] == NULL, err,
+               SL_ERR_EXHAUSTED, "no room for %zu pages of %u bytes", n_all, w->layouts[f].bytes);
     for (size_t p = 0; p < n_all; p++) {
         w->lists[f][p] = (char *)w->pages[f] + p * w->layouts[f].bytes;
     }
@@ -75,8 +73,8 @@ enum sl_status sl_world_publish(struct sl_world *w, int f, struct sl_error *err)
     const struct sl_ops *ops = w->runtime->ops;
     w->heads[f] = (struct sl_kv_heads){.kv = w->kv[f], .n = w->shape.n_kv_heads};
     w->heads_to[f] = (struct sl_kv_heads){.kv = w->kv_to[f], .n = w->shape.n_kv_heads};
-    enum sl_status status = ops->publish(w->runtime->stream, &w->heads[f], err);
-    return status == SL_OK ? ops->publish(w->runtime->stream, &w->heads_to[f], err) : status;
+    SL_TRY(ops->publish(w->runtime->stream, &w->heads[f], err));
+    return ops->publish(w->runtime->stream, &w->heads_to[f], err);
 }
 
 struct sl_attend sl_world_attend(const struct sl_world *w, int f, int m) {

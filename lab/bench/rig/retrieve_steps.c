@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/compress/plan/plan.h"
 #include "lab/random.h"
@@ -56,30 +57,23 @@ static enum sl_status make_plan(struct steps *s, struct sl_error *err) {
     const struct sl_retrieve_steps_config *c = s->config;
     struct sl_kv_geometry geometry = {N_LAYERS, c->n_heads, c->head_dim};
     struct sl_recipe recipe;
-    enum sl_status status = sl_recipe_parse(c->recipe, &recipe, err);
-    if (status == SL_OK) {
-        status = sl_recipe_resolve(&recipe, NULL, N_LAYERS, err);
-    }
-    return status == SL_OK ? sl_plan_make(&recipe, &geometry, c->n_tokens, 0, &s->plan, err) : status;
+    SL_TRY(sl_recipe_parse(c->recipe, &recipe, err));
+    SL_TRY(sl_recipe_resolve(&recipe, NULL, N_LAYERS, err));
+    return sl_plan_make(&recipe, &geometry, c->n_tokens, 0, &s->plan, err);
 }
 
 static enum sl_status open(struct steps *s, struct sl_error *err) {
     const struct sl_retrieve_steps_config *c = s->config;
     int64_t n_rows = c->n_steps + WARM_UP;
-    enum sl_status status = make_plan(s, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_plan(s, err));
     size_t heads = (size_t)c->n_heads * (size_t)c->group, d = (size_t)c->head_dim;
     size_t bytes = sl_plan_decode_bytes(&s->plan, n_rows) + ((size_t)64 << 20); // includes layer 0, which is not there
     s->q = calloc(heads * d, sizeof *s->q);
     s->next_q = calloc(heads * d, sizeof *s->next_q);
     s->rows = calloc((size_t)c->n_heads * d, sizeof *s->rows);
     s->out = calloc(heads * d, sizeof *s->out);
-    if (!s->q || !s->next_q || !s->rows || !s->out) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    status = sl_arena_create_mapped(bytes, &s->arena, err);
+    SL_FAIL_IF(!s->q || !s->next_q || !s->rows || !s->out, err, SL_ERR_EXHAUSTED, "out of memory");
+    enum sl_status status = sl_arena_create_mapped(bytes, &s->arena, err);
     if (status == SL_OK) {
         status = sl_plan_create_session(&s->plan, n_rows, s->arena, &s->session, err);
     }
@@ -137,10 +131,7 @@ static void walk(struct steps *s) {
 static enum sl_status attend_layer(struct steps *s, int layer, struct sl_error *err) {
     const struct sl_retrieve_steps_config *c = s->config;
     struct sl_kv kv[SL_MAX_HEADS];
-    enum sl_status status = sl_session_reserve(s->session, layer, 1);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_session_reserve(s->session, layer, 1));
     sl_session_add_slots(s->session, layer, 1);
     struct sl_attend attend = {.q = s->q,
                                .k = s->rows,
@@ -153,8 +144,8 @@ static enum sl_status attend_layer(struct steps *s, int layer, struct sl_error *
                                .out = s->out,
                                .next_q = layer + 1 < N_LAYERS ? s->next_q : NULL};
     c->ops->append(NULL, &attend, 1);
-    status = sl_retriever_ask(s->retriever, layer, &attend, err);
-    return status == SL_OK ? sl_retriever_attend(s->retriever, layer, &attend, err) : status;
+    SL_TRY(sl_retriever_ask(s->retriever, layer, &attend, err));
+    return sl_retriever_attend(s->retriever, layer, &attend, err);
 }
 
 static enum sl_status step(struct steps *s, double *us_out, struct sl_error *err) {

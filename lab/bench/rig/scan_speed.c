@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/store_rig.h"
@@ -32,18 +33,16 @@ struct indexes {
 static enum sl_status make_indexes(const struct sl_scan_speed_config *config, uint32_t topk, struct indexes *c,
                                    struct sl_error *err) {
     enum sl_status status = sl_key_index_layout_init(&c->layout, config->format, config->head_dim, config->n_slots);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "no key index of %u slots of head_dim %d", config->n_slots, config->head_dim);
-    }
+    SL_FAIL_IF(status != SL_OK, err, status, "no key index of %u slots of head_dim %d", config->n_slots,
+               config->head_dim);
     c->n = TOTAL_BYTES / c->layout.bytes > 0 ? TOTAL_BYTES / c->layout.bytes : 1;
     c->bytes = c->n * c->layout.bytes;
     c->memory = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     c->q = calloc((size_t)config->head_dim, sizeof *c->q);
     c->scores = aligned_alloc(64, (config->n_slots * sizeof *c->scores + 63) / 64 * 64);
     c->found = malloc(topk * sizeof *c->found);
-    if (c->memory == MAP_FAILED || c->q == NULL || c->scores == NULL || c->found == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of key indexes", c->bytes);
-    }
+    SL_FAIL_IF(c->memory == MAP_FAILED || c->q == NULL || c->scores == NULL || c->found == NULL, err, SL_ERR_EXHAUSTED,
+               "out of memory for %zu bytes of key indexes", c->bytes);
     madvise(c->memory, c->bytes, MADV_HUGEPAGE); // advice: without it results are for small pages
     for (size_t at = 0; at < c->bytes && status == SL_OK; at += PIECE_BYTES) {
         size_t bytes = c->bytes - at < PIECE_BYTES ? c->bytes - at : PIECE_BYTES;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/salted_hash.h"
 #include "lab/random.h"
@@ -32,9 +33,8 @@ static enum sl_status wait_ready(struct sl_store_rig *rig, FILE *log, struct sl_
     while (rig->child.running && rig->child.ready[0] == '\0' && sl_now_ns() < deadline_ns) {
         sl_children_pump(&rig->child, 1, 100, log);
     }
-    if (!sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address)) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "the kvstore did not start; what it said stands above");
-    }
+    SL_FAIL_IF(!sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address), err, SL_ERR_PEER_LOST,
+               "the kvstore did not start; what it said stands above");
     return SL_OK;
 }
 
@@ -43,26 +43,22 @@ enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transpor
     *rig = (struct sl_store_rig){0};
     char self[2048], path[2100];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n < 0) {
-        return sl_fail(err, SL_ERR_IO, "/proc/self/exe: %m");
-    }
+    SL_FAIL_IF(n < 0, err, SL_ERR_IO, "/proc/self/exe: %m");
     self[n] = '\0';
     snprintf(path, sizeof path, "%s/sluice-kvstore", dirname(self));
     // The store sends heartbeats to a coordinator that does not exist; it works without one.
     char *argv[] = {path,          "--name",      "bench-store",     "--coordinator",
                     "127.0.0.1:1", "--transport", (char *)transport, "--arena",
                     (char *)arena, "--log",       "error",           NULL};
-    enum sl_status status = sl_child_start(&rig->child, "kvstore", argv, err);
-    return status == SL_OK ? wait_ready(rig, log, err) : status;
+    SL_TRY(sl_child_start(&rig->child, "kvstore", argv, err));
+    return wait_ready(rig, log, err);
 }
 
 enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err) {
     struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
-    enum sl_status status = sl_rpc_channel_create(rig->address, NULL, SL_ROLE_ANY, &rig->channel, err);
-    if (status == SL_OK) {
-        status = sl_fabric_create(&config, &rig->fabric, err);
-    }
-    return status == SL_OK ? sl_connections_create(rig->fabric, &rig->connections, err) : status;
+    SL_TRY(sl_rpc_channel_create(rig->address, NULL, SL_ROLE_ANY, &rig->channel, err));
+    SL_TRY(sl_fabric_create(&config, &rig->fabric, err));
+    return sl_connections_create(rig->fabric, &rig->connections, err);
 }
 
 static void release_remote_kv(struct sl_store_rig *rig) {
@@ -154,9 +150,7 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
     request.n_tokens = filling->n_tokens;
     size_t n_prefixes = (size_t)(filling->n_tokens / SL_PAGE_SLOTS);
     struct sl_hash128 *prefixes = malloc(sizeof *prefixes * (n_prefixes + 1));
-    if (prefixes == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(prefixes == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     int64_t unique[2] = {sl_now_ns(), 0}; // remains of an earlier filling must not be confused with this one
     for (size_t i = 0; i < n_prefixes; i++) {
         unique[1] = (int64_t)i;
@@ -189,11 +183,8 @@ static enum sl_status ship_segment(struct sl_store_rig *rig, const struct sl_kv_
     request.begin = segment->begin;
     request.n_tokens = (int32_t)segment->n_slots;
     ProtobufCMessage *reply = NULL;
-    enum sl_status status = sl_rpc_unary(rig->channel, &sl_method_store_grant_stretch, &request.base,
-                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_unary(rig->channel, &sl_method_store_grant_stretch, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
+                        &reply, err));
     size_t bytes = sl_kv_segment_block_bytes(segment);
     sl_random_halves(rig->region, bytes / sizeof(uint16_t), (uint64_t)segment->begin + 1);
     struct sl_send send = {.destination = (Sluice__V1__Grant *)reply,
@@ -202,7 +193,7 @@ static enum sl_status ship_segment(struct sl_store_rig *rig, const struct sl_kv_
                            .header = (const uint8_t *)"bench",
                            .header_bytes = 5,
                            .deadline_ns = sl_deadline_in_ms(CALL_MS)};
-    status = sl_send_capsule(rig->fabric, &send, err);
+    enum sl_status status = sl_send_capsule(rig->fabric, &send, err);
     protobuf_c_message_free_unpacked(reply, NULL);
     return status;
 }

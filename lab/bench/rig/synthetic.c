@@ -18,6 +18,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "lab/result.h"
 #include "engine/tensor/drawn.h"
 
@@ -57,12 +58,9 @@ int sl_synthetic_all_layers(const char *name) {
 enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl_model_config *config_out,
                                    struct sl_error *err) {
     const struct sl_model_config *found = sl_synthetic_find(name);
-    if (found == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown; there are %s", name, SL_GEOMETRY_HELP);
-    }
-    if (n_layers < 0 || n_layers > SL_MAX_LAYERS) {
-        return sl_fail(err, SL_ERR_INVALID, "--layers %" PRId64 ": at most %d", n_layers, SL_MAX_LAYERS);
-    }
+    SL_FAIL_IF(found == NULL, err, SL_ERR_INVALID, "--geometry %s: unknown; there are %s", name, SL_GEOMETRY_HELP);
+    SL_FAIL_IF(n_layers < 0 || n_layers > SL_MAX_LAYERS, err, SL_ERR_INVALID, "--layers %" PRId64 ": at most %d",
+               n_layers, SL_MAX_LAYERS);
     *config_out = *found;
     config_out->n_layers = n_layers > 0 ? (int)n_layers : found->n_layers;
     return SL_OK;
@@ -165,9 +163,7 @@ static enum sl_status write_config(const struct sl_model_config *c, const char *
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/config.json", dir);
     FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(file == NULL, err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     fprintf(file,
             "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\",\n"
             " \"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d,\n"
@@ -176,9 +172,7 @@ static enum sl_status write_config(const struct sl_model_config *c, const char *
             c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->hidden, c->intermediate, c->n_vocab,
             c->max_positions, c->rope_theta, (double)c->norm_eps, c->tied_embeddings ? "true" : "false");
     bool failed = ferror(file) != 0;
-    if (fclose(file) != 0 || failed) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(fclose(file) != 0 || failed, err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     return SL_OK;
 }
 
@@ -186,15 +180,11 @@ static enum sl_status check_room(const char *path, uint64_t bytes, struct sl_err
     char dir[PATH_MAX];
     struct statvfs fs;
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
-    if (statvfs(dir, &fs) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
-    }
+    SL_FAIL_IF(statvfs(dir, &fs) != 0, err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
     uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
-    if (room < bytes + SPARE_BYTES) {
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "%s: %.1f GB for a random model, and %.1f GB are left there; set TMPDIR to where there is more",
-                       dir, (double)(bytes + SPARE_BYTES) / 1e9, (double)room / 1e9);
-    }
+    SL_FAIL_IF(room < bytes + SPARE_BYTES, err, SL_ERR_EXHAUSTED,
+               "%s: %.1f GB for a random model, and %.1f GB are left there; set TMPDIR to where there is more", dir,
+               (double)(bytes + SPARE_BYTES) / 1e9, (double)room / 1e9);
     return SL_OK;
 }
 
@@ -205,9 +195,7 @@ static enum sl_status make_header(const struct sl_model_config *c, put_fn put, c
                                   uint64_t *data_bytes_out, struct sl_error *err) {
     char *text = NULL;
     struct writer w = {.file = open_memstream(&text, bytes_out)};
-    if (w.file == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(w.file == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     fputc('{', w.file);
     put(&w, c);
     fputc('}', w.file);
@@ -227,11 +215,8 @@ static enum sl_status write_tensors(const struct sl_model_config *c, put_fn put,
     char *header = NULL;
     size_t header_bytes = 0;
     struct writer w = {.data = true, .leaves = leaves, .signals = signals};
-    enum sl_status status = make_header(c, put, &header, &header_bytes, &w.total_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = leaves ? SL_OK : check_room(path, w.total_bytes, err);
+    SL_TRY(make_header(c, put, &header, &header_bytes, &w.total_bytes, err));
+    enum sl_status status = leaves ? SL_OK : check_room(path, w.total_bytes, err);
     w.buffer = malloc(BUFFER_COUNT * sizeof *w.buffer);
     if (status == SL_OK && w.buffer == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -299,20 +284,15 @@ static enum sl_status make_folder(char *dir, size_t dir_bytes, struct sl_error *
     const char *parent = getenv("TMPDIR");
     snprintf(dir, SL_SYNTHETIC_PATH_BYTES, "%.400s/sluice-model-XXXXXX",
              parent != NULL && parent[0] != '\0' ? parent : "/tmp");
-    if (strlen(dir) >= dir_bytes || mkdtemp(dir) == NULL) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
-    }
+    SL_FAIL_IF(strlen(dir) >= dir_bytes || mkdtemp(dir) == NULL, err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
     return SL_OK;
 }
 
 static enum sl_status create(const struct sl_model_config *config, enum writing how, struct sl_signals *signals,
                              char *dir_out, size_t dir_bytes, struct sl_error *err) {
     char dir[SL_SYNTHETIC_PATH_BYTES];
-    enum sl_status status = make_folder(dir, dir_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = write_files(config, how, signals, dir, err);
+    SL_TRY(make_folder(dir, dir_bytes, err));
+    enum sl_status status = write_files(config, how, signals, dir, err);
     if (status != SL_OK) {
         rmdir(dir);
         return status;
