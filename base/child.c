@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: one child process of this process.
 #include "base/child.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: reads JSON files of a model folder. See json_file.h.
 #include "base/json_file.h"
 
 #include <errno.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one line per event on standard error.
- *
  * Design: the filter is immutable once published: a pointer swapped atomically, so that the level test takes no lock.
  *         Old filters are kept in a list and never freed: a thread may still be reading one, and they are few and
  *         small.

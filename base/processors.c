@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists the available processors and assigns them to threads. See processors.h.
 #include "base/processors.h"
 
 #include <inttypes.h>

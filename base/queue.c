@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a bounded first-in first-out queue of pointers between threads.
  * Invariants: items are ring[head .. head + n) modulo capacity; n <= capacity; closed never becomes false again.
  */
 #include "base/queue.h"

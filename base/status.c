@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: texts of statuses and errors.
 #include "base/status.h"
 
 #include <stdio.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the team of threads that runs parallel loops.
- *
  * Design: the caller publishes a loop by raising `round`. Every member takes the ranges of its own share, each with one
  *         atomic addition on a cache line of its own. Then it takes, member after member, the ranges that others have
  *         not begun; then it counts itself out. The caller is member 0 and returns when all other members have counted

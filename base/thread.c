@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads with names, and condition variables on the monotonic clock. See thread.h.
 #include "base/thread.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: files that appear whole; see whole_file.h.
 #include "base/whole_file.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see lead.h.
 #include "coordinator/lead.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life cycle of the decode worker. See decode.h.
 #include "decode/decode.h"
 
 #include "base/check.h"

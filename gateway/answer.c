@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see answer.h.
 #include "gateway/answer.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts and stops the kvstore. See kvstore.h.
 #include "kvstore/kvstore.h"
 
 #include <stdio.h>

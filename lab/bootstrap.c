@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the paired bootstrap. See bootstrap.h.
- *
  * Design: 10,000 resamples of as many differences. The interval is between the 2.5% and 97.5% quantiles of their means,
  *         interpolated. lab/sluice_eval has one for cells of questions.
  */

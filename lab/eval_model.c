@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: setup shared by commands that measure a model in this process; see eval_model.h.
 #include "lab/eval_model.h"
 
 #include <stdlib.h>

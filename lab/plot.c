@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: plots by gnuplot; see plot.h.
 #include "lab/plot.h"
 
 #include <errno.h>

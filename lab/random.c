@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: random numbers and permutations from integers alone.
 #include "lab/random.h"
 
 #include <assert.h>

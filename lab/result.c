@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: shared by all measurements: results as table rows or JSON lines, progress, medians.
 #include "lab/result.h"
 
 #include <inttypes.h>

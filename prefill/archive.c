@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of copies and its thread. See archive.h.
 #include "prefill/archive.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of a prompt's KV for a store. See copy.h.
 #include "prefill/copy.h"
 
 #include <stdio.h>

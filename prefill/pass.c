@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// One forward pass over chunks of jobs, layer by layer. See pass.h.
 #include "prefill/pass.h"
 
 // ---- shipping -------------------------------------------------------------------------------------------------------

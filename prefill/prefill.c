@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life cycle of the prefill worker. See prefill.h.
 #include "prefill/prefill.h"
 
 #include <stdlib.h>

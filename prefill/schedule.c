@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the job whose chunk is next. See schedule.h.
 #include "prefill/schedule.h"
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a whole cluster on this machine.
 #include "client/cli/cluster.h"
 
 #include <errno.h>

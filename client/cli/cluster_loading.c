@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "client/cli/cluster_internal.h"
 #include "client/cli/progress.h"
-#include "base/options/config.h"
 
 #define WAITING_S 2 // processes that are ready sooner are not named
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: shows a job while it runs.
 #include "client/cli/follow.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: runs a job without a cluster; it has the same events as one of a cluster.
 #include "client/cli/local_job.h"
 
 #include <stdio.h>

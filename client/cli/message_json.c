@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: prints any protobuf-c message as JSON.
 #include "client/cli/message_json.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the progress of a job as one line of text.
 #include "client/cli/progress.h"
 
 #include <string.h>

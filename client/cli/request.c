@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: makes the request of a job from its options.
 #include "client/cli/request.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: prints a table of text for people.
 #include "client/cli/table.h"
 
 #include <stdarg.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: functions that the commands of the `sluice` tool share.
 #include "client/cli/tool.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see archive.h.
 #include "coordinator/documents/archive.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see copies.h.
 #include "coordinator/documents/copies.h"
 
 #include <pthread.h>

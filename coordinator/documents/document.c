@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see document.h.
 #include "coordinator/documents/document.h"
 
 #include <inttypes.h>

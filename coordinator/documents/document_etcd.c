@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see document_etcd.h.
 #include "coordinator/documents/document_etcd.h"
 
 #include <stdio.h>

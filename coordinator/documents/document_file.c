@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see document_file.h.
 #include "coordinator/documents/document_file.h"
 
 #include <dirent.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see document_record.h.
 #include "coordinator/documents/document_record.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see documents.h.
 #include "coordinator/documents/documents.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see keeper.h.
 #include "coordinator/documents/keeper.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see quota.h.
 #include "coordinator/documents/quota.h"
 
 #include <inttypes.h>

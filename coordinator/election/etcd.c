@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see etcd.h.
 #include "coordinator/election/etcd.h"
 
 #include <inttypes.h>

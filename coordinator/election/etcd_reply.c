@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see etcd_reply.h.
 #include "coordinator/election/etcd_reply.h"
 
 #include <inttypes.h>

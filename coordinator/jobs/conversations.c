@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see conversations.h.
 #include "coordinator/jobs/conversations.h"
 
 #include <inttypes.h>

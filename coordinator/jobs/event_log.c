@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see event_log.h.
 #include "coordinator/jobs/event_log.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job.h.
 #include "coordinator/jobs/job.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see jobs.h.
 #include "coordinator/jobs/jobs.h"
 
 #include <errno.h>

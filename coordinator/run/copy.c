@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see copy.h.
 #include "coordinator/run/copy.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see figures.h.
 #include "coordinator/run/figures.h"
 
 void sl_job_figures_init(struct sl_job_figures *figures) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see joined.h.
 #include "coordinator/run/joined.h"
 
 #include "base/check.h"

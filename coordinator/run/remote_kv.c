@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see remote_kv.h.
 #include "coordinator/run/remote_kv.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see states.h.
 #include "coordinator/run/states.h"
 
 // Entries hold the next state plus one, so that absent entries are 0: not allowed.

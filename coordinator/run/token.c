@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see token.h.
 #include "coordinator/run/token.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see turn.h.
 #include "coordinator/run/turn.h"
 
 #include <stdatomic.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see worker_call.h.
 #include "coordinator/run/worker_call.h"
 
 #include <inttypes.h>

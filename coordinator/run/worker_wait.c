@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see worker_wait.h.
 #include "coordinator/run/worker_wait.h"
 
 #include <stdio.h>

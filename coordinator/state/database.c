@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: statements on the database of jobs. See database.h.
 #include "coordinator/state/database.h"
 
 #include <errno.h>

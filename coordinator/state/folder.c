@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: opens and locks the folder of --state. See folder.h.
 #include "coordinator/state/folder.h"
 
 #include <dirent.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: reads and packs what the database has of a job. See past.h.
 #include "coordinator/state/past.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see admit.h.
 #include "coordinator/workers/admit.h"
 
 #include <assert.h>

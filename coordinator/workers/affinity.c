@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see affinity.h.
  * Design: entry 0 is the head of the list in order of use (next: most recent, previous: least recent).
  */
 #include "coordinator/workers/affinity.h"

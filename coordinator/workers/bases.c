@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see bases.h.
 #include "coordinator/workers/bases.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see place.h.
 #include "coordinator/workers/place.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see route.h.
 #include "coordinator/workers/route.h"
 
 #include <string.h>

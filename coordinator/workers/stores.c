@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see stores.h.
 #include "coordinator/workers/stores.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the prompt of a job that is given as messages. See job_chat.h.
 #include "engine/job/job_chat.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a capsule in a file; see capsule_file.h.
 #include "engine/kvcache/capsule_file.h"
 
 #include <errno.h>

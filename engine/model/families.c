@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the table of model families. See families.h.
- *
  * To add a family: add a row below; a tiny model of it in tools/golden_families.py, which writes a folder and the
  * logits that Transformers computes under tests/golden/families; a line in README.md. A feature that the forward pass
  * (engine/model/forward.c) lacks needs a new operation, not a row.

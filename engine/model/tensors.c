@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: tensors by name, from either kind of file. See tensors.h.
 #include "engine/model/tensors.h"
 
 #include <stdio.h>
@@ -9,7 +8,6 @@
 
 #include "base/check.h"
 #include "engine/model/gguf/document.h"
-#include "engine/model/model_internal.h"
 #include "engine/tensor/half.h"
 #include "engine/tensor/shared_weights.h"
 #include "engine/tensor/weights.h"

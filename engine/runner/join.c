@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see join.h.
 #include "engine/runner/join.h"
 
 #include <assert.h>

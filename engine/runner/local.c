@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: opens and closes what local runs need. See local.h.
 #include <stdlib.h>
 
 #include "base/check.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: sampling, streaming text, stop conditions. See output.h.
 #include "engine/runner/output.h"
 
 #include <assert.h>

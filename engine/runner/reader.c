@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: one prompt and where its chunks end. See reader.h.
 #include <assert.h>
 #include <stdlib.h>
 

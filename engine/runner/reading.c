@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a pass over chunks of prompts. See reading.h.
 #include "engine/runner/reading.h"
 
 #include <assert.h>

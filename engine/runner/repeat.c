@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the second reading of a prompt. See repeat.h.
 #include "engine/runner/repeat.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the prefix of a prompt that recipes share. See shared_prefix.h.
 #include "engine/runner/shared_prefix.h"
 
 #include <stdlib.h>

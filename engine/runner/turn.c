@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see turn.h.
 #include "engine/runner/turn.h"
 
 // Returns whether a layer that should evict has been quantized. Exempt layers may be.

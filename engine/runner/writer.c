@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the state of a writer, from the prompt's last token to the answer's. See writer.h.
 #include "engine/runner/writer.h"
 
 #include <stdlib.h>

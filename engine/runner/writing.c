@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a pass over the next tokens of answers. See writing.h.
 #include "engine/runner/writing.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: progress reports of a model that is being loaded. See loading.h.
 #include "engine/runtime/loading.h"
 
 #include "base/clock.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: opens operations, threads, device, model and tokenizer together, and engine, in this order. See runtime.h.
 #include "engine/runtime/transfer.h"
 
 #include "base/check.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: collects pages and copies them. See transfer.h.
 #include "engine/runtime/transfer.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: takes blocks of codes apart. See codes.h.
 #include "engine/tensor/codes.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the memory of shared weights: making, checking and mapping it. See shared_weights.h.
 #include "engine/tensor/shared_weights.h"
 
 #include <errno.h>

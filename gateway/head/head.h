@@ -15,7 +15,6 @@
 
 #include <microhttpd.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "gateway/openai/refusal.h"

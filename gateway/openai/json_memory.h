@@ -12,7 +12,6 @@
 
 #include <jansson.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

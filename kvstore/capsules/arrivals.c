@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules in transit to the store. See arrivals.h.
 #include "kvstore/capsules/arrivals.h"
 
 #include <pthread.h>

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leases on capsules. See pins.h.
 #include "kvstore/capsules/pins.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/check.h"
 #include "base/clock.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk tier below the capsule cache. See disk.h.
 #include "kvstore/disk/disk.h"
 
 #include <pthread.h>

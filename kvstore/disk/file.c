@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// One capsule in one file. See file.h.
 #include "kvstore/disk/file.h"
 
 #include <assert.h>

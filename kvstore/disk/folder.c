@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules as files. See folder.h.
 #include "kvstore/disk/folder.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a folder of capsules. See index.h.
 #include "kvstore/disk/index.h"
 
 #include <pthread.h>

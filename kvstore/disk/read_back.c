@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see read_back.h.
 #include "kvstore/disk/read_back.h"
 
 #include <pthread.h>

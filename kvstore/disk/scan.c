@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The capsule files of a folder. See scan.h.
 #include "kvstore/disk/scan.h"
 
 #include <dirent.h>

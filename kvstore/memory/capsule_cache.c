@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stored capsules. See capsule_cache.h.
 #include "kvstore/memory/capsule_cache.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules by their keys. See capsule_index.h.
 #include "kvstore/memory/capsule_index.h"
 
 #include <string.h>

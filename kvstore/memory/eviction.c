@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The eviction policies. See eviction.h.
 #include "kvstore/memory/eviction.h"
 
 #include <string.h>

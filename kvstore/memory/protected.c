@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The capsules that are not evicted. See protected.h.
 #include "kvstore/memory/protected.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's memory. See room.h.
 #include "kvstore/memory/room.h"
 
 #include <stdlib.h>

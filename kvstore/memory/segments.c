@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments in memory. See segments.h.
 #include "kvstore/memory/segments.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of tenants. See tenant_bytes.h.
 #include "kvstore/memory/tenant_bytes.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for answers. See answers.h.
 #include "kvstore/remote_kv/answers.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers questions. See questions.h.
 #include "kvstore/remote_kv/questions.h"
 
 #include <stdio.h>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remote KVs under leases. See remote_kv_table.h.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/check.h"
 #include "base/clock.h"

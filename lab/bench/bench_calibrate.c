@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
 #include "engine/tensor/timed/timed.h"

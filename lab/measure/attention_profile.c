@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how a model's attention is distributed over its slots; see attention_profile.h.
 #include "lab/measure/attention_profile.h"
 
 #include <math.h>

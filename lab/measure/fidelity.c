@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how closely a compressed cache matches the full one; see fidelity.h for the measures.
 #include "lab/measure/fidelity.h"
 #include "base/check.h"
 #include "lab/measure/fidelity_recall.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: log likelihoods of a text that streams through a compressed cache; see perplexity.h.
 #include "lab/measure/perplexity.h"
 
 #include <stdlib.h>

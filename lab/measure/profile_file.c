@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: sluice_profile.json; see profile_file.h.
 #include "lab/measure/profile_file.h"
 
 #include "base/check.h"

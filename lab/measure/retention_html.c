@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see retention_html.h.
- *
  * Design: the text is made into tokens again, and the page is refused unless they are those of the capsule: a document has
  *         their digest, a capsule that was saved from one process their hash without a salt. A sentence begins at the first
  *         token after '.', '!' or '?' and white space, or after an empty line.

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 
 #include "client/cli/message_json.h"
-#include "lab/result.h"
 #include "lab/simulate/commands.h"
 #include "lab/simulate/setting.h"
 

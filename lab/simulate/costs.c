@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see costs.h.
 #include "lab/simulate/costs.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see engines.h.
 #include "lab/simulate/engines.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see figures.h.
 #include "lab/simulate/figures.h"
 
 #include <inttypes.h>

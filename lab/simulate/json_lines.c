@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see json_lines.h.
 #include "lab/simulate/json_lines.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see setting.h.
 #include "lab/simulate/setting.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see sim_store.h.
 #include "lab/simulate/sim_store.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see simulate.h.
 #include "lab/simulate/simulate.h"
 
 #include <inttypes.h>

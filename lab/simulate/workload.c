@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see workload.h.
 #include "lab/simulate/workload.h"
 
 #include <inttypes.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: rows. See rows.h.
- *
  * Design: reads line by line: one line is parsed at a time; the rest of the file is samples or unread.
  */
 #include "lab/tasks/rows.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see rows_line.h.
 #include "lab/tasks/rows_line.h"
 
 #include <stdio.h>

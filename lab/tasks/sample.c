@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: memory of samples.
 #include "lab/tasks/sample.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the words of keys and lists: English nouns and adjectives of 4 to 9 letters.
 #include "lab/tasks/words.h"
 
 #include <assert.h>

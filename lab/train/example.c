@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: features and labels of a prompt; see example.h.
 #include "lab/train/example.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: examples for retaining heads; see example_pool.h.
 #include "lab/train/example_pool.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: trained heads as a file; see heads_file.h and engine/model/safetensors.h.
 #include "lab/train/heads_file.h"
 
 #include <endian.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a training run, step by step; see trainer.h.
 #include "lab/train/trainer.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: plots the progress of a training run; see training_curve.h.
 #include "lab/train/training_curve.h"
 
 #include "lab/plot.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: facts and questions in alternative wordings; see training_forms.h.
 #include "lab/train/training_forms.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: training prompts; see training_prompts.h.
 #include "lab/train/training_prompts.h"
 
 #include <inttypes.h>

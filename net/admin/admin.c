@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see admin.h.
 #include "net/admin/admin.h"
 
 #include <assert.h>

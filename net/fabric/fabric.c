@@ -4,9 +4,7 @@
  */
 #include "net/fabric/fabric.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves a capsule into the arena and opens it. See adopt.h.
 #include "net/node/adopt.h"
 
 #include "engine/runtime/transfer.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory that the network reaches. See direct.h.
 #include "net/node/direct.h"
 
 #include <stdint.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See lease_rpc.h.
 #include "net/node/lease_rpc.h"
 
 #include "proto/sluice/v1/worker.pb-c.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Promises of an arena's memory. See ledger.h.
 #include "net/node/ledger.h"
 
 #include <assert.h>

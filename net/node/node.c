@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts and stops a worker. See node.h.
 #include "net/node/node.h"
 
 #include <errno.h>

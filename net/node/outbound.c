@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ships layers. See outbound.h.
 #include "net/node/outbound.h"
 
 #include "base/check.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for KV. See room.h.
 #include "net/node/room.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verifies data that has arrived in device memory. See verifier.h.
 #include "net/node/verifier.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Polls the progress counters. See watch.h.
 #include "net/node/watch.h"
 
 #include <pthread.h>

@@ -2,7 +2,6 @@
 // Purpose: answers questions about a serialized FileDescriptorSet from its bytes. For rpc_reflection.c only.
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: grpc.health.v1.Health: whether the server and each of its services accept work.
- *
  * Design: one row per service; "" is the server. A watcher is a handler that waits for its row to differ from what it
  *         sent last; cancellation and closing wake it. A client may watch an unknown service, as the protocol demands:
  *         it gets SERVICE_UNKNOWN and nothing more.

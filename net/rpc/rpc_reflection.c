@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: server reflection, with which foreign clients discover our services.
- *
  * Design: grpc.reflection.v1 and v1alpha are the same bytes under two names, so one handler with v1's messages answers
  *         both. A reply contains a file and everything it imports, so that one reply suffices to build its types. The
  *         reply to an unknown name is an error_response within the stream, which goes on.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Client of the kvstore. See store.h.
 #include "net/store/store.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice chat`: a conversation in a terminal, over a cluster or in this process. See chat.h.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see lines.h.
  * Design: libedit reads through read_key(), which waits for the keyboard and for signals. Signals are blocked
  *         (client/cli/tool.h), so no operation is ever interrupted in the middle.
  */

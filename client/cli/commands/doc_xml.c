@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/commands/doc_xml.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: jobs and workers as tables for people.
 #include "client/cli/commands/listing.h"
 
 #include "base/clock.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice doctor`: checks limits, memory, clocks, certificates, ports and libraries, and says what each means.
 #include "client/cli/doctor/cmd_doctor.h"
 
 #include <string.h>

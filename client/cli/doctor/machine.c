@@ -15,8 +15,6 @@
 #include <cpuid.h>
 #endif
 
-#include <jansson.h>
-
 #include "base/memory_limit.h"
 #include "base/model_place.h"
 #include "base/version.h"

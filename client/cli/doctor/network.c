@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see checks.h: ports, clocks, peers and certificates.
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>

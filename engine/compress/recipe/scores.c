@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see scores.h.
 #include "engine/compress/recipe/scores.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: finds the file that a model is, and its documents. See document.h.
 #include "engine/model/gguf/document.h"
 
 #include <limits.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the table of pre-tokenizer names. See pretokenizers.h.
- *
  * Design: the models' own tokenizer.json define the steps; GGUF keeps only a name for them.
  *
  * To add a name: a line below, with the steps of the tokenizer.json of a model that has it.

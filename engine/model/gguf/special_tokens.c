@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see special_tokens.h.
  * Design: tokenizer.json has megabytes, so it is read only if tokenizer_config.json lacks added_tokens_decoder or the
  *         end of a text.
  */

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: maps offloaded heads to layers.
 #include "engine/offload/remote_kv/offloaded_heads.h"
 
 void sl_offloaded_heads_init(struct sl_offloaded_heads *offloaded_heads, const struct sl_layers *offload,

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracks which token is in which place. See row_places.h.
 #include "engine/offload/remote_kv/row_places.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracks which token is in which place. See hot_cache.h.
 #include "engine/offload/retriever/hot_cache.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offloaded layers in one process. See local_retriever.h.
 #include "engine/offload/retriever/local_retriever.h"
 
 #include <stdlib.h>

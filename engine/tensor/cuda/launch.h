@@ -15,10 +15,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "engine/tensor/cuda/heads.h"
 #include "engine/tensor/ops.h"
 

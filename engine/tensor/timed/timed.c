@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see timed.h.
 #include "engine/tensor/timed/timed.h"
 
 #include <math.h>

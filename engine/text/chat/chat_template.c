@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: loads a model's chat template from its folder and renders conversations. See chat_template.h.
 #include "engine/model/gguf/document.h"
 #include "engine/text/chat/chat_template.h"
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see calibrate.h.
 #include "lab/bench/calibrate/calibrate.h"
 
 #include <inttypes.h>

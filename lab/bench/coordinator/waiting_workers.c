@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see waiting_workers.h.
 #include "lab/bench/coordinator/waiting_workers.h"
 
 #include <stdatomic.h>

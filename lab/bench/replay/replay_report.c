@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of replays. See replay_report.h.
 #include "lab/bench/replay/replay_report.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays of traces against a store's memory. See store_replay.h.
 #include "lab/bench/replay/store_replay.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: times operations one by one. See breakdown.h.
 #include "lab/bench/rig/breakdown.h"
 
 #include <stdio.h>

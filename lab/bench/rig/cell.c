@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a model, the sessions of a cell, and runs of it. See cell.h.
 #include "lab/bench/rig/cell.h"
 
 #include <inttypes.h>

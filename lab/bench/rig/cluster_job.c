@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see cluster_job.h.
 #include "lab/bench/rig/cluster_job.h"
 
 #include <stdio.h>

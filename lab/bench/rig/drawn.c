@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see drawn.h.
 #include "lab/bench/rig/drawn.h"
 
 #include <stddef.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see kernel_world.h.
 #include "lab/bench/rig/kernel_world.h"
 
 #include <math.h>

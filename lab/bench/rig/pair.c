@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see pair.h.
 #include "lab/bench/rig/pair.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see recipe_cell.h.
 #include "lab/bench/rig/recipe_cell.h"
 
 #include <stdlib.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see retrieve_steps.h.
- *
  * Design: a session of two layers, the second of which is in the store. The first holds only the rows of the steps;
  *         questions asked ahead need a preceding layer. A step appends a row to both, asks and attends, as a decode
  *         worker does, without computing in between: so nothing is hidden.

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see scan_speed.h.
- *
  * Design: many adjacent key indexes, a GiB in all. A run scans a few channels of every index, different from the
  *         previous run's, so that it reads data that was not read recently. Then it sums as many bytes, and compares
  *         both. Codes are random: no speed depends on them.

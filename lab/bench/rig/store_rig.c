@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see store_rig.h.
 #include "lab/bench/rig/store_rig.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clients of `sluice bench store`. See clients.h.
 #include "lab/bench/store/clients.h"
 
 #include <inttypes.h>

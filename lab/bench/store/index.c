@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Look-ups of long prompts. See index.h.
 #include "lab/bench/store/index.h"
 
 #include <inttypes.h>

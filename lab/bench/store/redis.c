@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Redis server beside a bench. See redis.h.
 #include "lab/bench/store/redis.h"
 
 #include <netinet/in.h>

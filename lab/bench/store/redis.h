@@ -5,8 +5,6 @@
  */
 #pragma once
 
-#include <limits.h>
-
 #include "base/child.h"
 
 struct sl_redis {

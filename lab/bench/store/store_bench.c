@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kvstore and Redis by turns. See store_bench.h.
 #include "lab/bench/store/store_bench.h"
 
 #include <inttypes.h>

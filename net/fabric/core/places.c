@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Locates windows. See places.h.
 #include "net/fabric/core/places.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's side of offloaded layers: the slots held here, the shipments, and the end. See offload.h.
 #include "net/offload/prefill/offload.h"
 
 #include <assert.h>

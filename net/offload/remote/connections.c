@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections that are kept while in use. See connections.h.
 #include "net/offload/remote/connections.h"
 
 #include <pthread.h>

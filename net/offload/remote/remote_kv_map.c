@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Locates a share's pages and key indexes. See remote_kv_map.h.
 #include "net/offload/remote/remote_kv_map.h"
 
 #include <assert.h>

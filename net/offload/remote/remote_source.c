@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: offloaded layers in kvstores, queried over connections. See remote_source.h.
- *
  * Design: of the two stores that may hold a share, the one that answered last is asked first. The other is asked after
  *         half of the time, or at once when the connection to the first is cut; the first answer wins. A cut connection
  *         is opened again until the deadline, because a store that was briefly unreachable still has the remote KV.

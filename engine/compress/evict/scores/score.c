@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see score.h.
 #include "engine/compress/evict/scores/score.h"
 
 #include <assert.h>

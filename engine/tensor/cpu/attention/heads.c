@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see heads.h.
 #include "engine/tensor/cpu/attention/heads.h"
 
 #define LEAST_WORK 16384 // numbers: some microseconds

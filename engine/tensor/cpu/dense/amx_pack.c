@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: packs weights of tiers amx and amx2 into panels, and makes tiles of f16 and of codes. See amx_pack.h.
 #include "engine/tensor/cpu/dense/amx_pack.h"
 
 #include <immintrin.h>

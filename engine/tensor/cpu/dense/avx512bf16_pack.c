@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: packs weights of tier avx512bf16 into panels. See avx512bf16_pack.h.
 #include "engine/tensor/cpu/dense/avx512bf16_pack.h"
 
 #include <string.h>

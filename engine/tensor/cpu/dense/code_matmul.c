@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the tasks of a product with codes, and the groups of its x. See code_matmul.h.
 #include "engine/tensor/cpu/dense/code_matmul.h"
 
 #include <assert.h>

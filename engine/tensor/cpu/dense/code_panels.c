@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: arranges codes of a file, or those of quantized rows, as half panels. See code_panels.h.
 #include "engine/tensor/cpu/dense/code_panels.h"
 
 #include <assert.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see nccl_group.h.
- *
  * Design: every rank has a communicator of the group's own, made without blocking, so that no call of NCCL waits for a
  *         thread that never calls. A call in progress is polled until it is done, or for still_ms. A queued gather runs
  *         on the rank's compute stream, where its kernel waits for the other ranks' kernels without a deadline.

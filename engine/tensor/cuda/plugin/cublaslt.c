@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see cublaslt.h.
- *
  * Design: cuBLASLt stores columns contiguously, so it gets transposes: sums^T[n][m] = W[n][k] x^T[k][m], where W is
  *         stored as the transpose of [k][n]. Its own choice of an algorithm depends on m. Here it is asked once for
  *         each shape, for many rows, and told not to reduce afterwards: split-K adds up parts in an order that depends

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see cudart_driver.h.
- *
  * Design: CUDA keeps a current device for each thread; ours is set before calls and launches. Several devices of a
  *         process reach each other's memory (peer access), by addresses that they share.
  *         Failures arrive late, and do not name the kernel: the names of the last queued operations are kept with the

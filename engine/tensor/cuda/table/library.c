@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: products by a library. See library.h.
 #include "engine/tensor/cuda/table/library.h"
 
 #include <math.h>
