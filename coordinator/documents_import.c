@@ -96,13 +96,11 @@ static enum sl_status next_slice(struct importing *importing, struct sl_exported
 
 // Reads the first message, which names the document.
 static enum sl_status receive_first(struct importing *importing, struct sl_error *err) {
-    enum sl_status status = receive(importing, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(receive(importing, err));
     const Sluice__V1__ImportDocumentRequest *request = (const Sluice__V1__ImportDocumentRequest *)importing->message;
     importing->keep_ms = request->keep_ms;
     importing->name = strdup(request->name);
+    enum sl_status status = SL_OK;
     if (request->text[0] != '\0') {
         importing->text = strdup(request->text);
         importing->text_bytes = (int64_t)strlen(request->text);

@@ -104,16 +104,14 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
                                   struct sl_error *err) {
     (void)request;
     struct sl_coordinator *coordinator = service;
-    enum sl_status status = sl_coordinator_check_documents(coordinator, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_coordinator_check_documents(coordinator, err));
     struct sl_document **documents = malloc(SL_MAX_DOCUMENTS * sizeof *documents);
     Sluice__V1__Document **messages = malloc(SL_MAX_DOCUMENTS * sizeof *messages);
     size_t n = documents != NULL && messages != NULL
                    ? sl_documents_list(coordinator->documents, sl_coordinator_sees(call), documents)
                    : 0;
     struct sl_described_document *listed = malloc((n + 1) * sizeof *listed);
+    enum sl_status status = SL_OK;
     if (documents == NULL || messages == NULL || listed == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of documents");
     } else {

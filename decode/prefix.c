@@ -294,10 +294,8 @@ static enum sl_status check_parts(const struct sl_decode *decode, const Sluice__
 static enum sl_status find_part(struct beginning *b, const Sluice__V1__JoinedPart *part,
                                 struct sl_session **session_out, struct sl_error *err) {
     int64_t n_tokens = part->from + part->n_tokens;
-    enum sl_status status = sl_store_lookup(&b->store, &b->match, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_store_lookup(&b->store, &b->match, err));
+    enum sl_status status = SL_OK;
     if (b->match.n_tokens < n_tokens || sl_hash128_is_zero(&b->match.capsule_hash)) {
         status = sl_fail(err, SL_ERR_NOT_FOUND, "the store has only %lld tokens of a joined document",
                          (long long)b->match.n_tokens);

@@ -120,10 +120,7 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
         sl_intake_drop(intake);
         return SL_ERR_RANGE;
     }
-    enum sl_status status = sl_intake_begin(intake, call->stopped, call->arg, refusal);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_intake_begin(intake, call->stopped, call->arg, refusal));
     json_error_t error;
     json_t *json = sl_json_parse(intake->body ? intake->body : "", intake->n_body, JSON_REJECT_DUPLICATES,
                                  &intake->json, NULL, &error, refusal);
@@ -138,6 +135,7 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
     }
     const char *name;
     json_t *value;
+    enum sl_status status = SL_OK;
     json_object_foreach(json, name, value) {
         status = status == SL_OK && !json_is_null(value) ? take_field(name, value, request, refusal) : status;
     }

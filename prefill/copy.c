@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "net/node/send.h"
 #include "proto/methods.h"
@@ -147,8 +148,8 @@ static enum sl_status take_block(struct sl_copy *copy, struct sl_node *node) {
 }
 
 static enum sl_status fill_block(struct sl_copy *copy, struct sl_node *node, const struct sl_session *session) {
-    enum sl_status status = take_block(copy, node);
-    return status == SL_OK ? sl_transfer_body_out(&node->runtime, session, copy->body, NULL) : status;
+    SL_TRY(take_block(copy, node));
+    return sl_transfer_body_out(&node->runtime, session, copy->body, NULL);
 }
 
 enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
@@ -214,10 +215,8 @@ static enum sl_status copy_state(const struct sl_prefill_job *job, const struct 
                                  enum sl_copy_from from, struct sl_copy **copy_out) {
     struct sl_node *node = job->prefill->node;
     struct sl_copy *copy;
-    enum sl_status status = create(job, session, kind, &copy);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(create(job, session, kind, &copy));
+    enum sl_status status = SL_OK;
     if (from == SL_COPY_FROM_PAGES && !sl_node_stages(node)) {
         status = sl_stream_wait(node->runtime.stream, NULL); // another thread reads these pages directly
         status = status == SL_OK ? list_pieces(copy, session) : status;
@@ -327,10 +326,8 @@ static enum sl_status ship(const struct sl_copy *copy, struct sl_fabric *fabric,
 static enum sl_status put_over(const struct sl_copy *copy, struct sl_prefill *prefill, struct sl_rpc_channel *channel,
                                const struct sl_copy_watch *watch, struct sl_error *err) {
     Sluice__V1__Grant *grant = NULL;
-    enum sl_status status = reserve(channel, copy, &grant, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(reserve(channel, copy, &grant, err));
+    enum sl_status status = SL_OK;
     if (watch->on_grant(watch->arg)) {
         struct renewal renewal = {watch, channel, grant, sl_deadline_in_ms(grant->lease_ms / 3)};
         status = ship(copy, prefill->node->fabric, &renewal, err);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/child.h"
 
@@ -21,10 +22,7 @@ enum sl_status sl_cluster_tls_find(const char *folder, const char *role, const c
 
 static enum sl_status run_to_end(char *const words[], struct sl_error *err) {
     struct sl_child child;
-    enum sl_status status = sl_child_start(&child, "certificates", words, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_child_start(&child, "certificates", words, err));
     int64_t deadline_ns = sl_deadline_in_ms(MAKE_MS);
     while (child.running && sl_now_ns() < deadline_ns) {
         sl_children_pump(&child, 1, 50, stderr);
@@ -36,6 +34,7 @@ static enum sl_status run_to_end(char *const words[], struct sl_error *err) {
         }
     }
     char end[96];
+    enum sl_status status = SL_OK;
     if (!WIFEXITED(child.wait_status) || WEXITSTATUS(child.wait_status) != 0) {
         status = sl_fail(err, SL_ERR_IO, "--tls: %s %s; what it said is above (openssl must be installed)", words[0],
                          sl_child_describe_end(&child, end, sizeof end));

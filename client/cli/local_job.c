@@ -196,14 +196,11 @@ static enum sl_status run_turn(struct job *job, struct sl_conversation *conversa
                                struct sl_error *err) {
     int32_t *ids = NULL;
     size_t n_ids;
-    enum sl_status status = encode_turn(job, text, first, &ids, &n_ids, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(encode_turn(job, text, first, &ids, &n_ids, err));
     struct sl_local_request turn = local_request(job->local, &job->request->message, ids, n_ids, job);
     turn.prefilled_fn = first && job->capsule_path ? save_capsule : NULL;
     struct sl_local_result *result = calloc(1, sizeof *result); // it has every head's slots: too large for the stack
-    status =
+    enum sl_status status =
         result ? ask(conversation, &turn, job, result, err) : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     free(result ? result->text : NULL);
     free(result);

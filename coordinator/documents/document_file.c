@@ -29,12 +29,10 @@ static enum sl_status path_of(const char *folder, const struct sl_document *docu
 enum sl_status sl_document_file_write(const char *folder, const struct sl_document *document, struct sl_error *err) {
     char *path = NULL;
     size_t n = 0;
-    enum sl_status status = path_of(folder, document, &path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(path_of(folder, document, &path, err));
     uint8_t *bytes = sl_document_pack(document, true, &n);
     struct sl_whole_file *whole = malloc(sizeof *whole); // larger than a stack frame should be
+    enum sl_status status = SL_OK;
     if (bytes == NULL || whole == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory to write a document");
     } else {

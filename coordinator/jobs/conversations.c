@@ -315,10 +315,8 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
     size_t n_ids = 0, behind;
     uint64_t n_ended = count_ended(c); // before anything is looked up
     *prompt_out = (struct sl_turn_prompt){0};
-    enum sl_status status = check(asked, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check(asked, err));
+    enum sl_status status = SL_OK;
     if (copy(c, tenant, asked->id, &before)) {
         const struct point *point = find_point(&before, request, &behind);
         status = point ? encode_new(rules, request, behind, &ids, &n_ids, err) : SL_ERR_PRECONDITION;

@@ -120,20 +120,14 @@ static void renew_other(struct sl_worker_call *call) {
 }
 
 static enum sl_status check_surroundings(struct sl_worker_call *call, struct sl_error *err) {
-    enum sl_status status = sl_job_interrupted(call->job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_job_interrupted(call->job, err));
     SL_FAIL_IF(sl_worker_is_lost(call->worker), err, SL_ERR_PEER_LOST, "%s was lost, or stands still",
                sl_worker_name(call->worker));
     SL_FAIL_IF(call->peer != NULL && sl_worker_is_lost(call->peer), err, SL_ERR_PEER_LOST,
                "%s was lost, or stands still", sl_worker_name(call->peer));
     renew_other(call);
-    if (call->lease != NULL) {
-        status = renew_if_due(call->lease, err);
-        return call->lease_is_vital ? status : SL_OK;
-    }
-    return SL_OK;
+    enum sl_status status = call->lease != NULL ? renew_if_due(call->lease, err) : SL_OK;
+    return call->lease_is_vital ? status : SL_OK;
 }
 
 // Translates what ended the stream into what it means for the job. `why` is the worker's failure.

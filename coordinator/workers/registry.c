@@ -265,14 +265,12 @@ enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__
                                     struct sl_error *err) {
     SL_TRY(check_info(registry, info, err));
     struct sl_worker *worker = NULL, *forgotten = NULL;
-    enum sl_status status = make_worker(registry, info, now_ns, &worker, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_worker(registry, info, now_ns, &worker, err));
     bool known = false, replaced = false;
 
     pthread_mutex_lock(&registry->mutex);
     struct sl_worker *old = find_living(registry, info->name);
+    enum sl_status status = SL_OK;
     if (old != NULL && old->epoch == info->epoch) { // the reply to its first attempt was lost
         old->last_beat_ns = now_ns;
         sl_liveness_timer_reset(&old->liveness, now_ns);

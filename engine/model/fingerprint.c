@@ -231,11 +231,9 @@ static enum sl_status hash_folder(const char *model_dir, uint64_t *chain, struct
 static enum sl_status hash_model(const char *model_dir, const struct sl_model_config *config, uint64_t *chain,
                                  struct sl_error *err) {
     struct sl_gguf *gguf = NULL;
-    enum sl_status status = sl_model_gguf_open(model_dir, &gguf, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_model_gguf_open(model_dir, &gguf, err));
     *chain = sl_model_config_hash(config, 0);
+    enum sl_status status = SL_OK;
     if (gguf != NULL) {
         *chain = hash_gguf(gguf, *chain);
         sl_gguf_close(&gguf);

@@ -78,13 +78,11 @@ static const char *shape_text(const int64_t *shape, int n_dims, char *buf, size_
 
 static enum sl_status map_file(const char *model_dir, const char *name, struct mapping *map_out, struct sl_error *err) {
     char path[PATH_MAX];
-    enum sl_status status = sl_model_path(model_dir, name, path, sizeof path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_model_path(model_dir, name, path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     SL_FAIL_IF(fd < 0, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
+    enum sl_status status = SL_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         status = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
         goto err_close;

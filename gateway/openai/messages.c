@@ -87,15 +87,13 @@ static enum sl_status take_message(struct sl_openai_request *request, size_t i, 
                                    struct sl_refusal *refusal) {
     const char *role = json_string_value(json_object_get(json, "role"));
     const json_t *content = json_object_get(json, "content");
-    enum sl_status status = check_fields(request, i, json, refusal);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_fields(request, i, json, refusal));
     if (!role) {
         return sl_refuse_field(refusal, FIELD, "messages[%zu].role: expected a string", i);
     }
     // Clients send back an answer that had no text, such as a refusal, as null.
     const bool is_silent = strcmp(role, "assistant") == 0 && (!content || json_is_null(content));
+    enum sl_status status = SL_OK;
     if (json_is_array(content)) {
         status = join_parts(request, i, content, &request->joined[i], refusal);
     } else if (!json_is_string(content) && !is_silent) {

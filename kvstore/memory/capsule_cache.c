@@ -319,13 +319,11 @@ static enum sl_status enter(struct sl_capsule_cache *capsule_cache, struct sl_st
 enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_keys *keys,
                                     const struct sl_capsule_bytes *capsule, struct sl_error *err) {
     struct sl_capsule_info info;
-    enum sl_status status = check_header(&keys->id, capsule, &info, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_header(&keys->id, capsule, &info, err));
     struct sl_stored *stored = make_stored(keys, &info, capsule);
     SL_FAIL_IF(!stored, err, SL_ERR_EXHAUSTED, "capsule cache: out of memory");
     pthread_mutex_lock(&capsule_cache->mutex);
+    enum sl_status status = SL_OK;
     if (sl_capsule_index_find_whole(&capsule_cache->index, &keys->id)) {
         status = sl_fail(err, SL_ERR_EXISTS, "this capsule is in the capsule cache already");
     } else if (!make_room_beside(capsule_cache, beside_bytes(stored))) {

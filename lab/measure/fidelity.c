@@ -298,12 +298,10 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
     const struct sl_eval_model *m = f->config.model;
     struct sl_kv kv[SL_MAX_HEADS];
     struct sl_attend beside;
-    enum sl_status status = append_same(s, layer, attend, kv, &beside, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(append_same(s, layer, attend, kv, &beside, err));
     beside.out = f->out;
     beside.lse = s->writer.wants.lse ? f->lse : NULL;
+    enum sl_status status = SL_OK;
     if (s->writer.retrieval.retriever != NULL) {
         status = sl_retriever_attend(s->writer.retrieval.retriever, layer, &beside, err);
     } else {

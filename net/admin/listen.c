@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "net/trust/tls_files.h"
 
 enum {
@@ -50,10 +51,8 @@ static void describe(int fd, char *address_out, size_t address_bytes) {
 enum sl_status sl_http_listen(const struct sl_http_place *place, int *fd_out, char *address_out, size_t address_bytes,
                               struct sl_error *err) {
     struct addrinfo *found;
-    enum sl_status status = resolve(place, &found, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(resolve(place, &found, err));
+    enum sl_status status = SL_OK;
     if (!place->for_anybody) {
         status = sl_tls_may_listen(found->ai_addr, place->text, place->has_certificates, place->insecure, err);
     }

@@ -306,10 +306,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     const int64_t parents_ns = parent ? sl_rpc_call_deadline_ns(parent) : SL_NO_DEADLINE;
     SL_FAIL_IF(deadline_ns == SL_NO_DEADLINE && parents_ns == SL_NO_DEADLINE, err, SL_ERR_INVALID,
                "%s: a call needs a deadline, its own or its parent's", method->path);
-    enum sl_status status = check_request(method, request, SL_RPC_UNARY, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_request(method, request, SL_RPC_UNARY, err));
     if (deadline_ns == SL_NO_DEADLINE) {
         deadline_ns = parents_ns;
     }
@@ -323,7 +320,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
     ops[N_START_OPS + 1] = status_op(&outcome);
     // If the status is among the operations, gRPC reports success regardless of the call's outcome.
-    status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, own_deadline(deadline_ns));
+    enum sl_status status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, own_deadline(deadline_ns));
     grpc_byte_buffer_destroy(bytes);
     status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
     grpc_call_unref(call);

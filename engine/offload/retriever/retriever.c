@@ -192,10 +192,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
 
 enum sl_status sl_retriever_create(const struct sl_retriever_config *config, struct sl_retriever **retriever_out,
                                    struct sl_error *err) {
-    enum sl_status status = check(config, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(check(config, err));
     struct sl_retriever *r = calloc(1, sizeof *r);
     SL_FAIL_IF(r == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     set_up(r, config);
@@ -203,6 +200,7 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
         config->source->device = config->stream->device;
     }
     r->layers = calloc((size_t)r->offloaded_heads.n_layers, sizeof *r->layers);
+    enum sl_status status = SL_OK;
     if (r->layers == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }

@@ -52,14 +52,12 @@ static enum sl_status copy(const char *text, char **copy_out, struct sl_error *e
 // Reads a file. SL_ERR_NOT_FOUND: no such file.
 static enum sl_status read_file(const char *dir, char **source_out, struct sl_error *err) {
     char path[PATH_MAX];
-    enum sl_status status = sl_model_path(dir, TEMPLATE_FILE, path, sizeof(path), err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_model_path(dir, TEMPLATE_FILE, path, sizeof(path), err));
     FILE *file = fopen(path, "rb");
     SL_FAIL_IF(!file, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
     char *source = malloc(SL_CHAT_MAX_TEMPLATE_BYTES + 2);
+    enum sl_status status = SL_OK;
     if (!source) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a chat template");
     } else if (fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {

@@ -120,13 +120,11 @@ static bool ends_with_mark(const char *text, size_t n_bytes) {
 static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t rank, struct sl_error *err) {
     char *left = NULL;
     const char *right = NULL;
-    enum sl_status status = merge_halves(merge, rank, &left, &right, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(merge_halves(merge, rank, &left, &right, err));
     int32_t left_id = -1, right_id = -1;
     size_t n_joined = 0, n_left = 0;
     char *joined = malloc(strlen(left) + strlen(right) + 1);
+    enum sl_status status = SL_OK;
     if (!joined) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for merge %zu", rank);
         goto err_left;

@@ -190,10 +190,7 @@ enum sl_status sl_vocab_load(struct sl_vocab *vocab, const json_t *model_vocab, 
                              bool byte_level, struct sl_error *err) {
     *vocab = (struct sl_vocab){.byte_level = byte_level};
     size_t n = 0, n_blob_bytes = 0;
-    enum sl_status status = measure(model_vocab, added_tokens, &n, &n_blob_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(measure(model_vocab, added_tokens, &n, &n_blob_bytes, err));
     size_t n_slots = 16;
     while (n_slots < n * 2) {
         n_slots *= 2;
@@ -203,6 +200,7 @@ enum sl_status sl_vocab_load(struct sl_vocab *vocab, const json_t *model_vocab, 
     vocab->entries = calloc(n, sizeof(*vocab->entries));
     vocab->slots = calloc(n_slots, sizeof(*vocab->slots));
     vocab->blob = malloc(n_blob_bytes + 1);
+    enum sl_status status = SL_OK;
     if (!vocab->entries || !vocab->slots || !vocab->blob) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a vocabulary of %zu tokens", n);
         goto err_cleanup;

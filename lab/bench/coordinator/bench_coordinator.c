@@ -337,10 +337,7 @@ static enum sl_status measure(const struct cell *cell, struct load *load, struct
     const pid_t pid = cell->children[0].pid;
     const double idle_kib = process_status(pid, "VmRSS:");
     const double cpu_s = cpu_seconds(pid);
-    enum sl_status status = run_phase(load, 0, &cell->bench->signals, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(run_phase(load, 0, &cell->bench->signals, err));
     const double rate = (double)load->n_counted / ((1 - WARM_SHARE) * options->seconds);
     const double used_s = cpu_seconds(pid) - cpu_s;
     print(cell, "jobs", rate, "jobs/s");
@@ -354,6 +351,7 @@ static enum sl_status measure(const struct cell *cell, struct load *load, struct
         fprintf(stderr, "the first failure: %s\n", load->why.text);
     }
     (void)keeps_up(cell, load, "full rate");
+    enum sl_status status = SL_OK;
     if (rate > 0) {
         status = run_phase(load, rate / 2, &cell->bench->signals, err);
         if (status == SL_OK && keeps_up(cell, load, "half rate")) {

@@ -71,15 +71,13 @@ static enum sl_status take_packed(struct sl_device *device, enum sl_memory memor
 
 static enum sl_status pack_into(struct sl_stream *stream, enum sl_memory memory, struct sl_matrix *matrix,
                                 struct sl_error *err) {
-    enum sl_status status = take_packed(stream->device, memory, matrix, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(take_packed(stream->device, memory, matrix, err));
     struct gpu_packed *packed = matrix->packed;
     size_t bytes = packed->matrix.bytes;
     bool stays = memory == SL_MEMORY_SHARED;
     struct packing packing = {matrix, &packed->matrix,
                               stays ? packed->block : sl_device_alloc(stream->device, SL_MEMORY_SHARED, bytes)};
+    enum sl_status status = SL_OK;
     if (packing.bytes == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu bytes of weights in the host's memory", bytes);
     } else {

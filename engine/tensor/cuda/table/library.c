@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "engine/tensor/half.h"
 
@@ -110,19 +111,16 @@ static enum sl_status try_numbers(struct trial *t, struct sl_error *err) {
 }
 
 static enum sl_status try_all(struct trial *t, struct sl_error *err) {
-    enum sl_status status = fill(t, err);
-    status = status == SL_OK ? multiply(t, 0, BLOCK, t->all, err) : status;
-    status = status == SL_OK ? try_sizes(t, err) : status;
-    return status == SL_OK ? try_numbers(t, err) : status;
+    SL_TRY(fill(t, err));
+    SL_TRY(multiply(t, 0, BLOCK, t->all, err));
+    SL_TRY(try_sizes(t, err));
+    return try_numbers(t, err);
 }
 
 enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_library *library,
                                   const struct gpu_matrix *w, int *way_out, struct sl_error *err) {
     struct trial t = {.stream = stream, .library = library, .w = *w, .driver = stream->driver};
-    enum sl_status status = library->choose(w->n, w->pitch, &t.way, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(library->choose(w->n, w->pitch, &t.way, err));
     if (!library->finishes) {
         t.w.bias = NULL;
         t.w.activation = SL_ACT_NONE;
@@ -133,6 +131,7 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
     size_t own_x = align(N_OWN * pitch * sizeof *t.own_x), own = align(N_OWN * n * sizeof *t.own_sums);
     size_t sums = align(BLOCK * n * sizeof *t.all), row = align(n * sizeof *t.row);
     char *block = t.driver->alloc(x + own_x + own + 2 * sums), *shared = t.driver->alloc_shared(x + own_x + 2 * row);
+    enum sl_status status = SL_OK;
     if (block != NULL && shared != NULL) {
         t.x = (uint16_t *)block;
         t.own_x = (float *)(block + x);
