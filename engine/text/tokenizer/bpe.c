@@ -221,16 +221,13 @@ static enum sl_status load_merges(struct sl_bpe *bpe, const json_t *merges, stru
 enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, const json_t *model,
                            struct sl_error *err) {
     *bpe = (struct sl_bpe){.vocab = vocab, .unknown_id = -1};
-    enum sl_status status = sl_json_bool(model, "model", "ignore_merges", false, &bpe->ignore_merges, err);
-    if (status != SL_OK ||
-        (status = sl_json_bool(model, "model", "byte_fallback", false, &bpe->byte_fallback, err)) != SL_OK ||
-        (status = sl_json_bool(model, "model", "fuse_unk", false, &bpe->fuse_unknown, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_bool(model, "model", "ignore_merges", false, &bpe->ignore_merges, err));
+    SL_TRY(sl_json_bool(model, "model", "byte_fallback", false, &bpe->byte_fallback, err));
+    SL_TRY(sl_json_bool(model, "model", "fuse_unk", false, &bpe->fuse_unknown, err));
     SL_FAIL_IF(vocab->byte_level && bpe->byte_fallback, err, SL_ERR_UNSUPPORTED,
                "model sets byte_fallback, which is not supported with ByteLevel");
     find_byte_tokens(bpe);
-    status = find_unknown(bpe, model, err);
+    enum sl_status status = find_unknown(bpe, model, err);
     if (status == SL_OK && !vocab->byte_level) {
         status = load_characters(bpe, err);
     }

@@ -164,20 +164,18 @@ static enum sl_status read_token(const json_t *json, bool normalized, const stru
     SL_FAIL_IF(!content || !content[0], err, SL_ERR_INVALID, "an added token has no content");
     struct sl_added_token token = {.id = (int32_t)json_integer_value(json_object_get(json, "id"))};
     bool special = false, is_normalized = false;
-    enum sl_status status = sl_json_only(json, content, keys, err);
-    if (status != SL_OK || (status = sl_json_bool(json, content, "special", false, &special, err)) != SL_OK ||
-        (status = sl_json_bool(json, content, "single_word", false, &token.single_word, err)) != SL_OK ||
-        (status = sl_json_bool(json, content, "lstrip", false, &token.takes_left, err)) != SL_OK ||
-        (status = sl_json_bool(json, content, "rstrip", false, &token.takes_right, err)) != SL_OK ||
-        (status = sl_json_bool(json, content, "normalized", !special, &is_normalized, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(json, content, keys, err));
+    SL_TRY(sl_json_bool(json, content, "special", false, &special, err));
+    SL_TRY(sl_json_bool(json, content, "single_word", false, &token.single_word, err));
+    SL_TRY(sl_json_bool(json, content, "lstrip", false, &token.takes_left, err));
+    SL_TRY(sl_json_bool(json, content, "rstrip", false, &token.takes_right, err));
+    SL_TRY(sl_json_bool(json, content, "normalized", !special, &is_normalized, err));
     *wanted_out = is_normalized == normalized;
     if (!*wanted_out) {
         return SL_OK;
     }
     struct sl_text text = {.bytes = content, .n_bytes = strlen(content)};
-    status = normalized ? sl_normalizer_run(normalizer, &text) : SL_OK;
+    enum sl_status status = normalized ? sl_normalizer_run(normalizer, &text) : SL_OK;
     token.n_bytes = text.n_bytes;
     token.text = status == SL_OK ? strndup(text.bytes, text.n_bytes) : NULL;
     sl_text_cleanup(&text);

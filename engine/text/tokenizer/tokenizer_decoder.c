@@ -69,10 +69,8 @@ static enum sl_status add_replacement(struct loading *loading, const char *what,
 
 static enum sl_status add_replace(void *part, const json_t *step, const char *what, struct sl_error *err) {
     const char *from, *to;
-    enum sl_status status = sl_json_replace(step, what, &from, &to, err);
-    if (status != SL_OK || (status = begin_step(part, step, what, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_replace(step, what, &from, &to, err));
+    SL_TRY(begin_step(part, step, what, err));
     return add_replacement(part, what, from, to, err);
 }
 
@@ -80,10 +78,8 @@ static enum sl_status add_metaspace(void *part, const json_t *step, const char *
     struct loading *loading = part;
     enum sl_prepend prepend = SL_PREPEND_NEVER;
     bool split = false; // has no effect here
-    enum sl_status status = sl_metaspace_read(step, what, &prepend, &split, err);
-    if (status != SL_OK || (status = begin_step(loading, step, what, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_metaspace_read(step, what, &prepend, &split, err));
+    SL_TRY(begin_step(loading, step, what, err));
     loading->decoder->first_loses_marks = prepend != SL_PREPEND_NEVER;
     return add_replacement(loading, what, SL_MARK, " ", err);
 }
@@ -107,11 +103,9 @@ static enum sl_status add_strip(void *part, const json_t *step, const char *what
     struct sl_decoder *decoder = ((struct loading *)part)->decoder;
     const json_t *start = json_object_get(step, "start"), *stop = json_object_get(step, "stop");
     const char *content = NULL;
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_text(step, what, "content", &content, err)) != SL_OK ||
-        (status = begin_step(part, step, what, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_text(step, what, "content", &content, err));
+    SL_TRY(begin_step(part, step, what, err));
     size_t n_bytes = strlen(content);
     if (sl_utf8_length((const unsigned char *)content, n_bytes) != (int)n_bytes || !json_is_integer(start) ||
         json_integer_value(start) < 0 || json_integer_value(start) > INT32_MAX || !json_is_integer(stop)) {

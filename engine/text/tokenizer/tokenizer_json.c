@@ -44,11 +44,9 @@ enum sl_status sl_json_replace(const json_t *step, const char *what, const char 
     static const char *const keys[] = {"type", "pattern", "content", NULL}, *const pattern_keys[] = {"String", NULL};
     const json_t *pattern = json_object_get(step, "pattern");
     const char *from = NULL, *to = json_string_value(json_object_get(step, "content"));
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_only(pattern, what, pattern_keys, err)) != SL_OK ||
-        (status = sl_json_text(pattern, what, "String", &from, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_only(pattern, what, pattern_keys, err));
+    SL_TRY(sl_json_text(pattern, what, "String", &from, err));
     SL_FAIL_IF(!to, err, SL_ERR_INVALID, "%s: \"content\" is missing or not a text", what);
     *from_out = from;
     *to_out = to;

@@ -109,10 +109,8 @@ static enum sl_status add_nfc(void *part, const json_t *step, const char *what, 
 static enum sl_status add_prepend(void *part, const json_t *step, const char *what, struct sl_error *err) {
     static const char *const keys[] = {"type", "prepend", NULL};
     const char *prefix = NULL;
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_text(step, what, "prepend", &prefix, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_text(step, what, "prepend", &prefix, err));
     return add(part, what, run_prepend, NULL, prefix, err);
 }
 

@@ -58,12 +58,10 @@ static enum sl_status add_split(void *part, const json_t *step, const char *what
     bool invert = false;
     const json_t *pattern = json_object_get(step, "pattern");
     const char *behavior = json_string_value(json_object_get(step, "behavior")), *regex = NULL;
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_only(pattern, "pattern of Split", pattern_keys, err)) != SL_OK ||
-        (status = sl_json_bool(step, what, "invert", false, &invert, err)) != SL_OK ||
-        (status = sl_json_text(pattern, what, "Regex", &regex, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_only(pattern, "pattern of Split", pattern_keys, err));
+    SL_TRY(sl_json_bool(step, what, "invert", false, &invert, err));
+    SL_TRY(sl_json_text(pattern, what, "Regex", &regex, err));
     SL_FAIL_IF(!behavior || strcmp(behavior, "Isolated") != 0 || invert, err, SL_ERR_UNSUPPORTED,
                "%s has behavior %.32s%s; only Isolated is supported", what, behavior ? behavior : "(none)",
                invert ? ", inverted" : "");
@@ -73,10 +71,8 @@ static enum sl_status add_split(void *part, const json_t *step, const char *what
 static enum sl_status add_digits(void *part, const json_t *step, const char *what, struct sl_error *err) {
     static const char *const keys[] = {"type", "individual_digits", NULL};
     bool individual = false;
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_bool(step, what, "individual_digits", false, &individual, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_bool(step, what, "individual_digits", false, &individual, err));
     return add_cut(part, (struct sl_cut){0}, individual ? "\\p{N}" : "\\p{N}+", err);
 }
 
@@ -97,11 +93,9 @@ static enum sl_status add_byte_level(void *part, const json_t *step, const char 
     static const char *const keys[] = {"type", "add_prefix_space", "trim_offsets", "use_regex", NULL};
     struct sl_pretokenizer *pretokenizer = part;
     bool prefix = false, use_regex = false;
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_bool(step, what, "add_prefix_space", true, &prefix, err)) != SL_OK ||
-        (status = sl_json_bool(step, what, "use_regex", true, &use_regex, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_bool(step, what, "add_prefix_space", true, &prefix, err));
+    SL_TRY(sl_json_bool(step, what, "use_regex", true, &use_regex, err));
     SL_FAIL_IF(pretokenizer->byte_level, err, SL_ERR_UNSUPPORTED, "%s is there twice, which is not supported", what);
     struct sl_cut cut = {.prepend = prefix ? SL_PREPEND_ALWAYS : SL_PREPEND_NEVER, .prefix = " ", .to_alphabet = true};
     pretokenizer->byte_level = true;
@@ -135,11 +129,9 @@ enum sl_status sl_metaspace_read(const json_t *step, const char *what, enum sl_p
     static const char *const keys[] = {"type",    "replacement", "prepend_scheme", "split", "add_prefix_space",
                                        "str_rep", NULL};
     const char *mark = NULL;
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_text(step, what, "replacement", &mark, err)) != SL_OK ||
-        (status = sl_json_bool(step, what, "split", true, split_out, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_text(step, what, "replacement", &mark, err));
+    SL_TRY(sl_json_bool(step, what, "split", true, split_out, err));
     SL_FAIL_IF(strcmp(mark, SL_MARK) != 0, err, SL_ERR_UNSUPPORTED,
                "%s: replacement \"%.16s\" is not supported; expected \"" SL_MARK "\"", what, mark);
     return read_scheme(step, what, prepend_out, err);
