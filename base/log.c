@@ -69,13 +69,11 @@ static enum sl_status parse_word(struct filter *filter, const char *word, size_t
                "log filter: '%.*s' does not name a component", (int)n, word);
     SL_FAIL_IF(filter->n_rules == MAX_RULES, err, SL_ERR_RANGE, "log filter: more than %d components", MAX_RULES);
     struct rule *rule = &filter->rules[filter->n_rules];
-    enum sl_status status = parse_level(equals + 1, n - name_bytes - 1, &rule->level, err);
-    if (status == SL_OK) {
-        memcpy(rule->component, word, name_bytes);
-        rule->component[name_bytes] = '\0';
-        filter->n_rules++;
-    }
-    return status;
+    SL_TRY(parse_level(equals + 1, n - name_bytes - 1, &rule->level, err));
+    memcpy(rule->component, word, name_bytes);
+    rule->component[name_bytes] = '\0';
+    filter->n_rules++;
+    return SL_OK;
 }
 
 enum sl_status sl_log_configure(const char *text, struct sl_error *err) {

@@ -228,14 +228,12 @@ static enum sl_status check_capsule(struct importing *importing, struct sl_error
                        info.body_bytes, info.n_tokens, document->capsule_bytes, document->capsule_tokens);
     }
     document->capsule_bytes = (int64_t)info.body_bytes;
-    enum sl_status status = sl_capsule_rekey_header(importing->header, (size_t)importing->header_bytes,
-                                                    &document->capsule.prefix_hash, &header, &n, err);
-    if (status == SL_OK) {
-        free(importing->header);
-        importing->header = header;
-        importing->header_bytes = (int64_t)n;
-    }
-    return status;
+    SL_TRY(sl_capsule_rekey_header(importing->header, (size_t)importing->header_bytes, &document->capsule.prefix_hash,
+                                   &header, &n, err));
+    free(importing->header);
+    importing->header = header;
+    importing->header_bytes = (int64_t)n;
+    return SL_OK;
 }
 
 // Writes what the store is told before the body: key, size and the prefixes under which prompts find the capsule.

@@ -53,17 +53,14 @@ static enum sl_status check_goes_on(struct sl_coordinator *coordinator, const Sl
                "the coordinator was started again, and the call that had asked ended");
     SL_FAIL_IF(accepted->model != coordinator->model_fingerprint, err, SL_ERR_PRECONDITION,
                "the coordinator was started again, with another model");
-    enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, accepted->tenant, &salt, err);
-    if (status == SL_OK) {
-        // The request was complete when it was accepted: a field that is absent was zero for an older coordinator.
-        struct sl_sampling drawn = sl_job_sampling(accepted->request->sampling, NULL);
-        Sluice__V1__Sampling sampling = sl_job_sampling_message(&drawn);
-        Sluice__V1__GenerateRequest request = *accepted->request;
-        request.sampling = &sampling;
-        const struct sl_request_setting setting = {.salt = salt, .call_deadline_ns = SL_NO_DEADLINE};
-        status = sl_request_check(&coordinator->rules, &request, &setting, spec, err);
-    }
-    return status;
+    SL_TRY(sl_tenant_salt(&coordinator->salt_secret, accepted->tenant, &salt, err));
+    // The request was complete when it was accepted: a field that is absent was zero for an older coordinator.
+    struct sl_sampling drawn = sl_job_sampling(accepted->request->sampling, NULL);
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&drawn);
+    Sluice__V1__GenerateRequest request = *accepted->request;
+    request.sampling = &sampling;
+    const struct sl_request_setting setting = {.salt = salt, .call_deadline_ns = SL_NO_DEADLINE};
+    return sl_request_check(&coordinator->rules, &request, &setting, spec, err);
 }
 
 static enum sl_status make_job(struct sl_coordinator *coordinator, const struct sl_past_jobs *past,

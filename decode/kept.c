@@ -66,23 +66,19 @@ enum sl_status sl_kept_hand_over(struct sl_kept *kept, struct sl_ledger *ledger,
                                  struct sl_session **session_inout, size_t promised_bytes,
                                  char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
     struct sl_kept_session *one;
-    enum sl_status status = create(id, HANDED_MS, &one, err);
-    if (status == SL_OK) {
-        one->ledger = ledger;
-        one->promised_bytes = promised_bytes;
-        put(kept, one, session_inout, lease_id_out);
-    }
-    return status;
+    SL_TRY(create(id, HANDED_MS, &one, err));
+    one->ledger = ledger;
+    one->promised_bytes = promised_bytes;
+    put(kept, one, session_inout, lease_id_out);
+    return SL_OK;
 }
 
 enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id, struct sl_session **session_inout,
                            int64_t keep_ms, char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
     struct sl_kept_session *one;
-    enum sl_status status = create(id, keep_ms, &one, err);
-    if (status == SL_OK) {
-        put(kept, one, session_inout, lease_id_out);
-    }
-    return status;
+    SL_TRY(create(id, keep_ms, &one, err));
+    put(kept, one, session_inout, lease_id_out);
+    return SL_OK;
 }
 // Returns the link to the session of a lease. Lock held.
 static struct sl_kept_session **find(struct sl_kept *kept, const char *lease_id) {

@@ -34,14 +34,12 @@ enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V
                                  const struct sl_recipe *recipe, int64_t n_tokens, struct sl_capsule_id *id_out,
                                  struct sl_error *err) {
     struct sl_hash128 salt;
-    enum sl_status status = sl_job_read_salt(&request->salt, &salt, err);
-    if (status == SL_OK) {
-        *id_out = (struct sl_capsule_id){.model_fingerprint = sl_model_set_fingerprint(
-                                             decode->node.model_fingerprint, sl_decode_rope_set(decode, request)),
-                                         .recipe_fingerprint = sl_recipe_fingerprint(recipe),
-                                         .prefix_hash = sl_prefix_hash(&salt, request->prompt->ids, n_tokens)};
-    }
-    return status;
+    SL_TRY(sl_job_read_salt(&request->salt, &salt, err));
+    *id_out = (struct sl_capsule_id){.model_fingerprint = sl_model_set_fingerprint(decode->node.model_fingerprint,
+                                                                                   sl_decode_rope_set(decode, request)),
+                                     .recipe_fingerprint = sl_recipe_fingerprint(recipe),
+                                     .prefix_hash = sl_prefix_hash(&salt, request->prompt->ids, n_tokens)};
+    return SL_OK;
 }
 
 enum sl_status sl_decode_promise(struct sl_decode *decode, struct sl_answer *answer, size_t bytes,

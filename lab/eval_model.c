@@ -71,12 +71,10 @@ enum sl_status sl_eval_text_read(const char *path, char **text_out, struct sl_er
 enum sl_status sl_eval_model_encode(const struct sl_eval_model *m, const char *text, int32_t **ids_out, int64_t *n_out,
                                     struct sl_error *err) {
     size_t n_ids;
-    enum sl_status status = sl_tokenizer_encode(m->runtime.tokenizer, text ? text : (const char *)sl_sample_text,
-                                                text ? strlen(text) : sl_sample_text_bytes, true, ids_out, &n_ids, err);
-    if (status == SL_OK) {
-        *n_out = (int64_t)n_ids;
-    }
-    return status;
+    SL_TRY(sl_tokenizer_encode(m->runtime.tokenizer, text ? text : (const char *)sl_sample_text,
+                               text ? strlen(text) : sl_sample_text_bytes, true, ids_out, &n_ids, err));
+    *n_out = (int64_t)n_ids;
+    return SL_OK;
 }
 
 enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *path, int32_t **ids_out, int64_t *n_out,

@@ -345,10 +345,8 @@ enum sl_status sl_copy_send(const struct sl_copy *copy, struct sl_prefill *prefi
                             struct sl_error *err) {
     struct sl_store_channels *channels = sl_store_client_channels(prefill->store);
     struct sl_rpc_channel *channel;
-    enum sl_status status = sl_store_channels_take(channels, copy->store_address, &channel, err);
-    if (status == SL_OK) {
-        status = put_over(copy, prefill, channel, watch, err);
-        sl_store_channels_give(channels, channel);
-    }
+    SL_TRY(sl_store_channels_take(channels, copy->store_address, &channel, err));
+    enum sl_status status = put_over(copy, prefill, channel, watch, err);
+    sl_store_channels_give(channels, channel);
     return status;
 }

@@ -103,11 +103,9 @@ static enum sl_status wait_step(struct sl_cluster *cluster, struct sl_signals *s
     if (sl_children_wait(cluster->children, cluster->n_children, STEP_MS) && cluster->file_is_terminal) {
         sl_cluster_hide_loading(cluster);
     }
-    enum sl_status status = sl_cluster_pump(cluster, 0, err);
-    if (status == SL_OK) {
-        sl_cluster_show_loading(cluster);
-    }
-    return status;
+    SL_TRY(sl_cluster_pump(cluster, 0, err));
+    sl_cluster_show_loading(cluster);
+    return SL_OK;
 }
 
 // Waits for the ready lines of children [first, n_children).

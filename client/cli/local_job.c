@@ -151,11 +151,9 @@ static enum sl_status encode_turn(const struct job *job, const char *text, bool 
         return sl_tokenizer_encode(tokenizer, text, strlen(text), first, ids_out, n_ids_out, err);
     }
     struct sl_chat_template *chat_template = NULL;
-    enum sl_status status = sl_chat_template_load(job->model_dir, &chat_template, err);
-    if (status == SL_OK) {
-        status = sl_job_chat(chat_template, tokenizer, job->request->message.chat, ids_out, n_ids_out, err);
-        sl_chat_template_destroy(&chat_template);
-    }
+    SL_TRY(sl_chat_template_load(job->model_dir, &chat_template, err));
+    enum sl_status status = sl_job_chat(chat_template, tokenizer, job->request->message.chat, ids_out, n_ids_out, err);
+    sl_chat_template_destroy(&chat_template);
     return status;
 }
 
@@ -247,11 +245,9 @@ static enum sl_status run_turns(struct job *job, struct sl_error *err) {
 
 static enum sl_status open_local(const struct sl_local_config *config, struct sl_local **local_out,
                                  struct sl_error *err) {
-    enum sl_status status = sl_local_open(config, local_out, err);
-    if (status == SL_OK) {
-        sl_model_sampling_log(&sl_local_model(*local_out)->sampling, "client");
-    }
-    return status;
+    SL_TRY(sl_local_open(config, local_out, err));
+    sl_model_sampling_log(&sl_local_model(*local_out)->sampling, "client");
+    return SL_OK;
 }
 
 enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct sl_error *err) {
@@ -278,18 +274,16 @@ bool sl_local_takes_chats(const char *model_dir) {
 enum sl_status sl_local_job(const struct sl_local_config *config, const struct sl_request *request,
                             const char *capsule_path, const struct sl_watch *watch, struct sl_error *err) {
     struct sl_local *local = NULL;
-    enum sl_status status = open_local(config, &local, err);
-    if (status == SL_OK) {
-        struct job job = {.local = local,
-                          .request = request,
-                          .watch = watch,
-                          .model_dir = config->model_dir,
-                          .weights = config->weights,
-                          .capsule_path = capsule_path,
-                          .deadline_ns = watch->deadline_ns};
-        status = run_turns(&job, err);
-        sl_local_close(&local);
-    }
+    SL_TRY(open_local(config, &local, err));
+    struct job job = {.local = local,
+                      .request = request,
+                      .watch = watch,
+                      .model_dir = config->model_dir,
+                      .weights = config->weights,
+                      .capsule_path = capsule_path,
+                      .deadline_ns = watch->deadline_ns};
+    enum sl_status status = run_turns(&job, err);
+    sl_local_close(&local);
     return status;
 }
 

@@ -206,11 +206,9 @@ static enum sl_status receive(int before, bool screen, int *fd_out, struct sl_er
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err) {
     int fd;
     signal(SIGPIPE, SIG_IGN); // with a closed pipe, write() fails instead of a signal ending the process
-    enum sl_status status = receive(-1, false, &fd, err);
-    if (status == SL_OK) {
-        *signals = (struct sl_signals){.fd = fd};
-    }
-    return status;
+    SL_TRY(receive(-1, false, &fd, err));
+    *signals = (struct sl_signals){.fd = fd};
+    return SL_OK;
 }
 
 enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error *err) {

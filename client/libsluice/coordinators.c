@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
@@ -26,14 +27,12 @@ static enum sl_status ask(struct sl_client *client, int coordinator, int64_t dea
                           struct sl_error *err) {
     Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
     ProtobufCMessage *message;
-    enum sl_status status = sl_rpc_unary(client->channels[coordinator], &sl_method_inference_model, &request.base,
-                                         deadline_ns, NULL, &message, err);
-    if (status == SL_OK) {
-        const Sluice__V1__ModelReply *reply = (const Sluice__V1__ModelReply *)message;
-        *leads_out = !reply->standby;
-        protobuf_c_message_free_unpacked(message, NULL);
-    }
-    return status;
+    SL_TRY(sl_rpc_unary(client->channels[coordinator], &sl_method_inference_model, &request.base, deadline_ns, NULL,
+                        &message, err));
+    const Sluice__V1__ModelReply *reply = (const Sluice__V1__ModelReply *)message;
+    *leads_out = !reply->standby;
+    protobuf_c_message_free_unpacked(message, NULL);
+    return SL_OK;
 }
 
 enum sl_status sl_client_find_leader(struct sl_client *client, int64_t deadline_ns, int *coordinator_out,

@@ -159,12 +159,10 @@ static enum sl_status fetch(struct copy *copy, struct sl_error *err) {
     request.lease_id = copy->found->lease_id;
     request.destination = copy->grant;
     ProtobufCMessage *reply = NULL;
-    enum sl_status status = ask(copy, copy->source, &sl_method_store_fetch, &request.base,
-                                FETCH_MS + copy->found->capsule_bytes / FETCH_BYTES_MS, &reply, err);
-    if (status == SL_OK) {
-        protobuf_c_message_free_unpacked(reply, NULL);
-    }
-    return status;
+    SL_TRY(ask(copy, copy->source, &sl_method_store_fetch, &request.base,
+               FETCH_MS + copy->found->capsule_bytes / FETCH_BYTES_MS, &reply, err));
+    protobuf_c_message_free_unpacked(reply, NULL);
+    return SL_OK;
 }
 
 // Ends a lease; one that cannot be ended now ends by itself.

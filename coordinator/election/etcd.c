@@ -112,11 +112,10 @@ static enum sl_status grant(void *arg, int64_t ttl_ms, int64_t *lease_out, struc
     Etcdserverpb__LeaseGrantRequest request = ETCDSERVERPB__LEASE_GRANT_REQUEST__INIT;
     request.ttl = (ttl_ms + 999) / 1000;
     ProtobufCMessage *reply;
-    enum sl_status status = ask(arg, &sl_method_etcdserverpb_lease_lease_grant, &request.base, &reply, err);
-    if (status == SL_OK) {
-        status = sl_etcd_read_grant((const Etcdserverpb__LeaseGrantResponse *)reply, request.ttl, lease_out, err);
-        protobuf_c_message_free_unpacked(reply, NULL);
-    }
+    SL_TRY(ask(arg, &sl_method_etcdserverpb_lease_lease_grant, &request.base, &reply, err));
+    enum sl_status status =
+        sl_etcd_read_grant((const Etcdserverpb__LeaseGrantResponse *)reply, request.ttl, lease_out, err);
+    protobuf_c_message_free_unpacked(reply, NULL);
     return status;
 }
 
@@ -124,11 +123,9 @@ static enum sl_status renew(void *arg, int64_t lease, struct sl_error *err) {
     Etcdserverpb__LeaseKeepAliveRequest request = ETCDSERVERPB__LEASE_KEEP_ALIVE_REQUEST__INIT;
     request.id = lease;
     ProtobufCMessage *reply;
-    enum sl_status status = ask(arg, &sl_method_etcdserverpb_lease_lease_keep_alive, &request.base, &reply, err);
-    if (status == SL_OK) {
-        status = sl_etcd_read_renewal((const Etcdserverpb__LeaseKeepAliveResponse *)reply, lease, err);
-        protobuf_c_message_free_unpacked(reply, NULL);
-    }
+    SL_TRY(ask(arg, &sl_method_etcdserverpb_lease_lease_keep_alive, &request.base, &reply, err));
+    enum sl_status status = sl_etcd_read_renewal((const Etcdserverpb__LeaseKeepAliveResponse *)reply, lease, err);
+    protobuf_c_message_free_unpacked(reply, NULL);
     return status;
 }
 
@@ -183,11 +180,10 @@ static enum sl_status take(void *arg, int64_t lease, const char *holder, struct 
     request.success = &success;
     request.failure = &failure;
     ProtobufCMessage *reply;
-    enum sl_status status = ask(etcd, &sl_method_etcdserverpb_kv_txn, &request.base, &reply, err);
-    if (status == SL_OK) {
-        status = sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)reply, etcd->key, lease, holder, key_out, err);
-        protobuf_c_message_free_unpacked(reply, NULL);
-    }
+    SL_TRY(ask(etcd, &sl_method_etcdserverpb_kv_txn, &request.base, &reply, err));
+    enum sl_status status =
+        sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)reply, etcd->key, lease, holder, key_out, err);
+    protobuf_c_message_free_unpacked(reply, NULL);
     return status;
 }
 

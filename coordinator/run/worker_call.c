@@ -90,11 +90,9 @@ enum sl_status sl_worker_call_open(struct sl_worker_call *call, const struct sl_
 enum sl_status sl_worker_call_unary(struct sl_worker_call *call, const struct sl_rpc_method *method,
                                     const ProtobufCMessage *request, int64_t deadline_ns, ProtobufCMessage **reply_out,
                                     struct sl_error *err) {
-    enum sl_status status = sl_worker_call_open(call, method, request, deadline_ns, err);
-    if (status == SL_OK) {
-        status = sl_worker_call_next(call, reply_out, err);
-        sl_worker_call_close(call);
-    }
+    SL_TRY(sl_worker_call_open(call, method, request, deadline_ns, err));
+    enum sl_status status = sl_worker_call_next(call, reply_out, err);
+    sl_worker_call_close(call);
     return status;
 }
 

@@ -242,23 +242,19 @@ static enum sl_status read_header(const void *bytes, size_t n_bytes, header_mess
 enum sl_status sl_capsule_read_header(const void *header, size_t header_bytes, struct sl_capsule_info *info_out,
                                       struct sl_error *err) {
     header_message *message = NULL;
-    enum sl_status status = read_header(header, header_bytes, &message, info_out, err);
-    if (status == SL_OK) {
-        sluice__v1__capsule_header__free_unpacked(message, NULL);
-    }
-    return status;
+    SL_TRY(read_header(header, header_bytes, &message, info_out, err));
+    sluice__v1__capsule_header__free_unpacked(message, NULL);
+    return SL_OK;
 }
 
 enum sl_status sl_capsule_rekey_header(const void *header, size_t header_bytes, const struct sl_hash128 *prefix_hash,
                                        uint8_t **bytes_out, size_t *n_bytes_out, struct sl_error *err) {
     header_message *message = NULL;
     struct sl_capsule_info info;
-    enum sl_status status = read_header(header, header_bytes, &message, &info, err);
-    if (status == SL_OK) {
-        memcpy(message->prefix_hash.data, prefix_hash, sizeof *prefix_hash); // its length has been checked
-        status = pack_header(message, bytes_out, n_bytes_out, err);
-        sluice__v1__capsule_header__free_unpacked(message, NULL);
-    }
+    SL_TRY(read_header(header, header_bytes, &message, &info, err));
+    memcpy(message->prefix_hash.data, prefix_hash, sizeof *prefix_hash); // its length has been checked
+    enum sl_status status = pack_header(message, bytes_out, n_bytes_out, err);
+    sluice__v1__capsule_header__free_unpacked(message, NULL);
     return status;
 }
 

@@ -327,11 +327,9 @@ void sl_pass_attend_some(struct sl_pass *pass, const bool *wanted) {
 
 enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err) {
     sl_pass_project(pass, layer);
-    enum sl_status status = sl_pass_append(pass, err);
-    if (status == SL_OK) {
-        pass->engine->model->ops->attend(pass->engine->stream, pass->attends, pass->n_inputs);
-    }
-    return status;
+    SL_TRY(sl_pass_append(pass, err));
+    pass->engine->model->ops->attend(pass->engine->stream, pass->attends, pass->n_inputs);
+    return SL_OK;
 }
 
 enum sl_status sl_engine_forward(struct sl_engine *e, struct sl_input *inputs, int n_inputs, struct sl_error *err) {

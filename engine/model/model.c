@@ -375,12 +375,10 @@ static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_so
     head->packed = NULL;
     head->format = format_of(head->dtype, l->weights);
     head->shared = l->model->shared;
-    enum sl_status status = l->model->ops->pack(l->stream, head, l->err);
-    if (status == SL_OK) {
-        count_memory(l->model, head);
-        advance(l, embed->bytes);
-    }
-    return status;
+    SL_TRY(l->model->ops->pack(l->stream, head, l->err));
+    count_memory(l->model, head);
+    advance(l, embed->bytes);
+    return SL_OK;
 }
 
 // Sets the bytes of the embedding beside the mapping and the head; frees host rows if a device has its own copy.

@@ -507,12 +507,10 @@ static enum sl_status read_optional(const char *model_dir, const char *file,
 static enum sl_status complete_ends(const char *model_dir, struct sl_model_config *c, struct sl_error *err) {
     json_t *specials = NULL;
     int64_t eos_id = -1;
-    enum sl_status status = sl_model_special_tokens(model_dir, &specials, &eos_id, err);
-    if (status == SL_OK) {
-        sl_model_ends_complete(&c->ends, eos_id, specials, c->n_vocab);
-        json_decref(specials);
-    }
-    return status;
+    SL_TRY(sl_model_special_tokens(model_dir, &specials, &eos_id, err));
+    sl_model_ends_complete(&c->ends, eos_id, specials, c->n_vocab);
+    json_decref(specials);
+    return SL_OK;
 }
 
 // Reads a model's documents into *config, which is undefined after a failure. Releases root, config.json.

@@ -183,12 +183,10 @@ enum sl_status sl_tensors_find(const struct sl_tensors *t, const char *name, int
         return find_in_gguf(t, name, n_dims, rows, columns, source_out, err);
     }
     const struct sl_tensor *tensor;
-    enum sl_status status = sl_safetensors_find(t->safetensors, name, n_dims, rows, columns, &tensor, err);
-    if (status == SL_OK) {
-        *source_out = (struct sl_tensor_source){
-            type_of(tensor->dtype), tensor->data, tensor->bytes, rows, n_dims == 2 ? columns : 1, 0};
-    }
-    return status;
+    SL_TRY(sl_safetensors_find(t->safetensors, name, n_dims, rows, columns, &tensor, err));
+    *source_out = (struct sl_tensor_source){
+        type_of(tensor->dtype), tensor->data, tensor->bytes, rows, n_dims == 2 ? columns : 1, 0};
+    return SL_OK;
 }
 
 // --- types -----------------------------------------------------------------------------------------------------------

@@ -235,11 +235,9 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
 static enum sl_status show_session(const struct sl_conversation *c, const struct sl_local_request *request,
                                    struct sl_error *err) {
     struct sl_mirror mirror;
-    enum sl_status status = sl_mirror_open(&c->local->runtime, c->writer.session, &mirror, err);
-    if (status == SL_OK) {
-        status = request->prefilled_fn(request->arg, mirror.session, &c->recipe, c->tokens, err);
-        sl_mirror_close(&mirror);
-    }
+    SL_TRY(sl_mirror_open(&c->local->runtime, c->writer.session, &mirror, err));
+    enum sl_status status = request->prefilled_fn(request->arg, mirror.session, &c->recipe, c->tokens, err);
+    sl_mirror_close(&mirror);
     return status;
 }
 
@@ -491,10 +489,8 @@ enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_r
                                  struct sl_local_result *result_out, struct sl_error *err) {
     struct sl_conversation *conversation;
     int64_t max_tokens = request->n_prompt + request->max_new_tokens;
-    enum sl_status status = sl_conversation_open(local, request->recipe, max_tokens, &conversation, err);
-    if (status == SL_OK) {
-        status = sl_conversation_turn(conversation, request, result_out, err);
-        sl_conversation_close(&conversation);
-    }
+    SL_TRY(sl_conversation_open(local, request->recipe, max_tokens, &conversation, err));
+    enum sl_status status = sl_conversation_turn(conversation, request, result_out, err);
+    sl_conversation_close(&conversation);
     return status;
 }

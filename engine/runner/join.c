@@ -152,18 +152,16 @@ static enum sl_status append_layer(const struct sl_reader *reader, int layer, st
     struct sl_session *session = reader->session;
     sl_session_add_slots(session, layer, rows->m);
     struct sl_kv_heads heads = sl_session_heads(session, layer, rows->kv);
-    enum sl_status status = ops->publish(reader->runtime->stream, &heads, err);
-    if (status == SL_OK) {
-        struct sl_attend call = {.k = rows->k,
-                                 .v = rows->v,
-                                 .m = rows->m,
-                                 .n_heads = reader->runtime->config->n_heads,
-                                 .head_dim = session->geometry.head_dim,
-                                 .heads = heads,
-                                 .positions = rows->positions};
-        ops->append(reader->runtime->stream, &call, 1);
-    }
-    return status;
+    SL_TRY(ops->publish(reader->runtime->stream, &heads, err));
+    struct sl_attend call = {.k = rows->k,
+                             .v = rows->v,
+                             .m = rows->m,
+                             .n_heads = reader->runtime->config->n_heads,
+                             .head_dim = session->geometry.head_dim,
+                             .heads = heads,
+                             .positions = rows->positions};
+    ops->append(reader->runtime->stream, &call, 1);
+    return SL_OK;
 }
 
 // Reserves room in all layers, so that a layer is never longer than another.

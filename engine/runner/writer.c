@@ -46,12 +46,10 @@ enum sl_status sl_writer_open(struct sl_writer *w, const struct sl_runtime *runt
         sl_compressor_destroy(&w->compressor);
         return SL_OK;
     }
-    enum sl_status status = sl_writer_estimate(w, config->estimate_errors, err);
-    if (status == SL_OK) {
-        sl_stream_hold(runtime->stream);
-        status = sl_compressor_begin_steps(w->compressor, w->session, config->n_read, err);
-        status = sl_stream_release_after(runtime->stream, status, err);
-    }
+    SL_TRY(sl_writer_estimate(w, config->estimate_errors, err));
+    sl_stream_hold(runtime->stream);
+    enum sl_status status = sl_compressor_begin_steps(w->compressor, w->session, config->n_read, err);
+    status = sl_stream_release_after(runtime->stream, status, err);
     return status;
 }
 

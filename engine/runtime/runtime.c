@@ -82,23 +82,18 @@ static enum sl_status open_processors(const struct sl_runtime_config *config, st
 static enum sl_status open_plugin_device(const struct opener *opener, int rank, struct sl_team *team,
                                          struct sl_device **device_out, struct sl_error *err) {
     char text[160];
-    enum sl_status status = opener->plugin->open(opener->first + rank, team, device_out, err);
-    if (status == SL_OK) {
-        opener->plugin->describe(opener->first + rank, text, sizeof text);
-        sl_log_info("runtime", "device=%s:%d is=\"%s\"", opener->plugin->name, opener->first + rank, text);
-    }
-    return status;
+    SL_TRY(opener->plugin->open(opener->first + rank, team, device_out, err));
+    opener->plugin->describe(opener->first + rank, text, sizeof text);
+    sl_log_info("runtime", "device=%s:%d is=\"%s\"", opener->plugin->name, opener->first + rank, text);
+    return SL_OK;
 }
 
 static enum sl_status open_plugin(const char *name, const struct sl_runtime_config *config, int first,
                                   struct sl_runtime *r, struct sl_error *err) {
     struct opener opener = {.open = open_plugin_device, .first = first};
-    enum sl_status status = sl_plugin_find(name, &opener.plugin, err);
-    if (status == SL_OK) {
-        opener.ops = opener.plugin->ops(r->ops);
-        status = open_all(&opener, config->ranks, r, err);
-    }
-    return status;
+    SL_TRY(sl_plugin_find(name, &opener.plugin, err));
+    opener.ops = opener.plugin->ops(r->ops);
+    return open_all(&opener, config->ranks, r, err);
 }
 
 static enum sl_status open_best(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {

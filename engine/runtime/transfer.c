@@ -88,15 +88,13 @@ static enum sl_status collect_and_copy(const struct sl_runtime *r, const struct 
                                        size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err) {
     struct sl_stream *out = sl_device_stream(r->device, SL_STREAM_OUT);
     struct block *block;
-    enum sl_status status = next_block(r->transfer, r->stream, bytes, &block, err);
-    if (status == SL_OK) {
-        r->ops->collect(r->stream, pieces, n, block->at);
-        struct sl_mark collected = sl_stream_mark(r->stream);
-        sl_stream_after(out, &collected);
-        sl_stream_copy(out, to, block->at, bytes);
-        *done_out = block->left = sl_stream_mark(out);
-    }
-    return status;
+    SL_TRY(next_block(r->transfer, r->stream, bytes, &block, err));
+    r->ops->collect(r->stream, pieces, n, block->at);
+    struct sl_mark collected = sl_stream_mark(r->stream);
+    sl_stream_after(out, &collected);
+    sl_stream_copy(out, to, block->at, bytes);
+    *done_out = block->left = sl_stream_mark(out);
+    return SL_OK;
 }
 
 enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct sl_byte_range *pieces, uint32_t n,

@@ -173,13 +173,11 @@ static enum sl_status take_stop(const struct taking *taking) {
 
 static enum sl_status take_max_tokens(const struct taking *taking) {
     int64_t n = 0;
-    enum sl_status status = take_integer(taking, 1, INT32_MAX, &n);
-    if (status == SL_OK) {
-        taking->request->message.max_new_tokens_present_case =
-            SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
-        taking->request->message.max_new_tokens = (int32_t)n;
-    }
-    return status;
+    SL_TRY(take_integer(taking, 1, INT32_MAX, &n));
+    taking->request->message.max_new_tokens_present_case =
+        SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    taking->request->message.max_new_tokens = (int32_t)n;
+    return SL_OK;
 }
 
 // ---- sampling -------------------------------------------------------------------------------------------------------

@@ -159,11 +159,9 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
 // Opens the folder, which evicts by the policy of the capsule cache.
 static enum sl_status open_folder(const struct sl_disk_config *config, struct sl_disk_folder **folder_out,
                                   struct sl_error *err) {
-    enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, config->protected, folder_out, err);
-    if (status == SL_OK) {
-        sl_disk_folder_evict_by(*folder_out, sl_capsule_cache_eviction(config->capsule_cache));
-    }
-    return status;
+    SL_TRY(sl_disk_folder_open(config->folder, config->bytes, config->protected, folder_out, err));
+    sl_disk_folder_evict_by(*folder_out, sl_capsule_cache_eviction(config->capsule_cache));
+    return SL_OK;
 }
 
 static void open_anew(struct sl_disk *disk) {

@@ -207,12 +207,10 @@ static enum sl_status measure_plain(struct bench *b, const struct sl_cell *cell,
 static enum sl_status measure_recipe(struct bench *b, const struct sl_cell *cell, const char *recipe,
                                      struct sl_error *err) {
     double seconds[MAX_RUNS];
-    enum sl_status status = sl_recipe_cell_run(&b->rig, recipe, cell, b->options.runs, seconds, err);
-    if (status == SL_OK) {
-        print_rate(b, recipe, sl_bench_median(seconds, (size_t)b->options.runs));
-        print_memory(b, recipe);
-    }
-    return status;
+    SL_TRY(sl_recipe_cell_run(&b->rig, recipe, cell, b->options.runs, seconds, err));
+    print_rate(b, recipe, sl_bench_median(seconds, (size_t)b->options.runs));
+    print_memory(b, recipe);
+    return SL_OK;
 }
 
 // Reports a cell without room and continues with the others; *worst is then the bench's final status. A program that

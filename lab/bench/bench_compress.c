@@ -226,11 +226,9 @@ static enum sl_status run_model(struct bench *b, const char *dir, struct sl_erro
 static enum sl_status run_synthetic(struct bench *b, struct sl_error *err) {
     char dir[PATH_BYTES];
     sl_bench_progress("writing a random model");
-    enum sl_status status = sl_synthetic_create(sl_synthetic_find("135m"), &b->signals, dir, sizeof dir, err);
-    if (status == SL_OK) {
-        status = run_model(b, dir, err);
-        sl_synthetic_remove(dir);
-    }
+    SL_TRY(sl_synthetic_create(sl_synthetic_find("135m"), &b->signals, dir, sizeof dir, err));
+    enum sl_status status = run_model(b, dir, err);
+    sl_synthetic_remove(dir);
     return status;
 }
 

@@ -147,11 +147,9 @@ static enum sl_status end_job(struct job *job, enum sl_status status, struct sl_
 
 static enum sl_status run_long(struct bench *b, double *ttft_ms_out, struct sl_error *err) {
     struct job job;
-    enum sl_status status = start_job(b, &job, b->options.long_tokens, 0, err);
-    if (status == SL_OK) {
-        status = end_job(&job, SL_OK, err);
-        *ttft_ms_out = job.asked.ttft_ms;
-    }
+    SL_TRY(start_job(b, &job, b->options.long_tokens, 0, err));
+    enum sl_status status = end_job(&job, SL_OK, err);
+    *ttft_ms_out = job.asked.ttft_ms;
     return status;
 }
 

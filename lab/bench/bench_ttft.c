@@ -65,13 +65,11 @@ static enum sl_status run_local(struct bench *b, int64_t slot, struct sl_error *
                                        .max_new_tokens = N_OUTPUT,
                                        .ignore_eos = true};
     struct sl_local_result result;
-    enum sl_status status = sl_local_generate(b->local, &request, &result, err);
-    if (status == SL_OK) {
-        b->local_ms[slot] = result.ttft_ms;
-        b->local_prefill_ms[slot] = result.prefill_ms;
-        free(result.text);
-    }
-    return status;
+    SL_TRY(sl_local_generate(b->local, &request, &result, err));
+    b->local_ms[slot] = result.ttft_ms;
+    b->local_prefill_ms[slot] = result.prefill_ms;
+    free(result.text);
+    return SL_OK;
 }
 
 static enum sl_status run_cluster(struct bench *b, struct side *side, int64_t slot, struct sl_error *err) {

@@ -39,12 +39,9 @@ static enum sl_status take_head(struct reading *reading, struct sl_error *err) {
     into->text = head->has_text ? calloc(1, (size_t)head->text_bytes + 1) : NULL;
     SL_FAIL_IF(into->file.header == NULL || (head->has_text && into->text == NULL), err, SL_ERR_EXHAUSTED,
                "out of memory");
-    enum sl_status status = sl_arena_create_mapped(into->file.body_bytes, &into->arena, err);
-    if (status == SL_OK) {
-        reading->body = sl_arena_alloc(into->arena, into->file.body_bytes);
-        status = reading->body != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    return status;
+    SL_TRY(sl_arena_create_mapped(into->file.body_bytes, &into->arena, err));
+    reading->body = sl_arena_alloc(into->arena, into->file.body_bytes);
+    return reading->body != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
 }
 
 static enum sl_status take_slice(struct reading *reading, const struct sl_exported_slice *slice, struct sl_error *err) {
@@ -94,12 +91,9 @@ static enum sl_status read_document(struct sl_inspected *into, FILE *file, int64
 
 static enum sl_status read_capsule(struct sl_inspected *into, void **body_out, struct sl_error *err) {
     size_t bytes = into->file.body_bytes ? into->file.body_bytes : 1;
-    enum sl_status status = sl_arena_create_mapped(bytes, &into->arena, err);
-    if (status == SL_OK) {
-        *body_out = sl_arena_alloc(into->arena, bytes);
-        status = sl_capsule_file_read_body(&into->file, *body_out, err);
-    }
-    return status;
+    SL_TRY(sl_arena_create_mapped(bytes, &into->arena, err));
+    *body_out = sl_arena_alloc(into->arena, bytes);
+    return sl_capsule_file_read_body(&into->file, *body_out, err);
 }
 
 static enum sl_status open_session(struct sl_inspected *into, void *body, struct sl_error *err) {

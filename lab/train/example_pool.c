@@ -137,12 +137,11 @@ size_t sl_example_pool_bytes(const struct sl_example_pool *pool) {
 
 static enum sl_status read_anew(struct sl_example_pool *pool, uint64_t index, struct sl_error *err) {
     struct sl_training_prompt prompt;
-    enum sl_status status = sl_training_prompts_get(pool->config.prompts, index, &prompt, err);
-    if (status == SL_OK) {
-        sl_example_cleanup(&pool->latest);
-        status = sl_example_read(&pool->teacher, prompt.tokens, prompt.n_tokens, prompt.n_prompt, &pool->latest, err);
-        free(prompt.tokens);
-    }
+    SL_TRY(sl_training_prompts_get(pool->config.prompts, index, &prompt, err));
+    sl_example_cleanup(&pool->latest);
+    enum sl_status status =
+        sl_example_read(&pool->teacher, prompt.tokens, prompt.n_tokens, prompt.n_prompt, &pool->latest, err);
+    free(prompt.tokens);
     return status;
 }
 

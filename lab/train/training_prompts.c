@@ -227,10 +227,8 @@ enum sl_status sl_training_prompts_get(const struct sl_training_prompts *prompts
         return join_row(prompts, within, prompt_out, err);
     }
     struct sl_sample sample = {0};
-    enum sl_status status = make_sample(prompts, source, within, &sample, err);
-    if (status == SL_OK) {
-        status = join(prompts, sample.prompt, sample.completion, prompt_out, err);
-        sl_sample_cleanup(&sample);
-    }
+    SL_TRY(make_sample(prompts, source, within, &sample, err));
+    enum sl_status status = join(prompts, sample.prompt, sample.completion, prompt_out, err);
+    sl_sample_cleanup(&sample);
     return status;
 }

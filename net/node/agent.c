@@ -73,16 +73,14 @@ static enum sl_status register_worker(struct tie *tie, struct sl_error *err) {
     request.worker = (Sluice__V1__WorkerInfo *)agent->config.info;
     request.drains = atomic_load(&agent->drains);
     ProtobufCMessage *message;
-    enum sl_status status = sl_rpc_unary(tie->channel, &sl_method_cluster_register_worker, &request.base,
-                                         sl_deadline_in_ms(CALL_MS), NULL, &message, err);
-    if (status == SL_OK) {
-        const Sluice__V1__RegisterReply *reply = (const Sluice__V1__RegisterReply *)message;
-        int64_t ms = reply->heartbeat_ms;
-        tie->heartbeat_ms = ms < HEARTBEAT_MIN_MS ? HEARTBEAT_MIN_MS : ms > HEARTBEAT_MAX_MS ? HEARTBEAT_MAX_MS : ms;
-        sl_term_guard_hear(agent->config.term_guard, reply->term);
-        protobuf_c_message_free_unpacked(message, NULL);
-    }
-    return status;
+    SL_TRY(sl_rpc_unary(tie->channel, &sl_method_cluster_register_worker, &request.base, sl_deadline_in_ms(CALL_MS),
+                        NULL, &message, err));
+    const Sluice__V1__RegisterReply *reply = (const Sluice__V1__RegisterReply *)message;
+    int64_t ms = reply->heartbeat_ms;
+    tie->heartbeat_ms = ms < HEARTBEAT_MIN_MS ? HEARTBEAT_MIN_MS : ms > HEARTBEAT_MAX_MS ? HEARTBEAT_MAX_MS : ms;
+    sl_term_guard_hear(agent->config.term_guard, reply->term);
+    protobuf_c_message_free_unpacked(message, NULL);
+    return SL_OK;
 }
 
 static void set_why_not(struct tie *tie, const char *words) {

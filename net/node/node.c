@@ -131,11 +131,9 @@ static enum sl_status open_direct(struct sl_node *node, bool arrives, struct sl_
     }
     const struct sl_verifying verifying = {
         .runtime = &node->runtime, .direct = &node->direct, .check = check_device, .arg = node};
-    enum sl_status status = sl_verifier_start(&verifying, &node->verifier, err);
-    if (status == SL_OK) {
-        sl_inbound_go_straight(node->inbound, node->direct.arena, sl_verifier_take, node->verifier);
-    }
-    return status;
+    SL_TRY(sl_verifier_start(&verifying, &node->verifier, err));
+    sl_inbound_go_straight(node->inbound, node->direct.arena, sl_verifier_take, node->verifier);
+    return SL_OK;
 }
 
 // Returns true where peers on this host may put into the region: UCX then makes it of shared memory.

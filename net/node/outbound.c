@@ -31,15 +31,13 @@ static void take_outgoing(struct sl_outbound *outbound, struct sl_ledger *stagin
 enum sl_status sl_outbound_stage(struct sl_outbound *outbound, struct sl_ledger *staging, struct sl_arena *outgoing,
                                  const char *label, size_t bytes, struct sl_error *err) {
     void *body;
-    enum sl_status status = sl_ledger_take_block(staging, label, bytes, 0, &body, err);
-    if (status == SL_OK) {
-        outbound->staging = sl_ledger_arena(staging);
-        outbound->body = body;
-        outbound->room_bytes = bytes;
-        outbound->way = SL_OUTBOUND_STAGED;
-        take_outgoing(outbound, staging, outgoing, label, bytes);
-    }
-    return status;
+    SL_TRY(sl_ledger_take_block(staging, label, bytes, 0, &body, err));
+    outbound->staging = sl_ledger_arena(staging);
+    outbound->body = body;
+    outbound->room_bytes = bytes;
+    outbound->way = SL_OUTBOUND_STAGED;
+    take_outgoing(outbound, staging, outgoing, label, bytes);
+    return SL_OK;
 }
 
 static enum sl_status ship_piece(void *arg, const struct sl_capsule_piece *piece) {

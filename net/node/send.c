@@ -31,15 +31,13 @@ enum sl_status sl_send_finish(struct sl_ship **ship, const struct sl_send *send,
 
 enum sl_status sl_send_capsule(struct sl_fabric *fabric, const struct sl_send *send, struct sl_error *err) {
     struct sl_ship *ship;
-    enum sl_status status = sl_ship_open(fabric, send->destination->ticket.data, send->destination->ticket.len,
-                                         send->deadline_ns, &ship, err);
-    if (status == SL_OK) {
-        status = queue_pieces(ship, send, err);
-        if (status != SL_OK) {
-            sl_ship_close(&ship);
-            return status;
-        }
-        status = sl_send_finish(&ship, send, err);
+    SL_TRY(sl_ship_open(fabric, send->destination->ticket.data, send->destination->ticket.len, send->deadline_ns, &ship,
+                        err));
+    enum sl_status status = queue_pieces(ship, send, err);
+    if (status != SL_OK) {
+        sl_ship_close(&ship);
+        return status;
     }
+    status = sl_send_finish(&ship, send, err);
     return status;
 }

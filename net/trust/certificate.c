@@ -89,9 +89,7 @@ enum sl_status sl_certificate_context(const struct sl_tls_files *files, OSSL_LIB
 enum sl_status sl_certificate_check(const struct sl_tls_files *files, struct sl_identity *self_out,
                                     struct sl_error *err) {
     SSL_CTX *context;
-    enum sl_status status = sl_certificate_context(files, NULL, &context, self_out, err);
-    if (status == SL_OK) {
-        SSL_CTX_free(context);
-    }
-    return status;
+    SL_TRY(sl_certificate_context(files, NULL, &context, self_out, err));
+    SSL_CTX_free(context);
+    return SL_OK;
 }

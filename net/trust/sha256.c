@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
+
 enum { PART_BYTES = 64 << 10 };
 
 enum sl_status sl_sha256(const void *bytes, size_t n_bytes, uint8_t hash_out[SL_SHA256_BYTES], struct sl_error *err) {
@@ -27,21 +29,17 @@ void sl_sha256_write_hex(const uint8_t hash[SL_SHA256_BYTES], char hex_out[SL_SH
 enum sl_status sl_sha256_hex(const void *bytes, size_t n_bytes, char hex_out[SL_SHA256_HEX_BYTES],
                              struct sl_error *err) {
     unsigned char hash[SL_SHA256_BYTES];
-    enum sl_status status = sl_sha256(bytes, n_bytes, hash, err);
-    if (status == SL_OK) {
-        sl_sha256_write_hex(hash, hex_out);
-    }
-    return status;
+    SL_TRY(sl_sha256(bytes, n_bytes, hash, err));
+    sl_sha256_write_hex(hash, hex_out);
+    return SL_OK;
 }
 
 enum sl_status sl_sha256_base64(const void *bytes, size_t n_bytes, char text_out[SL_SHA256_TEXT_BYTES],
                                 struct sl_error *err) {
     unsigned char hash[SL_SHA256_BYTES];
-    enum sl_status status = sl_sha256(bytes, n_bytes, hash, err);
-    if (status == SL_OK) {
-        EVP_EncodeBlock((unsigned char *)text_out, hash, SL_SHA256_BYTES);
-    }
-    return status;
+    SL_TRY(sl_sha256(bytes, n_bytes, hash, err));
+    EVP_EncodeBlock((unsigned char *)text_out, hash, SL_SHA256_BYTES);
+    return SL_OK;
 }
 
 // ---- a hash of bytes that come one after the other ------------------------------------------------------------------

@@ -169,12 +169,10 @@ enum sl_status sl_messages_request(struct sl_messages *m, bool as_text, Sluice__
         request->chat = &m->chat;
         return SL_OK;
     }
-    enum sl_status status = join(m, err);
-    if (status == SL_OK) {
-        request->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
-        request->text = m->text;
-    }
-    return status;
+    SL_TRY(join(m, err));
+    request->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request->text = m->text;
+    return SL_OK;
 }
 
 static json_t *as_json(const struct sl_messages *m, const char *document) {

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/options/describe.h"
 #include "base/similar.h"
 #include "client/cli/commands/cmd_doc_keep.h"
@@ -263,17 +264,15 @@ static enum sl_status list(struct sl_client *client, void *arg, char **arguments
     (void)arguments;
     const struct sl_tool_config *config = arg;
     Sluice__V1__ListDocumentsReply *reply;
-    enum sl_status status = sl_client_list_documents(client, sl_deadline_in_ms(config->timeout_ms), &reply, err);
-    if (status == SL_OK) {
-        for (size_t i = 0; config->json && i < reply->n_documents; i++) {
-            sl_message_print_json(&reply->documents[i]->base, stdout);
-        }
-        if (!config->json) {
-            print_table(reply);
-        }
-        sluice__v1__list_documents_reply__free_unpacked(reply, NULL);
+    SL_TRY(sl_client_list_documents(client, sl_deadline_in_ms(config->timeout_ms), &reply, err));
+    for (size_t i = 0; config->json && i < reply->n_documents; i++) {
+        sl_message_print_json(&reply->documents[i]->base, stdout);
     }
-    return status;
+    if (!config->json) {
+        print_table(reply);
+    }
+    sluice__v1__list_documents_reply__free_unpacked(reply, NULL);
+    return SL_OK;
 }
 
 static int ls(int argc, char **argv) {

@@ -197,22 +197,20 @@ static enum sl_status show_all(struct sl_client *client, const struct jobs_confi
 static enum sl_status show_one(struct sl_client *client, const struct jobs_config *config, const char *job_id,
                                struct sl_error *err) {
     Sluice__V1__Job *job;
-    enum sl_status status = sl_client_get(client, job_id, sl_deadline_in_ms(config->tool.timeout_ms), &job, err);
-    if (status == SL_OK) {
-        if (config->tool.json) {
-            sl_message_print_json(&job->base, stdout);
-        } else {
-            sl_jobs_print(&job, 1, stdout);
-            if (job->status_text[0]) {
-                printf("%s\n", job->status_text);
-            }
-            if (job->statistics) {
-                sl_statistics_print(job->statistics, stdout);
-            }
+    SL_TRY(sl_client_get(client, job_id, sl_deadline_in_ms(config->tool.timeout_ms), &job, err));
+    if (config->tool.json) {
+        sl_message_print_json(&job->base, stdout);
+    } else {
+        sl_jobs_print(&job, 1, stdout);
+        if (job->status_text[0]) {
+            printf("%s\n", job->status_text);
         }
-        sluice__v1__job__free_unpacked(job, NULL);
+        if (job->statistics) {
+            sl_statistics_print(job->statistics, stdout);
+        }
     }
-    return status;
+    sluice__v1__job__free_unpacked(job, NULL);
+    return SL_OK;
 }
 
 static enum sl_status show(struct sl_client *client, void *config, char **arguments, struct sl_error *err) {

@@ -231,12 +231,10 @@ static enum sl_status load(struct run *run, struct sl_error *err) {
     }
     struct sl_local_config config = run->config->local;
     config.arena_bytes = config.arena_bytes ? config.arena_bytes : run->arena_bytes;
-    enum sl_status status = sl_local_open(&config, &run->local, err);
-    if (status == SL_OK) {
-        sl_tokenizer_destroy(&run->tokenizer);
-        run->tokenizer = (struct sl_tokenizer *)sl_local_tokenizer(run->local);
-    }
-    return status;
+    SL_TRY(sl_local_open(&config, &run->local, err));
+    sl_tokenizer_destroy(&run->tokenizer);
+    run->tokenizer = (struct sl_tokenizer *)sl_local_tokenizer(run->local);
+    return SL_OK;
 }
 
 // Rejects fields that need a stream or alternatives of tokens.

@@ -15,6 +15,7 @@
  * code uses weights that sum to less. This file follows the text around the equation. The scores of kept slots do not
  * change.
  */
+#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 enum sl_status sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
@@ -25,10 +26,8 @@ enum sl_status sl_merge_evicted(struct sl_compressor *c, const struct sl_evictio
     const struct sl_merge_threshold moving = {(float)c->plan.recipe.merge_beta, &s->merged->threshold, &s->merged->n};
     c->ops->nearest(c->stream, heads, s->keep, kept, s->nearest);
     c->ops->merge(c->stream, heads, kept, s->nearest, moving);
-    enum sl_status status = sl_stream_wait(c->stream, err);
-    if (status == SL_OK) {
-        *threshold = s->merged->threshold;
-        c->stats.slots_merged += s->merged->n;
-    }
-    return status;
+    SL_TRY(sl_stream_wait(c->stream, err));
+    *threshold = s->merged->threshold;
+    c->stats.slots_merged += s->merged->n;
+    return SL_OK;
 }

@@ -208,12 +208,10 @@ enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_
         .work = plan->work,
         .packed = plan->packed,
     };
-    enum sl_status status = sl_session_create(&config, arena, session_out, err);
-    if (status == SL_OK) {
-        (*session_out)->rope_set = plan->rope_set;
-        for (int l = 0; l < plan->geometry.n_layers; l++) {
-            (*session_out)->layers[l].offloaded = sl_plan_is_offloaded(plan, l);
-        }
+    SL_TRY(sl_session_create(&config, arena, session_out, err));
+    (*session_out)->rope_set = plan->rope_set;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        (*session_out)->layers[l].offloaded = sl_plan_is_offloaded(plan, l);
     }
-    return status;
+    return SL_OK;
 }

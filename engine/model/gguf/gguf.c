@@ -116,11 +116,9 @@ static enum sl_status take(struct cursor *c, uint64_t n_bytes, const char *what,
 
 static enum sl_status take_number(struct cursor *c, size_t n_bytes, const char *what, uint64_t *value_out) {
     const unsigned char *at = NULL;
-    enum sl_status status = take(c, n_bytes, what, &at);
-    if (status == SL_OK) {
-        *value_out = sl_get_bytes(at, n_bytes);
-    }
-    return status;
+    SL_TRY(take(c, n_bytes, what, &at));
+    *value_out = sl_get_bytes(at, n_bytes);
+    return SL_OK;
 }
 
 static enum sl_status take_text(struct cursor *c, const char *what, struct sl_gguf_text *text_out) {

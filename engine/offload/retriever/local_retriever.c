@@ -29,11 +29,9 @@ static enum sl_status append(struct borrowed *b, struct sl_remote_kv *remote_kv,
     }
     b->config.begin = begin;
     b->config.n_slots = (uint32_t)(end - begin);
-    enum sl_status status = sl_kv_segment_borrow(&b->config, b->ops, b->team, b->arena, b->part, &segment, err);
-    if (status == SL_OK) {
-        status = sl_remote_kv_append(remote_kv, segment, err);
-        sl_kv_segment_unref(&segment); // the remote KV has its own reference
-    }
+    SL_TRY(sl_kv_segment_borrow(&b->config, b->ops, b->team, b->arena, b->part, &segment, err));
+    enum sl_status status = sl_remote_kv_append(remote_kv, segment, err);
+    sl_kv_segment_unref(&segment); // the remote KV has its own reference
     return status;
 }
 

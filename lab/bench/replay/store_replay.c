@@ -60,11 +60,9 @@ static size_t body_bytes(const struct replay *r, int64_t n_tokens) {
 enum sl_status sl_replay_capsule_bytes(const struct sl_replay_config *config, int64_t n_tokens, size_t *bytes_out,
                                        struct sl_error *err) {
     struct replay r = {.config = config};
-    enum sl_status status = init_layouts(&r, err);
-    if (status == SL_OK) {
-        *bytes_out = body_bytes(&r, n_tokens);
-    }
-    return status;
+    SL_TRY(init_layouts(&r, err));
+    *bytes_out = body_bytes(&r, n_tokens);
+    return SL_OK;
 }
 
 // --- requests ----------------------------------------------------------------------------------------------------------

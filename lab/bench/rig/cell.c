@@ -96,11 +96,9 @@ static enum sl_status fill_slots(const struct sl_rig *rig, const struct sl_sessi
                              .head_dim = d,
                              .heads = {.kv = kv, .n = n},
                              .positions = rig->filling.positions + first};
-    enum sl_status status = r->ops->publish(r->stream, &call.heads, err);
-    if (status == SL_OK) {
-        r->ops->append(r->stream, &call, 1);
-    }
-    return status;
+    SL_TRY(r->ops->publish(r->stream, &call.heads, err));
+    r->ops->append(r->stream, &call, 1);
+    return SL_OK;
 }
 
 enum sl_status sl_rig_fill_layer(struct sl_rig *rig, struct sl_session *session, int layer, int64_t n_slots,
@@ -307,13 +305,11 @@ static enum sl_status look_at_device(struct sl_rig *rig, struct sl_runtime_confi
     config.model_dir = NULL;
     config.max_rows = 0;
     config.tokenizer = false;
-    enum sl_status status = sl_runtime_open(&config, &bare, err);
-    if (status == SL_OK) {
-        *draws_out = bare.ops->draw != NULL && config.weights == SL_WEIGHT_STORED;
-        rig->room = bare.device->ops->one_memory ? 0 : sl_device_room(bare.device);
-        sl_runtime_close(&bare);
-    }
-    return status;
+    SL_TRY(sl_runtime_open(&config, &bare, err));
+    *draws_out = bare.ops->draw != NULL && config.weights == SL_WEIGHT_STORED;
+    rig->room = bare.device->ops->one_memory ? 0 : sl_device_room(bare.device);
+    sl_runtime_close(&bare);
+    return SL_OK;
 }
 
 static enum sl_status open_random(const struct sl_rig_config *config, struct sl_runtime_config *runtime, bool draws,

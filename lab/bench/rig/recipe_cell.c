@@ -17,11 +17,9 @@
 
 enum sl_status sl_recipe_chunk(const char *recipe, int64_t *tokens_out, struct sl_error *err) {
     struct sl_recipe parsed;
-    enum sl_status status = sl_recipe_parse(recipe, &parsed, err);
-    if (status == SL_OK) {
-        *tokens_out = parsed.chunk_tokens;
-    }
-    return status;
+    SL_TRY(sl_recipe_parse(recipe, &parsed, err));
+    *tokens_out = parsed.chunk_tokens;
+    return SL_OK;
 }
 
 bool sl_recipe_cell_repeats(const char *recipe) {

@@ -177,11 +177,9 @@ enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool loc
                                   .lock = lock,
                                   .huge = huge,
                                   .err = err};
-    enum sl_status status = run(fabric, &call);
-    if (status == SL_OK) {
-        *base_out = call.base;
-    }
-    return status;
+    SL_TRY(run(fabric, &call));
+    *base_out = call.base;
+    return SL_OK;
 }
 
 enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_region_source *what, struct sl_error *err) {

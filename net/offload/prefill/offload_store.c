@@ -143,11 +143,9 @@ enum sl_status sl_store_link_renew(struct sl_offload *offload, struct sl_store_l
     Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
     request.lease_id = link->remote_kv->lease_id;
     ProtobufCMessage *reply;
-    enum sl_status status = call(offload, link, &sl_method_store_renew, &request.base, CALL_MS, &reply, err);
-    if (status == SL_OK) {
-        protobuf_c_message_free_unpacked(reply, NULL);
-    }
-    return status;
+    SL_TRY(call(offload, link, &sl_method_store_renew, &request.base, CALL_MS, &reply, err));
+    protobuf_c_message_free_unpacked(reply, NULL);
+    return SL_OK;
 }
 
 // ---- where segments lie --------------------------------------------------------------------------------------------

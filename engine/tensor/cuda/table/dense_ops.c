@@ -109,14 +109,12 @@ static enum sl_status draw(struct sl_stream *stream, struct sl_matrix *matrix, b
                            struct sl_error *err) {
     assert(matrix->dtype == SL_BF16 && matrix->format == SL_WEIGHT_STORED);
     enum sl_memory memory = is_rows ? SL_MEMORY_SHARED : SL_MEMORY_DEVICE;
-    enum sl_status status = take_packed(stream->device, memory, matrix, err);
-    if (status == SL_OK) {
-        struct gpu_packed *packed = matrix->packed;
-        sl_gpu_draw(sl_gpu_stream(stream)->queue, &packed->matrix, first, packed->block);
-        status = sl_stream_wait(stream, err);
-        if (status != SL_OK) {
-            unpack(matrix);
-        }
+    SL_TRY(take_packed(stream->device, memory, matrix, err));
+    struct gpu_packed *packed = matrix->packed;
+    sl_gpu_draw(sl_gpu_stream(stream)->queue, &packed->matrix, first, packed->block);
+    enum sl_status status = sl_stream_wait(stream, err);
+    if (status != SL_OK) {
+        unpack(matrix);
     }
     return status;
 }
