@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: calls about documents.
+#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
@@ -46,15 +47,11 @@ enum sl_status sl_client_add_document(struct sl_client *client, const Sluice__V1
     int coordinator = 0;
     struct sl_rpc_stream *stream;
     *err = (struct sl_error){0};
-    enum sl_status status = sl_client_await_leader(client, watch->deadline_ns, &coordinator, err);
-    if (status == SL_OK) {
-        status = sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_add, &request->base,
-                                    watch->deadline_ns, NULL, &stream, err);
-    }
-    if (status == SL_OK) {
-        status = follow(stream, watch, document_out, err);
-        sl_rpc_stream_close(&stream);
-    }
+    SL_TRY(sl_client_await_leader(client, watch->deadline_ns, &coordinator, err));
+    SL_TRY(sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_add, &request->base,
+                              watch->deadline_ns, NULL, &stream, err));
+    enum sl_status status = follow(stream, watch, document_out, err);
+    sl_rpc_stream_close(&stream);
     return status;
 }
 

@@ -36,14 +36,10 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
     struct sl_layers dense;
     _Static_assert(sizeof dense.bits == sizeof model->dense_layers, "one bit a layer, both ways");
     memcpy(dense.bits, model->dense_layers, sizeof dense.bits);
-    enum sl_status status = sl_recipe_resolve(&recipe, model->has_profile ? &dense : NULL, model->n_layers, err);
-    if (status == SL_OK) {
-        status = check_windows(&recipe, model, err);
-    }
-    if (status == SL_OK) {
-        *recipe_out = recipe;
-    }
-    return status;
+    SL_TRY(sl_recipe_resolve(&recipe, model->has_profile ? &dense : NULL, model->n_layers, err));
+    SL_TRY(check_windows(&recipe, model, err));
+    *recipe_out = recipe;
+    return SL_OK;
 }
 
 const char *sl_job_default_recipe(const struct sl_model_config *model) {

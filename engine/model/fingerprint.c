@@ -216,15 +216,11 @@ static enum sl_status hash_companions(const char *model_dir, const struct sl_mod
 
 static enum sl_status hash_folder(const char *model_dir, uint64_t *chain, struct sl_error *err) {
     struct sl_safetensors *tensors = NULL;
-    enum sl_status status = hash_tokenizer(model_dir, chain, err);
-    if (status == SL_OK) {
-        status = sl_safetensors_open(model_dir, &tensors, err);
-    }
-    if (status == SL_OK) {
-        *chain = hash_tensors(tensors, *chain);
-        sl_safetensors_close(&tensors);
-    }
-    return status;
+    SL_TRY(hash_tokenizer(model_dir, chain, err));
+    SL_TRY(sl_safetensors_open(model_dir, &tensors, err));
+    *chain = hash_tensors(tensors, *chain);
+    sl_safetensors_close(&tensors);
+    return SL_OK;
 }
 
 // Hashes everything that distinguishes a model, but the form of its weights.

@@ -64,12 +64,10 @@ struct bench {
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
     struct sl_runtime_config config = {
         .model_dir = dir, .device = "emulated", .threads = (int)b->options.threads, .max_rows = b->recipe.chunk_tokens};
-    enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
-    status = status == SL_OK ? sl_runtime_open(&config, &b->runtime, err) : status;
-    if (status == SL_OK) {
-        b->weights = b->device->bytes() - sl_engine_bytes(b->runtime.engine);
-    }
-    return status;
+    SL_TRY(sl_weight_format_parse(b->options.weights, &config.weights, err));
+    SL_TRY(sl_runtime_open(&config, &b->runtime, err));
+    b->weights = b->device->bytes() - sl_engine_bytes(b->runtime.engine);
+    return SL_OK;
 }
 
 static enum sl_status make_plan(struct bench *b, struct sl_error *err) {

@@ -198,13 +198,11 @@ static enum sl_status settle(struct sl_compressor *c, const struct sl_eviction *
 enum sl_status sl_rank_layer(struct sl_compressor *c, const struct sl_eviction *e, struct sl_kv_heads *heads_out,
                              struct sl_error *err) {
     bool over = false;
-    enum sl_status status = sl_layer_heads(c, e->session, e->layer, heads_out, err);
-    status = status == SL_OK ? check_heads(c, e, heads_out, &over, err) : status;
-    status = status == SL_OK ? rank(c, e, heads_out, err) : status;
-    if (status == SL_OK) {
-        protect(c, e, heads_out);
-    }
-    return status;
+    SL_TRY(sl_layer_heads(c, e->session, e->layer, heads_out, err));
+    SL_TRY(check_heads(c, e, heads_out, &over, err));
+    SL_TRY(rank(c, e, heads_out, err));
+    protect(c, e, heads_out);
+    return SL_OK;
 }
 
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *e, struct sl_error *err) {
