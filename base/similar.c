@@ -47,8 +47,3 @@ void sl_similar_offer(struct sl_similar *best, const char *name) {
         best->distance = distance;
     }
 }
-
-enum sl_status sl_similar_fail(const struct sl_similar *best, const char *what, struct sl_error *err) {
-    return sl_fail(err, SL_ERR_INVALID, "there is no %s \"%.64s\"%s%s%s", what, best->word,
-                   best->name ? "; did you mean \"" : "", best->name ? best->name : "", best->name ? "\"?" : "");
-}

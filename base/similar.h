@@ -2,8 +2,6 @@
 // Purpose: suggests the known name that a user may have meant by an unknown one.
 #pragma once
 
-#include "base/status.h"
-
 // The most similar one of the names that were offered; NULL: none is similar. Begin with {.word = ...}.
 struct sl_similar {
     const char *word, *name;
@@ -17,6 +15,3 @@ struct sl_similar {
  * none.
  */
 void sl_similar_offer(struct sl_similar *best, const char *name);
-
-// Returns SL_ERR_INVALID: there is no `what` of this name. The message suggests the similar name, if there is one.
-enum sl_status sl_similar_fail(const struct sl_similar *best, const char *what, struct sl_error *err);
