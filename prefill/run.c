@@ -271,11 +271,11 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
     event.done = &done;
-    enum sl_status status = sl_rpc_call_send(call, &event.base);
-    if (status == SL_OK && job->offload) {
+    SL_TRY(sl_rpc_call_send(call, &event.base));
+    if (job->offload) {
         sl_offload_pass_leases(job->offload);
     }
-    return status;
+    return SL_OK;
 }
 
 // Rejects a prompt that needs more staging memory than there is in total. Otherwise the prompt waits while other jobs

@@ -378,12 +378,12 @@ static enum sl_status choose_recipe(struct sl_local_talk *talk, const Sluice__V1
     const char *text = request->recipe[0] ? request->recipe : sl_job_default_recipe(sl_local_model(talk->local));
     struct sl_recipe recipe;
     char canonical[SL_RECIPE_TEXT_BYTES];
-    enum sl_status status = sl_recipe_parse(text, &recipe, err);
-    if (status == SL_OK && strcmp(sl_recipe_format(&recipe, canonical, sizeof canonical), talk->recipe) != 0) {
+    SL_TRY(sl_recipe_parse(text, &recipe, err));
+    if (strcmp(sl_recipe_format(&recipe, canonical, sizeof canonical), talk->recipe) != 0) {
         sl_local_talk_forget(talk);
         strcpy(talk->recipe, canonical);
     }
-    return status;
+    return SL_OK;
 }
 
 // Stores data of this turn for the next one. Without memory for it, the next turn reads the whole conversation.

@@ -127,11 +127,11 @@ enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int6
                                 Sluice__V1__Event **event_out) {
     const uint8_t *packed;
     size_t n_bytes;
-    enum sl_status status = sl_event_log_wait(log, sequence, deadline_ns, &packed, &n_bytes);
-    if (status == SL_OK && (*event_out = sluice__v1__event__unpack(NULL, n_bytes, packed)) == NULL) {
+    SL_TRY(sl_event_log_wait(log, sequence, deadline_ns, &packed, &n_bytes));
+    if ((*event_out = sluice__v1__event__unpack(NULL, n_bytes, packed)) == NULL) {
         return SL_ERR_EXHAUSTED; // we packed it ourselves: only memory can be missing
     }
-    return status;
+    return SL_OK;
 }
 
 enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadline_ns) {

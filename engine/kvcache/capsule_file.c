@@ -227,11 +227,10 @@ enum sl_status sl_capsule_file_open(const char *path, struct sl_capsule_file *fi
 
 enum sl_status sl_capsule_file_read_body(struct sl_capsule_file *file, void *body_out, struct sl_error *err) {
     off_t offset = (off_t)(PREFIX_BYTES + strlen(file->label) + file->header_bytes);
-    enum sl_status status = read_at(file->fd, body_out, file->body_bytes, offset, err);
-    if (status == SL_OK && digest_of(body_out, file->body_bytes) != file->body_digest) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "damaged: the digest of the body does not agree");
-    }
-    return status;
+    SL_TRY(read_at(file->fd, body_out, file->body_bytes, offset, err));
+    SL_FAIL_IF(digest_of(body_out, file->body_bytes) != file->body_digest, err, SL_ERR_PEER_CORRUPT,
+               "damaged: the digest of the body does not agree");
+    return SL_OK;
 }
 
 void sl_capsule_file_close(struct sl_capsule_file *file) {

@@ -156,11 +156,11 @@ static enum sl_status load(struct sl_model *model, int layer, const char *which,
     matrix.parts[0] = (struct sl_rows){tensor->data, matrix.n, tensor->dtype};
     *matrix_out = matrix;
     model->weight_bytes += tensor->bytes;
-    enum sl_status status = model->ops->pack(stream, matrix_out, err);
-    if (status == SL_OK && !sl_matrix_reads_parts(matrix_out)) {
+    SL_TRY(model->ops->pack(stream, matrix_out, err));
+    if (!sl_matrix_reads_parts(matrix_out)) {
         sl_tensor_drop_pages(tensor);
     }
-    return status;
+    return SL_OK;
 }
 
 enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_stream *stream,

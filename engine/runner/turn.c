@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/runner/turn.h"
 
+#include "base/check.h"
+
 // Returns whether a layer that should evict has been quantized. Exempt layers may be.
 static bool is_packed(const struct sl_session *session, const struct sl_recipe *recipe) {
     for (int l = 0; l < session->geometry.n_layers; l++) {
@@ -17,8 +19,8 @@ enum sl_status sl_turn_plan(const struct sl_recipe *recipe, const struct sl_mode
                             int rope_set, const struct sl_session *session, struct sl_plan *plan_out,
                             struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(model);
-    enum sl_status status = sl_plan_make_local(recipe, &geometry, end > 0 ? end : 1, rope_set, plan_out, err);
-    if (status == SL_OK && session) {
+    SL_TRY(sl_plan_make_local(recipe, &geometry, end > 0 ? end : 1, rope_set, plan_out, err));
+    if (session) {
         struct sl_session_stats stats;
         sl_session_get_stats(session, &stats);
         // Answers are on top of the budget until the next eviction.
@@ -28,5 +30,5 @@ enum sl_status sl_turn_plan(const struct sl_recipe *recipe, const struct sl_mode
             plan_out->recipe.budget = (struct sl_amount){0};
         }
     }
-    return status;
+    return SL_OK;
 }

@@ -286,12 +286,10 @@ int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
 static enum sl_status check_tokens(const struct sl_disk_entry *found, const struct sl_capsule_bytes *capsule,
                                    struct sl_error *err) {
     struct sl_capsule_info info;
-    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err);
-    if (status == SL_OK && info.n_tokens != found->head.n_tokens) {
-        status = sl_fail(err, SL_ERR_INVALID, "its file says %lld tokens, its header %lld",
-                         (long long)found->head.n_tokens, (long long)info.n_tokens);
-    }
-    return status;
+    SL_TRY(sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err));
+    SL_FAIL_IF(info.n_tokens != found->head.n_tokens, err, SL_ERR_INVALID, "its file says %lld tokens, its header %lld",
+               (long long)found->head.n_tokens, (long long)info.n_tokens);
+    return SL_OK;
 }
 
 // Reads a capsule into the arena and caches it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.

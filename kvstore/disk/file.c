@@ -140,22 +140,14 @@ enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (
         return write_failed(err);
     }
     struct content content = {fd, go_on, arg, content_at(&head), 0};
-    enum sl_status status = write_content(&content, capsule->header, capsule->header_bytes, err);
-    if (status == SL_OK) {
-        status = write_content(&content, capsule->body, capsule->body_bytes, err);
-    }
-    if (status == SL_OK) {
-        status = write_at(fd, sizeof head, stored->keys.hashes, sizeof(struct sl_hash128) * head.n_hashes, err);
-    }
-    if (status == SL_OK) {
-        head.content_digest = content.digest;
-        head.digest = digest_of(&head, stored->keys.hashes);
-        status = write_at(fd, 0, &head, sizeof head, err);
-    }
-    if (status == SL_OK) {
-        *head_out = head;
-    }
-    return status;
+    SL_TRY(write_content(&content, capsule->header, capsule->header_bytes, err));
+    SL_TRY(write_content(&content, capsule->body, capsule->body_bytes, err));
+    SL_TRY(write_at(fd, sizeof head, stored->keys.hashes, sizeof(struct sl_hash128) * head.n_hashes, err));
+    head.content_digest = content.digest;
+    head.digest = digest_of(&head, stored->keys.hashes);
+    SL_TRY(write_at(fd, 0, &head, sizeof head, err));
+    *head_out = head;
+    return SL_OK;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------

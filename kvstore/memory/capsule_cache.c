@@ -142,11 +142,10 @@ bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct s
 
 static enum sl_status check_header(const struct sl_capsule_id *id, const struct sl_capsule_bytes *capsule,
                                    struct sl_capsule_info *info_out, struct sl_error *err) {
-    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, info_out, err);
-    if (status == SL_OK && (!is_same(&info_out->id, id) || info_out->body_bytes != capsule->body_bytes)) {
-        status = sl_fail(err, SL_ERR_INVALID, "the capsule that arrived is not the one that was announced");
-    }
-    return status;
+    SL_TRY(sl_capsule_read_header(capsule->header, capsule->header_bytes, info_out, err));
+    SL_FAIL_IF(!is_same(&info_out->id, id) || info_out->body_bytes != capsule->body_bytes, err, SL_ERR_INVALID,
+               "the capsule that arrived is not the one that was announced");
+    return SL_OK;
 }
 
 // Makes a capsule with a copy of the keys that lead to it. NULL: no memory.

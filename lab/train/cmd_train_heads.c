@@ -386,15 +386,13 @@ static enum sl_status take_steps(struct training *t, struct sl_error *err) {
 }
 
 static enum sl_status finish(struct training *t, struct sl_error *err) {
-    enum sl_status status = sl_heads_write(t->heads, t->out, t->dtype, err);
-    if (status == SL_OK && t->config->png) {
-        status = sl_training_curve_draw(&t->trainer, t->out, t->config->png, err);
+    SL_TRY(sl_heads_write(t->heads, t->out, t->dtype, err));
+    if (t->config->png) {
+        SL_TRY(sl_training_curve_draw(&t->trainer, t->out, t->config->png, err));
     }
-    if (status == SL_OK) {
-        unlink(t->checkpoint); // it may not exist
-        report_end(t);
-    }
-    return status;
+    unlink(t->checkpoint); // it may not exist
+    report_end(t);
+    return SL_OK;
 }
 
 // Trains new heads for a model and writes them to their file.

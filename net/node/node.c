@@ -51,26 +51,21 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
     SL_FAIL_IF(!dir, err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
     enum sl_weight_format weights;
     sl_loading_fn report = node->config.report_loading ? report_loading : NULL;
-    enum sl_status status = sl_weight_format_parse(node->config.weights, &weights, err);
-    if (status == SL_OK) {
-        struct sl_runtime_config runtime = {.model_dir = dir,
-                                            .tier = node->config.tier,
-                                            .device = node->config.device,
-                                            .weights = weights,
-                                            .share_weights = !node->config.private_weights,
-                                            .ranks = (int)node->config.ranks,
-                                            .threads = (int)node->config.threads,
-                                            .pin = node->config.pin,
-                                            .max_rows = max_rows,
-                                            .tokenizer = true,
-                                            .stall_ms = node->config.stall_ms,
-                                            .loading_fn = report};
-        status = sl_runtime_open(&runtime, &node->runtime, err);
-    }
-    if (status == SL_OK) {
-        status = sl_model_fingerprint(dir, weights, &node->model_fingerprint, err);
-    }
-    return status;
+    SL_TRY(sl_weight_format_parse(node->config.weights, &weights, err));
+    struct sl_runtime_config runtime = {.model_dir = dir,
+                                        .tier = node->config.tier,
+                                        .device = node->config.device,
+                                        .weights = weights,
+                                        .share_weights = !node->config.private_weights,
+                                        .ranks = (int)node->config.ranks,
+                                        .threads = (int)node->config.threads,
+                                        .pin = node->config.pin,
+                                        .max_rows = max_rows,
+                                        .tokenizer = true,
+                                        .stall_ms = node->config.stall_ms,
+                                        .loading_fn = report};
+    SL_TRY(sl_runtime_open(&runtime, &node->runtime, err));
+    return sl_model_fingerprint(dir, weights, &node->model_fingerprint, err);
 }
 
 static bool has_device_memory(const struct sl_node *node) {
@@ -168,24 +163,13 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
                                       .insecure = node->config.insecure,
                                       .device_memory = staged && wants_direct(node),
                                       .inject = node->config.inject};
-    enum sl_status status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
-    if (status == SL_OK) {
-        status = sl_fabric_create(&fabric, &node->fabric, err);
-    }
-    if (status == SL_OK) {
-        status = open_region(node, bytes, err);
-    }
-    if (status == SL_OK) {
-        status = open_arena(node, err);
-    }
-    if (status == SL_OK) {
-        status = sl_inbound_create(node->fabric, node->staging_ledger, node->ledger, node->config.lease_ms,
-                                   &node->inbound, err);
-    }
-    if (status == SL_OK && staged) {
-        status = open_direct(node, role == SLUICE__V1__WORKER_ROLE__DECODE, err);
-    }
-    return status;
+    SL_TRY(sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err));
+    SL_TRY(sl_fabric_create(&fabric, &node->fabric, err));
+    SL_TRY(open_region(node, bytes, err));
+    SL_TRY(open_arena(node, err));
+    SL_TRY(sl_inbound_create(node->fabric, node->staging_ledger, node->ledger, node->config.lease_ms, &node->inbound,
+                             err));
+    return staged ? open_direct(node, role == SLUICE__V1__WORKER_ROLE__DECODE, err) : SL_OK;
 }
 
 // Checks, with certificates, that the worker's name and role are those in its certificate.

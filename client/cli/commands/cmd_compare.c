@@ -68,11 +68,9 @@ static enum sl_status fetch(struct sl_client *client, const char *id, int64_t ti
                              .reconnect_ms = timeout_ms,
                              .on_event = keep_answer,
                              .arg = subject};
-    enum sl_status status = sl_client_watch(client, &watch, err);
-    if (status == SL_OK && !subject->answer) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "job %s: no memory for its answer", id);
-    }
-    return status;
+    SL_TRY(sl_client_watch(client, &watch, err));
+    SL_FAIL_IF(!subject->answer, err, SL_ERR_EXHAUSTED, "job %s: no memory for its answer", id);
+    return SL_OK;
 }
 
 // Adds a number of bytes; "-" if the job did not get that far or the number is unknown.

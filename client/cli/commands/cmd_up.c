@@ -128,13 +128,12 @@ static json_t *state_json(const struct up *up) {
 // Writes the file atomically: a reader that waits for it must not read half of it.
 static enum sl_status write_state(const char *path, json_t *state, struct sl_error *err) {
     struct sl_whole_file whole;
-    enum sl_status status = sl_whole_file_open(&whole, path, err);
-    if (status == SL_OK && json_dumpf(state, whole.file, JSON_INDENT(2)) != 0 && !ferror(whole.file)) {
+    SL_TRY(sl_whole_file_open(&whole, path, err));
+    if (json_dumpf(state, whole.file, JSON_INDENT(2)) != 0 && !ferror(whole.file)) {
         sl_whole_file_abandon(&whole);
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    status = status == SL_OK ? sl_whole_file_finish(&whole, err) : status;
-    return status;
+    return sl_whole_file_finish(&whole, err);
 }
 
 // Writes the state where `sluice down` looks for it, and to the --state-file.
