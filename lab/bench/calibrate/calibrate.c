@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Purpose: see calibrate.h.
 #include "lab/bench/calibrate/calibrate.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "lab/result.h"
 
 #define RUNS 3
@@ -66,9 +66,11 @@ static enum sl_status hold_out(struct sl_calibration *c, const struct grid *grid
     if (!is_between || c->n_held == SL_CALIBRATION_MAX_HELD) {
         return SL_OK;
     }
-    SL_TRY(measure(c, &held, err));
-    c->held[c->n_held++] = held;
-    return SL_OK;
+    enum sl_status status = measure(c, &held, err);
+    if (status == SL_OK) {
+        c->held[c->n_held++] = held;
+    }
+    return status;
 }
 
 // Measures a grid. Returns its rows, or NULL after a failure.
