@@ -31,7 +31,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 #define CLASS_BITS 4

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/check.h"
-
 #define MAX_JSON_FILE_BYTES (64 << 20) // the index of a model with a thousand shards is a few MiB
 
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err) {

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 
 enum sl_status sl_lease_id_draw(const char *kind, char id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {

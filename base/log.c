@@ -18,7 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 
 #define MAX_RULES      24

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 static void take_least(int64_t bytes, const char *source, struct sl_memory_limit *limit) {
     if (bytes < limit->bytes) {
         limit->bytes = bytes;

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 #define PATH_BYTES 4096
 #define LIST_BYTES 8192 // for a list such as "0-3,8-11": 1024 processors with every second one missing take 3 KiB
 

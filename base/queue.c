@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/thread.h"
 
 struct sl_queue {

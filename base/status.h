@@ -114,3 +114,21 @@ const char *sl_reason_name(enum sl_reason reason);
 enum sl_reason sl_reason_of_name(const char *name, size_t n);
 // Returns true if a server sends this reason to its callers.
 bool sl_reason_is_sent(enum sl_reason reason);
+
+// Returns the status of a call that did not return SL_OK. This macro and the next one are only for functions that have
+// nothing to release at that point.
+#define SL_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        enum sl_status tried_ = (call);                                                                                \
+        if (tried_ != SL_OK) {                                                                                         \
+            return tried_;                                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+// Returns sl_fail(err, status, format, ...) if the condition holds.
+#define SL_FAIL_IF(condition, ...)                                                                                     \
+    do {                                                                                                               \
+        if (condition) {                                                                                               \
+            return sl_fail(__VA_ARGS__);                                                                               \
+        }                                                                                                              \
+    } while (0)

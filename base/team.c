@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/log.h"

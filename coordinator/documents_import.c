@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"

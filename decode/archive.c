@@ -9,7 +9,6 @@
  */
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "decode/internal.h"
 #include "engine/runtime/transfer.h"

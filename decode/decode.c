@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decode/decode.h"
 
-#include "base/check.h"
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "decode/internal.h"

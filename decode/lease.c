@@ -3,7 +3,6 @@
 // wait are kept alive.
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "decode/internal.h"
 #include "net/node/lease_rpc.h"

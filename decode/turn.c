@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "decode/internal.h"
 #include "engine/job/job_recipe.h"

@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "net/trust/sha256.h"
 
 extern const uint8_t sl_status_html[]; // embedded by cmake/embed.cmake

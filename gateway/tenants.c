@@ -10,7 +10,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "net/trust/certificate.h"
 

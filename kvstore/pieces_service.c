@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "kvstore/internal.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 

@@ -2,7 +2,6 @@
 // Handlers of sluice.v1.Store about offloaded layers.
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "net/fabric/fabric.h"
 #include "engine/kvcache/capsule.h"

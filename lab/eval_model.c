@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "client/cli/request.h"
 
 // LICENSE, compiled in by CMake.

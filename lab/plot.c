@@ -11,8 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 #define TICK_CHARACTERS 44
 
 extern char **environ;

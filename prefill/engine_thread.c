@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"

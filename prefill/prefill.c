@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "prefill/internal.h"

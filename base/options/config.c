@@ -16,7 +16,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/model_place.h"
 #include "base/similar.h"
 #include "base/version.h"

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <yaml.h>
 
-#include "base/check.h"
 #include "base/options/environment.h"
 
 #define MAX_LINES 1000

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/child.h"
 

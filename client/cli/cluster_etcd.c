@@ -10,8 +10,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
     return sl_child_find("etcd", path)
                ? SL_OK

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/cluster_internal.h"
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/child.h"
 

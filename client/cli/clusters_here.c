@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 
 #define OWNED_WAIT_MS 100 // a `sluice up` that ends holds the lock for a moment longer

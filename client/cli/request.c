@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "engine/compress/recipe/recipe.h"
 #include "engine/text/tokenizer/tokenizer.h"

@@ -12,7 +12,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "base/options/environment.h"
 #include "net/rpc/rpc.h"

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 

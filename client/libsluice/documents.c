@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: calls about documents.
-#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 

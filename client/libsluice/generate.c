@@ -20,7 +20,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 

@@ -10,7 +10,6 @@
 #include <sys/random.h>
 
 #include "client/libsluice/sluice_internal.h"
-#include "base/check.h"
 #include "proto/methods.h"
 
 enum { PART_BYTES = 1 << 20, MESSAGE_BYTES = 4 << 20 }; // of a part of a prompt; limit of one message

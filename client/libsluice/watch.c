@@ -20,7 +20,6 @@
 #include <stdio.h>
 
 #include "base/log.h"
-#include "base/check.h"
 #include "client/libsluice/sluice.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "coordinator/documents/documents.h"
 

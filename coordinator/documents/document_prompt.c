@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 // Joins the document's text, a line break, and what comes after it, as `sluice run` joins a file and a question.
 static enum sl_status join(const struct sl_document *document, const char *rest, char **text_out,
                            struct sl_error *err) {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 
 void sl_document_digits(const struct sl_document *document, char digits_out[SL_DOCUMENT_DIGITS + 1]) {

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "coordinator/documents/documents.h"
 
 // A list of documents for an error message: those that fit, and how many more there are.

@@ -4,8 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/check.h"
-
 static enum sl_status read_key(const Etcdserverpb__KeyValue *pair, const char *key, struct sl_leader_key *key_out,
                                struct sl_error *err) {
     SL_FAIL_IF(pair->key.len != strlen(key) || memcmp(pair->key.data, key, pair->key.len) != 0, err,

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 
 static bool is_final(Sluice__V1__JobState state) {

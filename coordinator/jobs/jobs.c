@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
 

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 #define IN_TEXT   SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT
 #define IN_TOKENS SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "engine/job/job_budget.h"
 #include "engine/job/job_chat.h"

@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "engine/text/tokenizer/tokenizer.h"

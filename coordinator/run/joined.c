@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/run/joined.h"
 
-#include "base/check.h"
 #include "coordinator/workers/stores.h"
 
 static enum sl_status fill_one(const struct sl_run *run, const struct sl_job_join *join,

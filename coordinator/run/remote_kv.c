@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "proto/methods.h"
 

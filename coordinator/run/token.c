@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 // Rejects ids outside the vocabulary, which would otherwise reach clients, and the next worker as output to resume.

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"

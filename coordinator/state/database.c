@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 #include "base/log.h"
 

@@ -11,8 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 static enum sl_status unusable(const struct sl_state_folder *folder, struct sl_error *err) {
     return sl_fail(err, SL_ERR_IO, "--state %.300s: %s; give a folder that this user can write to", folder->path,
                    strerror(errno));

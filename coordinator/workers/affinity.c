@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/hash_table.h"
 
 struct entry {

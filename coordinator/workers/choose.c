@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/workers/admit_internal.h"
 #include "engine/kvcache/capsule.h"

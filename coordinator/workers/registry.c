@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/check.h"
 #include "coordinator/workers/registry_internal.h"
 
 #include <assert.h>

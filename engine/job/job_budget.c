@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/kvcache/session.h"
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 
 static enum sl_status check(const struct sl_chat_template *chat_template, const Sluice__V1__Chat *chat,

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
-
 // Checks the recipe against sliding windows, which are ranges of original positions and are attended to in full.
 static enum sl_status check_windows(const struct sl_recipe *recipe, const struct sl_model_config *model,
                                     struct sl_error *err) {

@@ -5,8 +5,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/check.h"
-
 enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
                                 struct sl_error *err) {
     for (size_t i = 0; ids != NULL && i < ids->n_ids; i++) {

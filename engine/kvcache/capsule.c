@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/kvcache/internal.h"
 #include "proto/sluice/v1/capsule.pb-c.h"
 

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 #include "base/little_endian.h"
 #include "base/whole_file.h"

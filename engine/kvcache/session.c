@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/kvcache/internal.h"
 
 // In pages, slot counts are u32 and positions i32.

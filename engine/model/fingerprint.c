@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "base/json_file.h"
 #include "engine/model/gguf/document.h"
 #include "engine/model/model_internal.h"

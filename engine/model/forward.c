@@ -24,7 +24,6 @@
 #include <math.h>
 
 #include "engine/model/forward_internal.h"
-#include "base/check.h"
 
 // --- checks --------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "engine/model/forward_internal.h"
-#include "base/check.h"
 
 // Returns the next 64-byte aligned piece of a block; with base NULL it only adds to *used, which measures the block.
 static void *carve(char *base, size_t *used, size_t count, size_t element_bytes) {

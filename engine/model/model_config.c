@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "engine/model/gguf/document.h"
-#include "base/check.h"
 #include "engine/model/gguf/special_tokens.h"
 #include "engine/model/model_internal.h"
 

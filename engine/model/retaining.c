@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/model/forward_internal.h"
 #include "engine/tensor/half.h"
 

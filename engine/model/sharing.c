@@ -9,7 +9,6 @@
  *         folders may have the same files and two configurations.
  */
 #include "base/hash.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "engine/model/model_internal.h"

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/check.h"
 #include "engine/model/gguf/document.h"
 #include "engine/tensor/half.h"
 #include "engine/tensor/shared_weights.h"

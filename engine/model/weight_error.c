@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "engine/model/model_internal.h"
-#include "base/check.h"
 #include "engine/tensor/weights.h"
 
 struct row_sums {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/runner/local_internal.h"
 
 enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_local **local_out, struct sl_error *err) {

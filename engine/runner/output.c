@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 struct sl_output {
     struct sl_output_config config; // pointers in it are replaced by the copies below
     struct sl_sampler *sampler;

@@ -2,7 +2,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/runner/join.h"
 #include "engine/runner/reader_internal.h"
 #include "engine/runner/repeat.h"

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/runner/reader.h"
 
 #define MAX_SHARED_PREFIXES 8

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/runner/turn.h"
 
-#include "base/check.h"
-
 // Returns whether a layer that should evict has been quantized. Exempt layers may be.
 static bool is_packed(const struct sl_session *session, const struct sl_recipe *recipe) {
     for (int l = 0; l < session->geometry.n_layers; l++) {

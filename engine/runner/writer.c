@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 static enum sl_status open_retrieval(struct sl_writer *w, const struct sl_runtime *runtime,

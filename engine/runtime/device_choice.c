@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
-
 // Parses up to four digits; returns where they end.
 static const char *parse_number(const char *text, int *number_out) {
     int n = 0;

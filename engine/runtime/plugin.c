@@ -7,8 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 enum sl_status sl_plugin_load(const char *path, const struct sl_plugin **plugin_out, struct sl_error *err) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     SL_FAIL_IF(library == NULL, err, SL_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, dlerror());

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/runtime/transfer.h"
 
-#include "base/check.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/thread.h"

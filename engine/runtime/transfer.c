@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/kvcache/capsule.h"
 
 #define N_BLOCKS    2 // one is filled while the other is copied out

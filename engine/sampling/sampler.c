@@ -29,7 +29,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "engine/sampling/sampler.h"
 
 struct candidate {

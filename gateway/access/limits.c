@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 
 enum { N_HEADS = 4096, N_BUCKETS = 2, SWEEP_AT_LEAST = 1024 };

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "gateway/openai/unused.h"
 
 enum { MAX_MESSAGES = 4096 };

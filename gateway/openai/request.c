@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/recipe/recipe.h"
 #include "gateway/openai/messages.h"
 #include "gateway/openai/unused.h"

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "kvstore/memory/capsule_index.h"
 #include "kvstore/memory/tenant_bytes.h"

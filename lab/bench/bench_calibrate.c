@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
 #include "engine/tensor/timed/timed.h"

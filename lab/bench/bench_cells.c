@@ -20,7 +20,6 @@
 #include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "base/check.h"
 #include "base/options/config.h"
 
 #define MAX_RUNS 101

@@ -24,7 +24,6 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"
 #include "lab/result.h"
-#include "base/check.h"
 #include "base/options/config.h"
 
 #define MAX_RUNS   31

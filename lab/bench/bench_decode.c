@@ -20,7 +20,6 @@
 #include "lab/bench/rig/store_rig.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "base/check.h"
 #include "base/options/config.h"
 #include "engine/runner/writing.h"
 

@@ -27,7 +27,6 @@
 #include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "base/check.h"
 #include "base/options/config.h"
 
 #define CHUNK         512

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "lab/bench/bench.h"
-#include "base/check.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/bench/replay/replay_report.h"
 #include "lab/plot.h"

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/team.h"
 #include "lab/bench/bench.h"

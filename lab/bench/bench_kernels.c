@@ -22,7 +22,6 @@
 #include "lab/bench/rig/kernel_costs.h"
 #include "lab/bench/rig/kernel_world.h"
 #include "lab/result.h"
-#include "base/check.h"
 #include "base/options/config.h"
 #include "engine/tensor/drawn.h"
 

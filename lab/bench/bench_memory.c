@@ -21,7 +21,6 @@
 #include "lab/bench/rig/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
-#include "base/check.h"
 #include "base/options/config.h"
 #include "engine/runtime/plugin.h"
 #include "engine/runtime/transfer.h"

@@ -24,7 +24,6 @@
 #include "lab/random.h"
 #include "lab/result.h"
 #include "engine/model/model.h"
-#include "base/check.h"
 #include "base/options/config.h"
 
 #define MAX_ROUNDS  16

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/retrieve_steps.h"
 #include "lab/bench/rig/scan_speed.h"

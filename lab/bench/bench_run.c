@@ -7,7 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"

@@ -23,8 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "client/cli/tool.h"
 #include "net/fabric/fabric.h"
 #include "lab/bench/bench.h"

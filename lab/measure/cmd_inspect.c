@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "client/cli/message_json.h"
-#include "base/check.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
 #include "lab/measure/inspected.h"

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/whole_file.h"
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "client/cli/message_json.h"
-#include "base/check.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/recipe/recipe.h"
 
 #define PRESETS_BUDGET "0.2"

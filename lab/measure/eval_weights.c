@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lab/measure/fidelity.h"
-#include "base/check.h"
 #include "lab/measure/fidelity_recall.h"
 
 #include <stdlib.h>

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *ops,
                               const struct sl_remote_kv *remote_kv, int64_t n_prompt, struct sl_recall *recall_out,
                               struct sl_error *err) {

@@ -7,8 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/check.h"
-
 #define MAGIC_BYTES 8
 
 // ---- a document -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/compress/plan/plan.h"
 #include "lab/measure/fidelity.h"
 #include "engine/runner/reading.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lab/measure/profile_file.h"
 
-#include "base/check.h"
 #include "base/json_file.h"
 #include "base/whole_file.h"
 

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/whole_file.h"
 #include "client/cli/request.h"
 #include "engine/job/job_chat.h"

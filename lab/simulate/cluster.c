@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/version.h"
 #include "engine/compress/plan/plan.h"

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "coordinator/workers/route.h"
 #include "lab/simulate/commands.h"

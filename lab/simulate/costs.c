@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/runner/reader.h"
 
 #define LEAST_S 1e-9 // no operation takes less

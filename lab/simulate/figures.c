@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/options/config.h"
 
 // --- limits ------------------------------------------------------------------------------------------------------------

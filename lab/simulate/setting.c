@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "coordinator/workers/route.h"
 #include "engine/job/job_recipe.h"
 #include "lab/result.h"

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-#include "base/check.h"
 #include "engine/kvcache/page.h"
 #include "kvstore/memory/room.h"
 #include "net/node/ledger.h"

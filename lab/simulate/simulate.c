@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/kvcache/capsule.h"
 #include "lab/simulate/cluster.h"
 

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "lab/simulate/json_lines.h"
 #include "lab/random.h"
 

@@ -15,8 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/check.h"
-
 #define LICENCES "/usr/share/common-licenses"
 
 struct sl_haystack {

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/check.h"
 #include "lab/tasks/rows_line.h"
 
 #define MAX_LINE_BYTES (64u << 20) // a book of two million tokens, every character escaped, is 20 MiB

@@ -6,7 +6,6 @@
 
 #include <jansson.h>
 
-#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 // Returns a member of the object, NULL if it is missing or null.

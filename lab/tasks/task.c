@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "lab/tasks/task_internal.h"
 #include "lab/tasks/words.h"
 

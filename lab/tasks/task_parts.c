@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "lab/tasks/task_internal.h"
 
 #define N_NUMBERS 9000000 // of 7 digits, the first not 0

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "base/whole_file.h"
 #include "lab/train/trainer.h"
 

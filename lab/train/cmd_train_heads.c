@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
 #include "client/cli/tool.h"

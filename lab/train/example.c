@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/tensor/half.h"
 
 #define SLOT_BLOCK SL_PAGE_SLOTS // slots per task

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 
 #define TOKEN_BLOCK 256   // tokens per task: a block of every row of H and its sigmoid fits in L2

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/whole_file.h"
 #include "engine/tensor/half.h"
 

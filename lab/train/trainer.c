@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/check.h"
-
 enum sl_status sl_trainer_init(struct sl_trainer *trainer, const struct sl_trainer_config *config,
                                struct sl_heads *heads, struct sl_error *err) {
     size_t n = (size_t)config->n_steps;

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "lab/random.h"
 #include "lab/tasks/rows.h"
 #include "lab/train/training_forms.h"

@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "net/admin/form.h"
 #include "net/admin/listen.h"
 #include "net/admin/process.h"

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "net/trust/tls_files.h"
 
 enum {

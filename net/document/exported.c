@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/little_endian.h"
 
 #define FIXED_BYTES      128 // of the head, before the recipe

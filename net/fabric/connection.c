@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "net/fabric/core/core.h"
 
 extern const struct sl_verb_ops sl_connection_ops;

@@ -11,7 +11,6 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 #include "base/thread.h"
 #include "net/fabric/core/ucx.h"

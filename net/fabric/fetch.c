@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "net/fabric/connection.h"
 #include "net/fabric/fetch.h"
 #include "net/fabric/core/outcome.h"

@@ -23,7 +23,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "net/fabric/core/huge.h"
 #include "net/fabric/grant.h"

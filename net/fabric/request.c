@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "net/fabric/connection.h"
 #include "net/fabric/core/outcome.h"
 

@@ -24,7 +24,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/hash.h"
 #include "base/thread.h"
 #include "net/fabric/ship.h"

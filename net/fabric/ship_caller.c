@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "net/fabric/ship.h"

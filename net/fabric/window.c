@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
-#include "base/check.h"
 #include "net/fabric/fetch.h"
 
 extern const struct sl_verb_ops sl_window_ops;

@@ -3,7 +3,6 @@
 
 #include <stdint.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 // Makes the device current on UCX's thread, which queries CUDA about the memory, by reading the view. The address is

@@ -7,8 +7,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "base/check.h"
-
 struct sl_ledger {
     struct sl_arena *arena;
     pthread_mutex_t mutex;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/node/outbound.h"
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "engine/kvcache/capsule.h"
 

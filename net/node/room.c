@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "base/memory_limit.h"
 #include "base/options/config.h"

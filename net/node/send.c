@@ -2,7 +2,6 @@
 // Opens a ship, queues pieces, waits, sends the header. See send.h.
 #include "net/node/send.h"
 
-#include "base/check.h"
 #include "base/clock.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)

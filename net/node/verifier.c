@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "net/rpc/rpc_internal.h"
-#include "base/check.h"
 
 static enum sl_status malformed(const char *text, struct sl_error *err) {
     return sl_fail(err, SL_ERR_INVALID, "address '%.256s': expected HOST:PORT or [IPV6]:PORT", text);

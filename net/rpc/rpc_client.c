@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/check.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/trust/certificate.h"
 #include "net/trust/revocation.h"

@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
-
 enum { MAX_DEPTH = 32 };
 
 static bool same(struct sl_rpc_span a, struct sl_rpc_span b) {

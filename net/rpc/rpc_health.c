@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "proto/grpc/health/v1/health.pb-c.h"

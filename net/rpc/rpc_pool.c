@@ -11,7 +11,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "proto/descriptors.h"
 #include "proto/grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/methods.h"

@@ -23,7 +23,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/thread.h"
 #include "net/trace/internal.h"
 

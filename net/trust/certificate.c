@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
-
 #define MAX_URI_BYTES 256
 
 // Copies the one URI of a certificate. False: it has none, or several, or the URI is too long.

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 static enum sl_status kind_of(const EVP_PKEY *key, enum sl_public_key_kind *kind_out, struct sl_error *err) {
     char curve[32] = "";
     int bits = EVP_PKEY_get_bits(key);

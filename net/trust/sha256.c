@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 enum { PART_BYTES = 64 << 10 };
 
 enum sl_status sl_sha256(const void *bytes, size_t n_bytes, uint8_t hash_out[SL_SHA256_BYTES], struct sl_error *err) {

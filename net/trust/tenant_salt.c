@@ -18,7 +18,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 #define LABEL "sluice prefix salt of " // keeps the salts apart from anything else derived from the secret

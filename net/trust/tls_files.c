@@ -3,7 +3,6 @@
 
 #include <netinet/in.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 static bool is_given(const char *path) {

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/check.h"
-
 enum sl_status sl_certificate_file_end(const char *path, int64_t *end_s_out, struct sl_error *err) {
     FILE *file = fopen(path, "re");
     int64_t end_s = INT64_MAX;

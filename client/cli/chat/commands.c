@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "base/similar.h"
-#include "base/check.h"
 #include "client/cli/chat/chat.h"
 #include "engine/compress/recipe/recipe.h"
 

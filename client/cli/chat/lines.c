@@ -16,7 +16,6 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#include "base/check.h"
 #include "client/cli/request.h"
 
 #define HISTORY_LINES 1000

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
 

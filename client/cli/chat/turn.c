@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/check.h"
 #include "client/cli/chat/chat.h"
 #include "client/cli/follow.h"
 #include "engine/text/tokenizer/tokenizer.h"

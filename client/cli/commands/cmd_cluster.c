@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
-#include "base/check.h"
 #include "client/cli/commands/listing.h"
 #include "client/cli/message_json.h"
 #include "client/cli/tool.h"

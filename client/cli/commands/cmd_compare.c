@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
-#include "base/check.h"
 #include "client/cli/follow.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"

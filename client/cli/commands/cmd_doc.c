@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/options/describe.h"
 #include "base/similar.h"
 #include "client/cli/commands/cmd_doc_keep.h"

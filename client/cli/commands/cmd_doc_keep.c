@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/tool.h"
 

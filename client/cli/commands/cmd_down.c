@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "client/cli/clusters_here.h"
 #include "client/cli/commands/commands.h"

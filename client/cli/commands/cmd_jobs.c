@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
-#include "base/check.h"
 #include "client/cli/follow.h"
 #include "client/cli/commands/listing.h"
 #include "client/cli/message_json.h"

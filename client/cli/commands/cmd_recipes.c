@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "client/cli/commands/commands.h"
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"

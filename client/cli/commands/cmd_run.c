@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "client/cli/cluster.h"
-#include "base/check.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
 #include "client/cli/jsonl/jsonl.h"

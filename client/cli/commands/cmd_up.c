@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "base/whole_file.h"
-#include "base/check.h"
 #include "client/cli/cluster.h"
 #include "client/cli/clusters_here.h"
 #include "client/cli/commands/commands.h"

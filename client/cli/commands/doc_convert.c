@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/child.h"
 #include "client/cli/commands/doc_office.h"
 #include "client/cli/commands/doc_text.h"

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/whole_file.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/message_json.h"

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "client/cli/commands/doc_text.h"
 #include "engine/text/tokenizer/tokenizer.h"
 

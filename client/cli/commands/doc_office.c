@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include <zip.h>
 
-#include "base/check.h"
 #include "client/cli/commands/doc_xml.h"
 
 #define PART_BYTES ((zip_uint64_t)256 << 20) // the most of a file in the archive, unpacked

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "client/cli/request.h"
 
 #define MAX_STREAM_BYTES ((size_t)256 << 20) // of a source that is no file; it is copied to memory

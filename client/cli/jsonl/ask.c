@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/job/job_recipe.h"

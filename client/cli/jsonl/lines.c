@@ -7,8 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 #define FIRST_BYTES ((size_t)64 << 10)
 
 static enum sl_status wait_readable(const struct sl_jsonl_lines *l, struct sl_error *err) {

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/similar.h"
 
 static const struct sl_catalog_part smollm2[] = {

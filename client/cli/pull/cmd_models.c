@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 
 #include "base/json_file.h"
-#include "base/check.h"
 #include "base/model_place.h"
 #include "client/cli/message_json.h"
 #include "client/cli/pull/catalog.h"

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 #include "client/cli/message_json.h"

@@ -6,7 +6,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/options/config.h"
 
 enum sl_status sl_disk_check_room(int fd, uint64_t bytes, struct sl_error *err) {

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 #define PUBLIC_INDEX "https://pypi.org/simple"
 
 static char *trimmed(char *text) {

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "client/cli/pull/wheel.h"
 
 enum { MAX_OPENS = 8 };

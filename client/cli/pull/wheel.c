@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include <zip.h>
 
-#include "base/check.h"
 #include "base/whole_file.h"
 #include "client/cli/pull/disk.h"
 

@@ -21,7 +21,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "engine/compress/evict/internal.h"
 #include "engine/compress/plan/budget.h"

@@ -16,7 +16,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 // Sums of one layer.

@@ -14,7 +14,6 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 static int64_t least(int64_t a, int64_t b) {

@@ -15,7 +15,6 @@
  * code uses weights that sum to less. This file follows the text around the equation. The scores of kept slots do not
  * change.
  */
-#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 enum sl_status sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,

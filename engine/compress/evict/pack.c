@@ -8,7 +8,6 @@
  *         head, and plans count on that. If memory runs out between rounds, the layer stays valid and packing can
  *         continue later.
  */
-#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 static uint32_t pages_to_pack(const struct sl_head *head) {

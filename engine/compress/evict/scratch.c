@@ -3,7 +3,6 @@
 // heads, whose number is known only when the first attention arrives.
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 #define LINE 64 // bytes: rows begin at multiples of LINE

@@ -9,7 +9,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "engine/compress/evict/internal.h"
 

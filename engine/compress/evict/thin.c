@@ -22,7 +22,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/compress/evict/internal.h"
 
 // State of one batch of one layer.

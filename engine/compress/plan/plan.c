@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/plan/budget.h"
 #include "engine/compress/plan/internal.h"
 

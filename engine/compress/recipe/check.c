@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 #define TEXT_OF(number)  #number

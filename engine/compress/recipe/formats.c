@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out, struct sl_error *err) {

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 int sl_layers_last(const struct sl_layers *layers) {

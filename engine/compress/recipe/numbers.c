@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 void sl_text_buffer_put(struct sl_text_buffer *text, const char *format, ...) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: resolves "dense", "sparse", "last" and open ends of a recipe into layers of a model.
-#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 static bool is_dense(const struct sl_layers *dense, int layer) {

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/similar.h"
 #include "engine/compress/recipe/internal.h"
 

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/compress/recipe/internal.h"
 
 static bool has_text(const struct sl_word *word) {

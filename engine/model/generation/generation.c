@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 // The same bound as for users' requests (client/cli/request.h).

@@ -15,7 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/file_identity.h"
 #include "base/little_endian.h"
 #include "engine/tensor/half.h"

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "engine/model/gguf/document.h"
-#include "base/check.h"
 #include "engine/model/gguf/gguf_json.h"
 
 #define MAX_KEY       128

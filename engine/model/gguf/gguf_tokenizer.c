@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "engine/model/gguf/document.h"
-#include "base/check.h"
 #include "engine/model/gguf/gguf_json.h"
 #include "engine/model/gguf/pretokenizers.h"
 

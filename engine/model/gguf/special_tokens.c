@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/model/gguf/document.h"
 
 #define CONTROL 3 // a value of tokenizer.ggml.token_type

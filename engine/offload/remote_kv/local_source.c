@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
-#include "base/check.h"
 #include "engine/offload/remote_kv/source.h"
 
 struct sl_asked {

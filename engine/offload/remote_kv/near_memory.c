@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/offload/remote_kv/near_internal.h"
 
 struct offloaded_head {

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "engine/offload/remote_kv/near_internal.h"
 
 struct question {

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/offload/remote_kv/near_internal.h"
 
 #define MAX_HEADS (SL_MAX_LAYERS * SL_MAX_HEADS)

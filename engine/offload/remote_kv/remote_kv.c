@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
-#include "base/check.h"
 
 #define MAX_TOKENS (1 << 30)
 

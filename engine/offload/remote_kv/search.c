@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
-#include "base/check.h"
 
 #define BLOCK_SLOTS 4096       // scanned at a time: their codes stay in the cache for the next query
 #define LEAST_ROOM  (1u << 15) // for the next scores; at least 8 times topk, so that selecting does not dominate

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "engine/offload/remote_kv/remote_kv_internal.h"
-#include "base/check.h"
 
 #define MAX_HEADS (SL_MAX_LAYERS * SL_MAX_HEADS)
 #define MAX_SLOTS (1u << 30)

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/offload/retriever/hot_cache.h"
 
 // A session's pages, as the offloaded heads of a remote KV.

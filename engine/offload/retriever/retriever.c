@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/offload/retriever/retriever_internal.h"
 
 #define SEARCH_BYTES ((int64_t)4 << 20)

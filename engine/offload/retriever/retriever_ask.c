@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "engine/offload/retriever/retriever_internal.h"
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/offload/retriever/retriever_internal.h"
-#include "base/check.h"
 
 // Receives an answer without retries: no token has been written yet, so a share that does not answer now fails the
 // creation.

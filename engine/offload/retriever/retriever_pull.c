@@ -17,7 +17,6 @@
 #include <string.h>
 
 #include "engine/offload/retriever/retriever_internal.h"
-#include "base/check.h"
 
 // One KV head of the current layer.
 struct pulled {

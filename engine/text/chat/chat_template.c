@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "base/check.h"
 #include "base/json_file.h"
 #include "engine/text/chat/chat_internal.h"
 #include "engine/text/tokenizer/tokenizer.h"

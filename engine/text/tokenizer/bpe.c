@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define EMPTY_SLOT UINT64_MAX

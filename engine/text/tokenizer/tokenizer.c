@@ -7,7 +7,6 @@
  */
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define MAX_TEXT_BYTES ((size_t)1 << 30) // positions in a piece are 32-bit

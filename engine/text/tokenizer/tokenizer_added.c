@@ -11,7 +11,6 @@
 #include <utf8proc.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
-#include "base/check.h"
 
 // --- what is next to a token -----------------------------------------------------------------------------------------
 static bool is_white_space(int32_t c) { // the Unicode property White_Space

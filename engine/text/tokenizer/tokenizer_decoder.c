@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 // The steps while loading. Each works on the result of the one before, so their order matters; see stages[].

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
-#include "base/check.h"
 
 enum sl_status sl_json_only(const json_t *object, const char *what, const char *const *keys, struct sl_error *err) {
     SL_FAIL_IF(!json_is_object(object), err, SL_ERR_INVALID, "%.64s is missing or not an object", what);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "engine/model/gguf/document.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 

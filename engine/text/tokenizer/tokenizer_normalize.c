@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define BYTE_LEVEL_REGEX "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"

@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
-#include "base/check.h"
 
 #define MATCH_LIMIT    10000000 // steps of the interpreter (or the compiled code) in one match
 #define HEAP_LIMIT_KIB (64 * 1024)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
-#include "base/check.h"
 
 // --- the file's post_processor ---------------------------------------------------------------------------------------
 struct loading {

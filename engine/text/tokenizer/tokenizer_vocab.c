@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define FIRST_SUBSTITUTE 0x100

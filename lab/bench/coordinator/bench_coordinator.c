@@ -20,7 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/descriptors.h"

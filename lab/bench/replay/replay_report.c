@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/options/config.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"

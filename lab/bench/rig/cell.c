@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/tensor/timed/timed.h"
 #include "lab/bench/rig/drawn.h"
 #include "lab/bench/rig/synthetic.h"

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "lab/random.h"
 
 static const enum sl_kv_format formats[SL_WORLD_FORMATS] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2, SL_KV_INT1};

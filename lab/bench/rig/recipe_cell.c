@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "engine/compress/evict/compressor.h"
 #include "engine/job/job_recipe.h"

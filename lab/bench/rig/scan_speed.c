@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/store_rig.h"

@@ -18,7 +18,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "lab/result.h"
 #include "engine/tensor/drawn.h"
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
-#include "base/check.h"
 
 static enum sl_status split(const char *address, char *host_out, size_t host_bytes, const char **port_out,
                             struct sl_error *err) {

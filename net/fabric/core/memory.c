@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "net/fabric/core/huge.h"
-#include "base/check.h"
 #include "net/fabric/core/ucx.h"
 
 #define MAX_REMOTE_REGIONS 64 // per peer

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
 #include "base/log.h"
 
 static struct sl_seen_place *find(struct sl_places *places, uint64_t generation, uint32_t window_id) {

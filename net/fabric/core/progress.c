@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/fabric/core/ucx.h"

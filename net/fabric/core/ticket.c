@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/check.h"
 #include "base/hash.h"
 #include "net/fabric/core/core.h"
 

@@ -22,7 +22,6 @@
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "net/fabric/core/ucx_internal.h"
 

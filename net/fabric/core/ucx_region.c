@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/check.h"
 #include "net/fabric/core/ucx_internal.h"
 
 // UCX reads a key's lengths from the key: one byte each, for at most 64 memory domains.

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "net/fabric/core/ucx_internal.h"
-#include "base/check.h"
 
 static_assert(sizeof(struct iovec) == sizeof(ucp_dt_iov_t) &&
                   offsetof(struct iovec, iov_base) == offsetof(ucp_dt_iov_t, buffer) &&

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
-#include "base/check.h"
 
 static enum sl_status bind_handlers(struct sl_fabric *fabric, struct sl_verb *verb, struct sl_error *err) {
     for (const struct sl_handler *handler = verb->ops->handlers; handler->run; handler++) {

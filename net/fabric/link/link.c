@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include "net/fabric/link/link_internal.h"
-#include "base/check.h"
 
 // Takes ownership of the descriptor, even if it fails.
 struct sl_link *sl_link_create(struct sl_links *links, int fd, struct sl_error *err) {

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/check.h"
 #include "net/fabric/link/link_internal.h"
 
 #define N_NEWS      64                   // events taken from the kernel at once

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "net/fabric/link/crypto.h"
 #include "net/fabric/link/tls_buffer.h"

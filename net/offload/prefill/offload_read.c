@@ -11,7 +11,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "engine/runtime/transfer.h"
 #include "net/offload/prefill/offload_internal.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/lease_id.h"
 #include "base/log.h"
 #include "net/offload/prefill/offload_internal.h"

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 struct connection_entry {
     struct connection_entry *next;
     char *address;

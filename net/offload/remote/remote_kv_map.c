@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
-
 // ---- the map --------------------------------------------------------------------------------------------------------
 
 struct sl_near_request sl_remote_kv_map_request(const struct sl_remote_kv_map *map, uint64_t remote_kv_id) {

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "engine/offload/remote_kv/offloaded_heads.h"
 #include "net/offload/remote/remote_internal.h"
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/thread.h"

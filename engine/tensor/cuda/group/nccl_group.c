@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "engine/tensor/cuda/group/nccl.h"
 #include "engine/tensor/cuda/launching.h"
 #include "engine/tensor/cuda/table/device.h"

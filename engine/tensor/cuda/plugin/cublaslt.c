@@ -13,7 +13,6 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/launching.h"
 

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "engine/tensor/cuda/launching.h"
 

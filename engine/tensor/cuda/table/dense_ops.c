@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "engine/tensor/cuda/table/library.h"
 #include "engine/tensor/cuda/table/ops.h"
 #include "engine/tensor/cuda/table/pack.h"

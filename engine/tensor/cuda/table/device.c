@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 
 #define LOOK_MS 50 // between two polls of a device that a thread waits for

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "engine/tensor/half.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tensor/cuda/table/wgmma.h"
 
-#include "base/check.h"
 #include "engine/tensor/cuda/dense/launch.h"
 
 #define ROWS 2048 // of a call: whole waves on a GPU's multiprocessors for matrices of 4,096 columns
