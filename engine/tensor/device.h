@@ -63,7 +63,6 @@ struct sl_mark {
     uint64_t number;
 };
 
-// A backend whose work has finished when it is queued leaves out everything from share on, except copy and mark.
 struct sl_device_ops {
     const char *name; // "cpu", "cuda"
     bool one_memory;  // the host may touch device memory, and nothing needs to be copied
@@ -153,14 +152,12 @@ static inline void sl_device_free(struct sl_device *device, enum sl_memory memor
 
 // Makes the caller's memory (a region of the fabric) shared memory. Returns SL_ERR_EXHAUSTED when it cannot be pinned.
 static inline enum sl_status sl_device_share(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
-    return device->ops->share != NULL ? device->ops->share(device, base, bytes, err) : SL_OK;
+    return device->ops->share(device, base, bytes, err);
 }
 
 // Reverses sl_device_share(). Call it after the last wait and before the memory is freed.
 static inline void sl_device_unshare(struct sl_device *device, void *base) {
-    if (device->ops->unshare != NULL) {
-        device->ops->unshare(device, base);
-    }
+    device->ops->unshare(device, base);
 }
 
 /*
@@ -170,12 +167,10 @@ static inline void sl_device_unshare(struct sl_device *device, void *base) {
  * that depend on it are then invalid; later operations may succeed.
  */
 static inline void sl_stream_hold(struct sl_stream *stream) {
-    if (stream->device->ops->hold != NULL) {
-        stream->device->ops->hold(stream);
-    }
+    stream->device->ops->hold(stream);
 }
 static inline enum sl_status sl_stream_release(struct sl_stream *stream, struct sl_error *err) {
-    return stream->device->ops->release != NULL ? stream->device->ops->release(stream, err) : SL_OK;
+    return stream->device->ops->release(stream, err);
 }
 
 // Releases the stream after work that ended with `status`. Returns `status` where that is a failure.
@@ -187,7 +182,7 @@ static inline enum sl_status sl_stream_release_after(struct sl_stream *stream, e
 
 // Returns true once a wait has returned the device's failure: its users should stop.
 static inline bool sl_device_has_failed(const struct sl_device *device) {
-    return device->ops->has_failed != NULL && device->ops->has_failed(device);
+    return device->ops->has_failed(device);
 }
 
 #define SL_DEVICE_STILL_MS 60000
@@ -195,14 +190,12 @@ static inline bool sl_device_has_failed(const struct sl_device *device) {
 // Makes waits give up when the device has made no progress for still_ms; the default is SL_DEVICE_STILL_MS. Has no
 // effect on processors, which compute in the calling thread. Any thread may call it.
 static inline void sl_device_limit_waits(struct sl_device *device, int64_t still_ms) {
-    if (device->ops->limit_waits != NULL) {
-        device->ops->limit_waits(device, still_ms);
-    }
+    device->ops->limit_waits(device, still_ms);
 }
 
 // Returns a number that changes whenever the device makes progress; processors always return the same one. Never waits.
 static inline uint64_t sl_device_progress(const struct sl_device *device) {
-    return device->ops->progress != NULL ? device->ops->progress(device) : 0;
+    return device->ops->progress(device);
 }
 
 // Queues a copy. Either side is device or shared memory of the stream's device.
@@ -218,28 +211,23 @@ static inline struct sl_mark sl_stream_mark(struct sl_stream *stream) {
 
 // Makes everything that is queued in `stream` from now on run after the mark, which is another stream's of the device.
 static inline void sl_stream_after(struct sl_stream *stream, const struct sl_mark *mark) {
-    if (stream->device->ops->after != NULL) {
-        stream->device->ops->after(stream, mark);
-    }
+    stream->device->ops->after(stream, mark);
 }
 
 static inline bool sl_mark_reached(const struct sl_mark *mark) {
-    return mark->stream == NULL || mark->stream->device->ops->reached == NULL ||
-           mark->stream->device->ops->reached(mark);
+    return mark->stream == NULL || mark->stream->device->ops->reached(mark);
 }
 
 // Waits until the mark is reached. Returns SL_ERR_INTERNAL when work before it has failed, or when the device hangs;
 // every later wait then fails too.
 static inline enum sl_status sl_mark_wait(const struct sl_mark *mark, struct sl_error *err) {
-    return mark->stream == NULL || mark->stream->device->ops->wait == NULL ? SL_OK
-                                                                           : mark->stream->device->ops->wait(mark, err);
+    return mark->stream == NULL ? SL_OK : mark->stream->device->ops->wait(mark, err);
 }
 
 // Waits as sl_mark_wait() does, until sl_now_ns() is until_ns. Returns false when the mark is not reached; gives no
 // status.
 static inline bool sl_mark_wait_until(const struct sl_mark *mark, int64_t until_ns) {
-    return mark->stream == NULL || mark->stream->device->ops->wait_until == NULL ||
-           mark->stream->device->ops->wait_until(mark, until_ns);
+    return mark->stream == NULL || mark->stream->device->ops->wait_until(mark, until_ns);
 }
 
 // Waits for everything that is queued.

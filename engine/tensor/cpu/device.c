@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see device.h. Work is done when it is queued: what the table leaves out has nothing to do.
+// Purpose: see device.h. The marks of streams whose work is done at once are always reached.
 #include "engine/tensor/cpu/device.h"
 
 #include <stdlib.h>
@@ -53,6 +53,39 @@ static void free_block(struct sl_device *device, enum sl_memory memory, void *bl
     free(block);
 }
 
+static enum sl_status share_block(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
+    (void)device;
+    (void)base;
+    (void)bytes;
+    (void)err;
+    return SL_OK;
+}
+
+static void unshare_block(struct sl_device *device, void *base) {
+    (void)device;
+    (void)base;
+}
+
+static void hold(struct sl_stream *stream) {
+    (void)stream;
+}
+
+static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
+    (void)stream;
+    (void)err;
+    return SL_OK;
+}
+
+static bool has_failed(const struct sl_device *device) {
+    (void)device;
+    return false;
+}
+
+static uint64_t progress(const struct sl_device *device) {
+    (void)device;
+    return 0;
+}
+
 static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
     (void)stream;
     memcpy(to, from, bytes);
@@ -60,6 +93,33 @@ static void copy_block(struct sl_stream *stream, void *to, const void *from, siz
 
 static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
     *mark_out = (struct sl_mark){stream, 0};
+}
+
+static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
+    (void)stream;
+    (void)mark;
+}
+
+static bool is_reached(const struct sl_mark *mark) {
+    (void)mark;
+    return true;
+}
+
+static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
+    (void)mark;
+    (void)err;
+    return SL_OK;
+}
+
+static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
+    (void)mark;
+    (void)until_ns;
+    return true;
+}
+
+static void limit_waits(struct sl_device *device, int64_t still_ms) {
+    (void)device;
+    (void)still_ms;
 }
 
 static const struct sl_device_ops cpu_ops = {
@@ -74,8 +134,19 @@ static const struct sl_device_ops cpu_ops = {
     .network_flush = network_flush,
     .alloc = alloc_block,
     .free = free_block,
+    .share = share_block,
+    .unshare = unshare_block,
+    .hold = hold,
+    .release = release,
+    .has_failed = has_failed,
+    .progress = progress,
     .copy = copy_block,
     .mark = mark_here,
+    .after = come_after,
+    .reached = is_reached,
+    .wait = wait_for,
+    .wait_until = wait_until,
+    .limit_waits = limit_waits,
 };
 
 enum sl_status sl_cpu_device_open(struct sl_team *team, struct sl_device **device_out, struct sl_error *err) {
