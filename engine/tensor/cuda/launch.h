@@ -15,6 +15,10 @@
  */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "engine/tensor/cuda/heads.h"
 #include "engine/tensor/ops.h"
 
