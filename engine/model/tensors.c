@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "engine/model/gguf/document.h"
+#include "engine/model/model_internal.h"
 #include "engine/tensor/half.h"
 #include "engine/tensor/shared_weights.h"
 #include "engine/tensor/weights.h"
