@@ -48,8 +48,7 @@ enum sl_status sl_writer_open(struct sl_writer *w, const struct sl_runtime *runt
     SL_TRY(sl_writer_estimate(w, config->estimate_errors, err));
     sl_stream_hold(runtime->stream);
     enum sl_status status = sl_compressor_begin_steps(w->compressor, w->session, config->n_read, err);
-    status = sl_stream_release_after(runtime->stream, status, err);
-    return status;
+    return sl_stream_release_after(runtime->stream, status, err);
 }
 
 enum sl_status sl_writer_estimate(struct sl_writer *w, bool wanted, struct sl_error *err) {

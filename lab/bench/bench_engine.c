@@ -449,8 +449,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
             bench_ranks(b);
         }
     }
-    status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
-    return status;
+    return status == SL_OK ? sl_signals_check(&b->signals, err) : status;
 }
 
 // Writes cell i of the plan, if the current model may be asked for it.

@@ -37,6 +37,5 @@ enum sl_status sl_send_capsule(struct sl_fabric *fabric, const struct sl_send *s
         sl_ship_close(&ship);
         return status;
     }
-    status = sl_send_finish(&ship, send, err);
-    return status;
+    return sl_send_finish(&ship, send, err);
 }
