@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command("dump")
     for group in (options.add_model_options, options.add_prompt_options, options.add_task_options):
         group(add)
+    add("--lm-eval", metavar="DIR", help="write tasks of lm-evaluation-harness there: `lm_eval --include_path DIR --tasks sluice`")
     return parser
 
 

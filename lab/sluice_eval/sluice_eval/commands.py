@@ -14,6 +14,7 @@ from typing import Optional
 from . import plots
 from .documents import documents  # noqa: F401: a command
 from .errors import EvalError, UsageError
+from .lm_eval_tasks import write_tasks
 from .options import add_recipes, check_plan_options, make_plan
 from .plan import Plan
 from .plan_file import read_plan
@@ -163,11 +164,14 @@ def tasks(arguments: argparse.Namespace) -> None:
 
 
 def dump(arguments: argparse.Namespace) -> None:
-    """Writes the questions that `run` would ask, one JSON object a line."""
+    """Writes the questions that `run` would ask, one JSON object a line, or as tasks of lm-evaluation-harness."""
     check_plan_options(arguments)
     with interruptible(), Model(arguments, asks=False) as model:
         plan = make_plan(arguments, model.recipes)
         questions = Questions(plan, model.tokenizer, arguments.essay)
+        if arguments.lm_eval:
+            write_tasks(arguments.lm_eval, plan, questions)
+            return
         for cell, n in enumerate(questions.n_samples):
             for index in range(n):
                 prompt = questions.make(cell, index)
