@@ -15,6 +15,8 @@
 #include <cpuid.h>
 #endif
 
+#include <jansson.h>
+
 #include "base/memory_limit.h"
 #include "base/model_place.h"
 #include "base/version.h"
