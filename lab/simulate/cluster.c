@@ -136,9 +136,7 @@ static enum sl_status open_nodes(struct sl_sim *sim, struct sl_error *err) {
     }
     sim->nodes = calloc((size_t)n, sizeof *sim->nodes);
     sim->prefixes = calloc((size_t)(most_tokens / SL_TRACE_BLOCK + 2), sizeof *sim->prefixes);
-    if (!sim->nodes || !sim->prefixes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " nodes", n);
-    }
+    SL_FAIL_IF(!sim->nodes || !sim->prefixes, err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " nodes", n);
     const struct sl_sim_store_config store = {.policy = sl_eviction_find(SL_EVICTION_DEFAULT),
                                               .store_bytes = config->store_arena,
                                               .keep_ms = config->keep_ms,

@@ -66,10 +66,8 @@ static enum sl_status parse_rates(struct sl_sim_setting *s, struct sl_error *err
     while (text && s->n_rates < SL_SIM_MAX_RATES) {
         char *end;
         double rate = strtod(text, &end);
-        if (end == text || (*end != '\0' && *end != ',') || !(rate >= 1e-6 && rate <= 1e6)) {
-            return sl_fail(err, SL_ERR_INVALID, "--rate %s: expected rates above 0, such as 0.5,1,2",
-                           s->options->rates);
-        }
+        SL_FAIL_IF(end == text || (*end != '\0' && *end != ',') || !(rate >= 1e-6 && rate <= 1e6), err, SL_ERR_INVALID,
+                   "--rate %s: expected rates above 0, such as 0.5,1,2", s->options->rates);
         s->rates[s->n_rates++] = rate;
         text = *end == ',' ? end + 1 : NULL;
     }
@@ -106,9 +104,8 @@ static enum sl_status parse_link(struct sl_sim_setting *s, struct sl_error *err)
     if (s->options->link) {
         char *end;
         double gbit = strtod(s->options->link, &end);
-        if (end == s->options->link || *end != '\0' || !(gbit >= 1e-3 && gbit <= 1e5)) {
-            return sl_fail(err, SL_ERR_INVALID, "--link %s: expected Gbit/s from 0.001 to 100000", s->options->link);
-        }
+        SL_FAIL_IF(end == s->options->link || *end != '\0' || !(gbit >= 1e-3 && gbit <= 1e5), err, SL_ERR_INVALID,
+                   "--link %s: expected Gbit/s from 0.001 to 100000", s->options->link);
         s->link_bytes_per_s = gbit * 1e9 / 8;
     }
     return SL_OK;
