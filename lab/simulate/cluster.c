@@ -162,8 +162,11 @@ static enum sl_status open_nodes(struct sl_sim *sim, struct sl_error *err) {
 enum sl_status sl_sim_open(struct sl_sim *sim, size_t max_prefixes, struct sl_error *err) {
     const struct sl_sim_config *config = sim->config;
     const struct sl_registry_config registry = {1, HEARTBEAT_MS, STALL_MS, NULL, .is_simulated = true};
+    int64_t n_nodes = n_workers(config) + config->n_stores;
     SL_FAIL_IF(sl_recipe_offloads(config->recipe), err, SL_ERR_UNSUPPORTED,
                "the recipe offloads layers, which are not simulated");
+    SL_FAIL_IF(n_nodes > SL_MAX_WORKERS, err, SL_ERR_INVALID,
+               "%" PRId64 " nodes, and a coordinator has at most %d: simulate fewer", n_nodes, SL_MAX_WORKERS);
     int64_t most = (config->n_decode + config->n_aggregated) * config->decode_jobs;
     most = config->max_jobs > 0 ? config->max_jobs : most;
     sim->network = (struct sl_sim_network){

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Purpose: see costs.h.
 #include "lab/simulate/costs.h"
 
 #include <errno.h>
@@ -116,19 +117,20 @@ static enum sl_status no_recipe(const char *recipe, const json_t *decode, struct
 static enum sl_status read_table(const json_t *table, const char *recipe, struct sl_costs *costs,
                                  struct sl_error *err) {
     json_error_t why;
-    const char *machine;
+    const char *machine, *shape = "";
     json_int_t rows;
     json_t *prefill, *decode, *reading = NULL, *prompts;
     double latency_ms, lookup_ms, call_ms;
-    if (json_unpack_ex((json_t *)table, &why, 0, "{s:s, s:I, s:o, s?o, s:o, s:{s:F, s:F}, s:{s:F}, s:F}", "machine",
-                       &machine, "rows", &rows, "prefill", &prefill, "reading", &reading, "decode", &decode, "ship",
-                       "bytes_per_s", &costs->ship_bytes_per_s, "latency_ms", &latency_ms, "store", "lookup_ms",
-                       &lookup_ms, "call_ms", &call_ms)) {
+    if (json_unpack_ex((json_t *)table, &why, 0, "{s:s, s?s, s:I, s:o, s?o, s:o, s:{s:F, s:F}, s:{s:F}, s:F}",
+                       "machine", &machine, "shape", &shape, "rows", &rows, "prefill", &prefill, "reading", &reading,
+                       "decode", &decode, "ship", "bytes_per_s", &costs->ship_bytes_per_s, "latency_ms", &latency_ms,
+                       "store", "lookup_ms", &lookup_ms, "call_ms", &call_ms)) {
         return sl_fail(err, SL_ERR_INVALID, "%s", why.text);
     }
     SL_FAIL_IF(!(costs->ship_bytes_per_s > 0) || !(latency_ms >= 0) || !(lookup_ms >= 0) || !(call_ms >= 0) || rows < 1,
                err, SL_ERR_INVALID, "rows and ship.bytes_per_s must be above 0, the other times at least 0");
     snprintf(costs->machine, sizeof costs->machine, "%s", machine);
+    snprintf(costs->shape, sizeof costs->shape, "%s", shape);
     costs->rows = rows;
     costs->ship_latency_s = latency_ms / 1e3;
     costs->lookup_s = lookup_ms / 1e3;
@@ -162,6 +164,11 @@ enum sl_status sl_costs_load(const char *path, const char *recipe, struct sl_cos
     }
     json_decref(table);
     return status;
+}
+
+void sl_costs_shape(const struct sl_model_config *m, char shape_out[96]) {
+    snprintf(shape_out, 96, "%d layers of %d and %d, %d of %d heads of %d, %d tokens", m->n_layers, m->hidden,
+             m->intermediate, m->n_kv_heads, m->n_heads, m->head_dim, m->n_vocab);
 }
 
 // --- times -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Purpose: see setting.h.
 #include "lab/simulate/setting.h"
 
 #include <inttypes.h>
@@ -17,14 +18,17 @@
 
 static enum sl_status add_recipe(struct sl_sim_setting *s, const char *name, const char *text, struct sl_error *err) {
     int i = s->n_recipes;
+    char shape[96];
     SL_FAIL_IF(i == SL_SIM_MAX_RECIPES, err, SL_ERR_INVALID, "at most %d recipes at once", SL_SIM_MAX_RECIPES);
     enum sl_status status = sl_job_recipe(text, &s->model, &s->recipes[i], err);
-    status = status == SL_OK ? sl_costs_load(s->options->costs, text, &s->costs[i], err) : status;
-    if (status == SL_OK) {
-        snprintf(s->names[i], sizeof s->names[i], "%s", name);
-        s->n_recipes++;
-    }
-    return status;
+    SL_TRY(status == SL_OK ? sl_costs_load(s->options->costs, text, &s->costs[i], err) : status);
+    sl_costs_shape(&s->model, shape);
+    SL_FAIL_IF(s->costs[i].shape[0] && strcmp(s->costs[i].shape, shape) != 0, err, SL_ERR_INVALID,
+               "%s: times of a model with %s; %s has %s: calibrate with it", s->options->costs, s->costs[i].shape,
+               s->options->model, shape);
+    snprintf(s->names[i], sizeof s->names[i], "%s", name);
+    s->n_recipes++;
+    return SL_OK;
 }
 
 static enum sl_status add_named(struct sl_sim_setting *s, const char *name, struct sl_error *err) {
@@ -81,9 +85,7 @@ static enum sl_status load_workload(struct sl_sim_setting *s, struct sl_error *e
         status =
             o->trace ? sl_workload_load(o->trace, 1, &s->workload, err) : sl_workload_draw(&drawn, &s->workload, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (o->count > 0 && o->count < s->workload.n) {
         s->workload.n = o->count;
     }
