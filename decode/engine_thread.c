@@ -71,6 +71,7 @@ static void drop_saying(struct stepper *stepper, int i, enum sl_status status, c
 // Waits for work and accepts new answers. False: the worker is stopping.
 static bool take_inbox(struct stepper *stepper) {
     struct sl_decode *decode = stepper->decode;
+    atomic_store(&decode->n_here, stepper->n_active + stepper->n_reading);
     pthread_mutex_lock(&decode->mutex);
     while (!decode->inbox && !decode->stopping && !decode->woken && stepper->prompts != SL_PREFILL_READS &&
            stepper->n_active + stepper->n_reading == 0) {

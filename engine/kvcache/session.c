@@ -202,35 +202,37 @@ void sl_session_destroy(struct sl_session **session) {
     free(s);
 }
 
+// Takes pages in order, one at a time: the arena tends to return adjacent pages, which are then sent as one piece.
+static enum sl_status grow(struct sl_session *session, int range, struct sl_head *head, uint32_t n_pages,
+                           size_t page_bytes) {
+    while (head->n_pages < n_pages) {
+        void *page = sl_arena_alloc_near(session->arena, range, page_bytes);
+        if (page == NULL) {
+            return SL_ERR_EXHAUSTED;
+        }
+        head->pages[head->n_pages++] = page;
+        session->taken_bytes += page_bytes;
+    }
+    return SL_OK;
+}
+
 // ---- sharing --------------------------------------------------------------------------------------------------------
 
-// Returns whether no later work writes the pages that a layer shares: its first n_tokens slots, or all that it has.
-static bool is_shareable(const struct sl_session *base, const struct sl_layer *layer, int64_t n_tokens) {
-    bool shareable = !layer->offloaded;
-    for (int h = 0; h < base->geometry.n_kv_heads && n_tokens < base->n_tokens; h++) {
-        shareable &= layer->work.n_states == 0 && layer->heads[h].n_slots == base->n_tokens;
-    }
-    return shareable;
-}
-
 static enum sl_status check_shareable(const struct sl_session *base, int64_t n_tokens, struct sl_error *err) {
-    if (n_tokens < 0 || n_tokens > base->n_tokens || (n_tokens < base->n_tokens && n_tokens % SL_PAGE_SLOTS != 0)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "cannot share %lld of a session's %lld tokens: use a multiple of %d, or all",
-                       (long long)n_tokens, (long long)base->n_tokens, SL_PAGE_SLOTS);
+    bool whole = n_tokens == base->n_tokens, shareable = base->taken_bytes == 0 && base->base == NULL;
+    SL_FAIL_IF(n_tokens < 0 || n_tokens > base->n_tokens || (!whole && n_tokens % SL_PAGE_SLOTS != 0), err,
+               SL_ERR_INVALID, "cannot share %lld of a session's %lld tokens: use a multiple of %d, or all",
+               (long long)n_tokens, (long long)base->n_tokens, SL_PAGE_SLOTS);
+    for (int i = 0; i < base->geometry.n_layers * base->geometry.n_kv_heads; i++) {
+        const struct sl_layer *layer = &base->layers[i / base->geometry.n_kv_heads];
+        bool complete = layer->heads[i % base->geometry.n_kv_heads].n_slots == base->n_tokens;
+        shareable &= !layer->offloaded && (whole || (layer->work.n_states == 0 && complete));
     }
-    bool shareable = base->taken_bytes == 0 && base->base == NULL;
-    for (int l = 0; l < base->geometry.n_layers; l++) {
-        shareable &= is_shareable(base, &base->layers[l], n_tokens);
-    }
-    return shareable ? SL_OK
-                     : sl_fail(err, SL_ERR_PRECONDITION,
-                               "a session with offloaded slots or pages of its own is not shared, and one with evicted "
-                               "slots or score states only whole");
+    SL_FAIL_IF(!shareable, err, SL_ERR_PRECONDITION,
+               "a session with offloaded slots or pages of its own is not shared, and one with evicted slots or score "
+               "states only whole");
+    return SL_OK;
 }
-
-static enum sl_status grow(struct sl_session *session, int range, struct sl_head *head, uint32_t n_pages,
-                           size_t page_bytes);
 
 // Shares the pages that a head's first n_slots fill. Copies the rest into a page of the session's own.
 static enum sl_status share_head(struct sl_session *session, int layer, int head, uint32_t n_slots,
@@ -265,11 +267,8 @@ enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64
     }
     struct sl_session *session = NULL;
     if (status == SL_OK) {
-        struct sl_session_config config = {.geometry = base->geometry,
-                                           .positions = base->positions,
-                                           .max_slots = max_slots > n_tokens ? max_slots : n_tokens + 1,
-                                           .work = layouts,
-                                           .packed = layouts + n_layers};
+        int64_t most = max_slots > n_tokens ? max_slots : n_tokens + 1;
+        struct sl_session_config config = {base->geometry, base->positions, most, layouts, layouts + n_layers};
         status = sl_session_create(&config, base->arena, &session, err);
     }
     free(layouts);
@@ -292,20 +291,6 @@ enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64
         return sl_fail(err, status, "no arena memory for the last pages of a session that is shared");
     }
     *session_out = session;
-    return SL_OK;
-}
-
-// Takes pages in order, one at a time: the arena tends to return adjacent pages, which are then sent as one piece.
-static enum sl_status grow(struct sl_session *session, int range, struct sl_head *head, uint32_t n_pages,
-                           size_t page_bytes) {
-    while (head->n_pages < n_pages) {
-        void *page = sl_arena_alloc_near(session->arena, range, page_bytes);
-        if (page == NULL) {
-            return SL_ERR_EXHAUSTED;
-        }
-        head->pages[head->n_pages++] = page;
-        session->taken_bytes += page_bytes;
-    }
     return SL_OK;
 }
 

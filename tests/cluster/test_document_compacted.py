@@ -88,7 +88,7 @@ def test_ten_at_once_share_one_copy():
         assert "48213" in answers[0][0].text and prefixes(cluster, "decode-0") == {"store": 1, "held": 9}, answers
         eventually(lambda: made.capsule_bytes * 0.9 < [w.load.base_bytes for w in cluster.workers().workers if w.info.role == cluster_pb.DECODE][0]
                    < made.capsule_bytes * 1.1, 10, "one copy of the capsule")
-        # Long questions write many pages behind it, which leaves it as it is. Without its store the worker uses what it holds.
+        # Long questions fill pages of their own. Without its store the worker uses what it holds.
         long = [document(700, "compass", str(n), n) + question("compass") for n in (73150, 91847)]
         for (finished, _), fact in zip(at_once(cluster, long), ("73150", "91847")):
             assert fact in finished.text and finished.statistics.transport == "held", finished
