@@ -83,7 +83,8 @@ def row_of(folder, rules):
     return max(wide, key=len, default=None)
 
 
-def check_includes(path, text, rules, complain):
+def check_includes(path, texts, rules, complain):
+    text = texts[path]
     folder = os.path.dirname(path)
     row = row_of(folder, rules)
     if row is None:
@@ -98,6 +99,8 @@ def check_includes(path, text, rules, complain):
                     complain(path, f'"{header}" is not written from the root of the repository')
             elif os.path.dirname(header) != folder and not any(matches(word, header) for word in words):
                 complain(path, f'{folder}/ may not include "{header}"')
+            elif header not in texts and not header.startswith("proto/"):  # where the build writes headers
+                complain(path, f'includes "{header}", which is not there')
         for prefixes, owner in rules.WRAPPED.items():
             if header.startswith(tuple(prefixes.split())) and folder not in owner.split() and not is_test(path):
                 complain(path, f"only {'/ and '.join(owner.split())}/ may include <{header}>")
@@ -132,7 +135,8 @@ def functions_of(text):
             head = None
 
 
-def check_file(path, text, rules, complain):
+def check_file(path, texts, rules, complain):
+    text = texts[path]
     if is_source(path):
         if not text.startswith("// " + SPDX + "\n"):
             complain(path, f"the first line must be: // {SPDX}")
@@ -142,7 +146,7 @@ def check_file(path, text, rules, complain):
         for name, n_lines, _ in functions_of(text):
             if n_lines > rules.LONGER.get(name, (MAX_FUNCTION_LINES, ""))[0]:
                 complain(path, f"{name}() has {n_lines} lines, at most {MAX_FUNCTION_LINES}")
-        check_includes(path, text, rules, complain)
+        check_includes(path, texts, rules, complain)
     if os.path.splitext(path)[1] in {".h", ".cuh"}:
         check_guard(path, text, complain)
     match = WORDS_OF_ERROR.search(text) if is_source(path) and not is_test(path) else None
@@ -338,8 +342,8 @@ def lint(root, rules):
         complaints.append(f"{where}: {what}")
 
     texts = files_of(root)
-    for path, text in texts.items():
-        check_file(path, text, rules, complain)
+    for path in texts:
+        check_file(path, texts, rules, complain)
     folders = folders_of(texts)
     check_rows(texts, folders, rules, complain)
     check_groups(rules, complain)
@@ -470,6 +474,7 @@ def violations():
         added("compress/x.c", including("<grpc/grpc.h>"), "only rpc/ may include"),
         added("tensor/cpu/x.c", including("<cuda_runtime.h>"), "only tensor/cuda/ may include"),
         added("base/x.c", including("a.h"), "not written from the root"),
+        added("base/x.c", including("base/b.h"), 'includes "base/b.h", which is not there'),
         file("attic/x.h", header(), None, "folder attic/ has no row"),
         ({"base/deep/x.h": header(), "base/deep/CMakeLists.txt": "sl_library()\n"}, "base/deep/x.h",
          "folder base/deep/ has no row", {}),
