@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/log.h"
 #include "engine/compress/evict/scores/score.h"
 
 // Writes K_j / |K_j|, or zeros for a key of no length.
@@ -60,7 +59,8 @@ static void score_head(const struct sl_score_input *in, const struct sl_kv *kv, 
     }
 }
 
-// A device that has memory of its own (its heads are published) gets the scores by a copy.
+// A device that has memory of its own (its heads are published) gets the scores by a copy. Ends the process where there
+// is no memory for them, as read_rows() of a device does.
 static void read_scores(const struct sl_score_input *in, struct sl_vectors scores) {
     for (int h = 0; h < in->heads->n; h++) {
         const struct sl_kv *kv = &in->heads->kv[h];
@@ -69,7 +69,6 @@ static void read_scores(const struct sl_score_input *in, struct sl_vectors score
             (void)sl_stream_wait(in->stream, NULL); // a failed device reports its failure again
             here = sl_device_alloc(in->stream->device, SL_MEMORY_SHARED, kv->n_slots * sizeof *here);
             if (here == NULL) {
-                sl_log_error("keydiff", "no memory for the scores of %u slots: this process ends", kv->n_slots);
                 abort();
             }
         }
