@@ -3,11 +3,11 @@
 #include "coordinator/jobs/event_log.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
 
 struct sl_event_bytes {
     size_t n_bytes;
@@ -17,7 +17,6 @@ struct sl_event_bytes {
 void sl_event_log_init(struct sl_event_log *log, size_t max_events, size_t max_progress) {
     *log = (struct sl_event_log){.max_events = max_events, .max_progress = max_progress, .end_at = SIZE_MAX};
     pthread_mutex_init(&log->mutex, NULL);
-    sl_cond_init(&log->changed);
 }
 
 void sl_event_log_cleanup(struct sl_event_log *log) {
@@ -27,8 +26,12 @@ void sl_event_log_cleanup(struct sl_event_log *log) {
     free(log->events);
     log->events = NULL;
     log->n_events = 0;
-    pthread_cond_destroy(&log->changed);
     pthread_mutex_destroy(&log->mutex);
+}
+
+// Unlocks the log and wakes its watchers.
+static void ring(struct sl_event_log *log) {
+    sl_bell_ring(&log->changed, &log->mutex, INT_MAX);
 }
 
 static enum sl_status grow(struct sl_event_log *log) {
@@ -61,7 +64,6 @@ static void add(struct sl_event_log *log, enum sl_event_kind kind, struct sl_eve
     log->bytes += sizeof(*packed) + packed->n_bytes;
     if (!log->held) {
         log->n_told = log->n_events;
-        pthread_cond_broadcast(&log->changed);
     } else if (log->news) {
         log->news(log->news_arg);
     }
@@ -87,18 +89,17 @@ static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind
 enum sl_status sl_event_log_append(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
     pthread_mutex_lock(&log->mutex);
     enum sl_status status = append_locked(log, kind, event);
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
     return status;
 }
 
 void sl_event_log_close(struct sl_event_log *log) {
     pthread_mutex_lock(&log->mutex);
     log->closed = true;
-    pthread_cond_broadcast(&log->changed);
     if (log->held && log->news) {
         log->news(log->news_arg);
     }
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
 }
 
 // Returns whether watchers will see no further event. Lock held.
@@ -113,7 +114,7 @@ enum sl_status sl_event_log_wait(struct sl_event_log *log, int64_t sequence, int
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&log->mutex);
     while (index >= log->n_told && !is_over(log) && status == SL_OK) {
-        status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
+        status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
     }
     if (index < log->n_told) {
         *packed_out = log->events[index]->bytes;
@@ -141,7 +142,7 @@ enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadli
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&log->mutex);
     while (!is_over(log) && status == SL_OK) {
-        status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
+        status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
     }
     bool closed = is_over(log);
     pthread_mutex_unlock(&log->mutex);
@@ -178,8 +179,7 @@ void sl_event_log_tell(struct sl_event_log *log, size_t n) {
     if (n > log->n_told) {
         log->n_told = n < log->n_events ? n : log->n_events;
     }
-    pthread_cond_broadcast(&log->changed);
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
 }
 
 void sl_event_log_release(struct sl_event_log *log) {
@@ -187,8 +187,7 @@ void sl_event_log_release(struct sl_event_log *log) {
     log->held = false;
     log->news = NULL;
     log->n_told = log->n_events;
-    pthread_cond_broadcast(&log->changed);
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
 }
 
 bool sl_event_log_is_held(struct sl_event_log *log) {
@@ -233,7 +232,7 @@ enum sl_status sl_event_log_restore(struct sl_event_log *log, enum sl_event_kind
             add(log, kind, packed);
         }
     }
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
     return status;
 }
 
@@ -241,7 +240,7 @@ enum sl_status sl_event_log_wait_told(struct sl_event_log *log, int64_t deadline
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&log->mutex);
     while (log->n_told == 0 && status == SL_OK) {
-        status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
+        status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
     }
     bool told = log->n_told > 0;
     pthread_mutex_unlock(&log->mutex);
