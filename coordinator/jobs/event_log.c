@@ -34,6 +34,15 @@ static void ring(struct sl_event_log *log) {
     sl_bell_ring(&log->changed, &log->mutex, INT_MAX);
 }
 
+// Unlocks the log after an event. Watchers of a held one wait for sl_event_log_tell().
+static void unlock(struct sl_event_log *log) {
+    if (log->held) {
+        pthread_mutex_unlock(&log->mutex);
+    } else {
+        ring(log);
+    }
+}
+
 static enum sl_status grow(struct sl_event_log *log) {
     size_t cap = log->cap_events > 0 ? 2 * log->cap_events : 64;
     struct sl_event_bytes **events = realloc(log->events, cap * sizeof(*events));
@@ -58,7 +67,13 @@ static enum sl_status check_room(struct sl_event_log *log, enum sl_event_kind ki
     return SL_OK;
 }
 
-static void add(struct sl_event_log *log, enum sl_event_kind kind, struct sl_event_bytes *packed) {
+// Adds room for an event, which the caller fills before it unlocks. NULL: no memory.
+static uint8_t *add(struct sl_event_log *log, enum sl_event_kind kind, size_t n_bytes) {
+    struct sl_event_bytes *packed = malloc(sizeof(*packed) + n_bytes);
+    if (packed == NULL) {
+        return NULL;
+    }
+    packed->n_bytes = n_bytes;
     log->events[log->n_events++] = packed;
     log->n_progress += kind == SL_EVENT_PROGRESS;
     log->bytes += sizeof(*packed) + packed->n_bytes;
@@ -67,6 +82,7 @@ static void add(struct sl_event_log *log, enum sl_event_kind kind, struct sl_eve
     } else if (log->news) {
         log->news(log->news_arg);
     }
+    return packed->bytes;
 }
 
 static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
@@ -76,20 +92,14 @@ static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind
     }
     event->sequence = (int64_t)log->n_events + 1;
     event->time_ms = sl_wall_ms();
-    size_t n_bytes = sluice__v1__event__get_packed_size(event);
-    struct sl_event_bytes *packed = malloc(sizeof(*packed) + n_bytes);
-    if (packed == NULL) {
-        return SL_ERR_EXHAUSTED;
-    }
-    packed->n_bytes = sluice__v1__event__pack(event, packed->bytes);
-    add(log, kind, packed);
-    return SL_OK;
+    uint8_t *packed = add(log, kind, sluice__v1__event__get_packed_size(event));
+    return packed != NULL && sluice__v1__event__pack(event, packed) > 0 ? SL_OK : SL_ERR_EXHAUSTED;
 }
 
 enum sl_status sl_event_log_append(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
     pthread_mutex_lock(&log->mutex);
     enum sl_status status = append_locked(log, kind, event);
-    ring(log);
+    unlock(log);
     return status;
 }
 
@@ -224,25 +234,18 @@ enum sl_status sl_event_log_restore(struct sl_event_log *log, enum sl_event_kind
     pthread_mutex_lock(&log->mutex);
     enum sl_status status = check_room(log, kind);
     if (status == SL_OK) {
-        struct sl_event_bytes *packed = malloc(sizeof(*packed) + n_bytes);
-        status = packed ? SL_OK : SL_ERR_EXHAUSTED;
-        if (packed) {
-            packed->n_bytes = n_bytes;
-            memcpy(packed->bytes, bytes, n_bytes);
-            add(log, kind, packed);
+        uint8_t *packed = add(log, kind, n_bytes);
+        status = packed != NULL ? SL_OK : SL_ERR_EXHAUSTED;
+        if (packed != NULL) {
+            memcpy(packed, bytes, n_bytes);
         }
     }
-    ring(log);
+    unlock(log);
     return status;
 }
 
 enum sl_status sl_event_log_wait_told(struct sl_event_log *log, int64_t deadline_ns) {
-    enum sl_status status = SL_OK;
-    pthread_mutex_lock(&log->mutex);
-    while (log->n_told == 0 && status == SL_OK) {
-        status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
-    }
-    bool told = log->n_told > 0;
-    pthread_mutex_unlock(&log->mutex);
-    return told ? SL_OK : SL_ERR_DEADLINE;
+    const uint8_t *packed;
+    size_t n_bytes;
+    return sl_event_log_wait(log, 1, deadline_ns, &packed, &n_bytes);
 }

@@ -23,7 +23,6 @@
 
 #include "base/clock.h"
 #include "base/check.h"
-#include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
 enum {

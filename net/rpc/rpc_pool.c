@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "base/check.h"
-#include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
 enum { IDLE_MS = 5000 };
@@ -21,7 +20,7 @@ enum { IDLE_MS = 5000 };
 struct sl_rpc_pool {
     pthread_mutex_t mutex;
     struct sl_bell work; // a job was queued, or closing
-    pthread_cond_t left; // a thread has exited
+    struct sl_bell left; // a thread has exited
     struct sl_rpc_job *head, **tail;
     size_t n_queued;
     size_t n_free; // threads that wait for a job or are about to: idle and starting threads
@@ -59,8 +58,7 @@ static void *run_jobs(void *arg) {
     const bool has_predecessor = pool->leaver_valid;
     pool->leaver = pthread_self();
     pool->leaver_valid = true;
-    pthread_cond_signal(&pool->left);
-    pthread_mutex_unlock(&pool->mutex); // the pool may be freed from here on
+    sl_bell_ring(&pool->left, &pool->mutex, 1); // the pool may be freed from here on
     if (has_predecessor) {
         pthread_join(predecessor, NULL);
     }
@@ -71,7 +69,6 @@ enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error
     struct sl_rpc_pool *pool = calloc(1, sizeof *pool);
     SL_FAIL_IF(!pool, err, SL_ERR_EXHAUSTED, "no memory for the handlers' threads");
     pthread_mutex_init(&pool->mutex, NULL);
-    sl_cond_init(&pool->left);
     pool->tail = &pool->head;
     *pool_out = pool;
     return SL_OK;
@@ -108,13 +105,12 @@ void sl_rpc_pool_destroy(struct sl_rpc_pool **pool) {
     sl_bell_ring(&p->work, &p->mutex, INT_MAX);
     pthread_mutex_lock(&p->mutex);
     while (p->n_threads) {
-        pthread_cond_wait(&p->left, &p->mutex);
+        sl_bell_wait(&p->left, &p->mutex, SL_NO_DEADLINE);
     }
     pthread_mutex_unlock(&p->mutex);
     if (p->leaver_valid) {
         pthread_join(p->leaver, NULL);
     }
-    pthread_cond_destroy(&p->left);
     pthread_mutex_destroy(&p->mutex);
     free(p);
     *pool = NULL;
