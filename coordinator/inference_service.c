@@ -19,6 +19,7 @@
 
 #define POLL_MS        100   // between checks of the client while nothing happens
 #define CANCEL_WAIT_MS 10000 // for a Cancel call without a deadline
+#define TURN_MS        1     // of sending events, see sl_tenant_begin_sending()
 #define LIST_DEFAULT   100
 #define LIST_MAX       1000
 
@@ -49,26 +50,36 @@ enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, 
 }
 
 // Sends events, from `sequence` on, until the log ends or the client disconnects.
-static enum sl_status send_events(struct sl_rpc_call *call, struct sl_job *job, int64_t sequence,
-                                  struct sl_error *err) {
+static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *tenant, struct sl_job *job,
+                                  int64_t sequence, struct sl_error *err) {
+    const uint8_t *packed;
+    size_t n_bytes;
     for (;;) {
-        const uint8_t *packed;
-        size_t n_bytes;
         enum sl_status status = sl_event_log_wait(&job->log, sequence, sl_deadline_in_ms(POLL_MS), &packed, &n_bytes);
         if (status == SL_ERR_NOT_FOUND) {
             return SL_OK;
         }
-        if (status == SL_ERR_DEADLINE) {
-            if (sl_rpc_call_cancelled(call)) {
-                return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
-            }
+        if (sl_rpc_call_cancelled(call)) {
+            return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+        }
+        if (status == SL_OK &&
+            sl_rpc_call_flush(call) != SL_OK) { // waits without a turn for a client that does not read
+            return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+        }
+        if (status == SL_ERR_DEADLINE || !sl_tenant_begin_sending(tenant, sl_deadline_in_ms(POLL_MS))) {
             continue;
         }
-        status = sl_rpc_call_send_packed(call, packed, n_bytes);
+        const int64_t turn_ends_ns = sl_deadline_in_ms(TURN_MS);
+        do {
+            status = sl_rpc_call_send_packed(call, packed, n_bytes);
+            sl_rpc_call_wait_sent(call, turn_ends_ns);
+            sequence += status == SL_OK;
+        } while (status == SL_OK && sl_now_ns() < turn_ends_ns &&
+                 sl_event_log_wait(&job->log, sequence, 0, &packed, &n_bytes) == SL_OK);
+        sl_tenant_end_sending(tenant);
         if (status != SL_OK) {
             return sl_fail(err, status, "the client is gone");
         }
-        sequence++;
     }
 }
 
@@ -259,7 +270,7 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
                     true, &job, err);
     if (status == SL_OK) {
         sl_rpc_call_on_cancel(call, cancel_job, job);
-        status = send_events(call, job, 1, err);
+        status = send_events(call, tenant, job, 1, err);
         sl_rpc_call_on_cancel(call, NULL, NULL);
         if (status == SL_OK) {
             status = job_status(job, err);
@@ -285,7 +296,7 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
     if (status == SL_OK) {
         status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
         if (status == SL_OK) {
-            status = send_events(call, job, watch->from_sequence > 0 ? watch->from_sequence : 1, err);
+            status = send_events(call, tenant, job, watch->from_sequence > 0 ? watch->from_sequence : 1, err);
             sl_coordinator_leave_watcher(coordinator, &tenant);
         }
         sl_job_unref(&job);

@@ -2,10 +2,10 @@
 #include "coordinator/jobs/tokenizing.h"
 
 #include <assert.h>
-#include <sched.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/processors.h"
 #include "base/thread.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -13,17 +13,11 @@
 
 struct sl_tokenizing {
     pthread_mutex_t mutex;
-    int n_free;                               // turns
+    int n_turns, n_free;
     struct sl_tokenizing_turn *first, **last; // those that wait, in the order in which they came
     int64_t time_ns;                          // of the tenant that got the last turn
     struct sl_tokenizing_stats stats;
 };
-
-static int n_processors(void) {
-    cpu_set_t set;
-    const int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? n : 1;
-}
 
 enum sl_status sl_tokenizing_create(int n_turns, struct sl_tokenizing **tokenizing_out, struct sl_error *err) {
     struct sl_tokenizing *tokenizing = calloc(1, sizeof *tokenizing);
@@ -31,7 +25,7 @@ enum sl_status sl_tokenizing_create(int n_turns, struct sl_tokenizing **tokenizi
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for turns of tokenizing");
     }
     pthread_mutex_init(&tokenizing->mutex, NULL);
-    tokenizing->n_free = n_turns > 0 ? n_turns : n_processors();
+    tokenizing->n_turns = tokenizing->n_free = n_turns > 0 ? n_turns : sl_processors_count();
     tokenizing->last = &tokenizing->first;
     *tokenizing_out = tokenizing;
     return SL_OK;
@@ -55,20 +49,29 @@ static void take_out(struct sl_tokenizing *tokenizing, struct sl_tokenizing_turn
     }
 }
 
-// Gives the free turns to the tenants that have used least time, in advance for a slice. Lock held.
-static void grant(struct sl_tokenizing *tokenizing) {
-    while (tokenizing->n_free > 0 && tokenizing->first != NULL) {
-        struct sl_tokenizing_turn **best = &tokenizing->first;
-        for (struct sl_tokenizing_turn **at = &(*best)->next; *at != NULL; at = &(*at)->next) {
-            if ((*at)->tenant->tokenizing_ns < (*best)->tenant->tokenizing_ns) {
-                best = at;
-            }
+// Finds the request, of the tenants that have less than their share of turns, whose tenant has used least time. Lock held.
+static struct sl_tokenizing_turn **find_next(struct sl_tokenizing *tokenizing) {
+    struct sl_tokenizing_turn **best = NULL;
+    for (struct sl_tokenizing_turn **at = &tokenizing->first; *at != NULL; at = &(*at)->next) {
+        const struct sl_tenant *tenant = (*at)->tenant;
+        if (tenant->n_turns < sl_tenant_share(tenant, tokenizing->n_turns) &&
+            (best == NULL || tenant->tokenizing_ns < (*best)->tenant->tokenizing_ns)) {
+            best = at;
         }
+    }
+    return best;
+}
+
+// Gives the free turns, in advance for a slice. Lock held.
+static void grant(struct sl_tokenizing *tokenizing) {
+    struct sl_tokenizing_turn **best;
+    while (tokenizing->n_free > 0 && (best = find_next(tokenizing)) != NULL) {
         struct sl_tokenizing_turn *turn = *best;
         take_out(tokenizing, best);
         tokenizing->n_free--;
         tokenizing->time_ns = turn->tenant->tokenizing_ns;
         turn->tenant->tokenizing_ns += SLICE_NS;
+        turn->tenant->n_turns++;
         turn->has_turn = true;
         pthread_cond_signal(&turn->granted);
     }
@@ -78,6 +81,7 @@ static void grant(struct sl_tokenizing *tokenizing) {
 static void give_back(struct sl_tokenizing *tokenizing, struct sl_tokenizing_turn *turn) {
     turn->tenant->tokenizing_ns += sl_now_ns() - turn->since_ns - SLICE_NS;
     turn->has_turn = false;
+    turn->tenant->n_turns--;
     tokenizing->n_free++;
 }
 

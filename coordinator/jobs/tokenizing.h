@@ -3,10 +3,10 @@
  * Purpose: shares the coordinator's processors among the tenants whose requests are tokenized.
  *
  * Design: a thread tokenizes while it has one of as many turns as there are processors. Every few milliseconds it gives
- *         its turn back, and waits for the next, if others wait. The next turn goes to the tenant that has used least
- *         time; within a tenant, to the request that waits longest. A tenant that comes anew begins with the time of the
- *         last turn, so that it neither pays for the past nor is paid for it. So a tenant's large texts delay another
- *         tenant by a few milliseconds, and half the processors are another tenant's if it needs them.
+ *         its turn back, and waits for the next, if others wait. A tenant has at most its share of the turns, so that a
+ *         processor is free for others at once. The next turn goes to the tenant that has used least time; within a
+ *         tenant, to the request that waits longest. A tenant that comes anew begins with the time of the last turn, so
+ *         that it neither pays for the past nor is paid for it.
  * Threads: any number; a thread has one turn at a time.
  */
 #pragma once

@@ -2,16 +2,19 @@
 #include "coordinator/workers/tenants.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/processors.h"
+#include "base/thread.h"
 
 #define N_BUCKETS 256
 
 struct sl_tenants {
-    int share;
+    int share, n_sending; // of each tenant at most
     pthread_mutex_t mutex;
     struct sl_hash_table by_name;
 };
@@ -23,6 +26,7 @@ enum sl_status sl_tenants_create(int share, struct sl_tenants **tenants_out, str
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
     }
     tenants->share = share;
+    tenants->n_sending = (sl_processors_count() + 1) / 2;
     pthread_mutex_init(&tenants->mutex, NULL);
     *tenants_out = tenants;
     return SL_OK;
@@ -60,6 +64,8 @@ enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, str
         if (tenant != NULL) {
             tenant->tenants = tenants;
             strcpy(tenant->name, name);
+            pthread_mutex_init(&tenant->sending, NULL);
+            sl_cond_init(&tenant->sent);
             *at = &tenant->by_name;
         }
     }
@@ -82,6 +88,8 @@ void sl_tenant_give(struct sl_tenant **tenant) {
     pthread_mutex_lock(&tenants->mutex);
     if (--(*tenant)->refs == 0) {
         *find(tenants, (*tenant)->name) = (*tenant)->by_name.next;
+        pthread_cond_destroy(&(*tenant)->sent);
+        pthread_mutex_destroy(&(*tenant)->sending);
         free(*tenant);
     }
     pthread_mutex_unlock(&tenants->mutex);
@@ -95,4 +103,24 @@ int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole) {
     int64_t percent = tenant->tenants->share;
     int64_t share = whole / 100 * percent + whole % 100 * percent / 100; // which does not overflow
     return share > 1 ? share : 1;
+}
+
+bool sl_tenant_begin_sending(struct sl_tenant *tenant, int64_t deadline_ns) {
+    const int most = tenant->name[0] != '\0' ? tenant->tenants->n_sending : INT_MAX;
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&tenant->sending);
+    while (tenant->n_sending >= most && status == SL_OK) {
+        status = sl_cond_wait_until(&tenant->sent, &tenant->sending, deadline_ns);
+    }
+    const bool has_turn = tenant->n_sending < most;
+    tenant->n_sending += has_turn;
+    pthread_mutex_unlock(&tenant->sending);
+    return has_turn;
+}
+
+void sl_tenant_end_sending(struct sl_tenant *tenant) {
+    pthread_mutex_lock(&tenant->sending);
+    tenant->n_sending--;
+    pthread_cond_signal(&tenant->sent);
+    pthread_mutex_unlock(&tenant->sending);
 }

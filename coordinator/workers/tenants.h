@@ -10,7 +10,9 @@
  */
 #pragma once
 
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/hash_table.h"
@@ -29,7 +31,11 @@ struct sl_tenant {
     atomic_llong part_bytes; // memory of requests whose parts arrive
     struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
-    int n_tokenizing;        // requests, and the time that they took, under the lock of coordinator/jobs/tokenizing.h
+    pthread_mutex_t sending; // guards n_sending
+    pthread_cond_t sent;     // it was lowered
+    int n_sending;           // turns to send events, see sl_tenant_begin_sending()
+    int n_tokenizing,
+        n_turns; // requests, their turns, and the time that they took, under the lock of coordinator/jobs/tokenizing.h
     int64_t tokenizing_ns;
     int64_t n_kept_jobs,
         kept_bytes; // of ended jobs, while they are looked through, under the lock of the table of jobs
@@ -46,3 +52,10 @@ void sl_tenant_give(struct sl_tenant **tenant); // accepts NULL, nulls
 
 // Returns the tenant's share of a whole, at least 1; all of it for "" and for NULL.
 int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole);
+
+/*
+ * Waits for one of the tenant's turns to send events: one for every two processors, so that what waits in gRPC for a tenant's many
+ * streams does not delay the calls of others. The tenant "" always has one. False: none was free before the deadline.
+ */
+bool sl_tenant_begin_sending(struct sl_tenant *tenant, int64_t deadline_ns);
+void sl_tenant_end_sending(struct sl_tenant *tenant);

@@ -2,11 +2,12 @@
 // The eviction policies. See eviction.h.
 #include "kvstore/memory/eviction.h"
 
+#include <math.h>
 #include <string.h>
 
-#define TWICE_AFTER 32768      // tokens after which a token takes twice the time of the first ones
-#define AVERAGED    16         // measured times that the average remembers
-#define YOUNG_NS    1000000000 // added to the age, so that capsules used just now do not outrank all others
+#define TWICE_AFTER 32768       // tokens after which a token takes twice the time of the first ones
+#define AVERAGED    16          // measured times that the average remembers
+#define NEW_NS      10000000000 // a capsule that was used just now outranks all others: its next prompt is on its way
 
 double sl_eviction_read_cost(int64_t from, int64_t to) {
     double a = (double)from, b = (double)to;
@@ -41,9 +42,12 @@ static struct sl_eviction_rank by_share(const struct sl_eviction_entry *entry) {
 }
 
 static struct sl_eviction_rank by_cost(const struct sl_eviction_entry *entry) {
+    if (entry->idle_ns < NEW_NS) {
+        return (struct sl_eviction_rank){HUGE_VAL, (double)entry->used_ns};
+    }
     double ms = entry->ms_per_token * sl_eviction_read_cost(entry->shared_tokens, entry->n_tokens);
     double per_byte = entry->bytes > 0 ? ms / (double)entry->bytes : ms;
-    return (struct sl_eviction_rank){per_byte / (double)(entry->idle_ns + YOUNG_NS), (double)entry->used_ns};
+    return (struct sl_eviction_rank){per_byte / (double)entry->idle_ns, (double)entry->used_ns};
 }
 
 static const struct sl_eviction_policy policies[] = {
@@ -51,7 +55,9 @@ static const struct sl_eviction_policy policies[] = {
     {"ttl", "capsules stored longer than --ttl ago go first, then the least recently used", by_ttl, false},
     {"share", "tenants that have more than an equal share of the memory lose first, the largest before others",
      by_share, false},
-    {"cost", "the capsule that frees the most bytes for the time to read its tokens again, times its age, goes first",
+    {"cost",
+     "the capsule that frees the most bytes for the time to read its tokens again, times its age, goes first; "
+     "one used in the last 10 s goes after all others",
      by_cost, false},
 };
 

@@ -206,11 +206,20 @@ static void on_sent(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_call_unref(call);
 }
 
-enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
-    const int64_t give_up_ns = sl_deadline_in_ms(call->send_ms);
-    pthread_mutex_lock(&call->mutex);
-    while (call->is_sending && sl_cond_wait_until(&call->cond, &call->mutex, give_up_ns) == SL_OK) {
+static void wait_sent_locked(struct sl_rpc_call *call, int64_t deadline_ns) {
+    while (call->is_sending && sl_cond_wait_until(&call->cond, &call->mutex, deadline_ns) == SL_OK) {
     }
+}
+
+void sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns) {
+    pthread_mutex_lock(&call->mutex);
+    wait_sent_locked(call, deadline_ns);
+    pthread_mutex_unlock(&call->mutex);
+}
+
+enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
+    pthread_mutex_lock(&call->mutex);
+    wait_sent_locked(call, sl_deadline_in_ms(call->send_ms));
     if (call->is_sending) {
         sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled",
                     call->bound->method->path, call->send_ms);

@@ -256,6 +256,4 @@ enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
 // Sends the final status without waiting: SL_OK, or the failure in *err, with its text, reason and culprit (NULL: the status
 // has no text). Takes its own reference. The call's handler has returned, or never ran.
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err);
-// Waits until the transport has taken the last message of a stream: SL_OK or SL_ERR_CANCELLED.
-enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call);
 void sl_rpc_call_unref(struct sl_rpc_call *call);

@@ -156,7 +156,7 @@ ATTACKS = {
     stranger_continues_headers: ["headers of a gRPC call"],
     attacks.reset_streams: ["calls cancelled"],
     attacks.hold_parts: ["a request in parts", "all requests in parts", "a gRPC request", "all gRPC requests"],
-    tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job"],
+    tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job", "events that are sent"],
     tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed"],
     tenant_sends_json: ["an HTTP body", "all HTTP bodies", "HTTP answers"],
     tenant_sends_long_texts: ["tokenizing"],

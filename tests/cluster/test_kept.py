@@ -141,7 +141,7 @@ def test_a_state_between_chunks_serves_what_ends_elsewhere():
     def logprobs(events):
         return [event.token.logprob for event in events if event.HasField("token")]
 
-    with Cluster(kvstore=0) as fresh, Cluster() as cluster:
+    with Cluster(kvstore=0) as fresh, Cluster(worker_args={"kvstore": ["--arena", "128M"]}) as cluster:  # which holds all
         for case, (recipe, first, second, expected) in enumerate(cases):
             def job(n, seed):
                 prompt = [2045, 100 + case, *ids(n, seed, 1200)[2:]]

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 
-from harness import (Cluster, State, call, certificates, cluster_pb, connect, endless, eventually, inference, refused, request, run_tests, stub,
+from harness import (PATIENCE, Cluster, State, call, certificates, cluster_pb, connect, endless, eventually, inference, refused, request, run_tests, stub,
                      worker_pb)
 import grpc
 
@@ -179,7 +179,7 @@ def is_reused(cluster, who, asked):
 
 
 def test_what_a_tenant_had_read_is_not_in_memory_for_others():
-    with certificates(*TWO) as made, Cluster(prefill=2, certificates=made) as cluster:
+    with certificates(*TWO) as made, Cluster(prefill=2, certificates=made, coordinator_args=PATIENCE) as cluster:  # a retry reuses
         alice, bob, stranger = TWO
         asked = request(4000)
         reader = is_read_anew(cluster, alice, asked)
@@ -204,7 +204,7 @@ def test_what_a_tenant_had_read_is_not_in_memory_for_others():
 def test_what_a_tenant_had_read_is_not_in_a_store_for_others():
     """The same for offloaded layers: each head's segments, and the names of thinned ones."""
     for recipe in ("tailorkv,topk=64", "tailorkv-near,topk=64", "tailorkv,topk=64,score=cis,budget=0.5,when=chunk"):
-        with certificates(*TWO) as made, Cluster(certificates=made) as cluster:
+        with certificates(*TWO) as made, Cluster(certificates=made, coordinator_args=PATIENCE) as cluster:
             alice, bob, stranger = TWO
             asked = request(4000, recipe=recipe)
             is_read_anew(cluster, alice, asked)

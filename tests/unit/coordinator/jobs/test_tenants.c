@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/processors.h"
 #include "coordinator/jobs/jobs.h"
 
 static struct sl_tenant *take(struct sl_tenants *tenants, const char *name) {
@@ -106,11 +107,35 @@ static void test_a_tenant_does_not_push_out_the_ended_jobs_of_others(void **stat
     sl_tenants_destroy(&tenants);
 }
 
+static void test_a_tenants_streams_take_turns(void **state) {
+    (void)state;
+    enum { MANY = 100000 };
+    struct sl_tenants *tenants = NULL;
+    assert_int_equal(sl_tenants_create(50, &tenants, NULL), SL_OK);
+    struct sl_tenant *greedy = take(tenants, "greedy"), *victim = take(tenants, "victim"), *all = take(tenants, "");
+    int n = 0;
+    while (n < MANY && sl_tenant_begin_sending(greedy, 0)) {
+        n++;
+    }
+    assert_in_range(n, 1, sl_processors_count());
+    assert_true(sl_tenant_begin_sending(victim, 0));
+    for (int i = 0; i < MANY; i++) {
+        assert_true(sl_tenant_begin_sending(all, 0));
+    }
+    sl_tenant_end_sending(greedy);
+    assert_true(sl_tenant_begin_sending(greedy, 0));
+    sl_tenant_give(&greedy);
+    sl_tenant_give(&victim);
+    sl_tenant_give(&all);
+    sl_tenants_destroy(&tenants);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_entries_live_while_they_are_held),
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_a_tenant_does_not_push_out_the_ended_jobs_of_others),
+        cmocka_unit_test(test_a_tenants_streams_take_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,6 +136,20 @@ static void test_a_deadline_ends_waiting(void **state) {
     assert_int_equal(tokenize("other", "a", SL_NO_DEADLINE, &err), SL_OK);
 }
 
+static void test_a_tenant_leaves_a_turn_to_others(void **state) {
+    (void)state;
+    struct sl_tokenizing *two;
+    struct sl_tokenizing_turn loud, more, quiet;
+    struct sl_error err;
+    assert_int_equal(sl_tokenizing_create(2, &two, &err), SL_OK);
+    assert_int_equal(sl_tokenizing_begin(two, tenants, "loud", SL_NO_DEADLINE, &loud, &err), SL_OK);
+    assert_int_equal(sl_tokenizing_begin(two, tenants, "loud", sl_deadline_in_ms(30), &more, &err), SL_ERR_DEADLINE);
+    assert_int_equal(sl_tokenizing_begin(two, tenants, "quiet", 0, &quiet, &err), SL_OK);
+    sl_tokenizing_end(&loud);
+    sl_tokenizing_end(&quiet);
+    sl_tokenizing_destroy(&two);
+}
+
 static void test_pauses_change_no_token(void **state) {
     (void)state;
     struct sl_tokenizing_turn turn;
@@ -157,6 +171,7 @@ int main(void) {
         cmocka_unit_test(test_a_tenant_does_not_wait_for_anothers_texts),
         cmocka_unit_test(test_a_deadline_ends_tokenizing),
         cmocka_unit_test(test_a_deadline_ends_waiting),
+        cmocka_unit_test(test_a_tenant_leaves_a_turn_to_others),
         cmocka_unit_test(test_pauses_change_no_token),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -77,7 +77,7 @@ static void test_one_side_only_gets_what_it_lacks(void **state) {
     assert_int_equal(fluid.n[SL_READING], 4); // 3.2 of 4 are not too many
     run_fluid(&fluid, (const double[]){0.3, 6.5}, 60);
     assert_int_equal(fluid.n[SL_READING], 1);
-    struct fluid full = {.rebalance.least_s = 1, .n = {1, 2}}; // both are full: nobody can spare one
+    struct fluid full = {.rebalance.least_s = 1, .n = {1, 2}}; // both are full: neither can spare one
     run_fluid(&full, (const double[]){5, 5}, 30);
     assert_int_equal(full.n_up + full.n_down, 0);
 }

@@ -108,6 +108,16 @@ static void evict_by(struct fixture *fixture, const char *policy) {
     sl_disk_folder_evict_by(fixture->folder, &(struct sl_eviction_config){.policy = sl_eviction_find(policy)});
 }
 
+// Dates the last use of a capsule that write_of() wrote so many seconds back.
+static void set_used(struct fixture *fixture, int seed, time_t seconds_ago) {
+    struct sl_disk_entry entry;
+    char path[128];
+    assert_true(finds(fixture, hash_of(seed, WHOLE), 2 * STRIDE + 7, &entry));
+    path_of(fixture, entry.id, path);
+    const struct timespec then = {.tv_sec = time(NULL) - seconds_ago};
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){then, then}, 0), 0);
+}
+
 static void test_disk_folder_the_policy_chooses(void **state) {
     struct fixture *fixture = *state;
     for (int i = 0; i < 3; i++) {
@@ -121,9 +131,12 @@ static void test_disk_folder_the_policy_chooses(void **state) {
     assert_int_equal(write_of(fixture, 4, 7, 1000), SL_OK); // and now tenant 7
     assert_false(finds_whole(fixture, 0, 2));
     assert_true(finds_whole(fixture, 2, 2));
+    set_used(fixture, 2, 100);
+    set_used(fixture, 3, 200);
+    set_used(fixture, 4, 5);
     reopen(fixture);
     evict_by(fixture, "cost");
-    assert_int_equal(write_of(fixture, 5, 9, 1000), SL_OK); // 2 is read again in the shortest time
+    assert_int_equal(write_of(fixture, 5, 9, 1000), SL_OK); // 2 is read again in the shortest time, 3 is the oldest
     assert_false(finds_whole(fixture, 2, 2));
     assert_int_equal(count(fixture, NULL), 3);
     struct sl_disk_entry entry;

@@ -151,7 +151,19 @@ static void test_eviction_cost_spares_what_takes_long_to_read_again(void **state
     assert_int_equal(put(fixture, (struct made){.name = 1, .n_tokens = 128, .read_ms = 12800}), SL_OK);
     assert_int_equal(put(fixture, (struct made){.name = 2, .n_tokens = 128, .read_ms = 128}), SL_OK);
     assert_int_equal(put(fixture, (struct made){.name = 3, .n_tokens = 128, .read_ms = 128}), SL_OK);
+    fixture->now_ns += 60 * SL_NS_PER_S;
     expect_order(fixture, (int[]){2, 3, 1, 0});
+}
+
+// The most expensive byte is not worth a prompt that was stored just now, and among those the last use decides.
+static void test_eviction_cost_spares_what_was_used_just_now(void **state) {
+    struct fixture *fixture = *state;
+    evict_by(fixture, sl_eviction_find("cost"), 0);
+    assert_int_equal(put(fixture, (struct made){.name = 1, .n_tokens = 128, .read_ms = 12800}), SL_OK);
+    fixture->now_ns += 11 * SL_NS_PER_S;
+    assert_int_equal(put(fixture, (struct made){.name = 2, .n_tokens = 128, .read_ms = 256}), SL_OK);
+    assert_int_equal(put(fixture, (struct made){.name = 3, .n_tokens = 128, .read_ms = 128}), SL_OK);
+    expect_order(fixture, (int[]){1, 2, 3, 0});
 }
 
 static void test_eviction_cost_finds_a_cheap_one_among_many_in_rounds(void **state) {
@@ -162,6 +174,7 @@ static void test_eviction_cost_finds_a_cheap_one_among_many_in_rounds(void **sta
     for (int i = 1; i <= n; i++) {
         assert_int_equal(put(fixture, (struct made){.name = i, .n_tokens = 8, .read_ms = i < n ? 1e9 : 1e-3}), SL_OK);
     }
+    fixture->now_ns += 60 * SL_NS_PER_S;
     int n_evicted = 0;
     for (; sl_capsule_cache_has(fixture->parts.capsule_cache, &cheap); n_evicted++) {
         assert_true(sl_capsule_cache_evict_one(fixture->parts.capsule_cache, INT64_MAX));
@@ -173,8 +186,9 @@ static void test_eviction_cost_ages(void **state) {
     struct fixture *fixture = *state;
     evict_by(fixture, sl_eviction_find("cost"), 0);
     assert_int_equal(put(fixture, (struct made){.name = 1, .n_tokens = 128, .read_ms = 12800}), SL_OK);
-    fixture->now_ns += 1000 * SL_NS_PER_S; // 1000 times as old as 2, and 100 times as expensive
+    fixture->now_ns += 3000 * SL_NS_PER_S; // 274 times as old as 2, and 100 times as expensive
     assert_int_equal(put(fixture, (struct made){.name = 2, .n_tokens = 128, .read_ms = 128}), SL_OK);
+    fixture->now_ns += 11 * SL_NS_PER_S;
     expect_order(fixture, (int[]){1, 2, 0});
 }
 
@@ -187,6 +201,7 @@ static void test_eviction_cost_drops_what_another_capsule_covers(void **state) {
     assert_int_equal(put(fixture, (struct made){.name = 2, .n_tokens = 640, .shared_tokens = 640}), SL_OK);
     assert_int_equal(put(fixture, (struct made){.name = 3, .n_tokens = 704, .shared_tokens = 640}), SL_OK);
     struct sl_capsule_id first = id_of(2), prefix = {11, 22, {{0, 2, 8}}}; // of 9 * 64 tokens
+    fixture->now_ns += 60 * SL_NS_PER_S;
     assert_true(sl_capsule_cache_evict_one(cache, INT64_MAX));
     assert_false(sl_capsule_cache_has(cache, &first));
     int64_t covered;
@@ -304,6 +319,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_eviction_ttl_drops_the_expired_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_share_takes_from_the_tenant_that_has_most, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_cost_spares_what_takes_long_to_read_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_eviction_cost_spares_what_was_used_just_now, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_cost_finds_a_cheap_one_among_many_in_rounds, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_cost_ages, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_cost_drops_what_another_capsule_covers, setup, teardown),
