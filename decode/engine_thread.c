@@ -71,6 +71,7 @@ static void drop_saying(struct stepper *stepper, int i, enum sl_status status, c
 // Waits for work and accepts new answers. False: the worker is stopping.
 static bool take_inbox(struct stepper *stepper) {
     struct sl_decode *decode = stepper->decode;
+    atomic_store(&decode->n_here, stepper->n_active + stepper->n_reading);
     pthread_mutex_lock(&decode->mutex);
     while (!decode->inbox && !decode->stopping && !decode->woken && stepper->prompts != SL_PREFILL_READS &&
            stepper->n_active + stepper->n_reading == 0) {
@@ -99,6 +100,7 @@ static bool take_inbox(struct stepper *stepper) {
         }
     }
     pthread_mutex_unlock(&decode->mutex);
+    atomic_store(&decode->n_here, stepper->n_active + stepper->n_reading);
     sl_kept_reap(&decode->kept);
     sl_progress_counter_tick(&decode->node.engine);
     return go_on;
@@ -142,6 +144,7 @@ static int share_rows(struct stepper *stepper) {
             continue;
         }
         sl_writer_feed(writer, answer->pending, n, n == answer->n_pending ? sl_output_choice(answer->output) : NULL);
+        writer->input.n_reading = answer->n_reading < n ? answer->n_reading : n;
         rows_left -= n;
         i++;
     }
@@ -273,6 +276,10 @@ static void write_tokens(struct stepper *stepper) {
         int n_taken = answer->writer.input.n_tokens, n_left = answer->n_pending - n_taken;
         memmove(answer->pending, answer->pending + n_taken, sizeof(int32_t) * (size_t)n_left);
         answer->n_pending = n_left;
+        answer->n_reading -= answer->writer.input.n_reading;
+        if (answer->writer.input.n_reading > 0) {
+            answer->read_ns = sl_now_ns();
+        }
         if (n_left > 0) {
             i++;
             continue;

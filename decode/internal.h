@@ -53,12 +53,14 @@ struct sl_answer {
     int n_joins;
     int32_t *pending; // tokens to read before the next one is written
     int n_pending;
+    int n_reading;    // the first of them, which prefill would read: the prompt's before its last
     int32_t *written; // if the session is to be retained: token ids, including resumed ones. Owned by the handler
     int64_t n_written;
     size_t session_bytes;  // the most that the session may take from the arena in addition to its capsule
     size_t promised_bytes; // the part of session_bytes that it has not taken
     struct sl_prefix_use prefix;
-    int64_t read_ns; // the engine's thread: when the reader was done
+    int64_t read_ns;    // the engine's thread: when the prompt was read
+    bool reads_in_step; // a step reads the rest of the prompt
 
     atomic_bool cancelled;
     pthread_mutex_t mutex; // guards the fields below
@@ -88,6 +90,7 @@ struct sl_decode {
     pthread_mutex_t mutex; // guards inbox, woken and stopping
     pthread_cond_t wake;
     struct sl_answer *inbox, **inbox_end; // in order of arrival
+    _Atomic int n_here;                   // answers that the engine's thread reads or writes
     bool woken;                           // prefill has something to do
     bool stopping;
     _Atomic int64_t n_jobs, n_fallbacks; // totals of all jobs

@@ -265,7 +265,8 @@ void sl_kept_put_base(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
 // Shares a base, which becomes the most recently used. Lock held.
 static enum sl_status share(struct sl_kept *kept, struct sl_kept_session **at, const struct sl_kept_prompt *prompt,
                             int64_t n_tokens, struct sl_session **session_out, struct sl_error *err) {
-    SL_TRY(sl_session_share((*at)->session, n_tokens, prompt->max_slots, session_out, err));
+    SL_TRY(sl_session_share((*at)->session, n_tokens, prompt->max_slots, prompt->copy, prompt->copy_arg, session_out,
+                            err));
     struct sl_kept_session *one = unlink_at(at), **end = &kept->first;
     while (*end) {
         end = &(*end)->next;

@@ -76,6 +76,8 @@ struct sl_kept_prompt {
     const struct sl_hash128 *keys; // [n_keys] keys[i]: of the first (i + 1) * SL_PREFIX_BLOCK tokens
     int64_t n_keys;
     int64_t max_slots; // of the session
+    sl_session_copy_fn copy; // of memory of the arena
+    void *copy_arg;
 };
 
 // A base that is being fetched. It lies in the caller's memory.
@@ -92,7 +94,7 @@ void sl_kept_end_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch);
 void sl_kept_put_base(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
                       struct sl_session **session_inout);
 /*
- * Creates a session that shares n_tokens of the base of prompt->id; the prompt has them in common with it. SL_ERR_NOT_FOUND: there
+ * Creates a session that shares n_tokens of the base of prompt->id, whole blocks or all of it; the prompt has them in common with it. SL_ERR_NOT_FOUND: there
  * is no such base. Other statuses of sl_session_share().
  */
 enum sl_status sl_kept_share(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,

@@ -7,6 +7,8 @@
  *         capsule as if prefill had begun it, and has the same bits. If the store does not answer, the worker uses what it
  *         holds. Answers that want the same capsule at the same time wait for one fetch and share its pages (decode/kept.h).
  *         The capsule of the whole prompt is not shared: the answer continues on its last page.
+ *         A capsule with evicted slots (whole_tokens) cannot be cut: it is shared whole, and its last pages are copied. Its
+ *         tokens identify it, so the store is not asked for one that is held.
  *         Parts of the prompt that other capsules hold come the same way, and the reader joins them (engine/runner/join.h).
  * Threads: the handlers of Decode.Run.
  */
@@ -20,6 +22,7 @@
 #include "decode/internal.h"
 #include "engine/job/job_recipe.h"
 #include "engine/job/job_request.h"
+#include "engine/runtime/transfer.h"
 
 #define ALIVE_MS 250
 #define MEMORY_MS                                                                                                      \
@@ -102,11 +105,21 @@ static enum sl_status receive(struct beginning *b, struct sl_session **session_o
     return status;
 }
 
+// Copies a page within the arena. sl_node_check_device() finds a failure.
+static void copy_page(void *runtime, void *to, const void *from, size_t bytes) {
+    if (((const struct sl_runtime *)runtime)->device->ops->one_memory) {
+        memcpy(to, from, bytes);
+    } else {
+        (void)sl_transfer_in(runtime, to, from, bytes, NULL);
+    }
+}
+
 // Fetches the capsule, and retains it as a base.
 static enum sl_status fetch_base(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
     struct sl_session *base;
     SL_TRY(receive(b, &base, err));
-    enum sl_status status = sl_session_share(base, b->match.n_tokens, b->prompt.max_slots, session_out, err);
+    enum sl_status status = sl_session_share(base, b->match.n_tokens, b->prompt.max_slots, copy_page,
+                                             &b->decode->node.runtime, session_out, err);
     if (status == SL_OK) {
         sl_kept_put_base(&b->decode->kept, &b->prompt, b->match.n_tokens, &base);
     }
@@ -152,6 +165,19 @@ static int64_t count_joined(const Sluice__V1__DecodeRequest *request, int64_t n_
     return n;
 }
 
+// Promises memory for n_rest tokens of the prompt and for the answer.
+static enum sl_status promise(struct beginning *b, int64_t n_rest, struct sl_error *err) {
+    struct sl_answer *answer = b->answer;
+    size_t bytes = sl_plan_turn_bytes(b->plan, n_rest + b->max_new_tokens);
+    int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
+    enum sl_status status;
+    do {
+        status = sl_decode_promise(b->decode, answer, bytes, err);
+    } while (status == SL_ERR_EXHAUSTED && wait_for_memory(b, until_ns));
+    answer->session_bytes = answer->promised_bytes;
+    return status;
+}
+
 /*
  * Promises memory for the rest of the prompt and for the answer. Rejects a prefix after which too much is left to read here; *why_out is
  * set then.
@@ -165,15 +191,7 @@ static enum sl_status promise_rest(struct beginning *b, int64_t n_tokens, Sluice
                        "%lld tokens follow the stored prefix, and a decode worker reads up to %d", (long long)n_read,
                        SL_JOB_SHORT_REST);
     }
-    struct sl_answer *answer = b->answer;
-    size_t bytes = sl_plan_turn_bytes(b->plan, n_rest + b->max_new_tokens);
-    int64_t until_ns = sl_deadline_in_ms(MEMORY_MS);
-    enum sl_status status;
-    do {
-        status = sl_decode_promise(b->decode, answer, bytes, err);
-    } while (status == SL_ERR_EXHAUSTED && wait_for_memory(b, until_ns));
-    answer->session_bytes = answer->promised_bytes;
-    return status;
+    return promise(b, n_rest, err);
 }
 
 static enum sl_status use_match(struct beginning *b, struct sl_session **session_out, Sluice__V1__NotCached *why_out,
@@ -232,7 +250,7 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
     const struct sl_recipe *recipe = &answer->recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
     int64_t n_prompt = (int64_t)request->prompt->n_ids - 1;
-    if (n_prompt < 1 || sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe)) {
+    if (n_prompt < 1 || (sl_recipe_evicts(recipe) && request->whole_tokens == 0) || sl_recipe_offloads(recipe)) {
         return sl_fail(err, SL_ERR_PRECONDITION, "its recipe evicts or offloads, or there is one token");
     }
     *b = (struct beginning){.decode = decode,
@@ -248,7 +266,11 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
         free(keys);
         return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
-    b->prompt = (struct sl_kept_prompt){.id = b->id, .keys = keys, .max_slots = sl_decode_most_slots(decode, request)};
+    b->prompt = (struct sl_kept_prompt){.id = b->id,
+                                        .keys = keys,
+                                        .max_slots = sl_decode_most_slots(decode, request),
+                                        .copy = copy_page,
+                                        .copy_arg = &decode->node.runtime};
     b->prompt.n_keys = sl_prefix_keys(&b->salt, request->prompt->ids, n_prompt, keys, n_prompt / SL_PREFIX_BLOCK);
     b->store = (struct sl_store_job){.client = decode->store,
                                      .address = request->kvstore_address,
@@ -360,9 +382,59 @@ void sl_decode_drop_joined(struct sl_answer *answer) {
     }
 }
 
+// ---- a capsule with evicted slots -----------------------------------------------------------------------------------
+
+static enum sl_status find_whole(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
+    int64_t n_tokens = b->plan->n_prompt;
+    if (sl_kept_share(&b->decode->kept, &b->prompt, n_tokens, session_out, err) == SL_OK) {
+        return SL_OK;
+    }
+    SL_TRY(sl_store_lookup(&b->store, &b->match, err));
+    enum sl_status status = !sl_store_match_is_whole(&b->store, &b->match)
+                                ? sl_fail(err, SL_ERR_NOT_FOUND, "the store has only %lld of the capsule's %lld tokens",
+                                          (long long)b->match.n_tokens, (long long)n_tokens)
+                            : n_tokens < SL_PREFIX_BLOCK ? receive(b, session_out, err)
+                                                         : share_or_fetch(b, session_out, err);
+    sl_store_release(b->store.client, b->store.address, b->match.lease_id);
+    return status;
+}
+
+// Opens the session of the capsule, and what reads the rest of the prompt.
+static enum sl_status open_whole(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                 struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
+                                 struct beginning *b, struct sl_error *err) {
+    int64_t n_tokens = request->whole_tokens, n_rest = (int64_t)request->prompt->n_ids - 1 - n_tokens;
+    SL_FAIL_IF(n_tokens < 0 || n_rest < 0, err, SL_ERR_INVALID, "whole_tokens: %lld of a prompt of %zu tokens",
+               (long long)n_tokens, request->prompt->n_ids);
+    Sluice__V1__DecodeRequest first = *request;
+    Sluice__V1__TokenIds ids = *request->prompt;
+    ids.n_ids = (size_t)n_tokens + 1;
+    first.prompt = &ids;
+    first.max_new_tokens = (int32_t)(n_rest + request->max_new_tokens);
+    SL_TRY(begin(decode, &first, call, answer, plan, b, err));
+    b->max_new_tokens = request->max_new_tokens;
+    SL_TRY(promise(b, n_rest, err));
+    SL_TRY(find_whole(b, &answer->writer.session, err));
+    struct sl_session_stats stats;
+    sl_session_get_stats(answer->writer.session, &stats);
+    answer->prefix.slots_per_head = stats.n_slots_mean;
+    answer->prefix.n_reused = n_tokens;
+    return sl_decode_open_turn(decode, request, answer, plan, err);
+}
+
 // ---- opening --------------------------------------------------------------------------------------------------------
 
-// Opens the writer on the session, and a reader if something is left to read.
+// Returns whether one step reads what is left together with the prompt's last token, which saves a pass over the whole cache
+// and leaves every bit as it is: the rest fills no page, which a reader would quantize. A step is not interrupted for others.
+static bool reads_in_step(const struct sl_decode *decode, const struct sl_answer *answer, const struct sl_plan *plan,
+                          int64_t n_tokens) {
+    const struct sl_runtime *runtime = &decode->node.runtime;
+    return answer->n_joins == 0 && !sl_writer_one_by_one(&answer->writer) && atomic_load(&decode->n_here) == 0 &&
+           plan->n_prompt - n_tokens < SL_PAGE_SLOTS - n_tokens % SL_PAGE_SLOTS && runtime->device->ops->one_memory &&
+           sl_runtime_ranks(runtime) == 1;
+}
+
+// Opens the writer on the session, and a reader if something is left to read that no step reads.
 static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_answer *answer, const struct sl_plan *plan, struct sl_error *err) {
     struct sl_session_stats stats;
@@ -373,7 +445,8 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
     prefix->n_reused = stats.n_tokens + n_joined;
     struct sl_writer_config writing = {.plan = plan, .n_read = plan->n_prompt};
     enum sl_status status = sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
-    if (status != SL_OK || stats.n_tokens == plan->n_prompt) {
+    answer->reads_in_step = status == SL_OK && reads_in_step(decode, answer, plan, stats.n_tokens);
+    if (status != SL_OK || stats.n_tokens == plan->n_prompt || answer->reads_in_step) {
         return status;
     }
     struct sl_reader_config config = {.plan = plan,
@@ -408,8 +481,11 @@ enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1_
     struct sl_error why = {0};
     Sluice__V1__NotCached reason = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
     answer->prefix.begin_ns = sl_now_ns();
-    enum sl_status status = begin(decode, request, call, answer, plan, &b, &why);
-    status = status == SL_OK ? open_prefix(decode, request, answer, &b, &reason, &why) : status;
+    enum sl_status status = request->whole_tokens != 0 ? open_whole(decode, request, call, answer, plan, &b, &why)
+                                                       : begin(decode, request, call, answer, plan, &b, &why);
+    if (status == SL_OK && request->whole_tokens == 0) {
+        status = open_prefix(decode, request, answer, &b, &reason, &why);
+    }
     free((void *)b.prompt.keys);
     if (status == SL_OK) {
         answer->prefix.opened_ns = sl_now_ns();

@@ -482,6 +482,7 @@ static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__De
         memcpy(answer->pending + n_prompt, request->resumed->ids, sizeof(int32_t) * n_resumed);
     }
     answer->n_pending = (int)(n_prompt + n_resumed);
+    answer->n_reading = answer->reads_in_step ? (int)n_prompt - 1 : 0;
     return SL_OK;
 }
 

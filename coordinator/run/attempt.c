@@ -94,7 +94,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
                                         .keys = spec->keys,
                                         .n_keys = spec->n_keys,
                                         .held_key = run->mode == SL_TURN_PREFIX ? run->held_key : 0,
-                                        .held_bytes = spec->demand.capsule_bytes,
+                                        .held_bytes = run->held_bytes,
                                         .avoid = &run->avoid,
                                         .deadline_ns = spec->deadline_ns,
                                         .only = run->mode == SL_TURN_KEPT ? run->from.worker : NULL};
@@ -436,6 +436,7 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
         return status;
     }
     request.kvstore_address = store;
+    request.whole_tokens = run->mode == SL_TURN_PREFIX ? spec->compacted.n_tokens : 0;
     if (run->prefilled != NULL) {
         request.annex = run->prefilled->done->annex;
         request.n_annex = run->prefilled->done->n_annex;

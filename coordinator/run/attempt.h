@@ -27,6 +27,7 @@ struct sl_run {
     enum sl_turn_mode mode;         // where this attempt gets the session (turn.h)
     struct sl_demand prefix_demand; // in mode PREFIX
     uint64_t held_key;              // in mode PREFIX: of the document
+    int64_t held_bytes;             // in mode PREFIX: of its capsule
     // For a turn of a conversation (turn.h):
     struct sl_job_turn from;      // the session that this attempt continues
     struct sl_job_turn turn;      // as the next turn will find it

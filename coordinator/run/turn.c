@@ -22,7 +22,7 @@
 
 // ---- where it continues ---------------------------------------------------------------------------------------------
 
-// Continues from a stored session: of an earlier turn, or of the document that the prompt begins with. What follows is read.
+// Continues from a stored session of an earlier turn. What follows is read.
 static bool go_on_from(struct sl_run *run, const struct sl_session_copy copy) {
     const struct sl_job *job = run->job;
     struct sl_job_turn *from = &run->from;
@@ -51,23 +51,6 @@ static bool go_back(struct sl_run *run) {
     return go_on_from(run, earlier);
 }
 
-static bool is_from_document(const struct sl_run *run) {
-    return run->job->spec.compacted.n_tokens > 0 &&
-           sl_hash128_equals(&run->from.history, &run->job->spec.compacted.history);
-}
-
-// Continues once from the capsule of a document that has evicted slots.
-static bool go_on_from_document(struct sl_run *run) {
-    const struct sl_job_spec *spec = &run->job->spec;
-    struct sl_session_copy copy = spec->compacted;
-    if (copy.n_tokens == 0 || spec->estimate_errors || is_from_document(run)) {
-        return false;
-    }
-    (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
-                           (const char(*)[64])spec->stores, spec->n_stores, copy.store);
-    return go_on_from(run, copy);
-}
-
 /*
  * Returns how many tokens of the prompt's beginning a store probably has. What a prompt has in common with its document may end some tokens
  * before the document's capsule does, and then at a whole block. Any other prompt goes to a prefill worker if there is one: reading there
@@ -77,6 +60,9 @@ static int64_t count_stored(const struct sl_run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
     const struct sl_run_context *context = run->context;
     uint64_t reader;
+    if (spec->compacted.n_tokens > 0 && !spec->estimate_errors) {
+        return spec->compacted.n_tokens;
+    }
     if (spec->no_reuse || spec->estimate_errors || sl_recipe_evicts(&spec->parsed_recipe) ||
         sl_recipe_offloads(&spec->parsed_recipe)) {
         return 0;
@@ -96,11 +82,12 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     int64_t n_stored = count_stored(run), n_rest = spec->demand.n_prefill_tokens - n_stored;
     int64_t n_read = n_rest - spec->joined_tokens;
     char store[SL_ADDRESS_BYTES];
+    bool compacted = n_stored > 0 && n_stored == spec->compacted.n_tokens;
     if (n_stored <= 0) {
-        return go_on_from_document(run) ? SL_TURN_STORED : SL_TURN_WHOLE;
+        return SL_TURN_WHOLE;
     }
-    n_rest = n_rest > 0 ? n_rest : 0; // a text may be encoded in fewer tokens before another end
-    if (n_read > SL_JOB_SHORT_REST) {
+    n_rest = n_rest > 0 ? n_rest : 0;               // a text may be encoded in fewer tokens before another end
+    if (n_read > SL_JOB_SHORT_REST && !compacted) { // prefill would evict again
         sl_log_info("job", "job=%s has %lld tokens after what is stored: prefill reads them", run->job->id,
                     (long long)n_read);
         return SL_TURN_WHOLE;
@@ -109,7 +96,8 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
                            spec->n_stores, store);
     struct sl_kv_geometry geometry = sl_model_geometry(context->model);
     struct sl_error err = {0};
-    if (store[0] == '\0' || sl_demand_make_turn(&spec->parsed_recipe, &geometry, spec->demand.capsule_bytes,
+    run->held_bytes = compacted ? spec->compacted.bytes : spec->demand.capsule_bytes;
+    if (store[0] == '\0' || sl_demand_make_turn(&spec->parsed_recipe, &geometry, run->held_bytes,
                                                 n_rest + spec->max_new_tokens, &run->prefix_demand, &err) != SL_OK) {
         sl_log_info("job", "job=%s takes nothing from a store: %s", run->job->id,
                     store[0] == '\0' ? "none is ready" : err.text);
@@ -120,7 +108,9 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
         return SL_TURN_WHOLE;
     }
     int64_t n_blocks = n_stored / SL_PREFIX_BLOCK;
-    run->held_key = n_blocks <= spec->n_keys ? spec->keys[n_blocks - 1] ^ HELD : 0;
+    run->held_key = compacted                  ? sl_hash(&spec->compacted.history, sizeof spec->compacted.history, HELD)
+                    : n_blocks <= spec->n_keys ? spec->keys[n_blocks - 1] ^ HELD
+                                               : 0;
     for (int i = 0; i < spec->n_joins && run->held_key != 0; i++) { // jobs on the same documents meet
         run->held_key = sl_hash(&spec->joins[i].first_key, sizeof spec->joins[i].first_key, run->held_key);
     }
@@ -225,8 +215,7 @@ static void name_history(struct sl_run *run, const int32_t *tokens) {
     struct sl_hash128 hash = sl_prefix_hash(salt, tokens, turn->n_kept),
                       begin = sl_salted_hash(salt, turn->id, strlen(turn->id));
     turn->history =
-        sl_salted_hash(&hash, sl_turn_continues(run->mode) && !is_from_document(run) ? &run->from.history : &begin,
-                       sizeof(struct sl_hash128));
+        sl_salted_hash(&hash, sl_turn_continues(run->mode) ? &run->from.history : &begin, sizeof(struct sl_hash128));
 }
 
 enum sl_status sl_turn_end(struct sl_run *run, struct sl_error *err) {

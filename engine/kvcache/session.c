@@ -202,76 +202,6 @@ void sl_session_destroy(struct sl_session **session) {
     free(s);
 }
 
-// ---- sharing --------------------------------------------------------------------------------------------------------
-
-// Returns whether a layer's first n_tokens slots lie in full pages that no later work on them writes.
-static bool is_shareable(const struct sl_session *base, const struct sl_layer *layer, int64_t n_tokens) {
-    bool shareable = !layer->offloaded && layer->work.n_states == 0;
-    for (int h = 0; h < base->geometry.n_kv_heads; h++) {
-        shareable &= layer->heads[h].n_slots == base->n_tokens && layer->heads[h].n_slots >= n_tokens;
-    }
-    return shareable;
-}
-
-static enum sl_status check_shareable(const struct sl_session *base, int64_t n_tokens, struct sl_error *err) {
-    if (n_tokens < 0 || n_tokens > base->n_tokens || n_tokens % SL_PAGE_SLOTS != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "cannot share %lld of a session's %lld tokens: use a multiple of %d",
-                       (long long)n_tokens, (long long)base->n_tokens, SL_PAGE_SLOTS);
-    }
-    bool shareable = base->taken_bytes == 0 && base->base == NULL;
-    for (int l = 0; l < base->geometry.n_layers; l++) {
-        shareable &= is_shareable(base, &base->layers[l], n_tokens);
-    }
-    return shareable
-               ? SL_OK
-               : sl_fail(err, SL_ERR_PRECONDITION,
-                         "a session with evicted or offloaded slots, score states or pages of its own is not shared");
-}
-
-enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots,
-                                struct sl_session **session_out, struct sl_error *err) {
-    int n_layers = base->geometry.n_layers;
-    struct sl_page_layout *layouts = malloc(2 * sizeof *layouts * (size_t)n_layers);
-    enum sl_status status = layouts ? check_shareable(base, n_tokens, err)
-                                    : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %d page layouts", 2 * n_layers);
-    for (int l = 0; status == SL_OK && l < n_layers; l++) {
-        layouts[l] = base->layers[l].work;
-        layouts[n_layers + l] = base->layers[l].packed;
-    }
-    struct sl_session *session = NULL;
-    if (status == SL_OK) {
-        struct sl_session_config config = {.geometry = base->geometry,
-                                           .positions = base->positions,
-                                           .max_slots = max_slots > n_tokens ? max_slots : n_tokens + 1,
-                                           .work = layouts,
-                                           .packed = layouts + n_layers};
-        status = sl_session_create(&config, base->arena, &session, err);
-    }
-    free(layouts);
-    if (status != SL_OK) {
-        return status;
-    }
-    uint32_t n_pages = (uint32_t)(n_tokens / SL_PAGE_SLOTS);
-    for (int l = 0; l < n_layers; l++) {
-        for (int h = 0; h < base->geometry.n_kv_heads && n_pages > 0; h++) {
-            const struct sl_head *from = &base->layers[l].heads[h];
-            struct sl_head *to = &session->layers[l].heads[h];
-            memcpy(to->pages, from->pages, n_pages * sizeof *to->pages);
-            to->n_pages = n_pages;
-            to->n_packed = from->n_packed < n_pages ? from->n_packed : n_pages;
-            to->n_slots = (uint32_t)n_tokens;
-        }
-    }
-    session->rope_set = base->rope_set;
-    session->n_tokens = n_tokens;
-    session->spans = base->spans;
-    session->n_spans = base->n_spans;
-    session->base = base;
-    atomic_fetch_add(&base->n_refs, 1);
-    *session_out = session;
-    return SL_OK;
-}
-
 // Takes pages in order, one at a time: the arena tends to return adjacent pages, which are then sent as one piece.
 static enum sl_status grow(struct sl_session *session, int range, struct sl_head *head, uint32_t n_pages,
                            size_t page_bytes) {
@@ -283,6 +213,84 @@ static enum sl_status grow(struct sl_session *session, int range, struct sl_head
         head->pages[head->n_pages++] = page;
         session->taken_bytes += page_bytes;
     }
+    return SL_OK;
+}
+
+// ---- sharing --------------------------------------------------------------------------------------------------------
+
+static enum sl_status check_shareable(const struct sl_session *base, int64_t n_tokens, struct sl_error *err) {
+    bool whole = n_tokens == base->n_tokens, shareable = base->taken_bytes == 0 && base->base == NULL;
+    SL_FAIL_IF(n_tokens < 0 || n_tokens > base->n_tokens || (!whole && n_tokens % SL_PAGE_SLOTS != 0), err,
+               SL_ERR_INVALID, "cannot share %lld of a session's %lld tokens: use a multiple of %d, or all",
+               (long long)n_tokens, (long long)base->n_tokens, SL_PAGE_SLOTS);
+    for (int i = 0; i < base->geometry.n_layers * base->geometry.n_kv_heads; i++) {
+        const struct sl_layer *layer = &base->layers[i / base->geometry.n_kv_heads];
+        bool complete = layer->heads[i % base->geometry.n_kv_heads].n_slots == base->n_tokens;
+        shareable &= !layer->offloaded && (whole || (layer->work.n_states == 0 && complete));
+    }
+    SL_FAIL_IF(!shareable, err, SL_ERR_PRECONDITION,
+               "a session with offloaded slots or pages of its own is not shared, and one with evicted slots or score "
+               "states only whole");
+    return SL_OK;
+}
+
+// Shares the pages that a head's first n_slots fill. Copies the rest into a page of the session's own.
+static enum sl_status share_head(struct sl_session *session, int layer, int head, uint32_t n_slots,
+                                 sl_session_copy_fn copy, void *arg) {
+    const struct sl_head *from = &session->base->layers[layer].heads[head];
+    struct sl_head *to = &session->layers[layer].heads[head];
+    uint32_t n_pages = n_slots / SL_PAGE_SLOTS;
+    memcpy(to->pages, from->pages, n_pages * sizeof *to->pages);
+    to->n_pages = n_pages;
+    to->n_packed = from->n_packed < n_pages ? from->n_packed : n_pages;
+    to->n_slots = n_slots;
+    if (n_slots % SL_PAGE_SLOTS == 0) {
+        return SL_OK;
+    }
+    size_t bytes = session->layers[layer].work.bytes;
+    enum sl_status status = grow(session, sl_session_range(session, head), to, n_pages + 1, bytes);
+    if (status == SL_OK) {
+        copy(arg, to->pages[n_pages], from->pages[n_pages], bytes);
+    }
+    return status;
+}
+
+enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots, sl_session_copy_fn copy,
+                                void *arg, struct sl_session **session_out, struct sl_error *err) {
+    int n_layers = base->geometry.n_layers;
+    struct sl_page_layout *layouts = malloc(2 * sizeof *layouts * (size_t)n_layers);
+    enum sl_status status = layouts ? check_shareable(base, n_tokens, err)
+                                    : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %d page layouts", 2 * n_layers);
+    for (int l = 0; status == SL_OK && l < n_layers; l++) {
+        layouts[l] = base->layers[l].work;
+        layouts[n_layers + l] = base->layers[l].packed;
+    }
+    struct sl_session *session = NULL;
+    if (status == SL_OK) {
+        int64_t most = max_slots > n_tokens ? max_slots : n_tokens + 1;
+        struct sl_session_config config = {base->geometry, base->positions, most, layouts, layouts + n_layers};
+        status = sl_session_create(&config, base->arena, &session, err);
+    }
+    free(layouts);
+    if (status != SL_OK) {
+        return status;
+    }
+    session->rope_set = base->rope_set;
+    session->n_tokens = n_tokens;
+    session->spans = base->spans;
+    session->n_spans = base->n_spans;
+    session->base = base;
+    atomic_fetch_add(&base->n_refs, 1);
+    for (int i = 0; status == SL_OK && i < n_layers * base->geometry.n_kv_heads; i++) {
+        int l = i / base->geometry.n_kv_heads, h = i % base->geometry.n_kv_heads;
+        bool whole = n_tokens == base->n_tokens;
+        status = share_head(session, l, h, whole ? base->layers[l].heads[h].n_slots : (uint32_t)n_tokens, copy, arg);
+    }
+    if (status != SL_OK) {
+        sl_session_destroy(&session);
+        return sl_fail(err, status, "no arena memory for the last pages of a session that is shared");
+    }
+    *session_out = session;
     return SL_OK;
 }
 

@@ -122,11 +122,13 @@ void sl_session_destroy(struct sl_session **session);
 
 /*
  * Creates a session that begins with the first n_tokens of `base` and shares its pages. n_tokens is a multiple of
- * SL_PAGE_SLOTS (SL_ERR_INVALID). The base must not change from now on. SL_ERR_PRECONDITION: not all pages of the base
- * lie in its span, or attention writes score states into them, or it has evicted or offloaded slots. SL_ERR_EXHAUSTED.
+ * SL_PAGE_SLOTS, or all (SL_ERR_INVALID); copy() then copies each head's last page if that is not full. The base must not
+ * change from now on. SL_ERR_PRECONDITION: not all pages of the base lie in its span, or it has offloaded slots; or it has
+ * evicted slots or score states and is not shared whole. A session shared whole must score nothing. SL_ERR_EXHAUSTED.
  */
-enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots,
-                                struct sl_session **session_out, struct sl_error *err);
+typedef void (*sl_session_copy_fn)(void *arg, void *to, const void *from, size_t bytes);
+enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots, sl_session_copy_fn copy,
+                                void *arg, struct sl_session **session_out, struct sl_error *err);
 // Returns whether other sessions share this one's pages: destroying it frees no memory.
 static inline bool sl_session_is_shared(const struct sl_session *session) {
     return atomic_load(&session->n_refs) > 1;
@@ -137,7 +139,6 @@ static inline bool sl_session_is_shared(const struct sl_session *session) {
  * several blocks of whole pages if none is large enough. Calls copy() for each contiguous piece, with source and
  * destination; the old span is then the caller's. SL_ERR_EXHAUSTED: the session is unchanged.
  */
-typedef void (*sl_session_copy_fn)(void *arg, void *to, const void *from, size_t bytes);
 enum sl_status sl_session_move(struct sl_session *session, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,
                                void **left_out);
 

@@ -246,6 +246,25 @@ enum sl_status sl_pass_begin(struct sl_activations *a, struct sl_input *inputs, 
     return SL_OK;
 }
 
+// Multiplies rows of prompts and other rows apart: a device may use another method for each.
+static void multiply(const struct sl_pass *pass, const struct sl_matrix *w, struct sl_matmul product) {
+    product.m = 0;
+    for (int i = 0; i < 2 * pass->n_inputs; i++) {
+        const struct sl_input *input = &pass->inputs[i / 2];
+        bool reading = pass->wants.reading || i % 2 == 0;
+        int n = i % 2 == 0 ? input->n_reading : input->n_tokens - input->n_reading;
+        if (n > 0 && product.m > 0 && reading != product.reading) {
+            sl_engine_multiply(pass->engine, w, product);
+            product.x += product.m * w->k;
+            product.y += product.m * sl_matrix_outputs(w);
+            product.m = 0;
+        }
+        product.reading = n > 0 ? reading : product.reading;
+        product.m += n;
+    }
+    sl_engine_multiply(pass->engine, w, product);
+}
+
 void sl_pass_project(struct sl_pass *pass, int layer) {
     struct sl_engine *e = pass->engine;
     const struct sl_model_layer *weights = &e->model->layers[layer];
@@ -253,8 +272,7 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
     pass->layer = layer;
     const struct sl_row_vectors x = {pass->activations->x, hidden, m, 1};
     e->model->ops->norm(e->stream, &weights->attention_norm, x, e->h, hidden);
-    struct sl_matmul product = {.x = e->h, .m = m, .y = e->qkv, .reading = pass->wants.reading};
-    sl_engine_multiply(e, &weights->qkv, product);
+    multiply(pass, &weights->qkv, (struct sl_matmul){.x = e->h, .y = e->qkv});
     normalize_heads(e, weights, m);
     if (pass->wants.importance) {
         sl_retaining_score(e, layer, m);
@@ -303,15 +321,12 @@ void sl_pass_finish(struct sl_pass *pass) {
     const struct sl_model_layer *weights = &e->model->layers[pass->layer];
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     float *x = pass->activations->x;
-    struct sl_matmul o = {.x = e->a, .m = m, .y = x, .accumulate = true, .reading = pass->wants.reading};
-    struct sl_matmul up = {.x = e->h, .m = m, .y = e->up, .reading = pass->wants.reading, .then = &weights->down};
-    struct sl_matmul down = {.x = e->up, .m = m, .y = x, .accumulate = true, .reading = pass->wants.reading};
-    sl_engine_multiply(e, &weights->o, o);
+    multiply(pass, &weights->o, (struct sl_matmul){.x = e->a, .y = x, .accumulate = true});
     if (weights->mlp_norm.weight != NULL) {
         e->model->ops->norm(e->stream, &weights->mlp_norm, (struct sl_row_vectors){x, hidden, m, 1}, e->h, hidden);
     }
-    sl_engine_multiply(e, &weights->up, up);
-    sl_engine_multiply(e, &weights->down, down);
+    multiply(pass, &weights->up, (struct sl_matmul){.x = e->h, .y = e->up, .then = &weights->down});
+    multiply(pass, &weights->down, (struct sl_matmul){.x = e->up, .y = x, .accumulate = true});
 }
 
 enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {

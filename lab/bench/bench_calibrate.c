@@ -154,13 +154,14 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
 
 static enum sl_status write_table(struct bench *b, double ship_bytes_per_s, struct sl_error *err) {
     const struct options *o = &b->options;
-    char machine[160];
+    char machine[160], shape[96];
+    sl_costs_shape(b->calibration.rig.runtime.config, shape);
     snprintf(machine, sizeof machine, "%s, %s%s", o->model, b->calibration.rig.runtime.ops->name,
              sl_timed_is_named(o->tier) ? ", counted: floors at 60% of the peak and 80% of the bandwidth" : "");
-    json_t *head =
-        json_pack("{s:s, s:i, s:{s:f, s:f}, s:{s:f}, s:f}", "machine", o->machine ? o->machine : machine, "rows",
-                  b->calibration.rig.runtime.device->ops->full_rows, "ship", "bytes_per_s", ship_bytes_per_s,
-                  "latency_ms", o->latency_ms, "store", "lookup_ms", o->lookup_ms, "call_ms", o->call_ms);
+    json_t *head = json_pack("{s:s, s:s, s:i, s:{s:f, s:f}, s:{s:f}, s:f}", "machine",
+                             o->machine ? o->machine : machine, "shape", shape, "rows",
+                             b->calibration.rig.runtime.device->ops->full_rows, "ship", "bytes_per_s", ship_bytes_per_s,
+                             "latency_ms", o->latency_ms, "store", "lookup_ms", o->lookup_ms, "call_ms", o->call_ms);
     bool good = json_object_update(b->calibration.table, head) == 0 &&
                 json_dump_file(b->calibration.table, o->output, JSON_REAL_PRECISION(6) | JSON_INDENT(1)) == 0;
     json_decref(head);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/version.h"
 #include "engine/compress/plan/plan.h"
@@ -135,9 +136,7 @@ static enum sl_status open_nodes(struct sl_sim *sim, struct sl_error *err) {
     }
     sim->nodes = calloc((size_t)n, sizeof *sim->nodes);
     sim->prefixes = calloc((size_t)(most_tokens / SL_TRACE_BLOCK + 2), sizeof *sim->prefixes);
-    if (!sim->nodes || !sim->prefixes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " nodes", n);
-    }
+    SL_FAIL_IF(!sim->nodes || !sim->prefixes, err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " nodes", n);
     const struct sl_sim_store_config store = {.policy = sl_eviction_find(SL_EVICTION_DEFAULT),
                                               .store_bytes = config->store_arena,
                                               .keep_ms = config->keep_ms,
@@ -164,9 +163,11 @@ static enum sl_status open_nodes(struct sl_sim *sim, struct sl_error *err) {
 enum sl_status sl_sim_open(struct sl_sim *sim, size_t max_prefixes, struct sl_error *err) {
     const struct sl_sim_config *config = sim->config;
     const struct sl_registry_config registry = {1, HEARTBEAT_MS, STALL_MS, NULL, .is_simulated = true};
-    if (sl_recipe_offloads(config->recipe)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "the recipe offloads layers, which are not simulated");
-    }
+    int64_t n_nodes = n_workers(config) + config->n_stores;
+    SL_FAIL_IF(sl_recipe_offloads(config->recipe), err, SL_ERR_UNSUPPORTED,
+               "the recipe offloads layers, which are not simulated");
+    SL_FAIL_IF(n_nodes > SL_MAX_WORKERS, err, SL_ERR_INVALID,
+               "%" PRId64 " nodes, and a coordinator has at most %d: simulate fewer", n_nodes, SL_MAX_WORKERS);
     int64_t most = (config->n_decode + config->n_aggregated) * config->decode_jobs;
     most = config->max_jobs > 0 ? config->max_jobs : most;
     sim->network = (struct sl_sim_network){

@@ -27,7 +27,7 @@ static const struct sl_option options[] = {
     {"in-slo", 0, SL_OPTION_FLOAT, "90", "PERCENT", "of the requests, which must keep --slo", SL_FIELD(config, in_slo),
      1, 100},
     {"most", 0, SL_OPTION_INT, "64", "N", "workers of a role, beyond which a recipe is called impossible",
-     SL_FIELD(config, most), 1, SL_SIM_MAX_NODES},
+     SL_FIELD(config, most), 1, SL_SIM_MAX_NODES / 2},
     SL_SIM_OPTIONS,
 };
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "client/cli/message_json.h"
 #include "coordinator/workers/route.h"
 #include "lab/simulate/commands.h"
@@ -59,9 +60,7 @@ static enum sl_status run_one(struct sl_sim_setting *s, const struct config *con
                               struct sl_table *table, struct sl_error *err) {
     struct sl_sim_result *result = calloc(1, sizeof *result);
     struct sl_figures figures;
-    if (!result) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!result, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_sim_setting_run(s, recipe, rate, config->n_workers, result, err);
     status = status == SL_OK ? sl_figures_make(&s->workload, result, &s->slo, &figures, err) : status;
     if (status == SL_OK && config->shared.tool.json) {
@@ -96,9 +95,8 @@ static enum sl_status simulate(struct sl_sim_setting *s, const struct config *co
 
 static enum sl_status check(const struct config *config, struct sl_error *err) {
     const int64_t *n = config->n_workers;
-    if (n[2] == 0 && (n[0] == 0 || n[1] == 0)) {
-        return sl_fail(err, SL_ERR_INVALID, "expected --prefill N with --decode N, or --both N");
-    }
+    SL_FAIL_IF(n[2] == 0 && (n[0] == 0 || n[1] == 0), err, SL_ERR_INVALID,
+               "expected --prefill N with --decode N, or --both N");
     return SL_OK;
 }
 

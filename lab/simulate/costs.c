@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/runner/reader.h"
 
 #define LEAST_S 1e-9 // no operation takes less
@@ -83,29 +84,23 @@ static enum sl_status read_grid(const char *what, const json_t *list, size_t n_n
     double found[3] = {0};
     *grid = (struct sl_cost_grid){0};
     json_array_foreach(list, i, row) {
-        if (!read_row(row, n_numbers, found)) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "%s, row %zu: expected %zu numbers, the first at least 1 and the last a time above 0", what,
-                           i + 1, n_numbers);
-        }
+        SL_FAIL_IF(!read_row(row, n_numbers, found), err, SL_ERR_INVALID,
+                   "%s, row %zu: expected %zu numbers, the first at least 1 and the last a time above 0", what, i + 1,
+                   n_numbers);
         if (!add_line(grid->x, &grid->nx, found[0]) || !add_line(grid->y, &grid->ny, found[1])) {
             return sl_fail(err, SL_ERR_INVALID, "%s: more than %d different numbers in one column", what,
                            SL_COSTS_MAX_LINES);
         }
     }
-    if (grid->nx == 0 || (size_t)(grid->nx * grid->ny) != json_array_size(list)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: %zu rows are no grid of %d by %d", what, json_array_size(list),
-                       grid->nx, grid->ny);
-    }
+    SL_FAIL_IF(grid->nx == 0 || (size_t)(grid->nx * grid->ny) != json_array_size(list), err, SL_ERR_INVALID,
+               "%s: %zu rows are no grid of %d by %d", what, json_array_size(list), grid->nx, grid->ny);
     json_array_foreach(list, i, row) {
         (void)read_row(row, n_numbers, found);
         grid->values[index_of(grid->x, found[0]) * grid->ny + index_of(grid->y, found[1])] = found[2] / 1e3;
     }
     for (int k = 0; k < grid->nx * grid->ny; k++) {
-        if (!(grid->values[k] > 0)) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: there is no row for %g, %g", what, grid->x[k / grid->ny],
-                           grid->y[k % grid->ny]);
-        }
+        SL_FAIL_IF(!(grid->values[k] > 0), err, SL_ERR_INVALID, "%s: there is no row for %g, %g", what,
+                   grid->x[k / grid->ny], grid->y[k % grid->ny]);
     }
     return SL_OK;
 }
@@ -125,20 +120,20 @@ static enum sl_status no_recipe(const char *recipe, const json_t *decode, struct
 static enum sl_status read_table(const json_t *table, const char *recipe, struct sl_costs *costs,
                                  struct sl_error *err) {
     json_error_t why;
-    const char *machine;
+    const char *machine, *shape = "";
     json_int_t rows;
     json_t *prefill, *decode, *reading = NULL, *prompts;
     double latency_ms, lookup_ms, call_ms;
-    if (json_unpack_ex((json_t *)table, &why, 0, "{s:s, s:I, s:o, s?o, s:o, s:{s:F, s:F}, s:{s:F}, s:F}", "machine",
-                       &machine, "rows", &rows, "prefill", &prefill, "reading", &reading, "decode", &decode, "ship",
-                       "bytes_per_s", &costs->ship_bytes_per_s, "latency_ms", &latency_ms, "store", "lookup_ms",
-                       &lookup_ms, "call_ms", &call_ms)) {
+    if (json_unpack_ex((json_t *)table, &why, 0, "{s:s, s?s, s:I, s:o, s?o, s:o, s:{s:F, s:F}, s:{s:F}, s:F}",
+                       "machine", &machine, "shape", &shape, "rows", &rows, "prefill", &prefill, "reading", &reading,
+                       "decode", &decode, "ship", "bytes_per_s", &costs->ship_bytes_per_s, "latency_ms", &latency_ms,
+                       "store", "lookup_ms", &lookup_ms, "call_ms", &call_ms)) {
         return sl_fail(err, SL_ERR_INVALID, "%s", why.text);
     }
-    if (!(costs->ship_bytes_per_s > 0) || !(latency_ms >= 0) || !(lookup_ms >= 0) || !(call_ms >= 0) || rows < 1) {
-        return sl_fail(err, SL_ERR_INVALID, "rows and ship.bytes_per_s must be above 0, the other times at least 0");
-    }
+    SL_FAIL_IF(!(costs->ship_bytes_per_s > 0) || !(latency_ms >= 0) || !(lookup_ms >= 0) || !(call_ms >= 0) || rows < 1,
+               err, SL_ERR_INVALID, "rows and ship.bytes_per_s must be above 0, the other times at least 0");
     snprintf(costs->machine, sizeof costs->machine, "%s", machine);
+    snprintf(costs->shape, sizeof costs->shape, "%s", shape);
     costs->rows = rows;
     costs->ship_latency_s = latency_ms / 1e3;
     costs->lookup_s = lookup_ms / 1e3;
@@ -172,6 +167,11 @@ enum sl_status sl_costs_load(const char *path, const char *recipe, struct sl_cos
     }
     json_decref(table);
     return status;
+}
+
+void sl_costs_shape(const struct sl_model_config *m, char shape_out[96]) {
+    snprintf(shape_out, 96, "%d layers of %d and %d, %d of %d heads of %d, %d tokens", m->n_layers, m->hidden,
+             m->intermediate, m->n_kv_heads, m->n_heads, m->head_dim, m->n_vocab);
 }
 
 // --- times -------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
  * Design: a JSON object
  *
  *     "machine"  whose times these are, in words
+ *     "shape"    of the model, as sl_costs_shape() tells it; without it, of any
  *     "rows"     rows of prompts that keep the device busy in one pass
  *     "prefill"  [[tokens, context, ms], ...]  a pass over so many tokens after so many others
  *     "reading"  {RECIPE: [[tokens, ms], ...]} whole prompts under a recipe; without it, as the passes say
@@ -21,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "engine/model/model.h"
 
 #define SL_COSTS_MAX_LINES 24
 
@@ -32,11 +33,14 @@ struct sl_cost_grid {
 };
 
 struct sl_costs {
-    char machine[160];
+    char machine[160], shape[96];
     int64_t rows;
     struct sl_cost_grid prefill, reading, decode;
     double ship_bytes_per_s, ship_latency_s, lookup_s, call_s;
 };
+
+// Writes what of a model decides how long operations take.
+void sl_costs_shape(const struct sl_model_config *model, char shape_out[96]);
 
 double sl_cost_grid_at(const struct sl_cost_grid *grid, double x, double y);
 

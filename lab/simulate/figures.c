@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/options/config.h"
 
 // --- limits ------------------------------------------------------------------------------------------------------------
@@ -102,9 +103,7 @@ enum sl_status sl_figures_make(const struct sl_workload *workload, const struct 
     struct sl_figures f = {.n = workload->n, .seconds = result->seconds};
     float *ttft = malloc((size_t)workload->n * 3 * sizeof *ttft), *tpot = ttft + workload->n, *e2e = tpot + workload->n;
     int64_t n_good = 0, n_tpot = 0;
-    if (!ttft) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!ttft, err, SL_ERR_EXHAUSTED, "out of memory");
     for (int64_t i = 0; i < workload->n; i++) {
         const struct sl_sim_request *request = &result->requests[i];
         f.n_refused += request->outcome == SL_SIM_REFUSED;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 static enum sl_status take_line(const char *line,
                                 enum sl_status (*take_fn)(void *arg, json_t *object, struct sl_error *err), void *arg,
                                 struct sl_error *err) {
@@ -25,9 +27,7 @@ enum sl_status sl_json_lines_read(const char *path,
                                   enum sl_status (*take_fn)(void *arg, json_t *object, struct sl_error *err), void *arg,
                                   struct sl_error *err) {
     FILE *file = fopen(path, "r");
-    if (!file) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_INVALID, "%s: %s", path, strerror(errno));
-    }
+    SL_FAIL_IF(!file, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_INVALID, "%s: %s", path, strerror(errno));
     char *line = NULL;
     size_t n_allocated = 0;
     long long number = 0;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "coordinator/workers/route.h"
 #include "engine/job/job_recipe.h"
 #include "lab/result.h"
@@ -18,16 +19,17 @@
 
 static enum sl_status add_recipe(struct sl_sim_setting *s, const char *name, const char *text, struct sl_error *err) {
     int i = s->n_recipes;
-    if (i == SL_SIM_MAX_RECIPES) {
-        return sl_fail(err, SL_ERR_INVALID, "at most %d recipes at once", SL_SIM_MAX_RECIPES);
-    }
+    char shape[96];
+    SL_FAIL_IF(i == SL_SIM_MAX_RECIPES, err, SL_ERR_INVALID, "at most %d recipes at once", SL_SIM_MAX_RECIPES);
     enum sl_status status = sl_job_recipe(text, &s->model, &s->recipes[i], err);
-    status = status == SL_OK ? sl_costs_load(s->options->costs, text, &s->costs[i], err) : status;
-    if (status == SL_OK) {
-        snprintf(s->names[i], sizeof s->names[i], "%s", name);
-        s->n_recipes++;
-    }
-    return status;
+    SL_TRY(status == SL_OK ? sl_costs_load(s->options->costs, text, &s->costs[i], err) : status);
+    sl_costs_shape(&s->model, shape);
+    SL_FAIL_IF(s->costs[i].shape[0] && strcmp(s->costs[i].shape, shape) != 0, err, SL_ERR_INVALID,
+               "%s: times of a model with %s; %s has %s: calibrate with it", s->options->costs, s->costs[i].shape,
+               s->options->model, shape);
+    snprintf(s->names[i], sizeof s->names[i], "%s", name);
+    s->n_recipes++;
+    return SL_OK;
 }
 
 static enum sl_status add_named(struct sl_sim_setting *s, const char *name, struct sl_error *err) {
@@ -64,10 +66,8 @@ static enum sl_status parse_rates(struct sl_sim_setting *s, struct sl_error *err
     while (text && s->n_rates < SL_SIM_MAX_RATES) {
         char *end;
         double rate = strtod(text, &end);
-        if (end == text || (*end != '\0' && *end != ',') || !(rate >= 1e-6 && rate <= 1e6)) {
-            return sl_fail(err, SL_ERR_INVALID, "--rate %s: expected rates above 0, such as 0.5,1,2",
-                           s->options->rates);
-        }
+        SL_FAIL_IF(end == text || (*end != '\0' && *end != ',') || !(rate >= 1e-6 && rate <= 1e6), err, SL_ERR_INVALID,
+                   "--rate %s: expected rates above 0, such as 0.5,1,2", s->options->rates);
         s->rates[s->n_rates++] = rate;
         text = *end == ',' ? end + 1 : NULL;
     }
@@ -86,9 +86,7 @@ static enum sl_status load_workload(struct sl_sim_setting *s, struct sl_error *e
         status =
             o->trace ? sl_workload_load(o->trace, 1, &s->workload, err) : sl_workload_draw(&drawn, &s->workload, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (o->count > 0 && o->count < s->workload.n) {
         s->workload.n = o->count;
     }
@@ -106,9 +104,8 @@ static enum sl_status parse_link(struct sl_sim_setting *s, struct sl_error *err)
     if (s->options->link) {
         char *end;
         double gbit = strtod(s->options->link, &end);
-        if (end == s->options->link || *end != '\0' || !(gbit >= 1e-3 && gbit <= 1e5)) {
-            return sl_fail(err, SL_ERR_INVALID, "--link %s: expected Gbit/s from 0.001 to 100000", s->options->link);
-        }
+        SL_FAIL_IF(end == s->options->link || *end != '\0' || !(gbit >= 1e-3 && gbit <= 1e5), err, SL_ERR_INVALID,
+                   "--link %s: expected Gbit/s from 0.001 to 100000", s->options->link);
         s->link_bytes_per_s = gbit * 1e9 / 8;
     }
     return SL_OK;
@@ -117,9 +114,7 @@ static enum sl_status parse_link(struct sl_sim_setting *s, struct sl_error *err)
 enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **recipes, int n_recipes,
                                    struct sl_sim_setting *s, struct sl_error *err) {
     *s = (struct sl_sim_setting){.options = options};
-    if (!options->costs) {
-        return sl_fail(err, SL_ERR_INVALID, "--costs FILE is missing: `sluice bench calibrate` writes it");
-    }
+    SL_FAIL_IF(!options->costs, err, SL_ERR_INVALID, "--costs FILE is missing: `sluice bench calibrate` writes it");
     enum sl_status status = sl_slo_parse(options->slo, &s->slo, err);
     status = status == SL_OK ? parse_rates(s, err) : status;
     status = status == SL_OK ? parse_link(s, err) : status;

@@ -5,11 +5,12 @@
 
 #include "base/options/config.h"
 #include "client/cli/tool.h"
+#include "coordinator/workers/registry.h"
 #include "lab/simulate/figures.h"
 
 #define SL_SIM_MAX_RECIPES 16
 #define SL_SIM_MAX_RATES   32
-#define SL_SIM_MAX_NODES   4096
+#define SL_SIM_MAX_NODES   SL_MAX_WORKERS // of all kinds
 
 struct sl_sim_options {
     struct sl_tool_config tool;

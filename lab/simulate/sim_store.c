@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "base/check.h"
 #include "engine/kvcache/page.h"
 #include "kvstore/memory/room.h"
 #include "net/node/ledger.h"
@@ -23,13 +24,10 @@ struct sl_sim_store {
 
 enum sl_status sl_sim_store_create(const struct sl_sim_store_config *config, struct sl_sim_store **store_out,
                                    struct sl_error *err) {
-    if (config->geometry.n_layers > SL_MAX_LAYERS || config->geometry.n_kv_heads > SL_MAX_HEADS) {
-        return sl_fail(err, SL_ERR_INVALID, "more than %d layers or %d heads", SL_MAX_LAYERS, SL_MAX_HEADS);
-    }
+    SL_FAIL_IF(config->geometry.n_layers > SL_MAX_LAYERS || config->geometry.n_kv_heads > SL_MAX_HEADS, err,
+               SL_ERR_INVALID, "more than %d layers or %d heads", SL_MAX_LAYERS, SL_MAX_HEADS);
     struct sl_sim_store *s = calloc(1, sizeof *s);
-    if (!s) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!s, err, SL_ERR_EXHAUSTED, "out of memory");
     s->config = *config;
     enum sl_status status = sl_arena_create_mapped((size_t)config->store_bytes, &s->arena, err);
     status = status == SL_OK ? sl_ledger_create(s->arena, &s->ledger, err) : status;
@@ -109,9 +107,7 @@ static enum sl_status write_header(const struct sl_sim_store *s, const struct sl
     header.prefix_hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
     capsule->header_bytes = sluice__v1__capsule_header__get_packed_size(&header);
     capsule->header = malloc(capsule->header_bytes);
-    if (!capsule->header) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_IF(!capsule->header, err, SL_ERR_EXHAUSTED, "out of memory");
     sluice__v1__capsule_header__pack(&header, capsule->header);
     return SL_OK;
 }

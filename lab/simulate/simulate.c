@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/kvcache/capsule.h"
 #include "lab/simulate/cluster.h"
 
@@ -307,9 +308,7 @@ static enum sl_status arrive(struct sl_sim *sim, int64_t request, double at_s, s
     const struct sl_workload_arrival *arrival = &config->workload->arrivals[request];
     struct sl_sim_job *job = take_job(sim);
     struct sl_error why = {0};
-    if (!job) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
-    }
+    SL_FAIL_IF(!job, err, SL_ERR_EXHAUSTED, "no memory for a job");
     job->sim = sim;
     job->refs = 1;
     job->request = request;
@@ -331,9 +330,7 @@ static enum sl_status arrive(struct sl_sim *sim, int64_t request, double at_s, s
         end_job(job, SL_SIM_FAILED, &why);
         return SL_OK;
     }
-    if (!make_keys(job)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
-    }
+    SL_FAIL_IF(!make_keys(job), err, SL_ERR_EXHAUSTED, "no memory for a job");
     at(job, at_s + config->costs->call_s, enter);
     return SL_OK;
 }

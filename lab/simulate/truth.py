@@ -3,135 +3,174 @@
 """Compares `sluice simulate` with a cluster whose workers take an accelerator's time: the same requests, rates and recipes.
 
 The cluster is real but for its computation (--tier timed:NAME/SLOWER): coordinator, gRPC, data plane and bytes. The table of times
-is counted on the same tier (`sluice bench calibrate`). Prints both figures, and by how much the simulator misses.
+is counted on the same tier (`sluice bench calibrate`). Even rows of the trace set three rates: the highest at which the simulator keeps
+90% of them within the limits, 75% and 50% of it. Odd rows are sent to both. Prints both figures, and by how much the simulator misses;
+exit code 1 if it misses a claimed figure by more than --within, or the host was busier than --most-busy.
 
-    lab/simulate/truth.py --recipes "full;full,format=int4" --rates 0.2,0.3,0.4 --count 100
+    lab/simulate/truth.py --trace mooncake_conversation.jsonl --recipes "full;full,format=int4"
 """
 import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PRIORITY = ["chrt", "--rr", "1"] if os.geteuid() == 0 else []  # other work of this machine must not delay what only waits
 BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 FIGURES = ("p50_ttft_ms", "p90_ttft_ms", "p50_tpot_ms", "p90_tpot_ms", "request_goodput")
 
 
 def sluice(*words, **how):
-    return subprocess.run([*PRIORITY, os.path.join(BIN, "sluice"), *map(str, words)], check=True, text=True, **how)
+    return subprocess.run([os.path.join(BIN, "sluice"), *map(str, words)], check=True, text=True, **how)
 
 
-def write_trace(path, arguments):
-    """Writes requests of a Poisson process, one a second, whose prompts have nothing in common."""
+def write_rows(path, rows):
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def read_rows(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def drawn(arguments):
+    """Returns requests of a Poisson process, one a second, whose prompts have nothing in common."""
     rng = random.Random(arguments.seed)
     low, high = (int(n) for n in arguments.input.split("-"))
     at_ms = 0.0
-    with open(path, "w", encoding="utf-8") as file:
-        for _ in range(arguments.count):
-            row = {"timestamp": round(at_ms), "input_length": rng.randint(low, high), "output_length": arguments.output}
-            file.write(json.dumps(row) + "\n")
-            at_ms += rng.expovariate(1) * 1000
+    for _ in range(2 * arguments.count):
+        yield {"timestamp": round(at_ms), "input_length": rng.randint(low, high), "output_length": arguments.output}
+        at_ms += rng.expovariate(1) * 1000
 
 
-def measure(folder, arguments, recipes):
+def write_halves(folder, arguments):
+    """Writes the even rows and the odd ones. Those of a trace are scaled, and share nothing."""
+    rows = list(drawn(arguments))
+    if arguments.trace:
+        rows = [{"timestamp": row["timestamp"], "input_length": max(2, min(round(row["input_length"] * arguments.scale), arguments.longest)),
+                 "output_length": max(2, round(row["output_length"] * arguments.scale))}
+                for row in read_rows(arguments.trace)[:2 * arguments.count]]
+    write_rows(f"{folder}/even", rows[::2])
+    write_rows(f"{folder}/trace", [{**row, "timestamp": row["timestamp"] - rows[1]["timestamp"]} for row in rows[1::2]])
+
+
+def tier(arguments):
+    return f"timed:{arguments.accelerator}/{arguments.slower:g}"
+
+
+def measure(folder, arguments, recipes, rates):
     """Returns the runs of the real cluster."""
-    workers = ["--tier", f"timed:{arguments.accelerator}/{arguments.slower:g}"]
+    workers = ["--tier", tier(arguments)]
     if arguments.link:
         workers += ["--inject", f"pace:{round(1000 * arguments.link / arguments.slower)}"]
     name = f"truth-{os.getpid()}"
     roles = ["--aggregated", "--decode", arguments.decode] if arguments.prefill == 0 else ["--prefill", arguments.prefill, "--decode", arguments.decode]
-    up = sluice("up", "--model", f"{folder}/model", *roles, "--kvstore", 0, "--arena", arguments.arena, "--port", 0, "--http-port", 0,
-                "--detach", "--name", name, "--state-file", f"{folder}/state", "--", *workers, stdout=subprocess.PIPE)
     try:
+        up = sluice("up", "--model", f"{folder}/model", *roles, "--kvstore", 0, "--arena", arguments.arena, "--port", 0, "--http-port", 0,
+                    "--detach", "--name", name, "--state-file", f"{folder}/state", "--", *workers, stdout=subprocess.PIPE)
         http = next(word for word in up.stdout.split() if word.startswith("http="))[5:]
         found = sluice("bench", "cluster", "--url", f"http://{http}", "--trace", f"{folder}/trace", "--recipes", ";".join(recipes), "--rates",
-                       arguments.rates, "--slo", arguments.slo, "--deadline", "30m", "--json", "--requests", f"{folder}/requests",
-                       stdout=subprocess.PIPE)
+                       rates, "--slo", arguments.slo, "--deadline", "30m", "--json", "--requests", f"{folder}/requests", stdout=subprocess.PIPE)
     finally:
-        sluice("down", name, stdout=subprocess.DEVNULL)
+        subprocess.run([os.path.join(BIN, "sluice"), "down", name], stdout=subprocess.DEVNULL, check=False)
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
-def lengths_asked(folder):
+def write_asked(folder):
     """Rewrites the trace with the prompts' lengths in the server's tokens: words are not exactly tokens."""
-    asked = {}
-    with open(f"{folder}/requests", encoding="utf-8") as file:
-        for line in file:
-            one = json.loads(line)
-            if one["prompt_tokens"]:
-                asked[one["row"]] = one["prompt_tokens"]
-    with open(f"{folder}/trace", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    with open(f"{folder}/asked", "w", encoding="utf-8") as file:
-        for number, row in enumerate(rows, 1):
-            file.write(json.dumps({**row, "input_length": asked.get(number, row["input_length"])}) + "\n")
+    asked = {one["row"]: one["prompt_tokens"] for one in read_rows(f"{folder}/requests") if one["prompt_tokens"]}
+    write_rows(f"{folder}/asked", [{**row, "input_length": asked.get(number, row["input_length"])}
+                                   for number, row in enumerate(read_rows(f"{folder}/trace"), 1)])
 
 
-def simulate(folder, arguments, recipes):
+def calibrate(folder, arguments, recipes):
     link = f"{(arguments.link or 1000) / arguments.slower:g}"
-    calibrate = [word for recipe in recipes for word in ("--recipe", recipe)]
-    sluice("bench", "calibrate", "-m", f"{folder}/model", "--tier", f"timed:{arguments.accelerator}/{arguments.slower:g}", "--link", link, "--contexts",
-           "512,2048,8192", "--call", arguments.call, *calibrate, "-o", f"{folder}/costs", stdout=sys.stderr)
+    chosen = [word for recipe in recipes for word in ("--recipe", recipe)]
+    sluice("bench", "calibrate", "-m", f"{folder}/model", "--tier", tier(arguments), "--link", link, "--contexts", "512,2048,8192", "--call",
+           arguments.call, *chosen, "-o", f"{folder}/costs", stdout=sys.stderr)
+
+
+def simulate(folder, trace, arguments, recipes, rates):
     roles = ["--both", arguments.decode] if arguments.prefill == 0 else ["--prefill", arguments.prefill, "--decode", arguments.decode]
-    found = sluice("simulate", "-m", f"{folder}/model", "--costs", f"{folder}/costs", "--trace", f"{folder}/asked", "--rate", arguments.rates,
+    found = sluice("simulate", "-m", f"{folder}/model", "--costs", f"{folder}/costs", "--trace", f"{folder}/{trace}", "--rate", rates,
                    "--slo", arguments.slo, *roles, "--prefill-arena", arguments.arena, "--decode-arena", arguments.arena, "--jobs", 64, "--out-only",
                    "--json", *recipes, stdout=subprocess.PIPE)
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
-def compare(real, simulated):
+def choose_rates(folder, arguments, recipes):
+    """Returns three rates that the even rows set, for the first recipe."""
+    highest = 1 / arguments.slower
+    while simulate(folder, "even", arguments, recipes[:1], f"{1.1 * highest:.4g}")[0]["slo_attainment"] >= 0.9:
+        highest *= 1.1
+    return ",".join(f"{share * highest:.3g}" for share in (0.5, 0.75, 1))
+
+
+def compare(real, simulated, arguments):
+    """Prints the table. Returns whether every claim holds."""
     by_run = {(run["label"], run["request_rate"]): run for run in simulated}
     print(f"{'recipe':24} {'rate':>6} {'host':>5}  " + "  ".join(f"{name.removeprefix('request_'):>24}" for name in FIGURES))
     errors = {name: [] for name in FIGURES}
+    good = True
     for run in real:
         one = by_run[run["label"], run["request_rate"]]
         cells = []
         for name in FIGURES:
-            error = 100 * (one[name] / run[name] - 1) if run[name] else float("nan")
+            error = 100 * (one[name] / run[name] - 1) if run[name] else 100.0 * (one[name] > 0)
             errors[name].append(abs(error))
             cells.append(f"{run[name]:8.4g} {one[name]:8.4g} {error:+5.0f}%")
-        void = " void" if run["void"] else ""
-        print(f"{run['label']:24} {run['request_rate']:6.3g} {100 * (run['host_busy'] or 0):4.0f}%  " + "  ".join(f"{c:>24}" for c in cells) + void)
+        busy = run["host_busy"] or 0
+        void = " void" if run["void"] or busy > arguments.most_busy else ""
+        good = good and not void
+        print(f"{run['label']:24} {run['request_rate']:6.3g} {100 * busy:4.0f}%  " + "  ".join(f"{c:>24}" for c in cells) + void)
     print("largest error: " + ", ".join(f"{name} {max(values):.0f}%" for name, values in errors.items()))
+    return good and all(max(errors[name]) <= arguments.within for name in arguments.claim.split(",") if name)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--recipes", default="full;full,format=int4")
-    add("--rates", default="0.2,0.3,0.4", help="requests a second of slowed time")
-    add("--count", type=int, default=100, help="requests of a run")
-    add("--input", default="3000-5000")
-    add("--output", type=int, default=64)
-    add("--slo", default="ttft:20s,tpot:2s")
+    add("--trace", help="of Mooncake's format; without: requests are drawn")
+    add("--scale", type=float, default=0.1, help="of the trace's lengths")
+    add("--longest", type=int, default=3000, help="tokens of a prompt of the trace")
+    add("--rates", help="requests a second of slowed time; without: even rows set them")
+    add("--count", type=int, default=30, help="requests of a run")
+    add("--input", default="1000-2000", help="tokens of drawn prompts")
+    add("--output", type=int, default=32, help="tokens of drawn answers")
+    add("--slo", default="ttft:5s,tpot:80ms")
     add("--accelerator", default="h100")
-    add("--slower", type=float, default=20)
+    add("--slower", type=float, default=10)
     add("--link", type=float, default=10, help="Gbit/s that leave a worker, in time that is not slowed; 0: no limit")
     add("--prefill", type=int, default=2, help="0: --decode workers are aggregated")
     add("--decode", type=int, default=2)
-    add("--arena", default="3G")
+    add("--arena", default="2G")
     add("--call", type=float, default=1, help="ms of a call of the coordinator")
     add("--seed", type=int, default=1)
+    add("--within", type=float, default=10, help="percent")
+    add("--claim", default=",".join(FIGURES), help="figures that must be within it")
+    add("--most-busy", type=float, default=0.7, help="share of the host's time")
     add("--folder", help="keep the files there; what was measured there is not measured again")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     recipes = arguments.recipes.split(";")
     with tempfile.TemporaryDirectory(prefix="sluice-truth-") as temporary:
         folder = arguments.folder or temporary
-        if os.path.exists(f"{folder}/real.json"):
-            with open(f"{folder}/real.json", encoding="utf-8") as file:
-                real = json.load(file)
-        else:
+        os.makedirs(folder, exist_ok=True)
+        if not os.path.exists(f"{folder}/real.json"):
             sluice("bench", "hollow", "--shape", "llama-3.1-8b", "-o", f"{folder}/model", stdout=subprocess.DEVNULL)
-            write_trace(f"{folder}/trace", arguments)
-            real = measure(folder, arguments, recipes)
-            lengths_asked(folder)
-            with open(f"{folder}/real.json", "w", encoding="utf-8") as file:
-                json.dump(real, file)
-        compare(real, simulate(folder, arguments, recipes))
+            write_halves(folder, arguments)
+            calibrate(folder, arguments, recipes)
+            rates = arguments.rates or choose_rates(folder, arguments, recipes)
+            write_rows(f"{folder}/real.json", measure(folder, arguments, recipes, rates))
+            write_asked(folder)
+        real = read_rows(f"{folder}/real.json")
+        rates = ",".join(dict.fromkeys(f"{run['request_rate']:g}" for run in real))
+        sys.exit(0 if compare(real, simulate(folder, "asked", arguments, recipes, rates), arguments) else 1)
 
 
 if __name__ == "__main__":

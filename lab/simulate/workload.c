@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "lab/simulate/json_lines.h"
 #include "lab/random.h"
 
@@ -43,9 +44,7 @@ static enum sl_status take_blocks(struct loading *loading, const json_t *ids, st
     size_t i;
     json_t *id;
     json_array_foreach(ids, i, id) {
-        if (!json_is_integer(id)) {
-            return sl_fail(err, SL_ERR_INVALID, "hash_ids[%zu] is not an integer", i);
-        }
+        SL_FAIL_IF(!json_is_integer(id), err, SL_ERR_INVALID, "hash_ids[%zu] is not an integer", i);
         if (!grow((void **)&workload->blocks, workload->n_blocks, &loading->n_blocks_allocated,
                   sizeof *workload->blocks)) {
             return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a trace");
@@ -54,10 +53,9 @@ static enum sl_status take_blocks(struct loading *loading, const json_t *ids, st
     }
     arrival->n_blocks = workload->n_blocks - arrival->first_block;
     int64_t needed = (arrival->n_prompt + SL_TRACE_BLOCK - 1) / SL_TRACE_BLOCK;
-    if (ids && arrival->n_blocks != needed) {
-        return sl_fail(err, SL_ERR_INVALID, "%" PRId64 " hash_ids, and input_length %" PRId64 " has %" PRId64 " blocks",
-                       arrival->n_blocks, arrival->n_prompt, needed);
-    }
+    SL_FAIL_IF(ids && arrival->n_blocks != needed, err, SL_ERR_INVALID,
+               "%" PRId64 " hash_ids, and input_length %" PRId64 " has %" PRId64 " blocks", arrival->n_blocks,
+               arrival->n_prompt, needed);
     return SL_OK;
 }
 
@@ -182,9 +180,7 @@ enum sl_status sl_workload_draw(const struct sl_workload_config *config, struct 
                                 struct sl_error *err) {
     struct sl_workload workload = {.n = config->n};
     workload.arrivals = calloc((size_t)config->n, sizeof *workload.arrivals);
-    if (!workload.arrivals) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " requests", config->n);
-    }
+    SL_FAIL_IF(!workload.arrivals, err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " requests", config->n);
     struct sl_random random = sl_random_start("workload", config->seed, 0);
     double at_s = 0;
     for (int64_t i = 0; i < config->n; i++) {
@@ -244,9 +240,7 @@ enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep
         beginnings.mask = 2 * beginnings.mask + 1;
     }
     beginnings.places = calloc(beginnings.mask + 1, sizeof *beginnings.places);
-    if (!beginnings.places) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a trace's beginnings");
-    }
+    SL_FAIL_IF(!beginnings.places, err, SL_ERR_EXHAUSTED, "no memory for a trace's beginnings");
     for (int64_t i = 0; i < workload->n; i++) {
         const struct sl_workload_arrival *arrival = &workload->arrivals[i];
         // Uses whole blocks only: the trace does not say where the last one ends. The prompt's last token is always

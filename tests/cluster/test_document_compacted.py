@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Documents whose recipe evicts: read once, kept as a small part of their cache, and asked anything."""
-import concurrent.futures
 import json
 import os
+import signal
 import subprocess
 import tempfile
 
 from documents import TEXT, add, asking, of, sluice
-from harness import BIN, MODEL, Cluster, call, document, eventually, inference, question, refused, run_tests, tokens
+from harness import BIN, MODEL, Cluster, call, cluster_pb, document, eventually, inference, question, refused, run_tests, tokens
+from test_document_answers import at_once, prefixes
 from test_gateway import chatting_model
 import grpc
 
@@ -43,7 +44,8 @@ def test_it_is_the_document_of_one_process_on_every_cluster():
         assert [one.text for one, _ in first] == here and "48213" in here[0] and "73150" in here[3], (first, here)
         for finished, _ in first:  # only the question is read, however long
             statistics = finished.statistics
-            assert statistics.n_reused_tokens == read["n_tokens"] - 1 and statistics.capsule_bytes == made.capsule_bytes, statistics
+            assert statistics.n_reused_tokens == read["n_tokens"] - 1, statistics
+        assert [(one.statistics.transport, one.statistics.capsule_bytes) for one, _ in first] == [("store", made.capsule_bytes)] + [("held", 0)] * 4, first
         path = os.path.join(folder, "gpl.doc")
         code, _, err = sluice(cluster, "doc", "export", "gpl", path)
         assert code == 0 and os.path.getsize(path) < made.capsule_bytes + made.text_bytes + 4096, err
@@ -76,13 +78,33 @@ def test_what_is_refused():
         assert "other was read under kvzip,format=int4, which evicts: it is asked alone" in says, says
 
 
-def test_ten_at_once_and_a_lost_store():
+def test_ten_at_once_share_one_copy():
     with Cluster(kvstore=2) as cluster:
         made, _ = add(cluster.channel, "gpl", recipe=RECIPE)
-        first, ids = answer(cluster, FACT)
-        with concurrent.futures.ThreadPoolExecutor(10) as pool:
-            for finished, again in pool.map(lambda _: answer(cluster, FACT), range(10)):
-                assert again == ids and finished.statistics.n_reused_tokens == made.n_tokens - 1, finished.statistics
+        answers = at_once(cluster, [FACT] * 10)
+        ids = tokens(answers[0][1])
+        for finished, again in answers:
+            assert tokens(again) == ids and finished.statistics.n_reused_tokens == made.n_tokens - 1, finished.statistics
+        assert "48213" in answers[0][0].text and prefixes(cluster, "decode-0") == {"store": 1, "held": 9}, answers
+        eventually(lambda: made.capsule_bytes * 0.9 < [w.load.base_bytes for w in cluster.workers().workers if w.info.role == cluster_pb.DECODE][0]
+                   < made.capsule_bytes * 1.1, 10, "one copy of the capsule")
+        # Long questions fill pages of their own. Without its store the worker uses what it holds.
+        long = [document(700, "compass", str(n), n) + question("compass") for n in (73150, 91847)]
+        for (finished, _), fact in zip(at_once(cluster, long), ("73150", "91847")):
+            assert fact in finished.text and finished.statistics.transport == "held", finished
+        cluster.processes[made.store].signal(signal.SIGSTOP)
+        finished, again = answer(cluster, FACT)
+        cluster.processes[made.store].signal(signal.SIGCONT)
+        assert again == ids and finished.statistics.transport == "held", finished
+
+
+def test_a_lost_store():
+    with Cluster(kvstore=2) as cluster:
+        made, _ = add(cluster.channel, "gpl", recipe=RECIPE)
+        _, ids = answer(cluster, FACT)
+        cluster.start_worker("decode-1")
+        cluster.wait_ready()
+        cluster.kill("decode-0")  # which holds it
         cluster.kill(made.store)
         whole, _ = answer(cluster, FACT)  # reads all of it, under the recipe of the document
         assert whole.status_code == 0 and "48213" in whole.text and whole.statistics.n_reused_tokens == 0, whole

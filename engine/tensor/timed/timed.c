@@ -54,7 +54,7 @@ static void spend(double operations, double bytes) {
         return;
     }
     int64_t now = sl_now_ns();
-    done_ns = (now - done_ns > IDLE_NS ? now : done_ns) + (int64_t)ns;
+    done_ns = ((double)(now - done_ns) > IDLE_NS * slower ? now : done_ns) + (int64_t)ns;
     if (done_ns - now > AHEAD_NS) {
         int64_t left = done_ns - now;
         nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL); // a signal may end it early

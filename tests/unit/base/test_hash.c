@@ -9,6 +9,10 @@
 
 #include "base/hash.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 static void test_hash_values_are_xxh3(void **state) {
     (void)state;
     // The published value of XXH3_64bits for empty input without a seed.
@@ -29,10 +33,28 @@ static void test_hash_depends_on_seed_and_every_byte(void **state) {
     }
 }
 
+// A register of which an upper half is in use slows all SSE code of the thread.
+static void test_upper_halves_of_registers_are_free(void **state) {
+    (void)state;
+#ifdef __x86_64__
+    unsigned a = 0, b, c, d;
+    char data[4096] = {0};
+    if (!__get_cpuid_count(13, 1, &a, &b, &c, &d) || !(a & 4)) {
+        skip(); // the processor does not tell what is in use
+    }
+    assert_true(sl_hash(data, sizeof data, 1) != 0);
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(1));
+    assert_int_equal(a & 0x44, 0); // of YMM and ZMM
+#else
+    skip();
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hash_values_are_xxh3),
         cmocka_unit_test(test_hash_depends_on_seed_and_every_byte),
+        cmocka_unit_test(test_upper_halves_of_registers_are_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -358,10 +358,10 @@ static void test_session_shares_full_pages_of_a_base(void **state) {
     struct sl_error err;
     size_t used = gauges(&f).used_bytes;
     assert_false(sl_session_is_shared(base));
-    assert_int_equal(sl_session_share(base, 100, 200, &one, &err), SL_ERR_INVALID);
-    assert_int_equal(sl_session_share(base, 192, 200, &one, &err), SL_ERR_INVALID);
-    assert_int_equal(sl_session_share(base, 128, 200, &one, &err), SL_OK);
-    assert_int_equal(sl_session_share(base, 64, 200, &two, &err), SL_OK);
+    assert_int_equal(sl_session_share(base, 100, 200, NULL, NULL, &one, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_session_share(base, 192, 200, NULL, NULL, &one, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_session_share(base, 128, 200, NULL, NULL, &one, &err), SL_OK);
+    assert_int_equal(sl_session_share(base, 64, 200, NULL, NULL, &two, &err), SL_OK);
     assert_int_equal(gauges(&f).used_bytes, used); // one copy
     assert_true(sl_session_is_shared(base));
     assert_int_equal(one->n_tokens, 128);
@@ -375,7 +375,7 @@ static void test_session_shares_full_pages_of_a_base(void **state) {
     }
     one->n_tokens = 138;
     assert_ptr_not_equal(one->layers[0].heads[0].pages[2], base->layers[0].heads[0].pages[2]);
-    assert_int_equal(sl_session_share(one, 64, 200, &two, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_session_share(one, 64, 200, NULL, NULL, &two, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_session_truncate(one, 100, &err), SL_ERR_INVALID);
     assert_int_equal(sl_session_truncate(one, 130, &err), SL_OK);
     assert_int_equal(sl_session_truncate(one, 64, &err), SL_OK);
@@ -391,21 +391,60 @@ static void test_session_shares_full_pages_of_a_base(void **state) {
     fixture_destroy(&f);
 }
 
+static void copy_one(void *count, void *to, const void *from, size_t bytes) {
+    memcpy(to, from, bytes);
+    ++*(int *)count;
+}
+
+static void test_session_shares_all_of_an_evicted_base(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *base = adopted_session(f.arena, 7), *one = NULL;
+    int n_copies = 0;
+    base->layers[1].heads[1].n_slots = 128;
+    size_t used = gauges(&f).used_bytes;
+    assert_int_equal(sl_session_share(base, 130, 200, copy_one, &n_copies, &one, NULL), SL_OK);
+    assert_int_equal(n_copies, 2 * 3 - 1); // the last pages, of which one is full
+    assert_int_equal(one->n_tokens, 130);
+    assert_int_equal(one->layers[1].heads[1].n_slots, 128);
+    assert_int_equal(one->layers[1].heads[1].n_pages, 2);
+    const struct sl_head *own = &one->layers[0].heads[0], *from = &base->layers[0].heads[0];
+    assert_ptr_equal(own->pages[1], from->pages[1]);
+    assert_ptr_not_equal(own->pages[2], from->pages[2]);
+    assert_memory_equal(own->pages[2], from->pages[2], one->layers[0].work.bytes);
+    assert_int_equal(gauges(&f).used_bytes, used + one->taken_bytes);
+    sl_session_destroy(&one);
+    assert_int_equal(gauges(&f).used_bytes, used);
+
+    size_t n_taken = 0; // without memory for the last pages nothing is shared
+    void *taken[4096];
+    while (n_taken < 4096 && (taken[n_taken] = sl_arena_alloc(f.arena, base->layers[0].work.bytes)) != NULL) {
+        n_taken++;
+    }
+    assert_int_equal(sl_session_share(base, 130, 200, copy_one, &n_copies, &one, NULL), SL_ERR_EXHAUSTED);
+    assert_false(sl_session_is_shared(base));
+    while (n_taken > 0) {
+        sl_arena_free(f.arena, taken[--n_taken]);
+    }
+    sl_session_destroy(&base);
+    fixture_destroy(&f);
+}
+
 static void test_session_with_pages_that_change_is_not_shared(void **state) {
     (void)state;
     struct fixture f = fixture_create(ARENA_BYTES);
     struct sl_session *base = adopted_session(f.arena, 7), *one = NULL;
     base->layers[1].offloaded = true;
-    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_session_share(base, 64, 200, NULL, NULL, &one, NULL), SL_ERR_PRECONDITION);
     base->layers[1].offloaded = false;
     base->layers[1].heads[1].n_slots = 129; // evicted
-    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_session_share(base, 64, 200, NULL, NULL, &one, NULL), SL_ERR_PRECONDITION);
     base->layers[1].heads[1].n_slots = 130;
     base->layers[0].work.n_states = 1;
-    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_session_share(base, 64, 200, NULL, NULL, &one, NULL), SL_ERR_PRECONDITION);
     base->layers[0].work.n_states = 0;
     assert_int_equal(sl_session_reserve(base, 0, 64), SL_OK); // pages of its own
-    assert_int_equal(sl_session_share(base, 64, 200, &one, NULL), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_session_share(base, 64, 200, NULL, NULL, &one, NULL), SL_ERR_PRECONDITION);
     sl_session_destroy(&base);
     fixture_destroy(&f);
 }
@@ -431,6 +470,7 @@ int main(void) {
         cmocka_unit_test(test_session_with_offloaded_layers_is_truncated),
         cmocka_unit_test(test_session_refuses_forged_layouts),
         cmocka_unit_test(test_session_shares_full_pages_of_a_base),
+        cmocka_unit_test(test_session_shares_all_of_an_evicted_base),
         cmocka_unit_test(test_session_with_pages_that_change_is_not_shared),
         cmocka_unit_test(test_session_without_memory_is_refused),
     };

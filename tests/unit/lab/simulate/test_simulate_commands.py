@@ -79,7 +79,9 @@ class Commands(unittest.TestCase):
             done = self.simulate("--prefill", 1, "--decode", 1, "--trace", self.write(name, text))
             self.assertEqual(done.returncode, 2, name)
             self.assertIn(says, done.stderr, name)
-        for words, says in [(("--prefill", 1), "--decode"), (("--both", 1, "--rate", "1,x"), "--rate"),
+        other = self.write("other", json.dumps({**COSTS, "shape": "2 layers of 64"}))
+        for words, says in [(("--prefill", 1), "--decode"), (("--both", 1025), "1024"), (("--both", 1000, "--kvstore", 25), "at most 1024"),
+                            (("--both", 1, "--costs", other), "a model with 2 layers of 64"), (("--both", 1, "--rate", "1,x"), "--rate"),
                             (("--both", 1, "--slo", "soon"), "--slo"), (("--both", 1, "--input", "9-8"), "--input"),
                             (("--both", 1, "snapkv"), "calibrate"), (("--both", 1, "--link", "fast"), "--link"),
                             (("--both", 1, "--routing", "deadline"), "--routing"), (("--both", 1, "--routing", "best"), "--routing"),
