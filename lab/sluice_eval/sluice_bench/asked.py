@@ -41,7 +41,8 @@ class Way:
     read_s: float = 0.0
     kept_bytes: Optional[int] = None
     first_ms: list[float] = dataclasses.field(default_factory=list)
-    total_s: float = 0.0  # of all questions, without the reading of a document
+    answered_s: list[float] = dataclasses.field(default_factory=list)  # when each answer was there, without the reading of a document
+    total_s: float = 0.0  # of all questions, likewise
     shipped_bytes: int = 0
     n_read: int = 0
     n_right: int = 0
@@ -112,7 +113,8 @@ class Run:
         prefix = {"prompt": self.text}
         if way.kind == "document":
             begin = time.monotonic()
-            self._post("documents", {"name": name, "text": self.text, "recipe": way.recipe, "raw": True})
+            self._post("documents", {"name": name, "text": self.text, "recipe": way.recipe, "raw": True,
+                                     "deadline_ms": int(1000 * self._arguments.deadline)})
             way.read_s = time.monotonic() - begin
             shown = self._http.call(f"{self._url}/documents/{name}", None, time.monotonic() + 30)
             way.kept_bytes = shown.get("capsule_bytes", shown.get("bytes"))
@@ -121,7 +123,8 @@ class Run:
             begin = time.monotonic()
             for question, answer in questions:
                 self._ask(way, prefix, question, answer)
-            way.total_s = time.monotonic() - begin
+                way.answered_s.append(time.monotonic() - begin)
+            way.total_s = way.answered_s[-1]
         finally:
             if way.kind == "document":
                 self._delete(name)
@@ -161,11 +164,10 @@ def show(lines: list[dict[str, Any]]) -> None:
 
 
 def draw(ways: list[Way], path: str) -> None:
-    """Draws the seconds after which each number of questions had its first token, reading included."""
+    """Draws the seconds after which each number of questions was answered, reading included."""
     figure, axes = new_figure(900, 600)
     for way in ways:
-        mean = way.total_s / len(way.first_ms)
-        axes.plot([way.read_s + mean * i for i in range(len(way.first_ms) + 1)], range(len(way.first_ms) + 1), label=way.name)
+        axes.step([way.read_s, *(way.read_s + s for s in way.answered_s)], range(len(way.answered_s) + 1), where="post", label=way.name)
     axes.set(xlabel="seconds, reading included", ylabel="questions answered", xscale="log", ylim=(0, None))
     axes.grid(True, color="#dddddd")
     axes.legend()
