@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.append(os.path.join(ROOT, "tools"))
@@ -357,6 +358,18 @@ class Cluster:
         events = list(self.generate(request, timeout))
         assert events[-1].HasField("finished"), f"the stream ended without Finished: {events[-1]}"
         return events[-1].finished, events
+
+    def figures(self, name):
+        """What the process says of itself: {"metric{labels}": value}."""
+        with urllib.request.urlopen(f"http://{self.processes[name].admin}/metrics", timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line and not line.startswith("#")}
+
+    def wait_for_copies(self):
+        """Waits until no copy to the store is on its way: a session stays in the arena until its copy has ended, and the store's lease until
+        the copy can be found. This asks the processes themselves, because heartbeats come later."""
+        eventually(lambda: self.figures("prefill-0")['sluice_arena_bytes{state="used"}'] == 0 and self.figures("kvstore-0")["sluice_leases"] == 0,
+                   20, "no copy on its way")
 
     # -- being clean ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import tempfile
 import time
-import urllib.request
 
 import random_folder
 from harness import BIN, SLOW, Cluster, cluster_pb, connect, document, eventually, inference, question, run_tests, store_stats, stub, tokens
@@ -15,22 +14,8 @@ from harness import BIN, SLOW, Cluster, cluster_pb, connect, document, eventuall
 SLUICE = os.path.join(BIN, "sluice")
 
 
-def figures(process):
-    """Returns what one process says of itself: {"name{labels}": value}."""
-    with urllib.request.urlopen(f"http://{process.admin}/metrics", timeout=10) as page:
-        lines = page.read().decode().splitlines()
-    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line and not line.startswith("#")}
-
-
 def not_kept(cluster, reason):
-    return figures(cluster.processes["prefill-0"])[f'sluice_capsules_not_kept_total{{reason="{reason}"}}']
-
-
-def settled(cluster):
-    """True when no copy is on its way: a session stays in the arena until its copy has ended, and the store's lease until the copy can be
-    found. This asks the processes themselves, because heartbeats come later."""
-    used = figures(cluster.processes["prefill-0"])['sluice_arena_bytes{state="used"}']
-    return used == 0 and figures(cluster.processes["kvstore-0"])["sluice_leases"] == 0
+    return cluster.figures("prefill-0")[f'sluice_capsules_not_kept_total{{reason="{reason}"}}']
 
 
 def ids(n, seed=0, alike=0):
@@ -116,7 +101,7 @@ def test_every_recommended_recipe_reuses_the_text():
             assert len({finished.statistics.n_prompt_tokens for finished, _ in expected}) == len(keys)
             for key, (_, events) in zip(keys, expected):
                 finished, said = cluster.answer(ask(key))
-                eventually(lambda: settled(cluster), 10, "no copy on its way")
+                cluster.wait_for_copies()
                 reused.append(finished.statistics.n_reused_tokens)
                 assert tokens(said) == tokens(events), (recipe, key)
             print(recipe, reused, "of", [finished.statistics.n_prompt_tokens for finished, _ in expected], flush=True)
@@ -148,9 +133,9 @@ def test_a_state_between_chunks_serves_what_ends_elsewhere():
                 return inference.GenerateRequest(tokens=inference.TokenIds(ids=prompt), recipe=recipe, max_new_tokens=16, ignore_eos=True)
             alone, events = fresh.answer(job(second, 2))
             cluster.answer(job(first, 1))
-            eventually(lambda: settled(cluster), 10, "no copy on its way")
+            cluster.wait_for_copies()
             finished, said = cluster.answer(job(second, 2))
-            eventually(lambda: settled(cluster), 10, "no copy on its way")
+            cluster.wait_for_copies()
             assert finished.statistics.n_reused_tokens == expected, (recipe, first, second, finished.statistics.n_reused_tokens)
             assert tokens(said) == tokens(events) and logprobs(said) == logprobs(events), recipe
             assert finished.statistics.slots_per_head == alone.statistics.slots_per_head
@@ -180,8 +165,8 @@ def test_a_copy_gives_way_to_a_job_that_needs_the_memory():
         waited = time.monotonic() - began
         assert second.status_code == 0 and second.statistics.retries == 0, second
         assert second.statistics.queue_ms < 3000, (second.statistics.queue_ms, waited)
-        assert not_kept(cluster, "pressure") == 1, figures(cluster.processes["prefill-0"])
-        eventually(lambda: settled(cluster), 10, "the second one is stored")
+        assert not_kept(cluster, "pressure") == 1, cluster.figures("prefill-0")
+        cluster.wait_for_copies()
         again, _ = cluster.answer(job(1))
         assert again.statistics.n_reused_tokens == 3999 and again.statistics.kept == inference.KEPT_STORED, again
 
@@ -210,8 +195,8 @@ def test_a_state_that_does_not_leave_costs_the_state_alone():
         finished, events = cluster.answer(job)
         assert finished.status_code == 0 and finished.statistics.retries == 0 and tokens(events) == expected, finished
         assert finished.statistics.kept_state == inference.KEPT_NOT_LATE and finished.statistics.kept == inference.KEPT_PENDING, finished.statistics
-        assert not_kept(cluster, "late") == 1, figures(cluster.processes["prefill-0"])
-        eventually(lambda: settled(cluster), 10, "no copy on its way")
+        assert not_kept(cluster, "late") == 1, cluster.figures("prefill-0")
+        cluster.wait_for_copies()
         again, events = cluster.answer(job)
         assert again.statistics.n_reused_tokens == 1999 and tokens(events) == expected, again
 

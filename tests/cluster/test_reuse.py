@@ -5,7 +5,6 @@ import itertools
 import os
 import re
 import subprocess
-import urllib.request
 
 from harness import BIN, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, store_stats, tokens
 
@@ -93,9 +92,7 @@ def capsules(cluster):
 
 def not_cached(cluster):
     """Returns what prefill has counted: {reason: number}, without zeros."""
-    with urllib.request.urlopen(f"http://{cluster.processes['prefill-0'].admin}/metrics", timeout=10) as page:
-        lines = [line.split('"') for line in page.read().decode().splitlines() if line.startswith("sluice_prompts_not_cached_total{")]
-    return {line[1]: int(line[2][1:]) for line in lines if line[2] != "} 0"}
+    return {name.split('"')[1]: n for name, n in cluster.figures("prefill-0").items() if name.startswith("sluice_prompts_not_cached_total{") and n}
 
 
 def test_an_answer_says_why_nothing_was_reused():
@@ -275,16 +272,13 @@ def test_the_budget_holds_and_the_oldest_goes():
     with Cluster(worker_args={"kvstore": ["--arena", "12M"], "prefill": checkpoints}) as cluster:
         for seed in range(8):  # about 3.5 MiB each
             cluster.answer(request(5000, seed=seed))
-        page = urllib.request.urlopen(f"http://{cluster.processes['prefill-0'].admin}/metrics", timeout=10).read().decode()
-        assert '\nsluice_checkpoints_total{result="too_large"} 8\n' in page, "one of each prompt exceeds a hundredth of the store"
-        assert '\nsluice_checkpoints_total{result="stored"} 0\n' in page, page
-        def settled():
-            store = [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE][0]
-            return 1 <= store.load.stored_capsules <= 4 and store.load.stored_bytes <= 12 << 20 and store.load.leases == 0
-        eventually(settled, 10, "the store settled within its budget")
-        evicted = store_stats(cluster.processes["kvstore-0"].address).evicted
-        with urllib.request.urlopen(f"http://{cluster.processes['kvstore-0'].admin}/metrics", timeout=10) as page:
-            assert 4 <= evicted and f"\nsluice_store_evicted_total {evicted}\n" in page.read().decode(), evicted
+        said = cluster.figures("prefill-0")
+        assert said['sluice_checkpoints_total{result="too_large"}'] == 8, "one of each prompt exceeds a hundredth of the store"
+        assert said['sluice_checkpoints_total{result="stored"}'] == 0, said
+        cluster.wait_for_copies()
+        stats = store_stats(cluster.processes["kvstore-0"].address)
+        assert 1 <= stats.capsules <= 4 and stats.bytes <= 12 << 20, stats
+        assert 4 <= stats.evicted == cluster.figures("kvstore-0")["sluice_store_evicted_total"], stats
         assert cluster.answer(request(5000, seed=7))[0].statistics.n_reused_tokens > 0, "the youngest is still there"
         assert cluster.answer(request(5000, seed=0))[0].statistics.n_reused_tokens < 64, "the oldest is gone"
 
