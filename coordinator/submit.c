@@ -26,8 +26,9 @@ struct job_thread {
 
 static void end_thread(struct sl_coordinator *coordinator) {
     pthread_mutex_lock(&coordinator->mutex);
-    coordinator->n_threads--;
-    pthread_cond_broadcast(&coordinator->changed);
+    if (--coordinator->n_threads == 0 && coordinator->stopping) {
+        pthread_cond_broadcast(&coordinator->changed);
+    }
     pthread_mutex_unlock(&coordinator->mutex);
 }
 

@@ -254,6 +254,10 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
     reply.bytes = (int64_t)(stored->capsule.body_bytes + stored->capsule.header_bytes);
     sl_pins_return(kvstore->pins, request->lease_id);
+    reply.released = request->release && status == SL_OK;
+    if (reply.released) {
+        sl_pins_release(kvstore->pins, request->lease_id);
+    }
     atomic_fetch_sub(&kvstore->n_jobs, 1);
     atomic_fetch_add(&kvstore->n_calls, 1);
     return status == SL_OK ? sl_rpc_call_send(call, &reply.base) : status;

@@ -35,7 +35,7 @@ static bool tell_alive(void *arg) {
  * the job with a new one.
  */
 static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_store_job *store,
-                                  const struct sl_store_match *match, const Sluice__V1__Grant *destination,
+                                  struct sl_store_match *match, const Sluice__V1__Grant *destination,
                                   struct sl_error *err) {
     struct sl_error why = {0};
     enum sl_status status = sl_store_fetch(store, match, destination, &job->capsule_bytes, &why);
@@ -65,8 +65,8 @@ static void cut_to_remote_kvs(const struct sl_prefill_job *job, struct sl_store_
 }
 
 // Fetches the match into the arena. If memory is short, asks copies of earlier jobs to free theirs.
-static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_job *store,
-                             const struct sl_store_match *match, struct sl_error *err) {
+static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_job *store, struct sl_store_match *match,
+                             struct sl_error *err) {
     const struct sl_prefill_host *host = &job->prefill->host;
     int64_t until_ns = sl_deadline_in_ms(PRESS_MS);
     for (;;) {

@@ -3,11 +3,11 @@
 #include "coordinator/jobs/event_log.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
 
 struct sl_event_bytes {
     size_t n_bytes;
@@ -17,7 +17,6 @@ struct sl_event_bytes {
 void sl_event_log_init(struct sl_event_log *log, size_t max_events, size_t max_progress) {
     *log = (struct sl_event_log){.max_events = max_events, .max_progress = max_progress, .end_at = SIZE_MAX};
     pthread_mutex_init(&log->mutex, NULL);
-    sl_cond_init(&log->changed);
 }
 
 void sl_event_log_cleanup(struct sl_event_log *log) {
@@ -27,8 +26,21 @@ void sl_event_log_cleanup(struct sl_event_log *log) {
     free(log->events);
     log->events = NULL;
     log->n_events = 0;
-    pthread_cond_destroy(&log->changed);
     pthread_mutex_destroy(&log->mutex);
+}
+
+// Unlocks the log and wakes its watchers.
+static void ring(struct sl_event_log *log) {
+    sl_bell_ring(&log->changed, &log->mutex, INT_MAX);
+}
+
+// Unlocks the log after an event. Watchers of a held one wait for sl_event_log_tell().
+static void unlock(struct sl_event_log *log) {
+    if (log->held) {
+        pthread_mutex_unlock(&log->mutex);
+    } else {
+        ring(log);
+    }
 }
 
 static enum sl_status grow(struct sl_event_log *log) {
@@ -55,16 +67,22 @@ static enum sl_status check_room(struct sl_event_log *log, enum sl_event_kind ki
     return SL_OK;
 }
 
-static void add(struct sl_event_log *log, enum sl_event_kind kind, struct sl_event_bytes *packed) {
+// Adds room for an event, which the caller fills before it unlocks. NULL: no memory.
+static uint8_t *add(struct sl_event_log *log, enum sl_event_kind kind, size_t n_bytes) {
+    struct sl_event_bytes *packed = malloc(sizeof(*packed) + n_bytes);
+    if (packed == NULL) {
+        return NULL;
+    }
+    packed->n_bytes = n_bytes;
     log->events[log->n_events++] = packed;
     log->n_progress += kind == SL_EVENT_PROGRESS;
     log->bytes += sizeof(*packed) + packed->n_bytes;
     if (!log->held) {
         log->n_told = log->n_events;
-        pthread_cond_broadcast(&log->changed);
     } else if (log->news) {
         log->news(log->news_arg);
     }
+    return packed->bytes;
 }
 
 static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
@@ -74,31 +92,24 @@ static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind
     }
     event->sequence = (int64_t)log->n_events + 1;
     event->time_ms = sl_wall_ms();
-    size_t n_bytes = sluice__v1__event__get_packed_size(event);
-    struct sl_event_bytes *packed = malloc(sizeof(*packed) + n_bytes);
-    if (packed == NULL) {
-        return SL_ERR_EXHAUSTED;
-    }
-    packed->n_bytes = sluice__v1__event__pack(event, packed->bytes);
-    add(log, kind, packed);
-    return SL_OK;
+    uint8_t *packed = add(log, kind, sluice__v1__event__get_packed_size(event));
+    return packed != NULL && sluice__v1__event__pack(event, packed) > 0 ? SL_OK : SL_ERR_EXHAUSTED;
 }
 
 enum sl_status sl_event_log_append(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
     pthread_mutex_lock(&log->mutex);
     enum sl_status status = append_locked(log, kind, event);
-    pthread_mutex_unlock(&log->mutex);
+    unlock(log);
     return status;
 }
 
 void sl_event_log_close(struct sl_event_log *log) {
     pthread_mutex_lock(&log->mutex);
     log->closed = true;
-    pthread_cond_broadcast(&log->changed);
     if (log->held && log->news) {
         log->news(log->news_arg);
     }
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
 }
 
 // Returns whether watchers will see no further event. Lock held.
@@ -113,7 +124,7 @@ enum sl_status sl_event_log_wait(struct sl_event_log *log, int64_t sequence, int
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&log->mutex);
     while (index >= log->n_told && !is_over(log) && status == SL_OK) {
-        status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
+        status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
     }
     if (index < log->n_told) {
         *packed_out = log->events[index]->bytes;
@@ -141,7 +152,7 @@ enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadli
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&log->mutex);
     while (!is_over(log) && status == SL_OK) {
-        status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
+        status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
     }
     bool closed = is_over(log);
     pthread_mutex_unlock(&log->mutex);
@@ -178,8 +189,7 @@ void sl_event_log_tell(struct sl_event_log *log, size_t n) {
     if (n > log->n_told) {
         log->n_told = n < log->n_events ? n : log->n_events;
     }
-    pthread_cond_broadcast(&log->changed);
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
 }
 
 void sl_event_log_release(struct sl_event_log *log) {
@@ -187,8 +197,7 @@ void sl_event_log_release(struct sl_event_log *log) {
     log->held = false;
     log->news = NULL;
     log->n_told = log->n_events;
-    pthread_cond_broadcast(&log->changed);
-    pthread_mutex_unlock(&log->mutex);
+    ring(log);
 }
 
 bool sl_event_log_is_held(struct sl_event_log *log) {
@@ -225,25 +234,18 @@ enum sl_status sl_event_log_restore(struct sl_event_log *log, enum sl_event_kind
     pthread_mutex_lock(&log->mutex);
     enum sl_status status = check_room(log, kind);
     if (status == SL_OK) {
-        struct sl_event_bytes *packed = malloc(sizeof(*packed) + n_bytes);
-        status = packed ? SL_OK : SL_ERR_EXHAUSTED;
-        if (packed) {
-            packed->n_bytes = n_bytes;
-            memcpy(packed->bytes, bytes, n_bytes);
-            add(log, kind, packed);
+        uint8_t *packed = add(log, kind, n_bytes);
+        status = packed != NULL ? SL_OK : SL_ERR_EXHAUSTED;
+        if (packed != NULL) {
+            memcpy(packed, bytes, n_bytes);
         }
     }
-    pthread_mutex_unlock(&log->mutex);
+    unlock(log);
     return status;
 }
 
 enum sl_status sl_event_log_wait_told(struct sl_event_log *log, int64_t deadline_ns) {
-    enum sl_status status = SL_OK;
-    pthread_mutex_lock(&log->mutex);
-    while (log->n_told == 0 && status == SL_OK) {
-        status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
-    }
-    bool told = log->n_told > 0;
-    pthread_mutex_unlock(&log->mutex);
-    return told ? SL_OK : SL_ERR_DEADLINE;
+    const uint8_t *packed;
+    size_t n_bytes;
+    return sl_event_log_wait(log, 1, deadline_ns, &packed, &n_bytes);
 }

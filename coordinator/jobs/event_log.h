@@ -17,14 +17,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "base/thread.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 struct sl_event_bytes; // one packed event
 
 struct sl_event_log {
     pthread_mutex_t mutex;
-    pthread_cond_t changed; // an event was appended, or the log was closed
+    struct sl_bell changed; // an event was appended, or the log was closed
     struct sl_event_bytes **events;
     size_t n_events, cap_events;
     size_t max_events;               // tokens, states and the end always fit: the owner computes it

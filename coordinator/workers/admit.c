@@ -107,9 +107,10 @@ static int n_running_of(const struct sl_queue_place *place) {
 // Chooses the first place again, after the line or the running jobs have changed. Called under the lock.
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
-    for (struct sl_queue_place *at = admission->line.next; at != &admission->line; at = at->next) {
-        if (!at->lacks_worker && (admission->first == NULL || n_running_of(at) < n_running_of(admission->first))) {
-            admission->first = at;
+    for (struct sl_queue_place *at = admission->line.next, *first = NULL;
+         at != &admission->line && (first == NULL || n_running_of(first) > 0); at = at->next) {
+        if (!at->lacks_worker && (first == NULL || n_running_of(at) < n_running_of(first))) {
+            admission->first = first = at;
         }
     }
 }

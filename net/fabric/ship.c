@@ -26,7 +26,6 @@
 #include "base/clock.h"
 #include "base/check.h"
 #include "base/hash.h"
-#include "base/thread.h"
 #include "net/fabric/ship.h"
 
 #define WINDOW_BYTES  (4u << 20) // unacknowledged bytes of one ship
@@ -78,7 +77,6 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     ship->segment_bytes = sl_ship_segment_bytes(ship->ticket.head.bytes);
     atomic_store(&ship->mode, "none yet");
     pthread_mutex_init(&ship->lock, NULL);
-    sl_cond_init(&ship->changed);
     ship->id = atomic_fetch_add(&ships->last_id, 1) + 1;
     atomic_fetch_add(&ships->n_open, 1);
     sl_fabric_post(fabric, &ship->open_command);
@@ -311,7 +309,7 @@ static bool pump_ending(struct sl_ship *ship) {
         struct sl_wire_abort abortion = {.key = key_of(ship), .status = ship->status};
         sl_peer_tell(ship->peer, SL_WIRE_ABORT, &abortion, sizeof abortion);
     }
-    sl_ship_set_ended(ship);
+    ship->state = SHIP_ENDED;
     return true;
 }
 
@@ -343,7 +341,7 @@ static bool pump(void *state, int64_t now_ns) {
     while (*at) {
         struct sl_ship *ship = *at;
         moved |= pump_ship(ship);
-        if (ship->state == SHIP_ENDED && ship->closing) {
+        if (ship->state == SHIP_ENDED) {
             *at = ship->next;
             sl_ship_detach(ship);
         } else {
@@ -397,13 +395,7 @@ static void stop(void *state) {
 }
 
 static bool is_over(void *state) {
-    struct sl_ships *ships = state;
-    for (struct sl_ship *ship = ships->first; ship; ship = ship->next) {
-        if (ship->state != SHIP_ENDED) {
-            return false;
-        }
-    }
-    return true;
+    return ((struct sl_ships *)state)->first == NULL;
 }
 
 static void release(void *state) {

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "base/thread.h"
 #include "net/fabric/core/core.h"
 #include "net/fabric/fabric.h"
 
@@ -50,9 +51,9 @@ struct sl_ship {
 
     // shared, under lock
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    struct sl_bell changed;
     struct sl_pieces queued;
-    bool finish_wanted, close_wanted, ended, detached;
+    bool finish_wanted, close_wanted, detached;
     const void *header;
     size_t header_bytes;
     enum sl_status status;
@@ -84,7 +85,6 @@ struct sl_ship {
 void sl_ship_see_wishes(struct sl_ship *ship);
 void sl_ship_take_pieces(struct sl_ship *ship); // more of them, after the previous ones are used up
 void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text);
-void sl_ship_set_ended(struct sl_ship *ship);
 void sl_ship_detach(struct sl_ship *ship); // after this the caller owns the ship and may free it
 
 // segment.c

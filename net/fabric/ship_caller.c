@@ -5,11 +5,11 @@
  *
  * Threads: the caller's functions come first; the progress thread's functions on the same half are at the end.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
 #include "net/fabric/ship.h"
 
 // ---- the caller's side -----------------------------------------------------------------------------------------
@@ -124,9 +124,9 @@ enum sl_status sl_ship_end(struct sl_ship *ship, const void *header, size_t head
 
 enum sl_status sl_ship_await(struct sl_ship *ship, int64_t until_ns, struct sl_error *err) {
     pthread_mutex_lock(&ship->lock);
-    while (!ship->ended && sl_cond_wait_until(&ship->changed, &ship->lock, until_ns) == SL_OK) {
+    while (!ship->detached && sl_bell_wait(&ship->changed, &ship->lock, until_ns) == SL_OK) {
     }
-    enum sl_status status = ship->ended ? ship->status : SL_AGAIN;
+    enum sl_status status = ship->detached ? ship->status : SL_AGAIN;
     if (status != SL_OK && status != SL_AGAIN) {
         sl_fail(err, status, "ship to %s: %s", ship->ticket.address, ship->text);
     }
@@ -162,11 +162,10 @@ void sl_ship_close(struct sl_ship **ship) {
     pthread_mutex_lock(&it->lock);
     want(it, &it->close_wanted);
     while (!it->detached) { // see sl_ship_finish()
-        pthread_cond_wait(&it->changed, &it->lock);
+        sl_bell_wait(&it->changed, &it->lock, SL_NO_DEADLINE);
     }
     pthread_mutex_unlock(&it->lock);
     pthread_mutex_destroy(&it->lock);
-    pthread_cond_destroy(&it->changed);
     free(it->queued.at);
     free(it->taken.at);
     free(it);
@@ -214,19 +213,9 @@ void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text)
     ship->ending_ns = sl_now_ns();
 }
 
-void sl_ship_set_ended(struct sl_ship *ship) {
-    ship->state = SHIP_ENDED;
-    pthread_mutex_lock(&ship->lock);
-    ship->ended = true;
-    pthread_cond_broadcast(&ship->changed);
-    pthread_mutex_unlock(&ship->lock);
-}
-
 void sl_ship_detach(struct sl_ship *ship) {
     atomic_fetch_sub(&ship->ships->n_open, 1);
     pthread_mutex_lock(&ship->lock);
-    ship->ended = true;
     ship->detached = true;
-    pthread_cond_broadcast(&ship->changed);
-    pthread_mutex_unlock(&ship->lock);
+    sl_bell_ring(&ship->changed, &ship->lock, INT_MAX);
 }

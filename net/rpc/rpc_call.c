@@ -13,6 +13,7 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,12 +34,10 @@
 
 void sl_rpc_calls_init(struct sl_rpc_calls *calls) {
     pthread_mutex_init(&calls->mutex, NULL);
-    sl_cond_init(&calls->gone);
     calls->n = 0;
 }
 
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
-    pthread_cond_destroy(&calls->gone);
     pthread_mutex_destroy(&calls->mutex);
 }
 
@@ -50,17 +49,15 @@ static void enter(struct sl_rpc_calls *calls) {
 
 static void leave(struct sl_rpc_calls *calls) {
     pthread_mutex_lock(&calls->mutex);
-    if (--calls->n == 0) {
-        pthread_cond_signal(&calls->gone);
-    }
-    pthread_mutex_unlock(&calls->mutex); // the server may be freed from here on
+    calls->n--;
+    sl_bell_ring(&calls->gone, &calls->mutex, 1); // the server may be freed from here on
 }
 
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&calls->mutex);
     while (calls->n && status == SL_OK) {
-        status = sl_cond_wait_until(&calls->gone, &calls->mutex, deadline_ns);
+        status = sl_bell_wait(&calls->gone, &calls->mutex, deadline_ns);
     }
     status = calls->n ? SL_ERR_DEADLINE : SL_OK;
     pthread_mutex_unlock(&calls->mutex);
@@ -87,7 +84,6 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_r
     grpc_metadata_array_init(&call->metadata);
     grpc_call_details_init(&call->details);
     pthread_mutex_init(&call->mutex, NULL);
-    sl_cond_init(&call->cond);
     enter(calls);
     return call;
 }
@@ -105,7 +101,6 @@ void sl_rpc_call_unref(struct sl_rpc_call *call) {
         grpc_call_unref(call->call);
         sl_rpc_live_calls_add(-1);
     }
-    pthread_cond_destroy(&call->cond);
     pthread_mutex_destroy(&call->mutex);
     free(call);
     leave(calls);
@@ -126,7 +121,6 @@ static void run_on_cancel_locked(struct sl_rpc_call *call) {
     fn(arg);
     pthread_mutex_lock(&call->mutex);
     call->on_cancel_running = false;
-    pthread_cond_broadcast(&call->cond);
 }
 
 static void on_close(struct sl_rpc_tag *tag, bool ok) {
@@ -143,7 +137,7 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
         pthread_mutex_lock(&call->mutex);
         atomic_store(&call->cancelled, true);
         run_on_cancel_locked(call);
-        pthread_mutex_unlock(&call->mutex);
+        sl_bell_ring(&call->changed, &call->mutex, INT_MAX);
     }
     sl_rpc_call_unref(call);
 }
@@ -177,9 +171,9 @@ void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *a
     }
     // The callback itself may unregister; it cannot wait for its own end.
     while (!fn && call->on_cancel_running && !pthread_equal(call->on_cancel_thread, pthread_self())) {
-        pthread_cond_wait(&call->cond, &call->mutex);
+        sl_bell_wait(&call->changed, &call->mutex, SL_NO_DEADLINE);
     }
-    pthread_mutex_unlock(&call->mutex);
+    sl_bell_ring(&call->changed, &call->mutex, INT_MAX);
 }
 
 // ---- messages ------------------------------------------------------------------------------------------------------
@@ -201,13 +195,12 @@ static void on_sent(struct sl_rpc_tag *tag, bool ok) {
     pthread_mutex_lock(&call->mutex);
     call->is_sending = false;
     call->send_failed |= !ok;
-    pthread_cond_broadcast(&call->cond);
-    pthread_mutex_unlock(&call->mutex);
+    sl_bell_ring(&call->changed, &call->mutex, INT_MAX);
     sl_rpc_call_unref(call);
 }
 
 static void wait_sent_locked(struct sl_rpc_call *call, int64_t deadline_ns) {
-    while (call->is_sending && sl_cond_wait_until(&call->cond, &call->mutex, deadline_ns) == SL_OK) {
+    while (call->is_sending && sl_bell_wait(&call->changed, &call->mutex, deadline_ns) == SL_OK) {
     }
 }
 
@@ -226,7 +219,7 @@ enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_DEADLINE_EXCEEDED, "the time for a message is over", NULL);
     }
     while (call->is_sending) { // a cancelled call's operations complete at once
-        pthread_cond_wait(&call->cond, &call->mutex);
+        sl_bell_wait(&call->changed, &call->mutex, SL_NO_DEADLINE);
     }
     const bool failed = call->send_failed;
     pthread_mutex_unlock(&call->mutex);

@@ -10,11 +10,12 @@
  *         call is also ended by our own deadline, and a channel that fails is told to try again.
  *
  * Invariants of a stream: `message` is ours when read_done; the next read is posted only after it was taken; once a
- * read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; the
- *         object is freed only at zero.
+ * read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; a
+ *         closed stream is freed at zero.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/impl/codegen/propagation_bits.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,6 @@
 
 #include "base/clock.h"
 #include "base/check.h"
-#include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
 enum {
@@ -387,9 +387,9 @@ struct sl_rpc_stream {
     struct outcome outcome; // readable by us when status_done
     struct sl_rpc_tag start_tag, status_tag, read_tag;
     pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t cond;   // signaled when any of them has changed
+    struct sl_bell changed;
     grpc_byte_buffer *message;
-    bool read_done, status_done;
+    bool read_done, status_done, closed;
     int n_pending;
     void (*news)(void *arg);
     void *news_arg;
@@ -400,20 +400,33 @@ static bool has_next(const struct sl_rpc_stream *stream) {
     return stream->read_done && (stream->message || stream->status_done);
 }
 
+static void free_stream(struct sl_rpc_stream *stream) {
+    pthread_mutex_unlock(&stream->mutex);
+    grpc_byte_buffer_destroy(stream->message);
+    outcome_cleanup(&stream->outcome);
+    grpc_call_unref(stream->call);
+    pthread_mutex_destroy(&stream->mutex);
+    free(stream);
+}
+
 static void complete(struct sl_rpc_stream *stream, bool *flag) {
     pthread_mutex_lock(&stream->mutex);
     if (flag) {
         *flag = true;
     }
-    stream->n_pending--;
-    const bool has_news = flag && has_next(stream);
-    if (has_news || !stream->n_pending) { // else no thread could go on
-        pthread_cond_broadcast(&stream->cond);
+    const bool has_news = flag && has_next(stream) && !stream->closed;
+    if (--stream->n_pending == 0 && stream->closed) {
+        free_stream(stream);
+        return;
     }
     if (stream->news && has_news) {
         stream->news(stream->news_arg);
     }
-    pthread_mutex_unlock(&stream->mutex); // the stream may be freed from here on
+    if (has_news) {                                              // else no thread could go on
+        sl_bell_ring(&stream->changed, &stream->mutex, INT_MAX); // the stream may be freed from here on
+    } else {
+        pthread_mutex_unlock(&stream->mutex);
+    }
 }
 
 static void on_start(struct sl_rpc_tag *tag, bool ok) {
@@ -461,7 +474,6 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     stream->status_tag.fn = on_status;
     stream->read_tag.fn = on_read;
     pthread_mutex_init(&stream->mutex, NULL);
-    sl_cond_init(&stream->cond);
     outcome_init(&stream->outcome, channel, method);
     sl_rpc_live_calls_add(1);
     stream->call = create_call(channel, method->path, deadline_ns, parent);
@@ -503,7 +515,7 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
     const int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
     pthread_mutex_lock(&stream->mutex);
     while (!has_next(stream)) {
-        if (sl_cond_wait_until(&stream->cond, &stream->mutex, deadline_ns) == SL_ERR_DEADLINE && !has_next(stream)) {
+        if (sl_bell_wait(&stream->changed, &stream->mutex, deadline_ns) == SL_ERR_DEADLINE && !has_next(stream)) {
             pthread_mutex_unlock(&stream->mutex);
             return SL_AGAIN;
         }
@@ -551,18 +563,14 @@ void sl_rpc_stream_close(struct sl_rpc_stream **stream) {
     if (!s) {
         return;
     }
-    grpc_call_cancel(s->call, NULL);
-    pthread_mutex_lock(&s->mutex);
-    while (s->n_pending) { // a cancelled call's operations complete at once
-        pthread_cond_wait(&s->cond, &s->mutex);
-    }
-    pthread_mutex_unlock(&s->mutex);
-    grpc_byte_buffer_destroy(s->message);
-    outcome_cleanup(&s->outcome);
-    grpc_call_unref(s->call);
-    pthread_cond_destroy(&s->cond);
-    pthread_mutex_destroy(&s->mutex);
-    free(s);
-    sl_rpc_live_calls_add(-1);
     *stream = NULL;
+    grpc_call_cancel(s->call, NULL);
+    sl_rpc_live_calls_add(-1);
+    pthread_mutex_lock(&s->mutex);
+    s->closed = true;
+    if (s->n_pending > 0) { // a cancelled call's operations complete at once: the last one frees the stream
+        pthread_mutex_unlock(&s->mutex);
+    } else {
+        free_stream(s);
+    }
 }

@@ -25,7 +25,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
 #include "net/rpc/rpc_wire.h"
@@ -146,7 +145,7 @@ enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_
 struct waiter {
     struct sl_rpc_tag tag;
     pthread_mutex_t mutex;
-    pthread_cond_t cond;
+    struct sl_bell bell;
     bool done, ok;
 };
 
@@ -155,18 +154,16 @@ static void wake(struct sl_rpc_tag *tag, bool ok) {
     pthread_mutex_lock(&waiter->mutex);
     waiter->done = true;
     waiter->ok = ok;
-    pthread_cond_signal(&waiter->cond);
-    pthread_mutex_unlock(&waiter->mutex); // the waiter may be freed from here on
+    sl_bell_ring(&waiter->bell, &waiter->mutex, 1); // the waiter may be freed from here on
 }
 
 enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns) {
     struct waiter waiter = {.tag = {wake}};
     pthread_mutex_init(&waiter.mutex, NULL);
-    sl_cond_init(&waiter.cond);
     enum sl_status status = sl_rpc_batch_start(call, ops, n_ops, &waiter.tag);
     if (status == SL_OK) {
         pthread_mutex_lock(&waiter.mutex);
-        while (!waiter.done && sl_cond_wait_until(&waiter.cond, &waiter.mutex, deadline_ns) == SL_OK) {
+        while (!waiter.done && sl_bell_wait(&waiter.bell, &waiter.mutex, deadline_ns) == SL_OK) {
         }
         if (!waiter.done) {
             pthread_mutex_unlock(&waiter.mutex);
@@ -175,12 +172,11 @@ enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_op
         }
         // The call's deadline, its cancellation, and keepalive bound this wait: gRPC completes every operation by then.
         while (!waiter.done) {
-            pthread_cond_wait(&waiter.cond, &waiter.mutex);
+            sl_bell_wait(&waiter.bell, &waiter.mutex, SL_NO_DEADLINE);
         }
         pthread_mutex_unlock(&waiter.mutex);
         status = waiter.ok ? SL_OK : SL_ERR_CANCELLED;
     }
-    pthread_cond_destroy(&waiter.cond);
     pthread_mutex_destroy(&waiter.mutex);
     return status;
 }

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/thread.h"
 #include "base/trace.h"
 #include "net/rpc/rpc.h"
 
@@ -198,7 +199,7 @@ void sl_rpc_reason_take(const grpc_metadata_array *trailing, struct sl_error *er
 
 struct sl_rpc_calls { // the call objects of a server: posted or accepted, and not yet freed
     pthread_mutex_t mutex;
-    pthread_cond_t gone; // signaled when n becomes 0
+    struct sl_bell gone; // rung when n becomes 0
     size_t n;
 };
 
@@ -242,7 +243,7 @@ struct sl_rpc_call {
     int close_cancelled; // written by gRPC before close_tag comes back
 
     pthread_mutex_t mutex;        // guards the fields below
-    pthread_cond_t cond;          // signaled when on_cancel_running or is_sending becomes false
+    struct sl_bell changed;       // rung when on_cancel_running or is_sending becomes false
     bool is_sending, send_failed; // the last message is under way; a message was not taken
     atomic_bool cancelled;        // written with the mutex, read without it
     void (*on_cancel)(void *);

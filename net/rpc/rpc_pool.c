@@ -8,19 +8,19 @@
  * Invariant: n_queued <= n_idle + threads that are starting: no job waits for another to end.
  * Threads: submit from any; destroy when no thread submits any more.
  */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/check.h"
-#include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
 enum { IDLE_MS = 5000 };
 
 struct sl_rpc_pool {
     pthread_mutex_t mutex;
-    pthread_cond_t work; // a job was queued, or closing
-    pthread_cond_t left; // a thread has exited
+    struct sl_bell work; // a job was queued, or closing
+    struct sl_bell left; // a thread has exited
     struct sl_rpc_job *head, **tail;
     size_t n_queued;
     size_t n_free; // threads that wait for a job or are about to: idle and starting threads
@@ -35,7 +35,7 @@ static void *run_jobs(void *arg) {
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
         const int64_t deadline_ns = sl_deadline_in_ms(IDLE_MS);
-        while (!pool->head && !pool->closing && sl_cond_wait_until(&pool->work, &pool->mutex, deadline_ns) == SL_OK) {
+        while (!pool->head && !pool->closing && sl_bell_wait(&pool->work, &pool->mutex, deadline_ns) == SL_OK) {
         }
         struct sl_rpc_job *job = pool->head;
         if (!job) {
@@ -58,8 +58,7 @@ static void *run_jobs(void *arg) {
     const bool has_predecessor = pool->leaver_valid;
     pool->leaver = pthread_self();
     pool->leaver_valid = true;
-    pthread_cond_signal(&pool->left);
-    pthread_mutex_unlock(&pool->mutex); // the pool may be freed from here on
+    sl_bell_ring(&pool->left, &pool->mutex, 1); // the pool may be freed from here on
     if (has_predecessor) {
         pthread_join(predecessor, NULL);
     }
@@ -70,8 +69,6 @@ enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error
     struct sl_rpc_pool *pool = calloc(1, sizeof *pool);
     SL_FAIL_IF(!pool, err, SL_ERR_EXHAUSTED, "no memory for the handlers' threads");
     pthread_mutex_init(&pool->mutex, NULL);
-    sl_cond_init(&pool->work);
-    sl_cond_init(&pool->left);
     pool->tail = &pool->head;
     *pool_out = pool;
     return SL_OK;
@@ -94,8 +91,7 @@ enum sl_status sl_rpc_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_job *j
     *pool->tail = job;
     pool->tail = &job->next;
     pool->n_queued++;
-    pthread_cond_signal(&pool->work);
-    pthread_mutex_unlock(&pool->mutex);
+    sl_bell_ring(&pool->work, &pool->mutex, 1);
     return SL_OK;
 }
 
@@ -106,16 +102,15 @@ void sl_rpc_pool_destroy(struct sl_rpc_pool **pool) {
     }
     pthread_mutex_lock(&p->mutex);
     p->closing = true;
-    pthread_cond_broadcast(&p->work);
+    sl_bell_ring(&p->work, &p->mutex, INT_MAX);
+    pthread_mutex_lock(&p->mutex);
     while (p->n_threads) {
-        pthread_cond_wait(&p->left, &p->mutex);
+        sl_bell_wait(&p->left, &p->mutex, SL_NO_DEADLINE);
     }
     pthread_mutex_unlock(&p->mutex);
     if (p->leaver_valid) {
         pthread_join(p->leaver, NULL);
     }
-    pthread_cond_destroy(&p->left);
-    pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->mutex);
     free(p);
     *pool = NULL;

@@ -194,17 +194,22 @@ bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_m
     return match->n_tokens >= job->plan->recipe.chunk_tokens && match->n_tokens >= match->capsule_tokens / 4;
 }
 
-static enum sl_status fetch(const struct sl_store_job *job, const struct sl_store_match *match,
+static enum sl_status fetch(const struct sl_store_job *job, struct sl_store_match *match,
                             const Sluice__V1__Grant *destination, const char *inbound_id, int64_t *bytes_out,
                             struct sl_error *err) {
     Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
-    request.lease_id = (char *)match->lease_id;
+    request.lease_id = match->lease_id;
     request.destination = (Sluice__V1__Grant *)destination;
+    request.release = true;
     ProtobufCMessage *reply;
     int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
     enum sl_status status = call(job, &sl_method_store_fetch, &request.base, limit_ms, inbound_id, &reply, err);
     if (status == SL_OK) {
-        *bytes_out = ((Sluice__V1__FetchReply *)reply)->bytes;
+        const Sluice__V1__FetchReply *shipped = (const Sluice__V1__FetchReply *)reply;
+        *bytes_out = shipped->bytes;
+        if (shipped->released) { // an older store does not
+            match->lease_id[0] = '\0';
+        }
         protobuf_c_message_free_unpacked(reply, NULL);
     } else if (status != SL_ERR_NOT_FOUND && status != SL_ERR_CANCELLED) {
         sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
@@ -212,12 +217,15 @@ static enum sl_status fetch(const struct sl_store_job *job, const struct sl_stor
     return status;
 }
 
-enum sl_status sl_store_fetch(const struct sl_store_job *job, const struct sl_store_match *match,
+enum sl_status sl_store_fetch(const struct sl_store_job *job, struct sl_store_match *match,
                               const Sluice__V1__Grant *destination, int64_t *bytes_out, struct sl_error *err) {
     return fetch(job, match, destination, NULL, bytes_out, err);
 }
 
 void sl_store_release(struct sl_store_client *client, const char *address, const char *lease_id) {
+    if (lease_id[0] == '\0') {
+        return;
+    }
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = (char *)lease_id;
     struct sl_rpc_channel *channel;
@@ -263,7 +271,7 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     return SL_OK;
 }
 
-enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_store_match *match,
+enum sl_status sl_store_receive(const struct sl_store_job *job, struct sl_store_match *match,
                                 struct sl_session **session_out, struct sl_error *err) {
     struct sl_inbound *inbound = job->client->node->inbound;
     struct sl_inbound_ticket ticket;
@@ -295,7 +303,7 @@ enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_
     return status;
 }
 
-enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
+enum sl_status sl_store_resume(const struct sl_store_job *job, struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err) {
     struct sl_session *session;
     enum sl_status status = sl_store_receive(job, match, &session, err);

@@ -68,19 +68,20 @@ static inline bool sl_store_match_is_whole(const struct sl_store_job *job, const
 // is useful.
 bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_match *match);
 
-// Asks the store to ship the matched capsule to `destination`; *bytes_out is the number of bytes shipped.
-enum sl_status sl_store_fetch(const struct sl_store_job *job, const struct sl_store_match *match,
+// Asks the store to ship the matched capsule to `destination`; *bytes_out is the number of bytes shipped. Ends the lease: match->lease_id
+// is empty then.
+enum sl_status sl_store_fetch(const struct sl_store_job *job, struct sl_store_match *match,
                               const Sluice__V1__Grant *destination, int64_t *bytes_out, struct sl_error *err);
 
 // Fetches the matched capsule into this worker's arena and opens it as a session of all its tokens.
-enum sl_status sl_store_receive(const struct sl_store_job *job, const struct sl_store_match *match,
+enum sl_status sl_store_receive(const struct sl_store_job *job, struct sl_store_match *match,
                                 struct sl_session **session_out, struct sl_error *err);
 // Does the same, and cuts the session to match->n_tokens.
-enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
+enum sl_status sl_store_resume(const struct sl_store_job *job, struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err);
 
 // Returns why a stored prefix that could not be had is not used, as answers name it.
 Sluice__V1__NotCached sl_store_not_cached(enum sl_status status);
 
-// Ends a lease at a store, of a match or of a grant. Best effort: if this fails, the lease expires.
+// Ends a lease at a store, of a match or of a grant; "": none. Best effort: if this fails, the lease expires.
 void sl_store_release(struct sl_store_client *client, const char *address, const char *lease_id);

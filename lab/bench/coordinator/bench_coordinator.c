@@ -225,18 +225,11 @@ static double process_status(pid_t pid, const char *key) {
 }
 
 static double cpu_seconds(pid_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    text[n] = '\0';
-    if (file) {
-        fclose(file);
-    }
-    unsigned long user = 0, system = 0;
-    const char *end = strrchr(text, ')');
-    int found = end ? sscanf(end + 1, " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu %lu", &user, &system) : 0;
-    return found == 2 ? (double)(user + system) / (double)sysconf(_SC_CLK_TCK) : 0;
+    clockid_t clock;
+    struct timespec used = {0};
+    return clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &used) == 0
+               ? (double)used.tv_sec + 1e-9 * (double)used.tv_nsec
+               : 0;
 }
 
 static void note_most(struct load *load) {
@@ -271,6 +264,9 @@ static enum sl_status run_phase(struct load *load, double rate, struct sl_signal
             }
             due_ns += step_ns;
             ask(load, client);
+            if (!client->stream) { // it could not ask, and would not the next moment
+                break;
+            }
         }
         if (now_ns >= look_ns) {
             look_ns = now_ns + LOOK_MS * SL_NS_PER_MS;
@@ -305,11 +301,13 @@ struct cell {
     int64_t n_workers, n_jobs;
     struct sl_child children[2]; // coordinator, workers
     char address[64];
+    bool is_void; // the clients lagged in the phase that is printed
 };
 
 static void print(const struct cell *cell, const char *what, double value, const char *unit) {
     char name[96];
-    snprintf(name, sizeof name, "%d workers, %d jobs: %s", (int)cell->n_workers, (int)cell->n_jobs, what);
+    snprintf(name, sizeof name, "%d workers, %d jobs: %s%s", (int)cell->n_workers, (int)cell->n_jobs, what,
+             cell->is_void ? " (VOID)" : "");
     struct sl_bench_result result = {.bench = "coordinator", .test = name, .value = value, .unit = unit};
     sl_bench_print(&result, cell->bench->options.json);
     fflush(stdout);
@@ -320,18 +318,21 @@ static double percentile(double *values, size_t n, double share) {
     return n > 0 ? values[(size_t)(share * (double)(n - 1))] : 0;
 }
 
-// Prints the lag, and returns whether the phase counts.
-static bool keeps_up(const struct cell *cell, struct load *load, const char *phase) {
+// Prints what shows whether the phase counts. Marks what is printed from then on if it does not.
+static void print_validity(struct cell *cell, struct load *load, const char *phase) {
     char name[64];
-    double lag_ms = percentile(load->lag_ms, load->n_lags, 0.99),
-           latency_ms = percentile(load->total_ms, load->n_samples, 0.5);
-    bool counts = lag_ms <= LAG_SHARE * latency_ms;
-    snprintf(name, sizeof name, "%s, clients' lag p99%s", phase, counts ? "" : " (VOID: too much)");
+    double lag_ms = percentile(load->lag_ms, load->n_lags, 0.99);
+    cell->is_void = lag_ms > LAG_SHARE * percentile(load->total_ms, load->n_samples, 0.5);
+    snprintf(name, sizeof name, "%s, clients' lag p99", phase);
     print(cell, name, lag_ms, "ms");
-    return counts;
+    snprintf(name, sizeof name, "%s, refused or failed", phase);
+    print(cell, name, (double)load->n_failed, "jobs");
+    if (load->n_failed > 0) {
+        fprintf(stderr, "the first failure: %s\n", load->why.text);
+    }
 }
 
-static enum sl_status measure(const struct cell *cell, struct load *load, struct sl_error *err) {
+static enum sl_status measure(struct cell *cell, struct load *load, struct sl_error *err) {
     const struct options *options = &cell->bench->options;
     const pid_t pid = cell->children[0].pid;
     const double idle_kib = process_status(pid, "VmRSS:");
@@ -342,20 +343,17 @@ static enum sl_status measure(const struct cell *cell, struct load *load, struct
     }
     const double rate = (double)load->n_counted / ((1 - WARM_SHARE) * options->seconds);
     const double used_s = cpu_seconds(pid) - cpu_s;
+    print_validity(cell, load, "full rate");
     print(cell, "jobs", rate, "jobs/s");
     print(cell, "tokens", rate * (double)options->n_tokens, "tokens/s");
     print(cell, "CPU of the coordinator a job", 1e6 * used_s / (double)load->n_ended, "us");
     print(cell, "latency p50", percentile(load->total_ms, load->n_samples, 0.5), "ms");
     print(cell, "memory a job", (load->most_kib - idle_kib) / (double)load->n_clients, "KiB");
     print(cell, "threads", load->most_threads, "threads");
-    print(cell, "refused or failed", (double)load->n_failed, "jobs");
-    if (load->n_failed > 0) {
-        fprintf(stderr, "the first failure: %s\n", load->why.text);
-    }
-    (void)keeps_up(cell, load, "full rate");
     if (rate > 0) {
         status = run_phase(load, rate / 2, &cell->bench->signals, err);
-        if (status == SL_OK && keeps_up(cell, load, "half rate")) {
+        if (status == SL_OK) {
+            print_validity(cell, load, "half rate");
             print(cell, "half rate, added p50", percentile(load->added_ms, load->n_samples, 0.5), "ms");
             print(cell, "half rate, added p99", percentile(load->added_ms, load->n_samples, 0.99), "ms");
         }
@@ -364,7 +362,7 @@ static enum sl_status measure(const struct cell *cell, struct load *load, struct
 }
 
 // Runs in a process of its own, because gRPC starts there.
-static enum sl_status run_clients(const struct cell *cell, struct sl_error *err) {
+static enum sl_status run_clients(struct cell *cell, struct sl_error *err) {
     struct load load = {.bench = cell->bench, .n_clients = cell->n_jobs, .coordinator = cell->children[0].pid};
     struct sl_rpc_channel *channels[N_CONNECTIONS] = {0};
     pthread_mutex_init(&load.mutex, NULL);

@@ -138,8 +138,7 @@ static void on_release(void *client) {
 }
 
 // Has the store ship what was found into the client's block.
-static enum sl_status fetch(struct sl_store_bench_client *c, const Sluice__V1__LookupReply *found,
-                            struct sl_error *err) {
+static enum sl_status fetch(struct sl_store_bench_client *c, Sluice__V1__LookupReply *found, struct sl_error *err) {
     static const struct sl_grant_events events = {on_complete, on_failure, on_release};
     const struct sl_store_ends *b = c->ends;
     struct sl_grant_plan plan = {.block = b->blocks + (size_t)c->index * b->block_bytes,
@@ -158,6 +157,7 @@ static enum sl_status fetch(struct sl_store_bench_client *c, const Sluice__V1__L
     destination.capacity_bytes = b->size;
     request.lease_id = found->lease_id;
     request.destination = &destination;
+    request.release = true;
     status = call(c, &sl_method_store_fetch, &request.base, NULL, err);
     free(destination.ticket.data);
     sl_grant_close(&grant);
@@ -178,8 +178,7 @@ static enum sl_status get(struct sl_store_bench_client *c, struct sl_error *err)
     enum sl_status status = look_up(c, keys, 1, &found, err);
     if (status == SL_OK) {
         status = fetch(c, found, err);
-        enum sl_status ended = release(c, found, status == SL_OK ? err : NULL);
-        status = status == SL_OK ? ended : status;
+        protobuf_c_message_free_unpacked(&found->base, NULL);
     }
     return status;
 }

@@ -5,7 +5,7 @@
  *
  * Design: kvstores and redis-server are children of this process, whose threads are the clients. The clients of the kvstore
  *         share a fabric and a channel, as the jobs of a worker do; each client of Redis has a connection. A PUT reserves
- *         and ships a capsule under a new key; a GET looks it up, grants memory, has it shipped and releases it: the calls of a
+ *         and ships a capsule under a new key; a GET looks it up, grants memory and has it shipped: the calls of a
  *         prefill worker, with the digests that Redis has not. Redis answers over its Unix socket where the kvstore
  *         uses shared memory. Runs of both alternate.
  */

@@ -42,14 +42,14 @@ bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_m
     return match->n_tokens >= job->plan->recipe.chunk_tokens && match->n_tokens >= match->capsule_tokens / 4;
 }
 
-enum sl_status sl_store_fetch(const struct sl_store_job *job, const struct sl_store_match *match,
+enum sl_status sl_store_fetch(const struct sl_store_job *job, struct sl_store_match *match,
                               const Sluice__V1__Grant *destination, int64_t *bytes_out, struct sl_error *err) {
     (void)job, (void)match, (void)destination;
     *bytes_out = 7;
     return fake.fetch == SL_OK ? SL_OK : sl_fail(err, fake.fetch, "fetch");
 }
 
-enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
+enum sl_status sl_store_resume(const struct sl_store_job *job, struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err) {
     (void)job, (void)match, (void)session_out;
     enum sl_status status = fake.n_resumes++ < fake.n_exhausted ? SL_ERR_EXHAUSTED : fake.resume;
