@@ -11,8 +11,7 @@
  *             SSL_read()  servers' sides of TLS. The fabric uses SSL_read_ex()
  *
  *         Both follow the frames in the bytes that pass, without a copy, and count the bytes of the current block. Above
- *         MOST the read fails, and gRPC closes the connection. MOST is eight times the metadata that gRPC accepts. Likewise
- *         for what rpc_resets.c says of resets.
+ *         MOST the read fails, and gRPC closes the connection. MOST is eight times the metadata that gRPC accepts. So do resets.
  * Threads: any. gRPC reads a connection on one thread at a time; the mutex is for the descriptor's next connection.
  */
 #include <dlfcn.h>
@@ -49,7 +48,8 @@ struct frames {
     uint32_t n_block;               // bytes of a header block that has not ended
     int port;                       // of the server
     uint32_t newest, newest_before; // stream; and before the last read
-    struct sl_rpc_resets_read resets;
+    int64_t resets_since_ns; // rpc_resets.c
+    int n_resets;
 };
 
 static void begin(struct frames *frames, bool is_watched, int port) {
@@ -60,15 +60,13 @@ static void begin(struct frames *frames, bool is_watched, int port) {
     frames->n_block = 0;
     frames->n_skipped = PREFACE;
     frames->newest = 0;
-    frames->resets = (struct sl_rpc_resets_read){0};
     pthread_mutex_unlock(&frames->mutex);
 }
 
 // Returns what the client did wrong, or NULL.
 static const char *count_frame(struct frames *frames) {
     const uint8_t *head = frames->head;
-    const uint32_t stream =
-        (uint32_t)(head[5] & 0x7f) << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8];
+    const uint32_t stream = (uint32_t)((head[5] & 0x7f) << 24 | head[6] << 16 | head[7] << 8 | head[8]);
     frames->n_head = 0;
     frames->n_skipped = (uint32_t)head[0] << 16 | (uint32_t)head[1] << 8 | head[2];
     if (head[3] == HEADERS || head[3] == CONTINUATION) {
@@ -81,7 +79,8 @@ static const char *count_frame(struct frames *frames) {
     if (frames->n_block > 0 && head[4] & END_HEADERS && (head[3] == HEADERS || head[3] == CONTINUATION)) {
         frames->n_block = 0;
     }
-    return head[3] == RST_STREAM && stream > frames->newest_before && sl_rpc_resets_in_a_read(&frames->resets)
+    return head[3] == RST_STREAM && stream > frames->newest_before &&
+                   sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)
                ? "opens calls and cancels them at once"
                : NULL;
 }
@@ -97,11 +96,9 @@ static const char *follow(struct frames *frames, const uint8_t *bytes, size_t n)
             memcpy(frames->head + frames->n_head, bytes, n_taken);
             frames->n_head = (uint8_t)(frames->n_head + n_taken);
         }
-        if (frames->n_head == HEAD) {
-            const char *wrong = count_frame(frames);
-            if (wrong) {
-                return wrong;
-            }
+        const char *wrong = frames->n_head == HEAD ? count_frame(frames) : NULL;
+        if (wrong) {
+            return wrong;
         }
         bytes += n_taken;
         n -= n_taken;

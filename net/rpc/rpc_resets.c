@@ -9,10 +9,8 @@
  *         a client that connects again at once gets less each time.
  *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
  *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
- *
- *         gRPC core makes a call of each stream before that, and its ends cost a processor long after the reset. So rpc_headers.c
- *         counts, too: resets that arrive in one read with their streams, which no client of ours sends. There the limit is halved
- *         for everyone, because the host is not known.
+ *         gRPC core makes a call of each stream before that, and ends it long after. So rpc_headers.c counts, too: resets that
+ *         arrive in one read with their streams. It does not know the host: the limit is halved for everyone.
  * Threads: any.
  */
 #include <grpc/support/alloc.h>
@@ -42,9 +40,7 @@ static struct {
 
 // Returns what is allowed in a second after connections were closed. Lock held.
 static int most_after(struct closed *closed, int64_t now_ns) {
-    if (now_ns - closed->last_ns > CALM_S * SL_NS_PER_S) {
-        closed->n = 0;
-    }
+    closed->n = now_ns - closed->last_ns > CALM_S * SL_NS_PER_S ? 0 : closed->n;
     return MOST >> closed->n;
 }
 
@@ -84,14 +80,12 @@ void sl_rpc_resets_count(grpc_call *call) {
     gpr_free(peer);
 }
 
-bool sl_rpc_resets_in_a_read(struct sl_rpc_resets_read *read) {
+bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n) {
     const int64_t now_ns = sl_now_ns();
-    if (now_ns - read->since_ns > SL_NS_PER_S) {
-        read->since_ns = now_ns;
-        read->n = 0;
-    }
+    *n = now_ns - *since_ns > SL_NS_PER_S ? 1 : *n + 1;
+    *since_ns = *n == 1 ? now_ns : *since_ns;
     pthread_mutex_lock(&resets.mutex);
-    const bool too_often = ++read->n > most_after(&resets.all, now_ns);
+    const bool too_often = *n > most_after(&resets.all, now_ns);
     if (too_often) {
         note_closed(&resets.all, now_ns);
     }

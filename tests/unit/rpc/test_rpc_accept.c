@@ -372,9 +372,9 @@ static void test_server_closes_connections_that_reset_calls(void **state) {
 static void test_resets_in_one_read_are_few(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
-        struct sl_rpc_resets_read read = {0};
-        int n = 1;
-        while (!sl_rpc_resets_in_a_read(&read) && n < RESETS) {
+        int64_t since_ns = 0;
+        int n = 1, n_counted = 0;
+        while (!sl_rpc_resets_in_a_read(&since_ns, &n_counted) && n < RESETS) {
             n++;
         }
         assert_in_range(n, 1, RESETS - 1);
