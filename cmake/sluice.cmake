@@ -61,6 +61,7 @@ set(frame_bytes_base 16640)                    # three paths, once a process
 set(frame_bytes_client/cli 17920)              # the paths of a cluster's files
 set(frame_bytes_client/cli/pull 65792)         # a buffer to copy with
 set(frame_bytes_decode 10240)                  # the engine thread's state, here and in prefill
+set(frame_bytes_engine/compress/evict/scores 8448) # a key and the center of keys, in f64
 set(frame_bytes_prefill 12288)
 set(frame_bytes_engine/compress/plan 6656)     # three numbers for each of 256 layers
 set(frame_bytes_engine/compress/recipe 4352)   # two texts of recipes

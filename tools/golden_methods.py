@@ -154,6 +154,10 @@ def weights_of(case, head, n_read):
         return head.most[None]
     if case.score in ("aas", "reconstruct_sum"):
         return head.sum[None]
+    if case.score == "keydiff":
+        unit = head.k / np.linalg.norm(head.k, axis=1, keepdims=True)
+        anchor = unit.mean(axis=0)
+        return -(unit @ anchor / np.linalg.norm(anchor))[None]
     if case.score == "mas":  # a slot has been attended to by its own row and every later one
         return (head.sum / (n_read - head.positions))[None]
     if case.score == "aqas":
@@ -249,7 +253,7 @@ def adaptive(scores, fixed, budget, plateaus):
     free = len(scores) * budget - sum(map(len, stay))
     low, high = -rest[free][0], -rest[free - 1][0]
     tie = plateaus and high == low and rest[free][1] == rest[free - 1][1]
-    if not high - low > RELATIVE_MARGIN * high and not tie:
+    if not high - low > RELATIVE_MARGIN * abs(high) and not tie:
         raise TooCloseToCall
     for _, h, j in rest[:free]:
         stay[h].add(j)
@@ -518,6 +522,10 @@ FILES = {
               Case("uniform", 203, score="reconstruct", repeats=(200,), exempt=(1,), layers=3, group=3, **ZIP),
               Case("h2o-global", 204, heads="global", layers=3, **ZIP),
               Case("caote", 205, score="reconstruct", value="caote", heads="global", repeats=(70, 70), group=1, **ZIP)],
+    "keydiff": [Case("chunks", 211, score="keydiff", sinks=4, recent=8),
+                Case("as-published", 212, score="keydiff", chunk=128, n=300, d=64),
+                Case("global", 213, score="keydiff", heads="global", layers=3, **ZIP),
+                Case("slots", 214, score="keydiff", heads="adaptive", when="end", sinks=2, budget=120, n=330)],
     "locret": [Case("stabilizers", 181, score="cis", stabilizers=24, tail=40, n=500, chunk=128),
                Case("no-tail", 182, score="cis", stabilizers=16, n=450),
                Case("slots", 183, score="cis", stabilizers=30, tail=100, n=500, slot=True, budget=80)],

@@ -314,7 +314,10 @@ def check_lost(page, suites_csv, source):
 
 
 UNLISTED = ("full", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
-            "streamingllm,budget=0.5", "d2o,budget=0.5")  # later.csv has them
+            "streamingllm,budget=0.5", "d2o,budget=0.5", "random,budget=0.5", "h2o,budget=0.5", "full,format=int8",
+            "full,format=int2", "kvzip,budget=0.5", "kvzip,budget=0.5,format=k4v2",
+            "kvzip,budget=0.24,format=int4", "keydiff,budget=0.5,when=end,scope=sinks:4",
+            "snapkv,pool=max:31,heads=layer,budget=0.5,format=int4")  # later.csv has them, and variants of one model alone
 LATER = {"smollm2": "SmolLM2-135M", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
 
 
@@ -324,7 +327,7 @@ def later():
     from sluice_eval.documents import table_rows  # needs NumPy
     rows = [row for row in read("later") if row["mode"] == "agnostic"]
     tables = {model: {row[0]: row for row in table_rows([row for row in rows if row["model"] == model], 1)} for model in LATER}
-    recipes = sorted({row["recipe"] for row in rows} - set(UNLISTED), key=lambda name: (-float(tables["smollm2"][name][2][:-1]), name))
+    recipes = sorted(set(tables["smollm2"]) - set(UNLISTED), key=lambda name: (-float(tables["smollm2"][name][2][:-1]), name))
     lines = ["| recipe | " + " | ".join(f"{name}: bytes | to full | n" for name in LATER.values()) + " |", "|-|-:|-|-:|-:|-|-:|"]
     for recipe in recipes:
         found = [tables[model].get(recipe, [""] * 8) for model in LATER]

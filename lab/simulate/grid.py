@@ -42,11 +42,11 @@ def draw(path, rows, recipes):
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(figsize=(2 + len(rows), 4))
     for k, recipe in enumerate(recipes):
-        axes.bar([i + k / (len(recipes) + 1) for i in range(len(rows))], [100 * runs[k]["slo_attainment"] for _, _, runs in rows],
+        axes.bar([i + (k - (len(recipes) - 1) / 2) / (len(recipes) + 1) for i in range(len(rows))], [100 * runs[k]["slo_attainment"] for _, _, runs in rows],
                  1 / (len(recipes) + 1), label=recipe)
     axes.set_xticks(range(len(rows)), [f"{nodes} nodes\n{what}{' Gbit/s' * (what != 'aggregated')}" for nodes, what, _ in rows], fontsize=7)
     axes.set_ylabel("requests within the limits, %")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(recipes))  # above the bars
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

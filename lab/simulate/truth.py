@@ -3,8 +3,8 @@
 """Compares `sluice simulate` with a cluster whose workers take an accelerator's time: the same requests, rates and recipes.
 
 The cluster is real but for its computation (--tier timed:NAME/SLOWER): coordinator, gRPC, data plane and bytes. The table of times
-is counted on the same tier (`sluice bench calibrate`). Even rows of the trace set three rates: the highest at which the simulator keeps
-90% of them within the limits, 75% and 50% of it. Odd rows are sent to both. Prints both figures, and by how much the simulator misses;
+is counted on the same tier (`sluice bench calibrate`). Even rows of the trace set three rates: 40, 60 and 80% of the highest at which
+the simulator keeps 90% of them within the limits. Odd rows are sent to both. Prints both figures, and by how much the simulator misses;
 exit code 1 if it misses a claimed figure by more than --within, or the host was busier than --most-busy.
 
     lab/simulate/truth.py --trace mooncake_conversation.jsonl --recipes "full;full,format=int4"
@@ -47,13 +47,23 @@ def drawn(arguments):
         at_ms += rng.expovariate(1) * 1000
 
 
+def spread(rows):
+    """Returns the rows with those of one timestamp spread until the next one: which of them comes first would be chance."""
+    times = sorted({row["timestamp"] for row in rows})
+    following = dict(zip(times, times[1:] + [2 * times[-1] - times[-2]]))
+    for at in times:
+        same = [row for row in rows if row["timestamp"] == at]
+        for i, row in enumerate(same):
+            yield {**row, "timestamp": round(at + (following[at] - at) * i / len(same))}
+
+
 def write_halves(folder, arguments):
     """Writes the even rows and the odd ones. Those of a trace are scaled, and share nothing."""
     rows = list(drawn(arguments))
     if arguments.trace:
         rows = [{"timestamp": row["timestamp"], "input_length": max(2, min(round(row["input_length"] * arguments.scale), arguments.longest)),
                  "output_length": max(2, round(row["output_length"] * arguments.scale))}
-                for row in read_rows(arguments.trace)[:2 * arguments.count]]
+                for row in spread(read_rows(arguments.trace)[:2 * arguments.count])]
     write_rows(f"{folder}/even", rows[::2])
     write_rows(f"{folder}/trace", [{**row, "timestamp": row["timestamp"] - rows[1]["timestamp"]} for row in rows[1::2]])
 
@@ -107,7 +117,7 @@ def choose_rates(folder, arguments, recipes):
     highest = 1 / arguments.slower
     while simulate(folder, "even", arguments, recipes[:1], f"{1.1 * highest:.4g}")[0]["slo_attainment"] >= 0.9:
         highest *= 1.1
-    return ",".join(f"{share * highest:.3g}" for share in (0.5, 0.75, 1))
+    return ",".join(f"{share * highest:.3g}" for share in (0.4, 0.6, 0.8))
 
 
 def compare(real, simulated, arguments):
@@ -149,7 +159,7 @@ def main():
     add("--prefill", type=int, default=2, help="0: --decode workers are aggregated")
     add("--decode", type=int, default=2)
     add("--arena", default="2G")
-    add("--call", type=float, default=1, help="ms of a call of the coordinator")
+    add("--call", type=float, default=9, help="ms of a call of the coordinator, with what else the host does for it")
     add("--seed", type=int, default=1)
     add("--within", type=float, default=10, help="percent")
     add("--claim", default=",".join(FIGURES), help="figures that must be within it")

@@ -41,6 +41,7 @@ static const struct sl_preset presets[] = {
     {"roco+fastcaote", ROCO ",value=fastcaote," ROCO_AT, "roco weighted by the distance to the mean value"},
     {"pyramidkv", SNAPKV "," SNAPKV_AT ",layers=pyramid,when=end", "snapkv with more slots for lower layers"},
     {"adakv", SNAPKV "," SNAPKV_AT ",heads=adaptive,when=end", "snapkv whose heads compete for a layer's slots"},
+    {"keydiff", "score=keydiff,budget=0.5,when=chunk", "keys unlike the mean of keys, no attention is read"},
     {"kvzip", "score=reconstruct,scope=sinks:4,budget=0.3,heads=global,when=end",
      "what repeating the prompt needs of it, for questions that come later; reads the prompt twice"},
     {"d2o", H2O ",scope=sinks:4+recent:0.25,budget=0.2,layers=d2o,when=end+step,evicted=merge",

@@ -39,6 +39,7 @@ enum sl_score_rows {
       .is_pooled = true)                                                                                               \
     X(CIS, cis, .help = "what retaining heads expect (Locret)", .n_states = 1, .wants_importance = true,               \
       .is_lasting = true)                                                                                              \
+    X(KEYDIFF, keydiff, .help = "how far a key is from the mean of keys (KeyDiff)")                                    \
     X(RECONSTRUCT, reconstruct, .help = "most attention while the prompt is read again (KVzip)",                       \
       .rows = SL_ROWS_REPEATED, .n_states = 1)                                                                         \
     X(RECONSTRUCT_SUM, reconstruct_sum, .help = "attention while the prompt is read again, summed",                    \

@@ -356,6 +356,11 @@ static void test_kvzip_keeps_what_the_repetition_attends_to(void **state) {
     replay(FOLDER "kvzip.txt", 5);
 }
 
+static void test_keydiff_keeps_keys_unlike_their_mean(void **state) {
+    (void)state;
+    replay(FOLDER "keydiff.txt", 4);
+}
+
 static void test_locret_keeps_the_best_scores_stabilizers_and_the_tail(void **state) {
     (void)state;
     replay(FOLDER "locret.txt", 3);
@@ -377,6 +382,7 @@ int main(void) {
         cmocka_unit_test(test_adakv_lets_heads_compete),
         cmocka_unit_test(test_d2o_divides_budgets_and_merges_what_it_evicts),
         cmocka_unit_test(test_kvzip_keeps_what_the_repetition_attends_to),
+        cmocka_unit_test(test_keydiff_keeps_keys_unlike_their_mean),
         cmocka_unit_test(test_locret_keeps_the_best_scores_stabilizers_and_the_tail),
         cmocka_unit_test(test_tailorkv_fetches_what_critical_channels_point_at),
     };

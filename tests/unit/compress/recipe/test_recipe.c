@@ -161,12 +161,15 @@ static void test_recipe_later_words_override_earlier(void **state) {
 
 static void test_recipe_presets_round_trip(void **state) {
     (void)state;
-    static const char *const every[] = {
-        "full",           "streamingllm", "h2o",           "scissorhands",   "tova",
-        "snapkv",         "roco",         "random",        "h2o+caote",      "tova+caote",
-        "snapkv+caote",   "roco+caote",   "h2o+fastcaote", "tova+fastcaote", "snapkv+fastcaote",
-        "roco+fastcaote", "pyramidkv",    "adakv",         "kvzip",          "d2o",
-        "locret",         "tailorkv",     "tailorkv-1",    "tailorkv-near"};
+    static const char *const every[] = {"full",           "streamingllm",   "h2o",
+                                        "scissorhands",   "tova",           "snapkv",
+                                        "roco",           "random",         "h2o+caote",
+                                        "tova+caote",     "snapkv+caote",   "roco+caote",
+                                        "h2o+fastcaote",  "tova+fastcaote", "snapkv+fastcaote",
+                                        "roco+fastcaote", "pyramidkv",      "adakv",
+                                        "keydiff",        "kvzip",          "d2o",
+                                        "locret",         "tailorkv",       "tailorkv-1",
+                                        "tailorkv-near"};
     const struct sl_preset *p = sl_recipe_presets();
     for (size_t i = 0; i < sizeof every / sizeof every[0]; i++, p++) {
         assert_string_equal(p->name, every[i]);
