@@ -128,6 +128,7 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
     reply.jobs_queued = stats.n_queued;
     reply.jobs_running = stats.n_running;
     reply.coordinator_leases = stats.claimed_bytes;
+    reply.routing = (char *)stats.routing;
     enum sl_status status = sl_rpc_call_send(call, &reply.base);
     free(rows);
     free(reports);

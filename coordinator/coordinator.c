@@ -70,6 +70,7 @@ static void *sweep(void *arg) {
         int64_t now_ns = sl_now_ns();
         atomic_store(&coordinator->swept_ns, now_ns);
         sl_registry_sweep(coordinator->registry, now_ns);
+        (void)sl_admission_rebalance(coordinator->admission, now_ns);
         sl_jobs_trim(coordinator->jobs, now_ns);
         if (coordinator->state != NULL) {
             sl_state_watch(coordinator->state, now_ns);
@@ -86,7 +87,7 @@ static void *sweep(void *arg) {
 
 // ---- create -----------------------------------------------------------------------------------------------------
 
-static enum sl_status check_config(const struct sl_coordinator_config *config, struct sl_error *err) {
+enum sl_status sl_coordinator_config_check(const struct sl_coordinator_config *config, struct sl_error *err) {
     SL_FAIL_IF(config->listen == NULL || config->model_dir == NULL, err, SL_ERR_INVALID,
                "coordinator: listen and model must be given");
     if (config->max_jobs < 1 || config->max_jobs > 65536 || config->max_queued < 1 || config->max_queued > 65536 ||
@@ -186,6 +187,7 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     struct sl_registry_config registry = {.model_fingerprint = coordinator->model_fingerprint,
                                           .heartbeat_ms = config->heartbeat_ms,
                                           .stall_ms = config->stall_ms,
+                                          .rebalance_ms = config->rebalance_ms,
                                           .credentials = coordinator->credentials};
     struct sl_retention retention = {config->retention_ms, config->max_kept_jobs, config->max_kept_bytes};
     enum sl_status status = sl_registry_create(&registry, &coordinator->registry, err);
@@ -266,7 +268,7 @@ static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl
 
 enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
                                      struct sl_coordinator **coordinator_out, struct sl_error *err) {
-    SL_TRY(check_config(config, err));
+    SL_TRY(sl_coordinator_config_check(config, err));
     struct sl_coordinator *coordinator = calloc(1, sizeof(*coordinator));
     SL_FAIL_IF(coordinator == NULL, err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
     coordinator->config = *config;

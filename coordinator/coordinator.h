@@ -46,6 +46,7 @@ struct sl_coordinator_config {
     const char *advertise;      // "HOST:PORT" for clients; "": as listen
     const char *default_recipe; // for requests without a recipe; NULL: sl_job_default_recipe() of the model
     const char *routing;        // the policy that chooses workers (workers/route.h)
+    int64_t rebalance_ms;       // least time between two changes of workers' roles; 0: they keep them
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting
     int64_t max_watchers;       // Generate, Watch, Cancel and SubmitInParts calls at once
@@ -71,6 +72,9 @@ struct sl_coordinator_config {
 
 // Writes the defaults of sluice-coordinator; the caller sets listen and model_dir.
 void sl_coordinator_config_init(struct sl_coordinator_config *config);
+
+// Checks what does not need the model's files.
+enum sl_status sl_coordinator_config_check(const struct sl_coordinator_config *config, struct sl_error *err);
 
 // Loads the model's files, listens and serves. Call sl_rpc_init() before. Copies the strings of the config.
 enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,

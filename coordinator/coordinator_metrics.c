@@ -112,6 +112,8 @@ static void write_metrics(void *arg, FILE *page) {
     write_state(coordinator, page);
     sl_metrics_declare(page, SL_GAUGE, "sluice_claimed_bytes", "KV bytes that are promised to admitted jobs.");
     sl_metrics_sample(page, "sluice_claimed_bytes", (double)stats.claimed_bytes, NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_role_changes_total", "Workers that went over to another role.");
+    sl_metrics_sample(page, "sluice_role_changes_total", (double)stats.n_rebalanced, NULL);
     sl_metrics_declare(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.");
     sl_metrics_sample(page, "sluice_watchers", atomic_load(&coordinator->n_watchers), NULL);
     struct sl_tokenizing_stats tokenizing;

@@ -71,6 +71,11 @@ static const struct sl_option options[] = {
      "worker has not read before; deadline: of the workers that read in time, the one that has read most of the "
      "prompt; least-loaded: the fewest tokens in line; round-robin: the fewest jobs so far",
      SL_FIELD(options, coordinator.routing)},
+    {"rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",
+     "let `sluice-decode --aggregated` workers either read or write, and change one of them, by drain, where one role "
+     "is "
+     "full and the other is not: at most one in this time; 0: they do both",
+     SL_FIELD(options, coordinator.rebalance_ms), 0, 86400000},
     {"max-jobs", 0, SL_OPTION_INT, "64", "N", "jobs admitted at once", SL_FIELD(options, coordinator.max_jobs), 1,
      65536},
     {"queue", 0, SL_OPTION_INT, "256", "N", "jobs that may wait; more are refused, with a hint when to retry",
@@ -206,7 +211,7 @@ int main(int argc, char **argv) {
         return sl_program_end(&program, sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed"), &err);
     }
     if (chosen.common.check) {
-        return SL_EXIT_OK;
+        return sl_program_end(&program, sl_coordinator_config_check(&chosen.coordinator, &err), &err);
     }
     chosen.coordinator.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("coordinator");

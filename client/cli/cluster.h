@@ -31,6 +31,7 @@ struct sl_cluster_config {
     bool has_gateway;
     int64_t http_port;                       // the same for the gateway
     const char *generation_config, *routing; // options of the coordinator; NULL: its defaults
+    int64_t rebalance_ms;
     const char *tls;    // NULL, or a folder for certificates, which are made: all connections then need one
     const char *disk;   // NULL, or a folder in which every KV store has one of its own name; made if it does not exist
     int64_t disk_bytes; // disk of each KV store

@@ -96,7 +96,7 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
                                       struct sl_argv *words, struct sl_error *err) {
     const struct sl_cluster_config *config = of->config;
     bool several = config->n_coordinators > 1;
-    char listen[128], path[PATH_MAX];
+    char listen[128], rebalance[32], path[PATH_MAX];
     snprintf(listen, sizeof listen, "%s:%lld", config->host, (long long)(config->port > 0 ? config->port + i : 0));
     add_program(words, of, "coordinator");
     add_option(words, "--listen", listen);
@@ -105,6 +105,8 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     add_option(words, "--log", config->workers_log);
     add_option(words, "--generation-config", config->generation_config);
     add_option(words, "--routing", config->routing);
+    snprintf(rebalance, sizeof rebalance, "%lldms", (long long)config->rebalance_ms);
+    add_option(words, "--rebalance", config->rebalance_ms > 0 ? rebalance : NULL);
     add_option(words, "--etcd", several ? of->etcd_servers : NULL);
     enum sl_status status = SL_OK;
     if (config->coordinator_state) {

@@ -291,6 +291,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
     }
     if (claim.prefill != NULL && !claim.is_here) {
         sl_worker_claim(claim.prefill, sl_prefill_need(demand), demand->n_prefill_tokens);
+        sl_worker_await(claim.decode, 1);
         admission->stats.claimed_bytes += demand->prefill_bytes;
     }
     *claim_out = claim;
@@ -349,6 +350,7 @@ static void give_back_prefill(struct sl_admission *admission, struct sl_claim *c
         sl_worker_unclaim_staging(claim->decode, sl_here_need(&claim->demand).staging_bytes);
         sl_worker_unref(&claim->prefill);
     } else if (claim->prefill != NULL) {
+        sl_worker_await(claim->decode, -1);
         sl_worker_unclaim(claim->prefill, sl_prefill_need(&claim->demand), claim->demand.n_prefill_tokens);
         sl_worker_unclaim_staging(claim->decode,
                                   sl_decode_need(&claim->demand).staging_bytes); // the capsule has arrived
@@ -393,8 +395,22 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
     pthread_mutex_unlock(&admission->mutex);
 }
 
+bool sl_admission_rebalance(struct sl_admission *admission, int64_t now_ns) {
+    static const bool nowhere[SL_N_DUTIES];
+    pthread_mutex_lock(&admission->mutex);
+    const bool *is_short = admission->first != NULL ? admission->is_short : nowhere;
+    enum sl_duty_news news = sl_registry_rebalance(admission->registry, is_short, now_ns);
+    admission->stats.n_rebalanced += news == SL_DUTIES_CHANGE;
+    if (news == SL_DUTIES_GIVEN) {
+        wake_first(admission);
+    }
+    pthread_mutex_unlock(&admission->mutex);
+    return news == SL_DUTIES_GIVEN;
+}
+
 void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out) {
     pthread_mutex_lock(&admission->mutex);
     *stats_out = admission->stats;
+    stats_out->routing = admission->policy->name;
     pthread_mutex_unlock(&admission->mutex);
 }

@@ -160,9 +160,15 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
 // Ends the job's place: it leaves the line if it was still in it.
 void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *place);
 
+// Lets workers change their duties with the load (registry.h), and wakes the first job in line for it. Called regularly. Returns whether
+// there may be room.
+bool sl_admission_rebalance(struct sl_admission *admission, int64_t now_ns);
+
 struct sl_admission_stats {
     int64_t n_queued;      // never admitted yet
     int64_t n_running;     // holding a claim
     int64_t claimed_bytes; // not yet released, on all workers
+    int64_t n_rebalanced;  // workers that have begun to go over to another role
+    const char *routing;   // the policy's name
 };
 void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out);

@@ -22,7 +22,8 @@ struct sl_admission {
     int64_t last_end_ns;
     struct sl_shared_base *bases; // that running jobs share
     struct sl_place_rates rates;
-    struct sl_worker_set set; // scratch of the functions that choose workers: a snapshot of one role
+    bool is_short[SL_N_DUTIES]; // the first place found no room there when it last looked
+    struct sl_worker_set set;   // scratch of the functions that choose workers: a snapshot of one role
 };
 
 static inline int64_t sl_in_units(int64_t bytes) {

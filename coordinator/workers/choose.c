@@ -118,6 +118,12 @@ static void see_bases(struct sl_admission *admission, const struct sl_claim_spec
     }
 }
 
+static void note_short(struct sl_admission *admission, const struct sl_claim *claim, int duty, enum sl_status status) {
+    if (claim->place == admission->first) {
+        admission->is_short[duty] = status == SL_AGAIN;
+    }
+}
+
 enum sl_status sl_choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                 struct sl_claim *claim, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
@@ -142,6 +148,7 @@ enum sl_status sl_choose_decode(struct sl_admission *admission, const struct sl_
     if (status == SL_OK) {
         claim->decode = sl_worker_ref(set->workers[i]);
     }
+    note_short(admission, claim, SL_WRITING, status);
     sl_worker_set_release(set);
     return status;
 }
@@ -230,6 +237,7 @@ enum sl_status sl_choose_places(struct sl_admission *admission, const struct sl_
     enum sl_status at_there = sl_choose_decode(admission, spec, claim, &there_err);
     if (at_there == SL_OK) {
         at_there = choose_prefill(admission, spec, &claim->prefill, &there_offer, &there_err);
+        note_short(admission, claim, SL_READING, at_there);
     }
     if (at_here != SL_OK && at_there != SL_OK) {
         return neither(at_here, &here_err, at_there, &there_err, err); // the caller unrefs the claim's worker

@@ -101,6 +101,13 @@ void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes) 
     pthread_mutex_unlock(&worker->registry->mutex);
 }
 
+void sl_worker_await(struct sl_worker *worker, int n) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    worker->awaited += n;
+    assert(worker->awaited >= 0 && worker->awaited <= worker->jobs);
+    pthread_mutex_unlock(&worker->registry->mutex);
+}
+
 bool sl_worker_is_lost(struct sl_worker *worker) {
     pthread_mutex_lock(&worker->registry->mutex);
     bool lost = worker->lost || worker->stalled;
@@ -250,6 +257,18 @@ static struct sl_worker *take_out(struct sl_registry *registry, int i) {
     return worker;
 }
 
+void sl_registry_take_turns(struct sl_worker *worker) {
+    const struct sl_registry *registry = worker->registry;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < registry->n_workers; i++) {
+        const struct sl_worker *other = registry->workers[i];
+        bool counts = other != worker && !other->lost &&
+                      sl_worker_has_role(other, worker->duty != 0 ? worker->duty : worker->role);
+        least = counts && other->jobs_ever < least ? other->jobs_ever : least;
+    }
+    worker->jobs_ever = least < INT64_MAX ? least : worker->jobs_ever;
+}
+
 // Makes room for one more entry: removes the one that was lost first. Called under the lock.
 static struct sl_worker *take_out_oldest_lost(struct sl_registry *registry) {
     for (int i = 0; i < registry->n_workers; i++) {
@@ -285,6 +304,7 @@ enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__
                 old->lost = true; // its jobs see it and go elsewhere
                 replaced = true;
             }
+            sl_registry_take_turns(worker);
             registry->workers[registry->n_workers++] = worker;
         } else {
             forgotten = worker;
@@ -421,12 +441,8 @@ void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
 
 // ---- views ------------------------------------------------------------------------------------------------------
 
-static bool is_seen(const struct sl_worker *worker, Sluice__V1__WorkerRole role) {
-    return worker->role == role && !worker->lost;
-}
-
 static bool takes_jobs(const struct sl_worker *worker) {
-    return !sl_worker_is_draining(worker) && !worker->suspect && !worker->stalled;
+    return !sl_worker_is_draining(worker) && !worker->suspect && !worker->stalled && !worker->turns;
 }
 
 // Describes the workers of a role, without references. Called under the lock.
@@ -434,7 +450,7 @@ static void describe(const struct sl_registry *registry, Sluice__V1__WorkerRole 
     set_out->n = 0;
     for (int i = 0; i < registry->n_workers; i++) {
         struct sl_worker *worker = registry->workers[i];
-        if (!is_seen(worker, role)) {
+        if (worker->lost || !sl_worker_has_role(worker, role)) {
             continue;
         }
         set_out->workers[set_out->n] = worker;
@@ -449,7 +465,7 @@ static void describe(const struct sl_registry *registry, Sluice__V1__WorkerRole 
             .jobs = worker->jobs,
             .max_jobs = worker->max_jobs,
             .jobs_ever = worker->jobs_ever,
-            .reads = worker->reads,
+            .reads = worker->reads && worker->duty == 0,
         };
     }
 }
@@ -488,8 +504,8 @@ bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole 
     pthread_mutex_lock(&registry->mutex);
     for (int i = 0; i < registry->n_workers && !served; i++) {
         const struct sl_worker *worker = registry->workers[i];
-        bool reads = role == SLUICE__V1__WORKER_ROLE__PREFILL && worker->reads && !worker->lost;
-        served = (is_seen(worker, role) || reads) && takes_jobs(worker);
+        bool reads = role == SLUICE__V1__WORKER_ROLE__PREFILL && worker->reads && worker->duty == 0;
+        served = (sl_worker_has_role(worker, role) || reads) && !worker->lost && takes_jobs(worker);
     }
     pthread_mutex_unlock(&registry->mutex);
     return served;
@@ -502,7 +518,7 @@ struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__Wor
     for (int i = 0; i < registry->n_workers && found == NULL; i++) {
         struct sl_worker *worker = registry->workers[i];
         bool same = name != NULL ? strcmp(worker->name, name) == 0 : strcmp(worker->rpc_address, address) == 0;
-        if (same && is_seen(worker, role)) {
+        if (same && worker->role == role && !worker->lost) {
             worker->refs++;
             found = worker;
         }

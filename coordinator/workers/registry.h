@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "coordinator/workers/rebalance.h"
 #include "coordinator/workers/route.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "net/rpc/rpc.h"
@@ -44,6 +45,7 @@ struct sl_registry_config {
     int64_t stall_ms;                             // without progress though there is work, and a worker is stalled
     const struct sl_rpc_credentials *credentials; // outlive the registry
     bool is_simulated;                            // workers have no channels
+    int64_t rebalance_ms; // least time between two changes of a worker's duty; 0: workers that read have both roles
 };
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
@@ -68,6 +70,11 @@ void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, boo
 
 // Marks workers as lost that have missed two heartbeats, and forgets those lost long ago. Called regularly.
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns);
+
+// duties.c: gives workers that read one role at a time, and changes it with the load. Called regularly. is_short: the first job in line
+// waits for room there.
+enum sl_duty_news { SL_DUTIES_SAME, SL_DUTIES_GIVEN, SL_DUTIES_CHANGE }; // GIVEN: there may be room
+enum sl_duty_news sl_registry_rebalance(struct sl_registry *registry, const bool is_short[SL_N_DUTIES], int64_t now_ns);
 
 // ---- what routing sees ------------------------------------------------------------------------------------------
 
@@ -95,6 +102,8 @@ void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_
 void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim_tokens(struct sl_worker *worker, int64_t tokens);
 void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
+void sl_worker_await(struct sl_worker *worker,
+                     int n); // jobs that begin to wait for another worker; negative: that end to
 
 bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: its jobs move to other workers
 void sl_worker_suspect(struct sl_worker *worker);

@@ -19,21 +19,21 @@ static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl
     report->info.fabric_address = report->fabric_address;
     report->info.version = report->version;
     report->info.device = report->device;
-    report->info.role = worker->role;
+    report->info.role = worker->duty != 0 ? worker->duty : worker->role;
     report->info.model_fingerprint = worker->model_fingerprint;
     report->info.arena_bytes = worker->arena_bytes;
     report->info.staging_bytes = worker->staging_bytes;
     report->info.max_jobs = worker->max_jobs;
-    report->info.reads = worker->reads;
+    report->info.reads = worker->reads && worker->duty == 0;
     report->info.epoch = worker->epoch;
     report->load = worker->load;
     sluice__v1__worker_status__init(&report->status);
     report->status.info = &report->info;
     report->status.load = &report->load;
-    report->status.state = worker->lost                    ? SLUICE__V1__WORKER_STATE__LOST
-                           : worker->stalled               ? SLUICE__V1__WORKER_STATE__STALLED
-                           : sl_worker_is_draining(worker) ? SLUICE__V1__WORKER_STATE__DRAINING
-                                                           : SLUICE__V1__WORKER_STATE__READY;
+    report->status.state = worker->lost                                     ? SLUICE__V1__WORKER_STATE__LOST
+                           : worker->stalled                                ? SLUICE__V1__WORKER_STATE__STALLED
+                           : sl_worker_is_draining(worker) || worker->turns ? SLUICE__V1__WORKER_STATE__DRAINING
+                                                                            : SLUICE__V1__WORKER_STATE__READY;
     report->status.heartbeat_age_ms = (now_ns - worker->last_beat_ns) / SL_NS_PER_MS;
 }
 

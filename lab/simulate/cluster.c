@@ -161,7 +161,8 @@ static enum sl_status open_nodes(struct sl_sim *sim, struct sl_error *err) {
 
 enum sl_status sl_sim_open(struct sl_sim *sim, size_t max_prefixes, struct sl_error *err) {
     const struct sl_sim_config *config = sim->config;
-    const struct sl_registry_config registry = {1, HEARTBEAT_MS, STALL_MS, NULL, .is_simulated = true};
+    const struct sl_registry_config registry = {1,    HEARTBEAT_MS,         STALL_MS,
+                                                NULL, .is_simulated = true, .rebalance_ms = config->rebalance_ms};
     int64_t n_nodes = n_workers(config) + config->n_stores;
     SL_FAIL_IF(sl_recipe_offloads(config->recipe), err, SL_ERR_UNSUPPORTED,
                "the recipe offloads layers, which are not simulated");
@@ -224,6 +225,11 @@ void sl_sim_close(struct sl_sim *sim) {
         }
         sim->result->n_evicted += stats.n_evicted;
         sl_sim_store_destroy(&sim->nodes[i].store);
+    }
+    if (sim->admission) {
+        struct sl_admission_stats stats;
+        sl_admission_get_stats(sim->admission, &stats);
+        sim->result->n_rebalanced = stats.n_rebalanced;
     }
     sl_admission_destroy(&sim->admission);
     sl_affinity_destroy(&sim->affinity);

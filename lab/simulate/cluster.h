@@ -49,6 +49,7 @@ struct sl_sim {
     struct sl_sim_job *free_jobs, *made_jobs;
     int64_t n_live, n_ended, n_events;
     double full_bytes, new_bytes; // of a token in f16; of one that is written
+    double balanced_s;            // when roles were last looked at
     bool evicts, wants_pump;
     void (*final_fn)(struct sl_sim_engine *engine, struct sl_sim_prompt *prompt, double at_s);
     void (*read_fn)(struct sl_sim_engine *engine, struct sl_sim_prompt *prompt, double at_s);

@@ -170,6 +170,7 @@ enum sl_status sl_sim_setting_run(struct sl_sim_setting *s, int recipe, double r
                                          .link_bytes_per_s = s->link_bytes_per_s,
                                          .only_out = o->only_out,
                                          .routing = s->routing,
+                                         .rebalance_ms = o->rebalance_ms,
                                          .check_fn = check,
                                          .arg = s};
     enum sl_status status = sl_sim_run(&config, result_out, err);

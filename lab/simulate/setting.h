@@ -17,7 +17,7 @@ struct sl_sim_options {
     const char *model, *costs, *trace, *rates, *input, *output, *slo, *link, *routing;
     double scale_rate, burstiness;
     int64_t count, seed, prefill_arena, decode_arena, store_arena, n_stores, prefill_jobs, decode_jobs, max_jobs,
-        max_queued, keep_ms, ttl_ms;
+        max_queued, keep_ms, ttl_ms, rebalance_ms;
     bool only_out;
 };
 
@@ -56,6 +56,9 @@ struct sl_sim_options {
                       SL_FIELD(sl_sim_options, only_out)),                                                             \
         SL_OPTION_ROW("routing", 0, SL_OPTION_STRING, "affinity", "POLICY",                                            \
                       "of the coordinator: affinity, least-loaded or round-robin", SL_FIELD(sl_sim_options, routing)), \
+        SL_OPTION_ROW("rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",                                                \
+                      "of the coordinator: workers of both roles have one at a time, and change with the load",        \
+                      SL_FIELD(sl_sim_options, rebalance_ms), 0, 86400000),                                            \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "0", "N", "stores, which keep what was read",                       \
                       SL_FIELD(sl_sim_options, n_stores), 0, SL_SIM_MAX_NODES),                                        \
         SL_OPTION_ROW("prefill-arena", 0, SL_OPTION_SIZE, "16G", "SIZE", "--arena of a prefill worker",                \

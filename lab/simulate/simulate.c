@@ -10,9 +10,10 @@
 #include "engine/kvcache/capsule.h"
 #include "lab/simulate/cluster.h"
 
-#define CHECK_EVERY  4096  // events
-#define MAX_PREFIXES 65536 // --prefixes of the coordinator
-#define KEYS_A_BLOCK (SL_TRACE_BLOCK / SL_PREFIX_BLOCK)
+#define CHECK_EVERY    4096  // events
+#define MAX_PREFIXES   65536 // --prefixes of the coordinator
+#define LOOKS_A_WINDOW 50    // at workers' roles
+#define KEYS_A_BLOCK   (SL_TRACE_BLOCK / SL_PREFIX_BLOCK)
 
 // --- jobs ----------------------------------------------------------------------------------------------------------------
 
@@ -335,9 +336,19 @@ static enum sl_status arrive(struct sl_sim *sim, int64_t request, double at_s, s
 
 // --- the run ---------------------------------------------------------------------------------------------------------------
 
+// Looks at the workers' roles as the coordinator's sweeper does, at events, since nothing changes between them.
+static void rebalance(struct sl_sim *sim) {
+    double now_s = sim->events.now_s, least_s = (double)sim->config->rebalance_ms / 1000 / LOOKS_A_WINDOW;
+    if (least_s > 0 && now_s - sim->balanced_s >= least_s) {
+        sim->balanced_s = now_s;
+        sim->wants_pump |= sl_admission_rebalance(sim->admission, (int64_t)((now_s + 1) * 1e9));
+    }
+}
+
 static enum sl_status run_events(struct sl_sim *sim, double until_s, struct sl_error *err) {
     enum sl_status status = SL_OK;
     while (status == SL_OK && sl_sim_run_next(&sim->events, until_s)) {
+        rebalance(sim);
         if (sim->wants_pump) {
             sim->wants_pump = false;
             pump(sim, sim->events.now_s);
@@ -365,6 +376,9 @@ enum sl_status sl_sim_run(const struct sl_sim_config *config, struct sl_sim_resu
     sim->read_fn = on_read;
     sim->token_fn = on_token;
     enum sl_status status = sl_sim_open(sim, MAX_PREFIXES, err);
+    if (status == SL_OK) {
+        (void)sl_admission_rebalance(sim->admission, 0); // the first roles
+    }
     for (int64_t i = 0; i < workload->n && status == SL_OK; i++) {
         double at_s = workload->arrivals[i].at_s * config->time_scale;
         status = run_events(sim, at_s, err);

@@ -32,6 +32,7 @@ struct sl_sim_config {
     double link_bytes_per_s;                          // 0: the table's
     bool only_out;                                    // links limit what leaves a node, not what arrives
     const struct sl_route_policy *routing;            // NULL: the default
+    int64_t rebalance_ms; // of the coordinator: n_aggregated change roles; 0: they have both
     // Called now and then, may be NULL; a status that is not SL_OK ends the simulation.
     enum sl_status (*check_fn)(void *arg, int64_t n_ended, double at_s, struct sl_error *err);
     void *arg;
@@ -51,7 +52,7 @@ struct sl_sim_result {
     struct sl_sim_request *requests; // [workload->n]
     double seconds;                  // from the first arrival to the last answer
     double capsule_bytes, full_bytes, resident_bytes, copied_bytes, fetched_bytes;
-    int64_t most_at_once, most_queued, n_evicted;
+    int64_t most_at_once, most_queued, n_evicted, n_rebalanced;
     double queued_s;                  // of all jobs that were admitted
     double prefill_busy, decode_busy; // share of their time
     uint64_t gaps[SL_SIM_GAP_BINS];   // between two tokens of an answer

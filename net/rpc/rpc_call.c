@@ -63,8 +63,7 @@ enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns
     return status;
 }
 
-// ---- one call
-// --------------------------------------------------------------------------------------------------------
+// ---- one call ------------------------------------------------------------------------------------------------------
 
 struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
                                        const struct sl_rpc_bound *bound) {
@@ -198,20 +197,16 @@ static void on_sent(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_call_unref(call);
 }
 
-static void wait_sent_locked(struct sl_rpc_call *call, int64_t deadline_ns) {
-    while (call->is_sending && sl_bell_wait(&call->changed, &call->mutex, deadline_ns) == SL_OK) {
-    }
-}
-
 void sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns) {
     pthread_mutex_lock(&call->mutex);
-    wait_sent_locked(call, deadline_ns);
+    while (call->is_sending && sl_bell_wait(&call->changed, &call->mutex, deadline_ns) == SL_OK) {
+    }
     pthread_mutex_unlock(&call->mutex);
 }
 
 enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
+    sl_rpc_call_wait_sent(call, sl_deadline_in_ms(call->send_ms));
     pthread_mutex_lock(&call->mutex);
-    wait_sent_locked(call, sl_deadline_in_ms(call->send_ms));
     if (call->is_sending) {
         sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled",
                     call->bound->method->path, call->send_ms);

@@ -39,8 +39,7 @@ static struct {
     atomic_int live_calls;
 } runtime;
 
-// ---- life cycle
-// ------------------------------------------------------------------------------------------------------
+// ---- life cycle ----------------------------------------------------------------------------------------------------
 
 // Logs at level debug only, because gRPC's ERROR is often a normal event for us (a peer went away).
 static void log_line(gpr_log_func_args *line) {
@@ -221,7 +220,6 @@ enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, 
 }
 
 // ---- deadlines: passed on as differences, so that it does not matter which monotonic clock gRPC reads
-// ----------------
 
 gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns) {
     if (deadline_ns == SL_NO_DEADLINE) {

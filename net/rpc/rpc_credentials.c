@@ -95,7 +95,6 @@ const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credential
 }
 
 // ---- servers that a client calls
-// -------------------------------------------------------------------------------------
 
 struct expectation {
     grpc_tls_certificate_verifier_external verifier;
@@ -184,7 +183,6 @@ grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credent
 }
 
 // ---- callers of a server
-// ---------------------------------------------------------------------------------------------
 
 grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials) {
     if (!credentials) {

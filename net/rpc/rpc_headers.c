@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: closes connections whose header blocks do not end.
+ * Purpose: closes connections whose header blocks do not end, or whose streams are reset in the read that opens them.
  *
  * Design: HTTP/2 lets a client continue a header block with any number of CONTINUATION frames. gRPC core (seen in 1.51)
  *         compares the metadata with its limit when the block ends, and until then keeps all of it: 900 MB became 1.8 GB
@@ -11,7 +11,7 @@
  *             SSL_read()  servers' sides of TLS. The fabric uses SSL_read_ex()
  *
  *         Both follow the frames in the bytes that pass, without a copy, and count the bytes of the current block. Above
- *         MOST the read fails, and gRPC closes the connection. MOST is eight times the metadata that gRPC accepts.
+ *         MOST the read fails, and gRPC closes the connection. MOST is eight times the metadata that gRPC accepts. So do resets.
  * Threads: any. gRPC reads a connection on one thread at a time; the mutex is for the descriptor's next connection.
  */
 #include <dlfcn.h>
@@ -31,6 +31,7 @@ enum {
     PREFACE = 24,    // before a client's first frame
     HEAD = 9,
     HEADERS = 1,
+    RST_STREAM = 3,
     CONTINUATION = 9,
     END_HEADERS = 4,
     CHUNK = 256,
@@ -43,9 +44,12 @@ struct frames {
     bool is_watched;
     uint8_t head[HEAD];
     uint8_t n_head;
-    uint32_t n_skipped; // bytes to come of the preface, or of a frame's payload
-    uint32_t n_block;   // bytes of a header block that has not ended
-    int port;           // of the server
+    uint32_t n_skipped;             // bytes to come of the preface, or of a frame's payload
+    uint32_t n_block;               // bytes of a header block that has not ended
+    int port;                       // of the server
+    uint32_t newest, newest_before; // stream; and before the last read
+    int64_t resets_since_ns; // rpc_resets.c
+    int n_resets;
 };
 
 static void begin(struct frames *frames, bool is_watched, int port) {
@@ -55,20 +59,34 @@ static void begin(struct frames *frames, bool is_watched, int port) {
     frames->n_head = 0;
     frames->n_block = 0;
     frames->n_skipped = PREFACE;
+    frames->newest = 0;
     pthread_mutex_unlock(&frames->mutex);
 }
 
-static void count_frame(struct frames *frames) {
+// Returns what the client did wrong, or NULL.
+static const char *count_frame(struct frames *frames) {
     const uint8_t *head = frames->head;
+    const uint32_t stream = (uint32_t)((head[5] & 0x7f) << 24 | head[6] << 16 | head[7] << 8 | head[8]);
     frames->n_head = 0;
     frames->n_skipped = (uint32_t)head[0] << 16 | (uint32_t)head[1] << 8 | head[2];
     if (head[3] == HEADERS || head[3] == CONTINUATION) {
         frames->n_block += frames->n_skipped + HEAD;
+        frames->newest = stream > frames->newest ? stream : frames->newest;
     }
+    if (frames->n_block > MOST) {
+        return "sent more than 64 KiB of headers of one call";
+    }
+    if (frames->n_block > 0 && head[4] & END_HEADERS && (head[3] == HEADERS || head[3] == CONTINUATION)) {
+        frames->n_block = 0;
+    }
+    return head[3] == RST_STREAM && stream > frames->newest_before &&
+                   sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)
+               ? "opens calls and cancels them at once"
+               : NULL;
 }
 
-// Follows n bytes. False: the header block is too long.
-static bool follow(struct frames *frames, const uint8_t *bytes, size_t n) {
+// Follows n bytes. Returns what the client did wrong, or NULL.
+static const char *follow(struct frames *frames, const uint8_t *bytes, size_t n) {
     while (n > 0) {
         size_t n_taken = n < frames->n_skipped ? n : frames->n_skipped;
         if (frames->n_skipped > 0) {
@@ -78,27 +96,22 @@ static bool follow(struct frames *frames, const uint8_t *bytes, size_t n) {
             memcpy(frames->head + frames->n_head, bytes, n_taken);
             frames->n_head = (uint8_t)(frames->n_head + n_taken);
         }
-        if (frames->n_head == HEAD) {
-            count_frame(frames);
-            if (frames->n_block > MOST) {
-                return false;
-            }
-            if (frames->head[3] == HEADERS || frames->head[3] == CONTINUATION) {
-                frames->n_block = frames->head[4] & END_HEADERS ? 0 : frames->n_block;
-            }
+        const char *wrong = frames->n_head == HEAD ? count_frame(frames) : NULL;
+        if (wrong) {
+            return wrong;
         }
         bytes += n_taken;
         n -= n_taken;
     }
-    return true;
+    return NULL;
 }
 
-static void complain(void) {
+static void complain(const char *wrong) {
     static atomic_llong complained_ns;
     const int64_t now_ns = sl_now_ns();
     long long before_ns = atomic_load(&complained_ns);
     if (now_ns - before_ns > SL_NS_PER_S && atomic_compare_exchange_strong(&complained_ns, &before_ns, now_ns)) {
-        sl_log_warn("rpc", "a client sent more than %d bytes of headers of one call: its connection is closed", MOST);
+        sl_log_warn("rpc", "a client %s: its connection is closed", wrong);
     }
 }
 
@@ -151,22 +164,23 @@ __attribute__((visibility("default"))) ssize_t recvmsg(int fd, struct msghdr *me
         return n;
     }
     pthread_mutex_lock(&frames->mutex);
-    bool is_short = true;
+    const char *wrong = NULL;
     size_t n_left = (size_t)n;
-    for (size_t i = 0; frames->is_watched && is_short && i < message->msg_iovlen && n_left > 0; i++) {
+    frames->newest_before = frames->newest;
+    for (size_t i = 0; frames->is_watched && !wrong && i < message->msg_iovlen && n_left > 0; i++) {
         const struct iovec *part = &message->msg_iov[i];
         const size_t n_part = part->iov_len < n_left ? part->iov_len : n_left;
-        is_short = follow(frames, part->iov_base, n_part);
+        wrong = follow(frames, part->iov_base, n_part);
         n_left -= n_part;
     }
-    frames->is_watched &= is_short;
+    frames->is_watched &= !wrong;
     const int port = frames->port;
     pthread_mutex_unlock(&frames->mutex);
     // A descriptor that gRPC has closed may be another connection's now.
-    if (is_short || sl_rpc_local_port(fd) != port) {
+    if (!wrong || sl_rpc_local_port(fd) != port) {
         return n;
     }
-    complain();
+    complain(wrong);
     errno = ECONNRESET;
     return -1;
 }
@@ -220,10 +234,11 @@ __attribute__((visibility("default"))) int SSL_read(SSL *ssl, void *to, int byte
         return -1;
     }
     pthread_mutex_lock(&frames->mutex);
-    const bool is_short = follow(frames, to, (size_t)n);
+    frames->newest_before = frames->newest;
+    const char *wrong = follow(frames, to, (size_t)n);
     pthread_mutex_unlock(&frames->mutex);
-    if (!is_short) {
-        complain();
+    if (wrong) {
+        complain(wrong);
     }
-    return is_short ? n : -1;
+    return wrong ? -1 : n;
 }

@@ -102,6 +102,8 @@ bool sl_rpc_accept_cut(const char *text);
 
 // Counts a call that its client cancelled as soon as it was accepted; closes connections that do so often.
 void sl_rpc_resets_count(grpc_call *call);
+// Counts a stream whose reset arrived in one read with it, among a connection's n of a second. True: too many, close it.
+bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
 
 // ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
 

@@ -9,6 +9,8 @@
  *         a client that connects again at once gets less each time.
  *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
  *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
+ *         gRPC core makes a call of each stream before that, and ends it long after. So rpc_headers.c counts, too: resets that
+ *         arrive in one read with their streams. It does not know the host: the limit is halved for everyone.
  * Threads: any.
  */
 #include <grpc/support/alloc.h>
@@ -21,6 +23,11 @@
 
 enum { N_ENTRIES = 4096, MOST = 500, CALM_S = 10, MOST_HALVES = 4 };
 
+struct closed {
+    int64_t last_ns; // when a connection was last closed
+    int n;
+};
+
 static struct {
     pthread_mutex_t mutex;
     struct {
@@ -28,29 +35,35 @@ static struct {
         int n;
         uint64_t closed; // hash of the peer whose connection was closed in this second; 0: none
     } entries[N_ENTRIES];
-    struct {
-        int64_t closed_ns; // when a connection of the host was last closed
-        int n_closed;
-    } hosts[N_ENTRIES];
+    struct closed hosts[N_ENTRIES], all;
 } resets = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+// Returns what is allowed in a second after connections were closed. Lock held.
+static int most_after(struct closed *closed, int64_t now_ns) {
+    closed->n = now_ns - closed->last_ns > CALM_S * SL_NS_PER_S ? 0 : closed->n;
+    return MOST >> closed->n;
+}
+
+static void note_closed(struct closed *closed, int64_t now_ns) {
+    closed->last_ns = now_ns;
+    closed->n += closed->n < MOST_HALVES;
+}
 
 static bool is_too_often(uint64_t hash, uint64_t host) {
     const int64_t now_ns = sl_now_ns();
     pthread_mutex_lock(&resets.mutex);
     const size_t i = hash % N_ENTRIES, h = host % N_ENTRIES;
-    if (now_ns - resets.hosts[h].closed_ns > CALM_S * SL_NS_PER_S) {
-        resets.hosts[h].n_closed = 0;
-    }
     if (now_ns - resets.entries[i].since_ns > SL_NS_PER_S) {
         resets.entries[i].since_ns = now_ns;
         resets.entries[i].n = 0;
         resets.entries[i].closed = 0;
     }
     // The other calls of a closed connection end with it, and do not count.
-    const bool too_often = resets.entries[i].closed != hash && ++resets.entries[i].n > MOST >> resets.hosts[h].n_closed;
+    const bool too_often =
+        resets.entries[i].closed != hash && ++resets.entries[i].n > most_after(&resets.hosts[h], now_ns);
     if (too_often) {
-        resets.hosts[h].closed_ns = now_ns;
-        resets.hosts[h].n_closed += resets.hosts[h].n_closed < MOST_HALVES;
+        note_closed(&resets.hosts[h], now_ns);
+        note_closed(&resets.all, now_ns);
         resets.entries[i].n = 0;
         resets.entries[i].closed = hash;
     }
@@ -65,4 +78,17 @@ void sl_rpc_resets_count(grpc_call *call) {
         sl_rpc_accept_cut(peer);
     }
     gpr_free(peer);
+}
+
+bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n) {
+    const int64_t now_ns = sl_now_ns();
+    *n = now_ns - *since_ns > SL_NS_PER_S ? 1 : *n + 1;
+    *since_ns = *n == 1 ? now_ns : *since_ns;
+    pthread_mutex_lock(&resets.mutex);
+    const bool too_often = *n > most_after(&resets.all, now_ns);
+    if (too_often) {
+        note_closed(&resets.all, now_ns);
+    }
+    pthread_mutex_unlock(&resets.mutex);
+    return too_often;
 }

@@ -5,8 +5,8 @@ How long a well-behaved client waits alone and beside each attack: victim.py [--
 
 A cluster with certificates and a gateway with keys serves the victim's short prompts, by turns over gRPC and HTTP, while an attacker drives
 rows of docs/budget.csv to their bounds. The victim runs alone before each attack, so that both figures are of the same time. Prints the
-median and the 99th percentile of each, and which rows no attack drives. Attackers have a nice value of 19: where they share processors
-with the servers, their own work is not what is measured; what the servers do for them is.
+median, the 99th percentile and the number n of answers of each, and which rows no attack drives. Attackers have a nice value of 19: where
+they share processors with the servers, their own work is not what is measured; what the servers do for them is.
 
 Fails if a 99th percentile beside an attack is above twice the one alone (--at-most), or if the victim gets an error.
 """
@@ -237,7 +237,7 @@ def drive(options, cluster, gateway, folder):
                    "processes": {name: {"address": p.address, "fabric": p.fabric, "admin": p.admin} for name, p in cluster.processes.items()}}, file)
     victim, wrong = Victim(cluster, gateway), []
     victim.run(2)
-    print(f"{'attack':28} {'alone: p50 ms':>13} {'p99':>7} {'beside: p50':>11} {'p99':>7} {'ratio':>6} {'answers':>8} {'errors':>6}")
+    print(f"{'attack':28} {'alone: p50 ms':>13} {'p99':>7} {'beside: p50':>11} {'p99':>7} {'ratio':>6} {'alone: n':>8} {'beside: n':>9} {'errors':>6}")
     for name in options.only.split(",") if options.only else NAMED:
         alone, beside, errors = [], [], []
         for _ in range(options.turns):
@@ -258,7 +258,7 @@ def drive(options, cluster, gateway, folder):
             time.sleep(SETTLE_S)
         ratio = percentile(beside, 0.99) / percentile(alone, 0.99)
         print(f"{name:28} {percentile(alone, 0.5):13.1f} {percentile(alone, 0.99):7.1f} {percentile(beside, 0.5):11.1f} "
-              f"{percentile(beside, 0.99):7.1f} {ratio:6.2f} {len(beside):8} {len(errors):6}", flush=True)
+              f"{percentile(beside, 0.99):7.1f} {ratio:6.2f} {len(alone):8} {len(beside):9} {len(errors):6}", flush=True)
         wrong += [f"{name}: the p99 is {ratio:.2f} times what it is alone"] if ratio > options.at_most else []
         wrong += [f"{name}: {text}" for text in errors[:3]]
     return wrong

@@ -1,12 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that read prompts and write their answers: the same bits as two workers, losses, the choice of a place, and `sluice up`."""
+"""Workers that read prompts and write their answers: the same bits as two workers, losses, the choice of a place, roles that follow the
+load, and `sluice up`."""
 import contextlib
 import json
 import os
 import re
 import subprocess
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 
@@ -144,6 +146,43 @@ def test_what_a_worker_cannot_do_is_refused_with_the_reason():
         assert "destination: missing" in words, words
 
 
+def test_roles_follow_the_load():
+    """Long answers, then long prompts: a worker changes its role each time, every answer is right, and no job fails."""
+    with Cluster(prefill=0, decode=3, kvstore=0, worker_args={"decode": ["--aggregated", "--max-jobs", "4"]},
+                 coordinator_args=[*PATIENCE, "--rebalance", "1s"]) as cluster:
+        def roles():
+            return sorted(cluster_pb.WorkerRole.Name(w.info.role) for w in cluster.workers().workers if not w.info.reads)
+
+        def load_until(expected, texts, n_tokens, n_at_once):
+            answers, over = [], threading.Event()
+
+            def ask_again(text):
+                while not over.is_set():
+                    answers.append((text, list(cluster.generate(ask("full,format=int8", text, n_tokens), timeout=300))))
+            threads = [threading.Thread(target=ask_again, args=(texts[i % len(texts)],)) for i in range(n_at_once)]
+            for thread in threads:
+                thread.start()
+            try:
+                eventually(lambda: roles() == expected, 60, f"roles {expected}")
+            finally:
+                over.set()
+                for thread in threads:
+                    thread.join()
+            right = {text: in_one_process("full,format=int8", text, n_tokens=n_tokens) for text in texts}
+            assert len(answers) >= n_at_once and all(tokens(events) == right[text] for text, events in answers)
+
+        eventually(lambda: roles() == ["DECODE", "PREFILL", "PREFILL"], 20, "three workers have roles")
+        load_until(["DECODE", "DECODE", "PREFILL"], [document(300, seed=n) + question() for n in range(3)], 300, 10)
+        load_until(["DECODE", "PREFILL", "PREFILL"], [document(12000, seed=n) + question() for n in range(3)], 1, 6)
+        assert {(job.state, job.prefill_worker != job.decode_worker) for job in cluster.list()} == {(inference.DONE, True)}
+        # Its worker dies: another one does both at once
+        reader = next(w.info.name for w in cluster.workers().workers if w.info.role == cluster_pb.DECODE)
+        cluster.kill(reader)
+        eventually(lambda: roles() == ["DECODE", "PREFILL"], 20, "the others have both roles")
+        assert cluster.answer(ask("full"))[0].status_code == 0
+        cluster.assert_clean()
+
+
 def page(url):
     with contextlib.suppress(urllib.error.HTTPError):
         return urllib.request.urlopen(url, timeout=10).read().decode().strip()
@@ -165,6 +204,7 @@ def test_up_starts_an_aggregated_cluster():
             gateway = next(p for p in up["processes"] if p["name"] == "gateway")
             eventually(lambda: page(f"http://{gateway['admin']}/readyz") == "ok", 10, "the gateway has asked the coordinator")
             assert " BOTH " in run("top", "--once", "--coordinator", up["coordinator"])
+            assert " affinity  " in run("status", "one"), run("status", "one")
             metrics = page(f"http://{up['processes'][0]['admin']}/metrics")
             assert 'sluice_workers{role="both",state="ready"} 1' in metrics, metrics
             assert "48213" in run("run", "--coordinator", up["coordinator"], "--recipe", "full", "--max-new-tokens", "8", "--prompt", TEXT + question())

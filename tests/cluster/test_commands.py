@@ -183,6 +183,10 @@ def test_up_leaves_alone_what_is_not_its_own():
             assert done.returncode == 2 and says in done.stderr.splitlines()[-1] and "{" not in done.stderr, done
             for name in environment:
                 del place.env[name]
+        for words, says in ((["--routing", "robin"], "expected affinity, deadline, least-loaded or round-robin"),
+                            (["--rebalance", "5s"], "give --aggregated, too")):
+            done = place.run("up", "--model", MODEL, "--port", "0", *words)
+            assert done.returncode == 2 and says in done.stderr.splitlines()[-1], done
         assert os.path.exists(notes)  # it was never ours
         with open("/dev/full", "w") as full:
             done = subprocess.run([SLUICE, *UP, "--name", "untold", "--no-gateway", "--state-file", notes], stdout=full, stderr=subprocess.PIPE, text=True,

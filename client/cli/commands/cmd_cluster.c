@@ -114,9 +114,9 @@ static enum sl_status show_top(struct sl_client *client, const struct top_config
     } else if (status == SL_OK) {
         char leased[32];
         fputs(clear ? "\033[H\033[J" : "", stdout); // cursor to the top left, and clear to the end of the screen
-        printf("%s: %lld jobs running, %lld queued, %s admitted\n\n", config->tool.coordinator,
+        printf("%s: %lld jobs running, %lld queued, %s admitted, routing %s\n\n", config->tool.coordinator,
                (long long)workers->jobs_running, (long long)workers->jobs_queued,
-               sl_format_bytes((double)workers->coordinator_leases, leased, sizeof leased));
+               sl_format_bytes((double)workers->coordinator_leases, leased, sizeof leased), workers->routing);
         sl_workers_print(workers, stdout);
         putchar('\n');
         sl_jobs_print(jobs->jobs, jobs->n_jobs, stdout);

@@ -72,6 +72,8 @@ static void print_entry(const struct sl_cluster_entry *entry, struct sl_table *t
         sl_table_add(table, "-");
     }
     sl_table_add(table, "%s", text_of(entry, "model"));
+    bool moves = json_integer_value(json_object_get(entry->state, "rebalance_ms")) > 0;
+    sl_table_add(table, "%s%s", text_of(entry, "routing"), moves ? ", roles by load" : "");
     sl_table_add(table, "%s/cluster.log", entry->dir);
 }
 
@@ -83,9 +85,9 @@ static void print_json(const struct sl_cluster_entry *entry) {
 }
 
 int sl_command_status(int argc, char **argv) {
-    static const struct sl_column columns[] = {{"NAME", false}, {"STATE", false},    {"COORDINATOR", false},
-                                               {"HTTP", false}, {"PROCESSES", true}, {"MODEL", false},
-                                               {"LOG", false}};
+    static const struct sl_column columns[] = {{"NAME", false},    {"STATE", false},    {"COORDINATOR", false},
+                                               {"HTTP", false},    {"PROCESSES", true}, {"MODEL", false},
+                                               {"ROUTING", false}, {"LOG", false}};
     struct here_config config = {0};
     struct sl_cluster_entry *entries;
     size_t n, n_shown = 0;

@@ -70,6 +70,9 @@ static const struct sl_option options[] = {
     {"routing", 0, SL_OPTION_STRING, NULL, "POLICY",
      "how workers are chosen: affinity, deadline, least-loaded or round-robin (sluice-coordinator --help)",
      SL_FIELD(up_config, cluster.routing)},
+    {"rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",
+     "with --aggregated: decode workers either read or write, and change with the load, at most one in this time",
+     SL_FIELD(up_config, cluster.rebalance_ms), 0, 86400000},
     {"state-file", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      SL_FIELD(up_config, state)},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
@@ -119,9 +122,11 @@ static json_t *state_json(const struct up *up) {
                                                    child->running ? (int)child->pid : 0, "rpc", rpc, "fabric", fabric,
                                                    "http", http, "admin", admin));
     }
-    return json_pack("{s:s, s:s, s:o, s:s, s:i, s:o}", "coordinator", sl_cluster_address(cluster), "http", gateway,
-                     "model", sl_text_json(up->config.cluster.model), "name", up->here.name, "pid", (int)getpid(),
-                     "processes", processes);
+    const char *routing = up->config.cluster.routing;
+    return json_pack("{s:s, s:s, s:o, s:s, s:i, s:s, s:I, s:o}", "coordinator", sl_cluster_address(cluster), "http",
+                     gateway, "model", sl_text_json(up->config.cluster.model), "name", up->here.name, "pid",
+                     (int)getpid(), "routing", routing ? routing : "affinity", "rebalance_ms",
+                     (json_int_t)up->config.cluster.rebalance_ms, "processes", processes);
 }
 
 // Writes the file atomically: a reader that waits for it must not read half of it.
@@ -287,6 +292,8 @@ static void print_end_of_log(struct sl_cluster_here *here) {
 static enum sl_status check(const struct up_config *config, struct sl_error *err) {
     SL_FAIL_IF(!config->cluster.model, err, SL_ERR_INVALID, "--model DIR is needed");
     SL_FAIL_IF(config->detach && config->verbose, err, SL_ERR_INVALID, "--detach and --verbose exclude each other");
+    SL_FAIL_IF(config->cluster.rebalance_ms > 0 && !config->cluster.aggregated, err, SL_ERR_INVALID,
+               "--rebalance is for workers that read and write: give --aggregated, too");
     bool has_disk = config->cluster.disk != NULL;
     SL_FAIL_IF(has_disk != (config->cluster.disk_bytes > 0), err, SL_ERR_INVALID,
                "--disk DIR and --disk-bytes SIZE belong together; %s is missing", has_disk ? "--disk-bytes" : "--disk");

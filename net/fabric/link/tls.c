@@ -67,7 +67,7 @@ static unsigned peers_of(unsigned role) {
     case SL_ROLE_PREFILL:
         return SL_ROLE_DECODE | SL_ROLE_KVSTORE;
     case SL_ROLE_DECODE:
-        return SL_ROLE_PREFILL | SL_ROLE_KVSTORE;
+        return SL_ROLE_COMPUTE | SL_ROLE_KVSTORE; // one of both roles ships to another
     default:
         return SL_ROLE_WORKER;
     }

@@ -305,6 +305,28 @@ static void test_registry_learns_of_drains_from_beats(void **state) {
     sl_registry_destroy(&registry);
 }
 
+// A worker that joins late takes turns with the others, instead of catching up with what they did before.
+static void test_registry_late_workers_take_turns(void **state) {
+    (void)state;
+    struct sl_registry *registry = make();
+    struct sl_error err;
+    char *names[] = {"prefill-0", "prefill-1", "prefill-2"};
+    for (int i = 0; i < 3; i++) {
+        Sluice__V1__WorkerInfo info = worker_info(names[i], SLUICE__V1__WORKER_ROLE__PREFILL, 1);
+        assert_int_equal(sl_registry_register(registry, &info, 0, &err), SL_OK);
+        struct sl_worker_set set;
+        sl_registry_snapshot(registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
+        assert_int_equal(set.n, i + 1);
+        assert_int_equal(set.views[i].jobs_ever, i == 0 ? 0 : 50); // the least of the others
+        for (int job = 0; i == 0 && job < 50; job++) {
+            sl_worker_claim(set.workers[0], (struct sl_route_need){0}, 0);
+            sl_worker_unclaim(set.workers[0], (struct sl_route_need){0}, 0);
+        }
+        sl_worker_set_release(&set);
+    }
+    sl_registry_destroy(&registry);
+}
+
 static void test_registry_drain_and_suspicion_stop_new_jobs(void **state) {
     (void)state;
     struct sl_registry *registry = make();
@@ -386,6 +408,7 @@ int main(void) {
         cmocka_unit_test(test_registry_new_epoch_replaces_the_old_incarnation),
         cmocka_unit_test(test_registry_learns_of_drains_from_beats),
         cmocka_unit_test(test_registry_drain_and_suspicion_stop_new_jobs),
+        cmocka_unit_test(test_registry_late_workers_take_turns),
         cmocka_unit_test(test_registry_is_bounded_and_forgets_the_lost),
     };
     return cmocka_run_group_tests(tests, start_rpc, stop_rpc);
