@@ -21,7 +21,7 @@ static const char *const of_servers[] = {
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
     "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-documents", "max-jobs",
     "max-prompt", "max-requests", "max-scan-load", "max-watchers", "metrics-alias", "model", "model-name", "name",
-    "otlp", "otlp-share", "parts-timeout", "pin", "ping", "prefill-timeout", "prefixes", "private-weights", "queue", "ranks", "reader-timeout", "recipe", "report-loading",
+    "otlp", "otlp-share", "parts-timeout", "pin", "ping", "prefill-timeout", "prefixes", "private-weights", "queue", "ranks", "reader-timeout", "rebalance", "recipe", "report-loading",
     "request-memory", "retries", "retrieve-deadline", "retrieve-lost", "routing", "salt-file", "scan-threads", "staging",
     "stall-after", "state", "state-bytes", "tenant-share", "tenants", "threads", "tier", "tls-ca", "tls-cert",
     "tls-key", "tls-revoked", "tls-unstated-roles", "transport", "ttl", "weights", "worker-wait",

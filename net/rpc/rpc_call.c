@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
+#include <grpc/support/alloc.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -129,7 +130,11 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
     const bool is_answered = atomic_load(&call->has_message) || atomic_load(&call->is_streaming);
     if (call->close_cancelled && !is_answered && now_ns < atomic_load(&call->deadline_ns) &&
         now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
-        sl_rpc_resets_count(call->call);
+        char *peer = grpc_call_get_peer(call->call);
+        if (peer && sl_rpc_resets_of_peer(peer)) {
+            sl_rpc_accept_cut(peer);
+        }
+        gpr_free(peer);
     }
     if (call->close_cancelled) {
         pthread_mutex_lock(&call->mutex);

@@ -100,8 +100,8 @@ bool sl_rpc_accept_cut(const char *text);
 
 // ---- rpc_resets.c: connections that open calls and cancel them at once -----------------------------------------------
 
-// Counts a call that its client cancelled as soon as it was accepted; closes connections that do so often.
-void sl_rpc_resets_count(grpc_call *call);
+// Counts a call that its client cancelled as soon as it was accepted. peer: grpc_call_get_peer(). True: too many, close it.
+bool sl_rpc_resets_of_peer(const char *peer);
 // Counts a stream whose reset arrived in one read with it, among a connection's n of a second. True: too many, close it.
 bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: closes connections that open calls and cancel them at once.
+ * Purpose: finds connections that open calls and cancel them at once; their callers close them.
  *
  * Design: HTTP/2 lets a client reset a stream for nine bytes, and open the next one at once: its limit of concurrent streams
  *         never applies, while gRPC core (seen in 1.51) keeps each call until a server has accepted it. Calls of a peer that
@@ -13,7 +13,6 @@
  *         arrive in one read with their streams. It does not know the host: the limit is halved for everyone.
  * Threads: any.
  */
-#include <grpc/support/alloc.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -71,13 +70,9 @@ static bool is_too_often(uint64_t hash, uint64_t host) {
     return too_often;
 }
 
-void sl_rpc_resets_count(grpc_call *call) {
-    char *peer = grpc_call_get_peer(call);
-    const char *port = peer ? strrchr(peer, ':') : NULL;
-    if (port && is_too_often(sl_hash(peer, strlen(peer), 0), sl_hash(peer, (size_t)(port - peer), 0))) {
-        sl_rpc_accept_cut(peer);
-    }
-    gpr_free(peer);
+bool sl_rpc_resets_of_peer(const char *peer) {
+    const char *port = strrchr(peer, ':');
+    return port && is_too_often(sl_hash(peer, strlen(peer), 0), sl_hash(peer, (size_t)(port - peer), 0));
 }
 
 bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n) {
