@@ -183,6 +183,7 @@ def test_what_a_hit_on_quantized_pages_may_change():
             ask = lambda text: inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=4, ignore_eos=True)
             begin = document(4000)
             begin += " a" * ((1 - fresh.answer(ask(begin))[0].statistics.n_prompt_tokens) % 64)  # pages that are full
+            cluster.wait_for_copies()  # of the recipe before
             before = capsules(cluster)
             first, _ = cluster.answer(turn(begin, recipe, recipe=recipe))
             eventually(lambda: capsules(cluster) == before + 2, 10, "the prompt and the conversation are stored")
@@ -200,6 +201,7 @@ def test_what_a_hit_on_quantized_pages_may_change():
         # Quantized resident layers beside offloaded ones; no worker retains such a session.
         ask = lambda end, **fields: inference.GenerateRequest(text=document(4000) + end, recipe="tailorkv", max_new_tokens=1, ignore_eos=True,
                                                               **fields)
+        cluster.wait_for_copies()
         before = capsules(cluster)
         cluster.answer(ask(""))
         eventually(lambda: capsules(cluster) == before + 1, 10, "the prompt is stored")
