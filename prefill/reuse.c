@@ -71,11 +71,13 @@ static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_j
     int64_t until_ns = sl_deadline_in_ms(PRESS_MS);
     for (;;) {
         enum sl_status status = sl_store_resume(store, match, &job->session, err);
-        if (status == SL_ERR_EXHAUSTED && host->drop_fn && host->drop_fn(host->arg)) {
+        if (status != SL_ERR_EXHAUSTED || match->lease_id[0] == '\0') { // it came, and cannot come again
+            return status;
+        }
+        if (host->drop_fn && host->drop_fn(host->arg)) {
             continue;
         }
-        if (status != SL_ERR_EXHAUSTED || !sl_archive_press(job->prefill->archive) || sl_now_ns() >= until_ns ||
-            !store->alive(store->arg)) {
+        if (!sl_archive_press(job->prefill->archive) || sl_now_ns() >= until_ns || !store->alive(store->arg)) {
             return status;
         }
         sl_sleep_ms(POLL_MS);

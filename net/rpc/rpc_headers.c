@@ -48,7 +48,7 @@ struct frames {
     uint32_t n_block;               // bytes of a header block that has not ended
     int port;                       // of the server
     uint32_t newest, newest_before; // stream; and before the last read
-    int64_t resets_since_ns; // rpc_resets.c
+    int64_t resets_since_ns;        // rpc_resets.c
     int n_resets;
 };
 
@@ -57,9 +57,9 @@ static void begin(struct frames *frames, bool is_watched, int port) {
     frames->is_watched = is_watched;
     frames->port = port;
     frames->n_head = 0;
-    frames->n_block = 0;
     frames->n_skipped = PREFACE;
-    frames->newest = 0;
+    frames->n_block = frames->newest = 0;
+    frames->n_resets = 0; // those were another connection's
     pthread_mutex_unlock(&frames->mutex);
 }
 

@@ -116,6 +116,7 @@ def test_an_answer_says_why_nothing_was_reused():
                 prompt = [2045, 100 + case, *ids(n, seed)[2:]]
                 return inference.GenerateRequest(tokens=inference.TokenIds(ids=prompt), recipe=recipe, max_new_tokens=2, ignore_eos=True,
                                                  **fields)
+            cluster.wait_for_copies()  # of the case before: they would be taken for this one's
             before = capsules(cluster)
             alone, _ = cluster.answer(job(first, 1))
             assert alone.statistics.not_cached in (said("NOT_CACHED_NOT_STORED"), said("NOT_CACHED_OTHER_LENGTH"),

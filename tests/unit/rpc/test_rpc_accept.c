@@ -381,6 +381,34 @@ static void test_resets_in_one_read_are_few(void **state) {
     }
 }
 
+static ssize_t read_some(int fd) {
+    static uint8_t bytes[1 << 16];
+    struct iovec part = {bytes, sizeof bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    return recvmsg(fd, &message, 0);
+}
+
+// A connection is not blamed for what came on its descriptor before.
+static void test_a_descriptors_next_connection_begins_anew(void **state) {
+    (void)state;
+    int fds[2];
+    ssize_t n = 1;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    const int its_port = sl_rpc_local_port(fds[1]);
+    assert_true(sl_rpc_headers_watch(fds[1], true, its_port) && begin_http2(fds[0]));
+    for (int i = 0; n > 0 && i < RESETS; i += CALLS_A_WRITE) {
+        assert_true(open_and_reset_some(fds[0], "/test.Echo/Get", i, CALLS_A_WRITE));
+        n = read_some(fds[1]);
+    }
+    assert_int_equal(n, -1);
+    assert_true(sl_rpc_headers_watch(fds[1], true, its_port) && begin_http2(fds[0]));
+    assert_true(open_and_reset_some(fds[0], "/test.Echo/Get", 0, 1));
+    assert_true(read_some(fds[1]) > 0);
+    assert_true(sl_rpc_headers_watch(fds[1], false, its_port));
+    close(fds[0]);
+    close(fds[1]);
+}
+
 // gRPC keeps a header block until it ends, however long it is.
 static void test_server_closes_connections_of_endless_headers(void **state) {
     (void)state;
@@ -531,6 +559,7 @@ int main(void) {
         cmocka_unit_test(test_server_closes_a_hosts_next_connections_sooner),
         cmocka_unit_test(test_server_closes_connections_that_reset_calls),
         cmocka_unit_test(test_resets_in_one_read_are_few),
+        cmocka_unit_test(test_a_descriptors_next_connection_begins_anew),
         cmocka_unit_test(test_server_closes_connections_of_endless_headers),
         cmocka_unit_test(test_server_closes_connections_that_share_a_count),
         cmocka_unit_test(test_server_keeps_a_connection_that_ends_calls_after_a_message),
