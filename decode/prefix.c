@@ -398,9 +398,12 @@ static enum sl_status find_whole(struct beginning *b, struct sl_session **sessio
 static enum sl_status open_whole(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                  struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
                                  struct beginning *b, struct sl_error *err) {
-    int64_t n_tokens = request->whole_tokens, n_rest = (int64_t)request->prompt->n_ids - 1 - n_tokens;
-    SL_FAIL_IF(n_tokens < 0 || n_rest < 0, err, SL_ERR_INVALID, "whole_tokens: %lld of a prompt of %zu tokens",
+    int64_t n_tokens = request->whole_tokens, n_prompt = (int64_t)request->prompt->n_ids - 1;
+    SL_FAIL_IF(n_tokens < 0 || n_tokens > n_prompt, err, SL_ERR_INVALID, "whole_tokens: %lld of a prompt of %zu tokens",
                (long long)n_tokens, request->prompt->n_ids);
+    SL_FAIL_IF(!sl_recipe_serves_later(&answer->recipe), err, SL_ERR_INVALID,
+               "whole_tokens: the recipe evicts again, and other answers share the capsule's pages");
+    int64_t n_rest = n_prompt - n_tokens;
     Sluice__V1__DecodeRequest first = *request;
     Sluice__V1__TokenIds ids = *request->prompt;
     ids.n_ids = (size_t)n_tokens + 1;

@@ -96,6 +96,8 @@ static enum sl_status check(const struct config *config, struct sl_error *err) {
     const int64_t *n = config->n_workers;
     SL_FAIL_IF(n[2] == 0 && (n[0] == 0 || n[1] == 0), err, SL_ERR_INVALID,
                "expected --prefill N with --decode N, or --both N");
+    SL_FAIL_IF(config->shared.rebalance_ms > 0 && n[2] == 0, err, SL_ERR_INVALID,
+               "--rebalance is for workers of both roles: give --both, too");
     return SL_OK;
 }
 

@@ -151,14 +151,17 @@ def test_roles_follow_the_load():
     with Cluster(prefill=0, decode=3, kvstore=0, worker_args={"decode": ["--aggregated", "--max-jobs", "4"]},
                  coordinator_args=[*PATIENCE, "--rebalance", "1s"]) as cluster:
         def roles():
-            return sorted(cluster_pb.WorkerRole.Name(w.info.role) for w in cluster.workers().workers if not w.info.reads)
+            return sorted(cluster_pb.WorkerRole.Name(w.info.role) for w in cluster.workers().workers
+                          if w.state != cluster_pb.LOST and not w.info.reads)
 
         def load_until(expected, texts, n_tokens, n_at_once):
             answers, over = [], threading.Event()
 
             def ask_again(text):
-                while not over.is_set():
+                while True:
                     answers.append((text, list(cluster.generate(ask("full,format=int8", text, n_tokens), timeout=300))))
+                    if over.is_set():
+                        return
             threads = [threading.Thread(target=ask_again, args=(texts[i % len(texts)],)) for i in range(n_at_once)]
             for thread in threads:
                 thread.start()

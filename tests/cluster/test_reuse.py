@@ -20,6 +20,7 @@ def logprobs(events):
 def answer_after_storing(cluster, job, at_least):
     result = cluster.answer(job)
     eventually(lambda: stored(cluster) >= at_least, 10, f"{at_least} capsules stored")
+    cluster.wait_for_copies()
     return result
 
 
@@ -122,6 +123,7 @@ def test_an_answer_says_why_nothing_was_reused():
             assert alone.statistics.not_cached in (said("NOT_CACHED_NOT_STORED"), said("NOT_CACHED_OTHER_LENGTH"),
                                                    said("NOT_CACHED_ONLY_WHOLE")), (recipe, alone)
             eventually(lambda: capsules(cluster) > before, 10, f"{recipe}: the first prompt is stored")
+            cluster.wait_for_copies()  # there may be two
             finished, _ = cluster.answer(job(second, 2))
             assert finished.statistics.not_cached == said("NOT_CACHED_" + why), (recipe, first, second, finished.statistics)
             assert (finished.statistics.n_reused_tokens == 0) == (why != "NOT_SAID"), (recipe, finished)

@@ -72,7 +72,9 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
                                 .recipe = recipe,
                                 .heads = heads,
                                 .layer = e->layer,
-                                .n_tokens = e->n_tokens};
+                                .n_tokens = e->n_tokens,
+                                .keys = s->keys,
+                                .shared = s->shared_scores};
     enum sl_status status = sl_score_is_of_rows(c->score) || by_query_head ? weigh(c, e, heads, &in, err) : SL_OK;
     if (status != SL_OK) {
         return status;

@@ -40,6 +40,8 @@ struct sl_scratch {
     uint32_t *kept;                    // [n_kv_heads] number of slots that stay otherwise
     uint32_t *n_spared;                // [n_kv_heads] scope=std
     struct sl_protection *protections; // [n_kv_heads]
+    float *keys;                       // score=keydiff: of a page, in memory of the host
+    float *shared_scores;              // score=keydiff: of a head, in shared memory
     void *of_queries;                  // memory that holds the members below
     int n_heads;                       // query heads; 0 until the first attention arrives
     struct sl_vectors sums;            // [n_heads] of ops->window_sums

@@ -40,10 +40,15 @@ static size_t lay_out(const struct sl_compressor *c, struct sl_scratch *s, char 
     return used;
 }
 
+static bool has_keys(const struct sl_compressor *c) {
+    return c->plan.recipe.score == SL_SCORE_KEYDIFF;
+}
+
 static size_t lay_out_shared(const struct sl_compressor *c, struct sl_scratch *s, char *base) {
     size_t used = 0;
     s->decided_here = carve(base, &used, true, (size_t)c->plan.geometry.n_kv_heads * sizeof *s->decided_here);
     s->merged = carve(base, &used, true, sizeof *s->merged);
+    s->shared_scores = carve(base, &used, has_keys(c), s->stride * sizeof *s->shared_scores);
     return used;
 }
 
@@ -52,6 +57,7 @@ static size_t lay_out_host(const struct sl_compressor *c, struct sl_scratch *s, 
     s->kept = carve(base, &used, true, n_heads * sizeof *s->kept);
     s->n_spared = carve(base, &used, true, n_heads * sizeof *s->n_spared);
     s->protections = carve(base, &used, true, n_heads * sizeof *s->protections);
+    s->keys = carve(base, &used, has_keys(c), SL_PAGE_SLOTS * (size_t)c->plan.geometry.head_dim * sizeof *s->keys);
     return used;
 }
 

@@ -24,6 +24,8 @@ struct sl_score_input {
     // [n_heads] attention of each over the rows that the score uses, pooled if it pools; empty if neither score nor
     // value needs rows
     struct sl_vectors weights;
+    float *keys;   // keydiff: memory of the host for the keys of a page
+    float *shared; // keydiff: shared memory for the scores of a head
 };
 
 struct sl_score_method {

@@ -71,6 +71,22 @@ class Commands(unittest.TestCase):
         self.assertEqual(none.returncode, 1, none.stderr)
         self.assertTrue(json.loads(none.stdout.splitlines()[0])["impossible"])
 
+    def test_roles_follow_the_load(self):
+        """A minute of long prompts, for which two of four workers are too few, then one of long answers."""
+        rows = [{"timestamp": 65 * i, "input_length": 1500, "output_length": 2} for i in range(920)]
+        rows += [{"timestamp": 60000 + 110 * i, "input_length": 20, "output_length": 200} for i in range(600)]
+        trace = self.write("trace", "".join(json.dumps(row) + "\n" for row in rows))
+
+        def run_of(*workers):
+            done = run("simulate", "-m", MODEL, "--costs", self.costs, "--trace", trace, "--json", *workers, "full")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)
+        apart, both, follow = run_of("--prefill", 2, "--decode", 2), run_of("--both", 4), run_of("--both", 4, "--rebalance", "1s")
+        self.assertEqual((apart["role_changes"], both["role_changes"], follow["completed"]), (0, 0, len(rows)))
+        self.assertTrue(2 <= follow["role_changes"] <= 8, follow)  # one reader more, and then two writers
+        self.assertGreater(follow["slo_attainment"], 0.9)
+        self.assertLess(apart["slo_attainment"], 0.5)
+
     def test_what_is_wrong_is_named(self):
         row = '{"timestamp": %s, "input_length": %s, "output_length": 1, "hash_ids": %s}\n'
         traces = {"back": (row % (5, 9, "[1]") + row % (4, 9, "[1]"), ":2"), "negative": (row % (0, -9, "[1]"), "input_length -9"),
@@ -85,6 +101,7 @@ class Commands(unittest.TestCase):
                             (("--both", 1, "--slo", "soon"), "--slo"), (("--both", 1, "--input", "9-8"), "--input"),
                             (("--both", 1, "snapkv"), "calibrate"), (("--both", 1, "--link", "fast"), "--link"),
                             (("--both", 1, "--routing", "deadline"), "--routing"), (("--both", 1, "--routing", "best"), "--routing"),
+                            (("--prefill", 1, "--decode", 1, "--rebalance", "1s"), "--both"),
                             (("--both", 1, "--trace", "/nonexistent"), "/nonexistent"), (("--both", 1, "--costs", "/nonexistent"), "no such file")]:
             done = self.simulate(*words)
             self.assertEqual(done.returncode, 2, done.stderr)
