@@ -117,6 +117,8 @@ for model in $models; do
     cp -R "$model" "$root/models/"
 done
 chmod -R go=u,go-w "$root/models" "$root/bin"
+# `sluice pull` (deploy/components/model) verifies the package index.
+[ ! -e /etc/ssl/certs/ca-certificates.crt ] || install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 install -d -o 65532 -g 65532 -m 700 "$root/var/lib/sluice" 2>/dev/null || chmod 777 "$root/var/lib/sluice"
 
 # Fails if the image has files that it must not have.
