@@ -26,6 +26,7 @@
 #define MAX_FORGED  (2 * 255)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 enum who { WORKER, CLIENT, STRANGER, NOBODY, N_WHO };
 enum step {
@@ -230,7 +231,10 @@ static void remove_certificates(void) {
     require(system(command) == 0);
 }
 
-static void set_up(void) {
+// Not within the first input: its time limit would hold for the programs that make certificates.
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc;
+    (void)argv;
     static const struct sl_link_events events = {on_accepted, on_frame, on_lost};
     static char ca[512], certificate[512], key[512];
     char command[1536];
@@ -257,6 +261,7 @@ static void set_up(void) {
     contexts[STRANGER] = context_of(theirs, "worker-kvstore-w");
     contexts[NOBODY] = context_of(ours, NULL);
     listen_here();
+    return 0;
 }
 
 // The socket of the other side; else a port of it waits for a minute, and soon there is none left, and what it says waits for the
@@ -293,9 +298,6 @@ static int meet(bool product_connects) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1) {
         return 0;
-    }
-    if (!side.links) {
-        set_up();
     }
     side = (struct side){.links = side.links};
     bool product_connects = data[0] & 0x80;
