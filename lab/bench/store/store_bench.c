@@ -169,7 +169,8 @@ enum sl_status sl_store_bench_run(void *bench, struct sl_error *err) {
     }
     b->config = bench;
     char arena[32];
-    snprintf(arena, sizeof arena, "%" PRId64 "M", ((2 * b->config->clients + 2) * b->config->largest >> 20) + 256);
+    // Holds, for each client, the two capsules of a turn, the one of the turn before that --keep holds, and a spare one.
+    snprintf(arena, sizeof arena, "%" PRId64 "M", ((4 * b->config->clients + 2) * b->config->largest >> 20) + 256);
     enum sl_status status = sl_redis_start(&b->redis, err); // children are forked before this process has threads
     b->has_redis = status == SL_OK;
     if (status == SL_ERR_NOT_FOUND) {
