@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the table of benches.
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "lab/bench/bench.h"
 #include "lab/bench/coordinator/bench_coordinator.h"
 #include "lab/bench/store/store_bench.h"
+#include "lab/python.h"
 #include "base/options/describe.h"
 
 static const struct sl_bench bench_store = {
@@ -72,21 +72,15 @@ static void print_usage(FILE *file) {
 
 // Runs the module, installed or of this checkout, in place of this process. argv[0] is the bench. Returns on failure.
 static int run_module(const char *module, int argc, char **argv) {
-    char bin[PATH_MAX] = "", *paths = NULL, *slash;
-    const char *others = getenv("PYTHONPATH");
+    struct sl_error err = {0};
     char **words = calloc((size_t)argc + 4, sizeof *words);
-    if (words && readlink("/proc/self/exe", bin, sizeof bin - 1) > 0 && (slash = strrchr(bin, '/')) != NULL) {
-        *slash = '\0';
-        if (asprintf(&paths, "%s/../share/sluice/python:%s/../../lab/sluice_eval%s%s", bin, bin,
-                     others && others[0] ? ":" : "", others ? others : "") > 0 &&
-            setenv("PYTHONPATH", paths, 1) == 0) {
-            memcpy(words, (char *[]){"python3", "-B", "-m", (char *)module}, 4 * sizeof *words);
-            memcpy(words + 4, argv + 1, (size_t)(argc - 1) * sizeof *words);
-            execvp(words[0], words);
-        }
+    if (words && sl_python_set_path(&err) == SL_OK) {
+        memcpy(words, (char *[]){"python3", "-B", "-m", (char *)module}, 4 * sizeof *words);
+        memcpy(words + 4, argv + 1, (size_t)(argc - 1) * sizeof *words);
+        execvp(words[0], words);
     }
-    fprintf(stderr, "sluice bench %s: it needs python3, which cannot be started: %s\n", argv[0], strerror(errno));
-    free(paths);
+    fprintf(stderr, "sluice bench %s: it needs python3, which cannot be started: %s\n", argv[0],
+            err.text[0] ? err.text : strerror(errno));
     free(words);
     return SL_EXIT_FAILED;
 }
