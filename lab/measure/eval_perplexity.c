@@ -25,7 +25,7 @@
 #include "lab/measure/eval_recipes.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/perplexity.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 
 #define BLOCK     256
 #define MAX_CHUNK 512
@@ -57,7 +57,7 @@ static const struct sl_option options[] = {
      SL_FIELD(perplexity_config, tokens), BLOCK, 1 << 24},
     {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts behind each chunk",
      SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(perplexity_config, png)},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs matplotlib)", SL_FIELD(perplexity_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(perplexity_config, threads), 0, 1024},
     SL_DEVICE_OPTION(perplexity_config, device),
     SL_LOCAL_TOOL_OPTIONS,
@@ -335,58 +335,28 @@ static void print_json(const struct eval *e) {
     }
 }
 
-// Plots: left, the cost of a recipe along the text; right, row by row, its total with its interval and its slots.
-static void write_script(const struct eval *e, FILE *script) {
-    char slots[32];
-    size_t n = 0, row = 0;
-    fputs("$above << EOD\n", script);
+static enum sl_status draw(const struct eval *e, struct sl_error *err) {
+    json_t *recipes = json_array(), *slots = json_array(), *along = json_array(), *above = json_array();
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
-        if (trial->reason[0] == '\0') {
-            bool known = !isnan(trial->above.low);
-            fprintf(script, "%zu %.6g %.6g %.6g\n", n++, trial->above.mean,
-                    known ? trial->above.low : trial->above.mean, known ? trial->above.high : trial->above.mean);
+        if (trial->reason[0]) {
+            continue;
         }
-    }
-    fputs("EOD\n$along << EOD\n", script);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        for (int64_t b = 0; b < e->most_blocks && e->trials[i].reason[0] == '\0'; b++) {
-            double above = log(at_block(e, &e->trials[i], b) / at_block(e, &e->trials[0], b));
-            fprintf(script, "%.6g%c", above, b + 1 < e->most_blocks ? ' ' : '\n');
+        json_t *blocks = json_array();
+        for (int64_t b = 0; b < e->most_blocks; b++) {
+            double ratio = log(at_block(e, trial, b) / at_block(e, &e->trials[0], b));
+            json_array_append_new(blocks, isfinite(ratio) ? json_real(ratio) : json_null());
         }
+        json_array_append_new(recipes, sl_text_json(trial->text));
+        json_array_append_new(slots, json_real(trial->slots));
+        json_array_append_new(along, blocks);
+        json_array_append_new(
+            above, sl_picture_numbers((double[]){trial->above.mean, trial->above.low, trial->above.high}, 3));
     }
-    fputs("EOD\nset multiplot layout 1,2\nset title 'above the full cache along the text (nats a token)'\n"
-          "set xlabel 'position (blocks of 256 tokens)'\n",
-          script);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            sl_plot_tick(script, row++, e->trials[i].text);
-        }
-    }
-    sl_plot_ticks_end(script);
-    sl_plot_heat_map(script, "along", n, (size_t)e->most_blocks, 0.5 * BLOCK, BLOCK);
-    fputs("set title 'above the full cache, 95% interval'\nset xlabel 'nats a token'\nset ylabel 'slots'\n"
-          "set xrange [*:*]\nset grid x\nset style fill solid 0.6\n",
-          script);
-    row = 0;
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            snprintf(slots, sizeof slots, "%.0f", e->trials[i].slots);
-            sl_plot_tick(script, row++, slots);
-        }
-    }
-    sl_plot_ticks_end(script);
-    fputs("plot $above using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror, "
-          "$above using 2:1:3:4 with xerrorbars pointtype 7 pointsize 0.5 linecolor 'black'\nunset multiplot\n",
-          script);
-}
-
-static enum sl_status draw(const struct eval *e, struct sl_error *err) {
-    struct sl_plot plot;
-    if (sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err) == SL_OK) {
-        write_script(e, plot.script);
-    }
-    return sl_plot_finish(&plot, err);
+    return sl_picture_draw("perplexity", e->config.png,
+                           json_pack("{s:o, s:o, s:o, s:o, s:i}", "recipes", recipes, "slots", slots, "along", along,
+                                     "above", above, "block", BLOCK),
+                           err);
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {
@@ -421,12 +391,8 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
                                          .tokenizer = true};
     SL_TRY(sl_eval_model_open(&model, &e->model, err));
     enum sl_status status = encode_texts(e, err);
-    if (status == SL_OK) {
-        status = run_trials(e, err);
-    }
-    if (status == SL_OK) {
-        status = report(e, err);
-    }
+    SL_THEN(status, run_trials(e, err));
+    SL_THEN(status, report(e, err));
     sl_eval_model_close(&e->model);
     return status;
 }
@@ -437,9 +403,9 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
     enum sl_status status = make_trials(e, err);
-    status = status == SL_OK ? sl_plot_check(e->config.png, err) : status;
-    status = status == SL_OK ? read_texts(e, err) : status;                // may wait: before signals are blocked
-    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status; // before the model's threads start
+    SL_THEN(status, sl_picture_check(e->config.png, err));
+    SL_THEN(status, read_texts(e, err));                // may wait: before signals are blocked
+    SL_THEN(status, sl_signals_init(&e->signals, err)); // before the model's threads start
     if (status == SL_OK) {
         status = evaluate_model(e, err);
         sl_signals_cleanup(&e->signals);

@@ -62,9 +62,7 @@ static enum sl_status tokenize(struct page *page, const char *model_dir, const c
     said.messages = messages;
     said.n_messages = 1;
     enum sl_status status = sl_chat_template_load(model_dir, &chat_template, err);
-    if (status == SL_OK) {
-        status = sl_job_chat(chat_template, page->tokenizer, &said, &page->tokens, &page->n_tokens, err);
-    }
+    SL_THEN(status, sl_job_chat(chat_template, page->tokenizer, &said, &page->tokens, &page->n_tokens, err));
     sl_chat_template_destroy(&chat_template);
     return status;
 }
@@ -297,9 +295,9 @@ enum sl_status sl_retention_html_write(const struct sl_inspected *inspected, con
         status = sl_request_read_text(text_path, &text, err);
     }
     status = status == SL_OK ? find_tokens(&page, model_dir, text != NULL ? text : inspected->text, err) : status;
-    status = status == SL_OK ? spell(&page, err) : status;
-    status = status == SL_OK ? count_slots(&page, err) : status;
-    status = status == SL_OK ? write_file(&page, path, err) : status;
+    SL_THEN(status, spell(&page, err));
+    SL_THEN(status, count_slots(&page, err));
+    SL_THEN(status, write_file(&page, path, err));
     sl_tokenizer_destroy(&page.tokenizer);
     free(page.tokens);
     free(page.shares);

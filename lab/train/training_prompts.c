@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +16,6 @@
 #include "lab/python.h"
 
 #define SILENCE_S 600 // the longest prompts take seconds
-
-extern char **environ;
 
 struct sl_training_prompts {
     struct sl_training_prompts_config config;
@@ -32,29 +29,17 @@ struct sl_training_prompts {
 // --- the writer's process --------------------------------------------------------------------------------------------
 
 static enum sl_status start(struct sl_training_prompts *p, struct sl_error *err) {
-    static const char *const argv[] = {"python3", "-B", "-m", "sluice_eval.training", NULL};
     const struct timeval silence = {.tv_sec = SILENCE_S};
     int fds[2];
-    SL_TRY(sl_python_set_path(err));
     SL_FAIL_IF(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0, err, SL_ERR_EXHAUSTED, "no socket: %m");
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes; // commands block signals that they poll for; Ctrl-C is for this process alone
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, fds[1], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    int failure = posix_spawnp(&p->pid, argv[0], &actions, &attributes, (char *const *)argv, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
+    enum sl_status status =
+        sl_python_start((const char *const[3]){"sluice_eval.training"}, fds[1], fds[1], &p->pid, err);
     close(fds[1]);
     p->fd = fds[0];
-    p->pid = failure == 0 ? p->pid : 0;
-    SL_FAIL_IF(failure != 0, err, SL_ERR_UNSUPPORTED, "prompts need python3, which cannot be started: %s",
-               strerror(failure));
+    if (status != SL_OK) {
+        p->pid = 0;
+        return status;
+    }
     p->from = setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) == 0 ? fdopen(p->fd, "r") : NULL;
     SL_FAIL_IF(p->from == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     return SL_OK;
@@ -147,9 +132,7 @@ enum sl_status sl_training_prompts_open(const struct sl_training_prompts_config 
     p->config = *config;
     p->fd = -1;
     enum sl_status status = start(p, err);
-    if (status == SL_OK) {
-        status = send_options(p, err);
-    }
+    SL_THEN(status, send_options(p, err));
     if (status != SL_OK) {
         sl_training_prompts_close(&p);
         return status;
@@ -186,9 +169,7 @@ static enum sl_status join(const struct sl_training_prompts *p, const char *prom
     size_t n_before = 0, n_after = 0;
     const struct sl_tokenizer *tokenizer = p->config.tokenizer;
     enum sl_status status = sl_tokenizer_encode(tokenizer, prompt, strlen(prompt), true, &before, &n_before, err);
-    if (status == SL_OK) {
-        status = sl_tokenizer_encode(tokenizer, answer, strlen(answer), false, &after, &n_after, err);
-    }
+    SL_THEN(status, sl_tokenizer_encode(tokenizer, answer, strlen(answer), false, &after, &n_after, err));
     if (status == SL_OK && n_before < 2) {
         status = sl_fail(err, SL_ERR_INVALID, "a prompt of %zu tokens: there is nothing to learn from it", n_before);
     }

@@ -142,7 +142,7 @@ static void test_a_writer_that_cannot_start_says_what_it_needs(void **state) {
     assert_int_equal(sl_training_prompts_open(&config, &prompts, &err), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "python3"));
     assert_int_equal(setenv("PATH", path, 1), 0);
-    assert_int_equal(setenv("PYTHONHOME", "/nonexistent", 1), 0); // it starts, and ends without a word
+    assert_int_equal(setenv("PYTHONHOME", "/nonexistent", 1), 0); // it starts, and says nothing on its output
     assert_int_equal(sl_training_prompts_open(&config, &prompts, &err), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "python3-numpy"));
     assert_int_equal(unsetenv("PYTHONHOME"), 0);
