@@ -311,52 +311,39 @@ static json_t *number(double value) {
     return isnan(value) ? json_null() : json_real(value);
 }
 
+static json_t *line_of(const struct eval *e, const struct trial *trial) {
+    json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->text), *curve = json_array();
+    if (trial->reason[0]) {
+        json_object_set_new(line, "skipped", json_string(trial->reason));
+        return line;
+    }
+    for (int64_t b = 0; b < e->most_blocks; b++) {
+        json_array_append_new(curve, json_real(at_block(e, trial, b)));
+    }
+    json_t *more = json_pack(
+        "{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o, s:b}", "perplexity", exp(trial->nll), "nll",
+        trial->nll, "above_full", trial->above.mean, "low", number(trial->above.low), "high", number(trial->above.high),
+        "slots", trial->slots, "most_slots", (json_int_t)trial->most_slots, "tokens", (json_int_t)e->n_tokens, "chunk",
+        (json_int_t)e->config.chunk, "block", BLOCK, "curve", curve, "nothing_evicted", evicted_nothing(e, trial));
+    json_object_update(line, more);
+    json_decref(more);
+    return line;
+}
+
 static void print_json(const struct eval *e) {
     for (size_t i = 0; i < e->n_trials; i++) {
-        const struct trial *trial = &e->trials[i];
-        json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->text);
-        if (trial->reason[0]) {
-            json_object_set_new(line, "skipped", json_string(trial->reason));
-        } else {
-            json_t *curve = json_array();
-            for (int64_t b = 0; b < e->most_blocks; b++) {
-                json_array_append_new(curve, json_real(at_block(e, trial, b)));
-            }
-            json_t *more = json_pack("{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o}", "perplexity",
-                                     exp(trial->nll), "nll", trial->nll, "above_full", trial->above.mean, "low",
-                                     number(trial->above.low), "high", number(trial->above.high), "slots", trial->slots,
-                                     "most_slots", (json_int_t)trial->most_slots, "tokens", (json_int_t)e->n_tokens,
-                                     "chunk", (json_int_t)e->config.chunk, "block", BLOCK, "curve", curve);
-            json_object_update(line, more);
-            json_object_set_new(line, "nothing_evicted", json_boolean(evicted_nothing(e, trial)));
-            json_decref(more);
-        }
-        sl_json_print(line, JSON_REAL_PRECISION(9), stdout);
+        sl_json_print(line_of(e, &e->trials[i]), JSON_REAL_PRECISION(9), stdout);
     }
 }
 
 static enum sl_status draw(const struct eval *e, struct sl_error *err) {
-    json_t *recipes = json_array(), *slots = json_array(), *along = json_array(), *above = json_array();
+    json_t *lines = json_array();
     for (size_t i = 0; i < e->n_trials; i++) {
-        const struct trial *trial = &e->trials[i];
-        if (trial->reason[0]) {
-            continue;
+        if (e->trials[i].reason[0] == '\0') {
+            json_array_append_new(lines, line_of(e, &e->trials[i]));
         }
-        json_t *blocks = json_array();
-        for (int64_t b = 0; b < e->most_blocks; b++) {
-            double ratio = log(at_block(e, trial, b) / at_block(e, &e->trials[0], b));
-            json_array_append_new(blocks, isfinite(ratio) ? json_real(ratio) : json_null());
-        }
-        json_array_append_new(recipes, sl_text_json(trial->text));
-        json_array_append_new(slots, json_real(trial->slots));
-        json_array_append_new(along, blocks);
-        json_array_append_new(
-            above, sl_picture_numbers((double[]){trial->above.mean, trial->above.low, trial->above.high}, 3));
     }
-    return sl_picture_draw("perplexity", e->config.png,
-                           json_pack("{s:o, s:o, s:o, s:o, s:i}", "recipes", recipes, "slots", slots, "along", along,
-                                     "above", above, "block", BLOCK),
-                           err);
+    return sl_picture_draw("perplexity", e->config.png, lines, err);
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {

@@ -36,11 +36,11 @@ def _heat(figure: Any, axes: Any, rows: list[list[Any]], extent: tuple[float, fl
     figure.colorbar(image, ax=axes)
 
 
-def _recipes(data: dict[str, Any], rows: list[list[Any]], extent: tuple[float, float]) -> tuple[Any, Any, Any]:
+def _recipes(names: list[str], rows: list[list[Any]], extent: tuple[float, float]) -> tuple[Any, Any, Any]:
     """Draws a map with a row for each recipe; the panel to its right stays empty."""
     figure, (left, right) = _grid(1900, 480 + 16 * len(rows), 1, 2)
     _heat(figure, left, rows, extent, cmap="OrRd", vmin=0)
-    left.set_yticks(range(len(rows)), [_label(recipe) for recipe in data["recipes"]], fontsize=8)
+    left.set_yticks(range(len(rows)), [_label(name) for name in names], fontsize=8)
     right.set_ylim(len(rows) - 0.5, -0.5)
     right.grid(True, axis="x", color="#dddddd")
     right.set_axisbelow(True)
@@ -50,7 +50,7 @@ def _recipes(data: dict[str, Any], rows: list[list[Any]], extent: tuple[float, f
 def fidelity(data: dict[str, Any]) -> Any:
     """Left, the error of every layer; right, the cost of a recipe in predictions, with its bytes."""
     n_layers = len(data["errors"][0])
-    figure, left, right = _recipes(data, data["errors"], (-0.5, n_layers - 0.5))
+    figure, left, right = _recipes(data["recipes"], data["errors"], (-0.5, n_layers - 0.5))
     left.set(title="attention output beside the full cache: relative error", xlabel="layer")
     right.barh(range(len(data["above"])), data["above"], height=0.7, color=BLUE, alpha=0.6)
     right.set_yticks(range(len(data["shares"])), [f"{100 * share:.0f}%" for share in data["shares"]], fontsize=8)
@@ -58,18 +58,18 @@ def fidelity(data: dict[str, Any]) -> Any:
     return figure
 
 
-def perplexity(data: dict[str, Any]) -> Any:
-    """Left, the cost of a recipe along the text; right, its total with its interval and its slots."""
-    n_blocks, block = len(data["along"][0]), data["block"]
-    figure, left, right = _recipes(data, data["along"], (0, n_blocks * block))
+def perplexity(data: list[dict[str, Any]]) -> Any:
+    """Left, the cost of a recipe along the text; right, its total with its interval and its slots. The first is the full cache."""
+    block, full = data[0]["block"], data[0]["curve"]
+    rows = [[math.log(value / least) for value, least in zip(line["curve"], full)] for line in data]
+    figure, left, right = _recipes([line["case"] for line in data], rows, (0, len(full) * block))
     left.set(title="above the full cache along the text (nats a token)", xlabel=f"position (blocks of {block} tokens)")
-    means = _numbers([above[0] for above in data["above"]])
-    right.barh(range(len(means)), means, height=0.7, color=BLUE, alpha=0.6)
-    for place, (mean, low, high) in enumerate(data["above"]):
-        if low is not None and high is not None:
-            right.plot([low, high], [place, place], color="black", lw=1.5)
-            right.plot([mean], [place], "o", color="black", ms=3)
-    right.set_yticks(range(len(data["slots"])), [f"{slots:.0f}" for slots in data["slots"]], fontsize=8)
+    right.barh(range(len(data)), [line["above_full"] for line in data], height=0.7, color=BLUE, alpha=0.6)
+    for place, line in enumerate(data):
+        if line["low"] is not None:
+            right.plot([line["low"], line["high"]], [place, place], color="black", lw=1.5)
+            right.plot([line["above_full"]], [place], "o", color="black", ms=3)
+    right.set_yticks(range(len(data)), [f"{line['slots']:.0f}" for line in data], fontsize=8)
     right.set(title="above the full cache, 95% interval", xlabel="nats a token", ylabel="slots")
     return figure
 

@@ -22,9 +22,8 @@ STATISTICS = ("first_1", "first_4", "first_64", "last_64", "slots_90", "slots_95
 DATA = {
     "fidelity": [{"recipes": ["full", LONG], "shares": [1, 0.2], "errors": [[0, 0, 0], [0.1, None, 0.3]], "above": [0, -0.2]},
                  {"recipes": ["full"], "shares": [1], "errors": [[0]], "above": [0]}],
-    "perplexity": [{"recipes": ["full", LONG], "slots": [100, 20.5], "along": [[0, 0], [0.1, None]], "block": 256,
-                    "above": [[0, None, None], [0.2, 0.1, 0.3]]},
-                   {"recipes": ["full"], "slots": [9], "along": [[0]], "above": [[0, None, None]], "block": 256}],
+    "perplexity": [[{"case": name, "slots": 20.5, "block": 256, "curve": [60.0, 50 + i], "above_full": 0.2 * i, "low": None if i == 0
+                     else 0.1, "high": None if i == 0 else 0.3} for i, name in enumerate(names)] for names in (["full"], ["full", LONG])],
     "profile": [{"threshold": 0.2, "dense_preference": [0.3] * n, "attention": {name: [[0.5, 0.25]] * n for name in STATISTICS}}
                 for n in (1, 3)],
     "kept": [{"title": "a $ capsule", "tokens": 100, "kv_heads": 2, "map": [[0, 0.5, 1]] * n} for n in (2, 200)],
