@@ -38,7 +38,7 @@ void sl_describe_program(const struct sl_program *program) {
                     program->summary, "epilog", program->epilog ? program->epilog : "", "options", options));
 }
 
-void sl_describe_commands(const char *name, const char *summary, const struct sl_command *list, size_t n) {
+void sl_describe_commands(const char *name, const char *summary, const struct sl_subcommand *list, size_t n) {
     json_t *commands = json_array();
     for (size_t i = 0; i < n; i++) {
         json_array_append_new(commands, json_pack("{s:s, s:s}", "name", list[i].name, "summary", list[i].summary));

@@ -29,7 +29,7 @@ int sl_subcommands_run(const struct sl_subcommands *commands, int argc, char **a
     }
     struct sl_similar meant = {.word = argv[1]};
     for (size_t i = 0; i < commands->n; i++) {
-        const struct sl_command *command = &commands->list[i];
+        const struct sl_subcommand *command = &commands->list[i];
         if (strcmp(command->name, argv[1]) == 0) {
             return command->run(argc - 1, argv + 1);
         }

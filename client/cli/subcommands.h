@@ -11,7 +11,7 @@ struct sl_subcommands {
     const char *summary;     // for --describe
     const char *head, *tail; // of the help, before the rows and after them
     int width;               // of the rows' names
-    const struct sl_command *list;
+    const struct sl_subcommand *list;
     size_t n;
 };
 

@@ -18,7 +18,7 @@
 
 // To add a command: write a function of this form in a file of client/cli/commands/ (see client/cli/tool.h), and add a
 // row here.
-static const struct sl_command commands[] = {
+static const struct sl_subcommand commands[] = {
     {"run", "read a document and answer a question about it", sl_command_run},
     {"chat", "talk with the model", sl_command_chat},
     {"up", "start a whole cluster on this machine", sl_command_up},

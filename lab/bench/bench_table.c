@@ -64,7 +64,7 @@ static int run_hollow(int argc, char **argv) {
     return run_module("sluice_bench.hollow", argc, argv);
 }
 
-static const struct sl_command benches[] = {
+static const struct sl_subcommand benches[] = {
     {"engine", "prefill and decode against this machine's arithmetic and memory", run_bench},
     {"cells", "single cells of prefill and decode; what lab/bench/peers compares with others", run_bench},
     {"calibrate", "the table of times for `sluice simulate` and `sluice plan`", run_bench},

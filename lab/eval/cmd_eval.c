@@ -9,7 +9,7 @@
 #include "lab/measure/measure.h"
 
 // To add one: a function in its own file (lab/measure/measure.h), and a row here.
-static const struct sl_command evals[] = {
+static const struct sl_subcommand evals[] = {
     {"fidelity", "what recipes do to attention and predictions, beside the full cache", sl_command_eval_fidelity},
     {"perplexity", "how texts are predicted that stream through a cache of a budget", sl_command_eval_perplexity},
     {"weights", "what quantized weights do to predictions, beside the stored ones", sl_command_eval_weights},

@@ -334,7 +334,7 @@ static int rm(int argc, char **argv) {
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
-static const struct sl_command commands[] = {
+static const struct sl_subcommand commands[] = {
     {"add", "read a text once, and keep it under a name", add},
     {"ls", "list documents", ls},
     {"show", "show a document", show_main},
