@@ -8,8 +8,6 @@
  *         or from the interval to the request: a cell is void if that was more than a tenth of the latency.
  *         Coordinator, workers and clients are processes of their own; each cell has new ones.
  */
-#include "lab/bench/coordinator/bench_coordinator.h"
-
 #include <inttypes.h>
 #include <libgen.h>
 #include <limits.h>
@@ -27,6 +25,7 @@
 #include "client/cli/tool.h"
 #include "engine/model/model.h"
 #include "lab/bench/coordinator/waiting_workers.h"
+#include "lab/bench_row.h"
 #include "lab/result.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"
@@ -502,12 +501,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_coordinator = {
-    .name = "sluice bench coordinator",
-    .usage = "[options]",
-    .summary = "Measure the coordinator with workers that only wait: jobs a second, added latency, memory a job.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .run = run,
-};
+SL_BENCH(coordinator, "[options]",
+         "Measure the coordinator with workers that only wait: jobs a second, added latency, memory a job.",
+         .check = NULL);
