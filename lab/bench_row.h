@@ -21,7 +21,6 @@ struct sl_bench {
 // Defines sl_bench_ID of a file whose state is a struct bench with `signals`, whose options are option_table[], and which has
 // run(). More members follow.
 #define SL_BENCH(id, usage_, summary_, ...)                                                                            \
-    extern const struct sl_bench sl_bench_##id;                                                                        \
     const struct sl_bench sl_bench_##id = {.name = "sluice bench " #id,                                                \
                                            .usage = (usage_),                                                          \
                                            .summary = (summary_),                                                      \

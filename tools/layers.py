@@ -114,7 +114,7 @@ ROWS = {
     "lab/bench": "base base/options engine/kvcache engine/tensor engine/tensor/timed engine/tensor/ranks engine/model engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/bench/rig lab/bench/replay lab/bench/calibrate lab/bench/store lab/bench/coordinator",
     "lab/bench/coordinator": "base proto/* net/rpc engine/model client/cli lab",
     "lab/bench/calibrate": "lab lab/bench/rig lab/simulate",
-    "lab/bench/store": "base base/options proto/* engine/kvcache net/node kvstore/memory client/cli lab lab/bench/rig",
+    "lab/bench/store": "base proto/* engine/kvcache net/node kvstore/memory client/cli lab lab/bench/rig",
     "lab/bench/replay": "base base/options engine/kvcache kvstore/memory client/cli lab lab/simulate",
     "client/sluice": "base client/cli client/cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",

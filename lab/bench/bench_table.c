@@ -9,6 +9,8 @@
 #include "client/cli/subcommands.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/coordinator/bench_coordinator.h"
+#include "lab/bench/store/store_bench.h"
 #include "lab/python.h"
 
 // Runs the bench whose name is argv[0].

@@ -8,6 +8,8 @@
  *         or from the interval to the request: a cell is void if that was more than a tenth of the latency.
  *         Coordinator, workers and clients are processes of their own; each cell has new ones.
  */
+#include "lab/bench/coordinator/bench_coordinator.h"
+
 #include <inttypes.h>
 #include <libgen.h>
 #include <limits.h>
@@ -25,7 +27,6 @@
 #include "client/cli/tool.h"
 #include "engine/model/model.h"
 #include "lab/bench/coordinator/waiting_workers.h"
-#include "lab/bench_row.h"
 #include "lab/result.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"

@@ -9,6 +9,8 @@
  *         prefill worker, with the digests that Redis has not. Redis answers over its Unix socket where the kvstore
  *         uses shared memory. Runs of both alternate.
  */
+#include "lab/bench/store/store_bench.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +19,6 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "client/cli/tool.h"
-#include "lab/bench_row.h"
 #include "lab/bench/store/clients.h"
 #include "lab/bench/store/index.h"
 #include "lab/bench/store/redis.h"
