@@ -37,4 +37,5 @@ void sl_fiber_prepare(struct sl_fiber *fiber);
 bool sl_fiber_park(struct sl_fiber *fiber, int64_t deadline_ns);
 // Makes a fiber ready that waits or prepares to. Returns a carrier that has to be called for it, or NULL.
 struct sl_carrier *sl_fiber_wake(struct sl_fiber *fiber);
-void sl_carrier_call(struct sl_carrier *carrier); // accepts NULL
+void sl_carriers_add(struct sl_carrier **carriers, struct sl_carrier *carrier); // accepts NULL
+void sl_carriers_call(struct sl_carrier *carriers);                             // likewise
