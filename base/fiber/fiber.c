@@ -8,7 +8,7 @@
  */
 #include "base/fiber/fiber.h"
 
-#include <limits.h>
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@
 
 enum { SPARE_CARRIERS = 2, SPARE_STACKS = 32 }; // carriers beside those of tokenizing; free stacks that are kept
 
-enum state { RUNNING, PREPARING, WOKEN, WAITING, ENDED }; // a ready fiber counts as running
+enum state { RUNNING, CALLING, PREPARING, WOKEN, WAITING, ENDED }; // a ready fiber counts as running
 
 struct context { // of a fiber, or of the carrier that runs it
     void *stack; // where the registers are
@@ -66,7 +66,7 @@ struct sl_fiber { // at the top of its stack
     int64_t deadline_ns;
     size_t at; // in the heap, if it has a deadline
     const char *name;
-    void (*fn)(void *arg);
+    void (*fn)(void *arg); // of the fiber, and then what it calls on its carrier's stack
     void *arg;
     struct sl_locals locals;
 };
@@ -333,6 +333,11 @@ static void *carry(void *arg) {
         fiber->carrier = own;
         sl_locals_use(&fiber->locals);
         go(&own->context, &fiber->context, false);
+        while (fiber->state == CALLING) {
+            fiber->fn(fiber->arg);
+            fiber->state = RUNNING;
+            go(&own->context, &fiber->context, false);
+        }
         own->fiber = NULL;
         sl_locals_use(NULL);
         bool is_sooner;
@@ -449,10 +454,23 @@ enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg
     return fiber ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "fiber %s: no memory for its stack", name);
 }
 
+void sl_fiber_call(void (*fn)(void *arg), void *arg) {
+    struct sl_fiber *fiber = sl_fiber_current();
+    if (!fiber || fiber->state == CALLING) {
+        fn(arg);
+        return;
+    }
+    fiber->fn = fn;
+    fiber->arg = arg;
+    fiber->state = CALLING;
+    go(&fiber->context, &fiber->carrier->context, false);
+}
+
 // ---- waits ----------------------------------------------------------------------------------------------------------------
 
 void sl_fiber_prepare(struct sl_fiber *fiber) {
-    fiber->state = PREPARING; // no other thread knows it yet
+    assert(fiber->state == RUNNING); // it does not wait in sl_fiber_call()
+    fiber->state = PREPARING;        // no other thread knows it yet
 }
 
 bool sl_fiber_park(struct sl_fiber *fiber, int64_t deadline_ns) {

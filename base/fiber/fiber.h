@@ -28,6 +28,9 @@ struct sl_fiber;
 // Starts a fiber that runs fn(arg). name: of its kind, for debuggers; not copied. SL_ERR_EXHAUSTED: there is no memory, or no carrier.
 enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg, struct sl_error *err);
 
+// Calls a function that needs much stack, and does not wait, on the stack of the carrier: what a fiber's stack has once needed, it keeps.
+void sl_fiber_call(void (*fn)(void *arg), void *arg);
+
 // ---- for base/fiber/bell.c ----------------------------------------------------------------------------------------------------
 
 // Returns the fiber that runs this code; NULL: a thread does.
