@@ -61,7 +61,7 @@ struct sl_fiber { // at the top of its stack
     struct context context;
     struct sl_carrier *carrier; // that runs it
     struct sl_fiber *next;      // ready, or free
-    enum state state;           // guarded by the lock unless RUNNING
+    _Atomic enum state state;   // changed under the lock unless RUNNING or CALLING
     bool late;
     int64_t deadline_ns;
     size_t at; // in the heap, if it has a deadline
