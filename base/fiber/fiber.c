@@ -28,7 +28,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 #if defined(__x86_64__) && !defined(SL_FIBER_PORTABLE) // a test has the other one here too
-#define HAS_SWITCH 1
+#define HAS_SWITCH
 #else
 #include <ucontext.h> // a system call for each switch
 #endif
@@ -105,7 +105,7 @@ static char *bottom_of(struct sl_fiber *fiber) {
 void sl_fiber_switch(void **from, void *to);
 static void begin(void);
 
-#if HAS_SWITCH
+#ifdef HAS_SWITCH
 __asm__(".text\n"
         ".globl sl_fiber_switch\n"
         ".hidden sl_fiber_switch\n"
