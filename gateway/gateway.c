@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
@@ -136,18 +137,10 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         sl_admin_add_metrics(gateway->admin, sl_otlp_write_metrics, NULL);
         status = open_certificate(gateway, err);
     }
-    if (status == SL_OK) {
-        status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
-    }
-    if (status == SL_OK) {
-        status = open_tenants(gateway, err);
-    }
-    if (status == SL_OK) {
-        status = sl_limits_create(&gateway->limits, err);
-    }
-    if (status == SL_OK) {
-        status = sl_served_create(gateway->client, &gateway->served, err);
-    }
+    SL_THEN(status, sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err));
+    SL_THEN(status, open_tenants(gateway, err));
+    SL_THEN(status, sl_limits_create(&gateway->limits, err));
+    SL_THEN(status, sl_served_create(gateway->client, &gateway->served, err));
     if (status == SL_OK) {
         const struct sl_http_connections_config connections = {.max = config->max_connections,
                                                                .first_ms = config->first_ms,
@@ -156,15 +149,9 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
                                                                .context = gateway->certificate};
         status = sl_http_connections_open(&connections, &gateway->connections, err);
     }
-    if (status == SL_OK) {
-        status = sl_status_page_make(&gateway->page, err);
-    }
-    if (status == SL_OK) {
-        status = sl_board_create(gateway->served, &gateway->board, err);
-    }
-    if (status == SL_OK) {
-        status = start_daemon(gateway, err);
-    }
+    SL_THEN(status, sl_status_page_make(&gateway->page, err));
+    SL_THEN(status, sl_board_create(gateway->served, &gateway->board, err));
+    SL_THEN(status, start_daemon(gateway, err));
     if (status != SL_OK) {
         sl_gateway_destroy(&gateway);
         return status;
@@ -186,10 +173,9 @@ const char *sl_gateway_admin_address(const struct sl_gateway *gateway) {
 // ---- stop -----------------------------------------------------------------------------------------------------------
 
 void sl_gateway_hurry(struct sl_gateway *gateway) {
-    pthread_mutex_lock(&gateway->mutex);
+    SL_LOCKED(&gateway->mutex);
     gateway->hurrying = true;
     pthread_cond_signal(&gateway->changed);
-    pthread_mutex_unlock(&gateway->mutex);
 }
 
 // Returns true if threads still produce answers, or the HTTP daemon still sends one.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locked.h"
 #include "base/thread.h"
 #include "gateway/status_json.h"
 
@@ -69,12 +70,8 @@ static enum sl_status ask(struct sl_client *client, bool shows_workers, struct r
     int64_t deadline_ns = sl_deadline_in_ms(ASK_MS);
     // Asked in the order in which jobs change state, so that no job is missed.
     enum sl_status status = sl_client_list(client, QUEUED, MAX_QUEUED, deadline_ns, &replies->queued, err);
-    if (status == SL_OK) {
-        status = sl_client_list(client, RUNNING, MAX_RUNNING, deadline_ns, &replies->running, err);
-    }
-    if (status == SL_OK) {
-        status = sl_client_list(client, ENDED, MAX_ENDED, deadline_ns, &replies->ended, err);
-    }
+    SL_THEN(status, sl_client_list(client, RUNNING, MAX_RUNNING, deadline_ns, &replies->running, err));
+    SL_THEN(status, sl_client_list(client, ENDED, MAX_ENDED, deadline_ns, &replies->ended, err));
     if (status == SL_OK && shows_workers &&
         replies->running->everybody) { // asked only with the right to see all, because the coordinator logs refusals
         status = sl_client_workers(client, deadline_ns, &replies->workers, err);
@@ -196,18 +193,15 @@ enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bo
 }
 
 int64_t sl_board_still_ms(struct sl_board *board) {
-    pthread_mutex_lock(&board->mutex);
-    int64_t still_ms = board->waiting ? (sl_now_ns() - board->moved_ns) / SL_NS_PER_MS : 0;
-    pthread_mutex_unlock(&board->mutex);
-    return still_ms;
+    SL_LOCKED(&board->mutex);
+    return board->waiting ? (sl_now_ns() - board->moved_ns) / SL_NS_PER_MS : 0;
 }
 
 char *sl_snapshot_take(struct sl_snapshot *snapshot, struct sl_refusal *refusal_out) {
-    pthread_mutex_lock(&snapshot->board->mutex);
+    SL_LOCKED(&snapshot->board->mutex);
     char *text = snapshot->text;
     snapshot->text = NULL;
     *refusal_out = snapshot->refusal;
-    pthread_mutex_unlock(&snapshot->board->mutex);
     return text;
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/locked.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
@@ -17,21 +18,19 @@ static struct {
 } means = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void sl_client_init(void) {
-    pthread_mutex_lock(&means.lock);
+    SL_LOCKED(&means.lock);
     if (means.n_users++ == 0 && !sl_rpc_is_up()) {
         sl_rpc_init();
         means.ours = true;
     }
-    pthread_mutex_unlock(&means.lock);
 }
 
 void sl_client_shutdown(void) {
-    pthread_mutex_lock(&means.lock);
+    SL_LOCKED(&means.lock);
     if (--means.n_users == 0 && means.ours) {
         sl_rpc_shutdown();
         means.ours = false;
     }
-    pthread_mutex_unlock(&means.lock);
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
@@ -42,9 +41,7 @@ enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_f
     SL_FAIL_IF(!client, err, SL_ERR_EXHAUSTED, "client: out of memory");
     sl_client_init();
     enum sl_status status = tls ? sl_rpc_credentials_create(tls, &client->credentials, err) : SL_OK;
-    if (status == SL_OK) {
-        status = sl_rpc_addresses_parse(coordinators, &client->coordinators, err);
-    }
+    SL_THEN(status, sl_rpc_addresses_parse(coordinators, &client->coordinators, err));
     for (int i = 0; i < client->coordinators.n && status == SL_OK; i++) {
         status = sl_rpc_channel_create(client->coordinators.text[i], client->credentials, SL_ROLE_COORDINATOR,
                                        &client->channels[i], err);

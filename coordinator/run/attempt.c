@@ -4,9 +4,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "base/log.h"
 #include "base/term.h"
 #include "coordinator/run/joined.h"
@@ -105,7 +107,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
             status = check_leads(run, err);
         }
         if (status == SL_AGAIN) {
-            sl_sleep_ms(CLAIM_WAIT_MS);
+            sl_wait_ms(CLAIM_WAIT_MS);
             continue;
         }
         if (status != SL_OK) {
@@ -118,7 +120,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
             if (sl_worker_wait_ends(&wait, run->job, run->context->worker_wait_ms, err)) {
                 return fail_as(run, SL_RUN_ON_LOSE_HOPE, status, err);
             }
-            sl_sleep_ms(CLAIM_WAIT_MS);
+            sl_wait_ms(CLAIM_WAIT_MS);
         } else {
             return status;
         }
@@ -199,7 +201,7 @@ static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
         }
         sl_log_info("job", "job=%s waits: %s", run->job->id, err->text);
         sl_admission_release(run->context->admission, &run->claim);
-        sl_sleep_ms(RESERVE_AGAIN_MS);
+        sl_wait_ms(RESERVE_AGAIN_MS);
         SL_TRY(sl_run_move(run, SL_RUN_ON_NO_MEMORY, err));
     }
 }
@@ -423,6 +425,10 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     struct sl_joined_parts joined;
     enum sl_status status = choose_store(run, store, err);
     status = status == SL_OK ? sl_joined_parts_fill(run, &joined, &request, err) : status;
+    if (status == SL_OK && run->remote_kvs == NULL && run->prefilled != NULL && run->prefilled->done->n_annex > 0) {
+        run->remote_kvs = malloc(SL_MAX_SHARES * sizeof *run->remote_kvs);
+        status = run->remote_kvs != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for leases of stores");
+    }
     if (status != SL_OK) {
         return status;
     }

@@ -3,7 +3,7 @@
  * Purpose: one attempt at a job: it claims workers, reserves memory, reads the prompt and writes the answer (run.h), and gives back
  *          everything that it took.
  * Invariants: what a step takes is in struct sl_run, and is given back at the end of the attempt in every case.
- * Threads: the job's thread only.
+ * Threads: the job's fiber only.
  */
 #pragma once
 
@@ -37,9 +37,9 @@ struct sl_run {
     struct sl_claim claim;
     struct sl_lease lease;
     Sluice__V1__Grant *grant;
-    Sluice__V1__PrefillEvent *prefilled;       // prefill's last event: it says which stores hold offloaded layers
-    struct sl_store_shares shares;             // of the request to prefill
-    struct sl_lease remote_kvs[SL_MAX_SHARES]; // renewed while decode writes
+    Sluice__V1__PrefillEvent *prefilled; // prefill's last event: it says which stores hold offloaded layers
+    struct sl_store_shares shares;       // of the request to prefill
+    struct sl_lease *remote_kvs;         // [SL_MAX_SHARES], renewed while decode writes; NULL: there are none
 };
 
 /*

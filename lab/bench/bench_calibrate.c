@@ -30,8 +30,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"out", 'o', SL_OPTION_STRING, NULL, "FILE", "the table (required)", SL_FIELD(options, output)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times. Without: the full cache and full,format=int8", SL_FIELD(options, recipes)},
@@ -141,7 +140,7 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
                                    .n_steps = SL_CALIBRATION_STEPS,
                                    .signals = &b->signals};
     enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
-    status = status == SL_OK ? sl_team_create((int)b->options.threads, &b->team, err) : status;
+    SL_THEN(status, sl_team_create((int)b->options.threads, &b->team, err));
     config.team = b->team;
     for (int i = 0; i < b->options.recipes.n; i++) {
         config.tokenizer |= sl_recipe_cell_repeats(b->options.recipes.items[i]);
@@ -180,23 +179,16 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if (status == SL_OK && sl_timed_is_named(b->options.tier)) {
         sl_timed_count();
     }
-    status = status == SL_OK ? sl_calibrate(c, err) : status;
+    SL_THEN(status, sl_calibrate(c, err));
     sl_bench_progress(NULL);
-    status = status == SL_OK ? write_table(b, rate, err) : status;
-    status = status == SL_OK ? print_errors(b, err) : status;
+    SL_THEN(status, write_table(b, rate, err));
+    SL_THEN(status, print_errors(b, err));
     sl_rig_close(&b->calibration.rig);
     sl_team_destroy(&b->team);
     json_decref(b->calibration.table);
     return status;
 }
 
-const struct sl_bench sl_bench_calibrate = {
-    .name = "sluice bench calibrate",
-    .usage = "--out FILE [options]",
-    .summary = "Measure how long reading, writing and shipping take, for `sluice simulate` and `sluice plan`.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(calibrate, "--out FILE [options]",
+         "Measure how long reading, writing and shipping take, for `sluice simulate` and `sluice plan`.",
+         .check = check);

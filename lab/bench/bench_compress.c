@@ -38,8 +38,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"synthetic", 0, SL_OPTION_FLAG, "no", NULL, "a random model of 135 M parameters instead",
      SL_FIELD(options, synthetic)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
@@ -204,13 +203,9 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
 
 static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
     enum sl_status status = open_model(b, dir, err);
-    if (status == SL_OK) {
-        status = plan_cases(b, err);
-    }
+    SL_THEN(status, plan_cases(b, err));
     int64_t n_rounds = 0;
-    if (status == SL_OK) {
-        status = measure(b, &n_rounds, err);
-    }
+    SL_THEN(status, measure(b, &n_rounds, err));
     if (n_rounds > 0) { // not all, when it was stopped
         print(b, n_rounds);
     }
@@ -245,20 +240,9 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     b->cases = calloc(MAX_CASES, sizeof *b->cases);
     enum sl_status status = b->cases ? add_cases(b, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status == SL_OK) {
-        status = b->options.synthetic ? run_synthetic(b, err) : run_model(b, b->options.model, err);
-    }
+    SL_THEN(status, b->options.synthetic ? run_synthetic(b, err) : run_model(b, b->options.model, err));
     free(b->cases);
     return status;
 }
 
-const struct sl_bench sl_bench_compress = {
-    .name = "sluice bench compress",
-    .usage = "[options]",
-    .summary = "Measure the prefill time of each recipe beside the full cache's.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(compress, "[options]", "Measure the prefill time of each recipe beside the full cache's.", .check = check);

@@ -145,6 +145,17 @@ static void do_prefill(struct bench *b, int products) {
     OPS->attend(STREAM, &call, 1);
 }
 
+// Reads --rows, a question, over pages of a format.
+static void do_question(struct bench *b, int f) {
+    struct sl_attend call = sl_world_attend(&b->world, f, (int)b->world.shape.rows);
+    OPS->attend(STREAM, &call, 1);
+}
+
+static struct sl_cost cost_question(const struct sl_world *w, int f) {
+    (void)f;
+    return sl_cost_attention(w, 2);
+}
+
 static void do_decode(struct bench *b, int f) {
     struct sl_attend call = sl_world_attend(&b->world, f, 1);
     OPS->attend(STREAM, &call, 1);
@@ -269,6 +280,8 @@ static const struct {
     {"rotate", do_rotate, sl_cost_rotate, 0, 0.80},
     {"append", do_append, sl_cost_append, 0, 0.50},
     {"attend, a prompt, f16", do_prefill, sl_cost_attention, 2, 0.65},
+    {"attend, rows, int8", do_question, cost_question, 1, 0},
+    {"attend, rows, int4", do_question, cost_question, 2, 0},
     {"attend, a step, f16", do_decode, sl_cost_pages, 0, 0.85},
     {"attend, a step, int8", do_decode, sl_cost_pages, 1, 0.80},
     {"attend, a step, int4", do_decode, sl_cost_pages, 2, 0.75},
@@ -334,12 +347,12 @@ static enum sl_status time_batch(struct bench *b, queue_fn queue, int arg, int n
     for (int f = 0; f < SL_WORLD_FORMATS && status == SL_OK; f++) {
         status = sl_world_publish(&b->world, f, err);
     }
-    status = status == SL_OK ? sl_stream_wait(b->runtime.stream, err) : status;
+    SL_THEN(status, sl_stream_wait(b->runtime.stream, err));
     int64_t begin = sl_now_ns();
     for (int i = 0; i < n && status == SL_OK; i++) {
         queue(b, arg);
     }
-    status = status == SL_OK ? sl_stream_wait(b->runtime.stream, err) : status;
+    SL_THEN(status, sl_stream_wait(b->runtime.stream, err));
     *seconds_out = (double)(sl_now_ns() - begin) / 1e9;
     return status;
 }
@@ -348,7 +361,7 @@ static enum sl_status time_one(struct bench *b, queue_fn queue, int arg, double 
     double seconds[MAX_RUNS], once, spent = 0.0;
     size_t runs = 0;
     enum sl_status status = time_batch(b, queue, arg, 1, &once, err); // one-time work is done here
-    status = status == SL_OK ? time_batch(b, queue, arg, 1, &once, err) : status;
+    SL_THEN(status, time_batch(b, queue, arg, 1, &once, err));
     double fit = once > 0.0 ? BATCH_SECONDS / once : MAX_BATCH;
     int batch = fit < 1.0 ? 1 : fit > MAX_BATCH ? MAX_BATCH : (int)fit;
     while (status == SL_OK && runs < (size_t)b->options.runs && (runs == 0 || spent < b->options.seconds)) {
@@ -553,21 +566,12 @@ static enum sl_status run(void *bench, struct sl_error *err) {
                b->runtime.ops->name, o->rows, o->slots, shape.n_kv_heads);
     }
     enum sl_status status = sl_world_open(&b->runtime, &shape, &b->world, err);
-    status = status == SL_OK ? measure_copy(b, err) : status;
-    status = status == SL_OK ? measure_product(b, err) : status;
-    status = status == SL_OK ? bench_all(b, err) : status;
+    SL_THEN(status, measure_copy(b, err));
+    SL_THEN(status, measure_product(b, err));
+    SL_THEN(status, bench_all(b, err));
     sl_world_close(&b->world);
     sl_runtime_close(&b->runtime);
     return status;
 }
 
-const struct sl_bench sl_bench_kernels = {
-    .name = "sluice bench kernels",
-    .usage = "[options]",
-    .summary = "Time every operation of a device beside the least that it could take.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(kernels, "[options]", "Time every operation of a device beside the least that it could take.", .check = check);

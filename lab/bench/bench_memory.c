@@ -32,8 +32,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a model of that size instead, all of its layers: 135m, 1b or 8b",
      SL_FIELD(options, geometry)},
     {"retaining-heads", 0, SL_OPTION_INT, "1024", "N", "with --geometry: rows of its retaining heads; 0: none",
@@ -129,14 +128,10 @@ static void print(const struct bench *b) {
 static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
     uint64_t random = 1;
     enum sl_status status = open_model(b, dir, err);
-    status = status == SL_OK ? make_plan(b, err) : status;
-    if (status == SL_OK) {
-        status = sl_runtime_open_arena(&b->runtime, b->plan->prefill_peak_bytes, err);
-    }
-    if (status == SL_OK) {
-        status = sl_rig_random_tokens(&random, b->runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err);
-    }
-    status = status == SL_OK ? read_prompt(b, err) : status;
+    SL_THEN(status, make_plan(b, err));
+    SL_THEN(status, sl_runtime_open_arena(&b->runtime, b->plan->prefill_peak_bytes, err));
+    SL_THEN(status, sl_rig_random_tokens(&random, b->runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err));
+    SL_THEN(status, read_prompt(b, err));
     if (status == SL_OK) {
         print(b);
     }
@@ -162,7 +157,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     enum sl_status status =
         sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
     config.retaining_hidden = (int)b->options.retaining;
-    status = status == SL_OK ? sl_synthetic_create_empty(&config, dir, sizeof dir, err) : status;
+    SL_THEN(status, sl_synthetic_create_empty(&config, dir, sizeof dir, err));
     if (status == SL_OK) {
         status = run_model(b, dir, err);
         sl_synthetic_remove(dir);
@@ -175,14 +170,6 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     return sl_recipe_parse(b->options.recipe, &b->recipe, err);
 }
 
-const struct sl_bench sl_bench_memory = {
-    .name = "sluice bench memory",
-    .usage = "[options]",
-    .summary = "How much of a device's memory the reading of a prompt takes at most. Nothing is computed.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .counts = true,
-    .check = check,
-    .run = run,
-};
+SL_BENCH(memory, "[options]",
+         "How much of a device's memory the reading of a prompt takes at most. Nothing is computed.", .counts = true,
+         .check = check);

@@ -258,9 +258,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         status =
             sl_runtime_open(&(struct sl_runtime_config){.tier = b->options.tier, .threads = 1}, &b->computing, err);
     }
-    if (status == SL_OK) {
-        status = measure_scan(b, err);
-    }
+    SL_THEN(status, measure_scan(b, err));
     for (int t = 0; t < b->n_transports && status == SL_OK; t++) {
         status = sl_store_rig_connect(&b->stores[t], b->transports[t], err);
         for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {
@@ -275,13 +273,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_retrieve = {
-    .name = "sluice bench retrieve",
-    .usage = "[options]",
-    .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(retrieve, "[options]",
+         "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
+         .check = check);

@@ -27,8 +27,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the jobs", SL_FIELD(options, recipe)},
     {"tokens", 0, SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},
     {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every measurement", SL_FIELD(options, runs), 1, MAX_RUNS},
@@ -150,7 +149,7 @@ static enum sl_status measure(struct bench *b, size_t *n_runs_out, struct sl_err
             }
         }
         *n_runs_out += status == SL_OK && run >= 0;
-        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
+        SL_THEN(status, sl_signals_check(&b->signals, err));
     }
     return status;
 }
@@ -186,10 +185,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct sl_local_config config = {
         .model_dir = b->options.model, .device = b->options.device, .share_weights = true}; // as workers do
     enum sl_status status = start_clusters(b, err); // forks: before this process has threads
-    status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
-    status = status == SL_OK ? make_prompt(b, err) : status;
+    SL_THEN(status, sl_local_open(&config, &b->local, err));
+    SL_THEN(status, make_prompt(b, err));
     size_t n_runs = 0;
-    status = status == SL_OK ? measure(b, &n_runs, err) : status;
+    SL_THEN(status, measure(b, &n_runs, err));
     if (n_runs > 0) { // not all, when it was stopped
         print(b, n_runs);
     }
@@ -197,12 +196,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_ttft = {
-    .name = "sluice bench ttft",
-    .usage = "[options]",
-    .summary = "Measure the time to first token of a cluster on this machine beside one process doing both phases.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .run = run,
-};
+SL_BENCH(ttft, "[options]",
+         "Measure the time to first token of a cluster on this machine beside one process doing both phases.",
+         .check = NULL);

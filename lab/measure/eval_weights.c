@@ -33,8 +33,7 @@ struct weights_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(weights_config, model)},
+    SL_MODEL_OPTION(weights_config, model, NULL),
     {"text", 0, SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
      SL_FIELD(weights_config, text)},
     {"tokens", 0, SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),
@@ -156,14 +155,10 @@ static enum sl_status measure(struct eval *e, enum sl_weight_format format, stru
     result->load_s = (double)(sl_now_ns() - begin_ns) / 1e9;
     result->memory_bytes = sl_model_memory_bytes(m.runtime.model);
     enum sl_status status = e->tokens == NULL ? prepare(e, &m, err) : SL_OK;
-    if (status == SL_OK) {
-        status = sl_model_weight_error(m.runtime.model, format, m.runtime.team, &result->error, err);
-    }
+    SL_THEN(status, sl_model_weight_error(m.runtime.model, format, m.runtime.team, &result->error, err));
     float *logits = malloc((ROWS + 1) * (size_t)m.runtime.config->n_vocab * sizeof *logits);
-    if (status == SL_OK) {
-        status = logits ? read_text(e, format, &m, logits, result, err)
-                        : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", ROWS);
-    }
+    SL_THEN(status, logits ? read_text(e, format, &m, logits, result, err)
+                           : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", ROWS));
     free(logits);
     sl_eval_model_close(&m);
     return status;

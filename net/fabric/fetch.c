@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "net/fabric/connection.h"
 #include "net/fabric/fetch.h"
 #include "net/fabric/core/outcome.h"
@@ -116,9 +117,7 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_f
         status =
             sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the connection's, %s", connection->address);
     }
-    if (status == SL_OK) {
-        status = copy_ranges(fetch, plan->ranges, plan->n_ranges, err);
-    }
+    SL_THEN(status, copy_ranges(fetch, plan->ranges, plan->n_ranges, err));
     if (status != SL_OK) {
         free(fetch);
         return status;
@@ -187,10 +186,9 @@ static void detach(struct sl_fetch *fetch) {
     *at = fetch->next;
     sl_connection_leave(fetch->connection, &fetch->user);
     atomic_fetch_sub(&fetches->n_open, 1);
-    pthread_mutex_lock(&fetch->outcome.lock);
+    SL_LOCKED(&fetch->outcome.lock);
     fetch->detached = true;
     pthread_cond_broadcast(&fetch->outcome.changed);
-    pthread_mutex_unlock(&fetch->outcome.lock);
 }
 
 static struct read *reads_of(const struct fetches *fetches, struct sl_peer *peer) {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "engine/runtime/transfer.h"
 #include "net/offload/prefill/offload_internal.h"
@@ -37,7 +38,7 @@ static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link
     size_t n = 0, page_bytes = offload->kept.bytes;
     int share_offloaded_head = sl_offloaded_heads_first(&offload->offloaded_heads, read->layer) +
                                offloaded_heads.first - link->share->first_lane;
-    pthread_mutex_lock(&offload->mutex);
+    SL_LOCKED(&offload->mutex);
     for (int i = 0; i < offloaded_heads.n; i++) {
         size_t at = 0;
         for (uint32_t p = 0; p < read->n_pages; p++) {
@@ -52,7 +53,6 @@ static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link
             }
         }
     }
-    pthread_mutex_unlock(&offload->mutex);
     return n;
 }
 
@@ -361,13 +361,13 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
     struct sl_attend args = *attend;
     if (offload->held > 0) {
         enum sl_status status = take_buffers(offload, err);
-        status = status == SL_OK ? grow_softmax(offload, attend, err) : status;
+        SL_THEN(status, grow_softmax(offload, attend, err));
         struct sl_tile *tile = NULL;
         for (int64_t begin = 0; status == SL_OK && begin < offload->held; begin += SL_ATTEND_SPLIT) {
             status = ask_for(offload, layer, begin, tile, &tile, err);
-            status = status == SL_OK ? wait_read(offload, &tile->read, err) : status;
+            SL_THEN(status, wait_read(offload, &tile->read, err));
             bool last = offload->n_tokens + attend->m >= offload->plan->n_prompt;
-            status = status == SL_OK ? ask_for_next(offload, tile, last, err) : status;
+            SL_THEN(status, ask_for_next(offload, tile, last, err));
             if (status != SL_OK) {
                 break;
             }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/node/send.h"
@@ -177,10 +178,9 @@ static enum sl_status finish_sending(struct sl_offload *offload, const struct sl
         status = lost && !atomic_load(&offload->stopping) ? SL_ERR_PEER_LOST : status;
         return sl_store_link_fail(link, status, &why, err);
     }
-    pthread_mutex_lock(&offload->mutex);
+    SL_LOCKED(&offload->mutex);
     offload->shipped_bytes += (int64_t)sending->bytes;
     offload->shipped_tokens += link->share->replica == 0 && link->share->first_lane == 0 ? sending->n_slots : 0;
-    pthread_mutex_unlock(&offload->mutex);
     return SL_OK;
 }
 
@@ -188,7 +188,7 @@ static enum sl_status map(struct sl_offload *offload, int64_t n_tokens, struct w
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
         status = await_tokens(offload, &offload->links[i], n_tokens, watch, err);
-        status = status == SL_OK ? sl_store_link_map(offload, &offload->links[i], n_tokens, err) : status;
+        SL_THEN(status, sl_store_link_map(offload, &offload->links[i], n_tokens, err));
     }
     if (status == SL_OK) {
         pthread_mutex_lock(&offload->mutex);
@@ -229,7 +229,7 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
     int n_begun = n_queued;
     for (int s = 0; s < n_begun; s++) {
         const struct sl_shipment *shipment = &offload->ring[(first + s) % SL_RING];
-        status = status == SL_OK ? sl_mark_wait(&shipment->down, err) : status;
+        SL_THEN(status, sl_mark_wait(&shipment->down, err));
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = begin_sending(offload, &offload->links[i], shipment, s == 0 ? watch : NULL, &sendings[s][i], err);
         }
