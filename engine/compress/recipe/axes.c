@@ -98,8 +98,7 @@ const struct sl_axis sl_axes[] = {
     {"layers", WORDS(one_of, layers, layers, layers), SL_NEEDS_BUDGET, NULL, "how layers share the budget"},
     {"exempt", FIELD(exempt, exempt, exempt_last), SL_NEEDS_BUDGET, NULL, "layers that evict nothing"},
     {"heads", WORDS(one_of, heads, heads, heads), SL_NEEDS_BUDGET, NULL,
-     "how heads share a layer's; layer: all keep the same slots; global: heads of all layers compete; pages: as "
-     "global, "
+     "how heads share a layer's; layer: all keep the same slots; global: heads of all layers compete; pages: the same, "
      "and each keeps whole pages"},
     {"when", WORDS(flags, when, when, whens), 0, NULL,
      "behind every chunk, at the prompt's end, at every step of decode"},
