@@ -561,13 +561,4 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_kernels = {
-    .name = "sluice bench kernels",
-    .usage = "[options]",
-    .summary = "Time every operation of a device beside the least that it could take.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(kernels, "[options]", "Time every operation of a device beside the least that it could take.", .check = check);
