@@ -289,14 +289,13 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
 static enum sl_status check_part(const Sluice__V1__DecodeRequest *request, const Sluice__V1__JoinedPart *part,
                                  struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids - 1, n_capsule = part->tokens ? (int64_t)part->tokens->n_ids : 0;
-    if (part->from < 0 || part->at < 0 || part->n_tokens < 1 || part->from >= n_capsule || part->at >= n_prompt ||
-        part->n_tokens >= n_capsule - part->from || part->n_tokens >= n_prompt - part->at ||
-        (part->from + part->n_tokens) % SL_PAGE_SLOTS != 0 ||
-        memcmp(part->tokens->ids + part->from, request->prompt->ids + part->at,
-               (size_t)part->n_tokens * sizeof *part->tokens->ids) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "joined: tokens %lld of %lld are not those of the prompt at %lld",
-                       (long long)part->from, (long long)n_capsule, (long long)part->at);
-    }
+    SL_FAIL_IF(part->from < 0 || part->at < 0 || part->n_tokens < 1 || part->from >= n_capsule ||
+                   part->at >= n_prompt || part->n_tokens >= n_capsule - part->from ||
+                   part->n_tokens >= n_prompt - part->at || (part->from + part->n_tokens) % SL_PAGE_SLOTS != 0 ||
+                   memcmp(part->tokens->ids + part->from, request->prompt->ids + part->at,
+                          (size_t)part->n_tokens * sizeof *part->tokens->ids) != 0,
+               err, SL_ERR_INVALID, "joined: tokens %lld of %lld are not those of the prompt at %lld",
+               (long long)part->from, (long long)n_capsule, (long long)part->at);
     return SL_OK;
 }
 
@@ -454,11 +453,9 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
                                       .tokens = request->prompt->ids,
                                       .joins = answer->joins,
                                       .n_joins = answer->n_joins};
-    status = sl_reader_create(&config, &answer->reader, err);
-    if (status == SL_OK) {
-        answer->writer.session = NULL; // owned by the reader until all has been read
-    }
-    return status;
+    SL_TRY(sl_reader_create(&config, &answer->reader, err));
+    answer->writer.session = NULL; // owned by the reader until all has been read
+    return SL_OK;
 }
 
 // Finds the session and the parts, and opens them.

@@ -121,11 +121,9 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
                                       .estimate_errors = request->estimate_errors,
                                       .resumed = session,
                                       .tokens = request->prompt->ids};
-    status = sl_reader_create(&config, &answer->reader, err);
-    if (status == SL_OK) {
-        answer->writer.session = NULL; // owned by the reader until all has been read
-    }
-    return status;
+    SL_TRY(sl_reader_create(&config, &answer->reader, err));
+    answer->writer.session = NULL; // owned by the reader until all has been read
+    return SL_OK;
 }
 
 /*

@@ -30,18 +30,15 @@ static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, s
                                   struct sl_error *err) {
     struct sl_prompt_hashes prompt = {request->n_tokens, (struct sl_hash128 *)request->prefixes.data, {{0}}};
     size_t n_prefixes = request->prefixes.len / sizeof prompt.whole;
-    if (request->prefixes.len % sizeof prompt.whole != 0 ||
-        !sl_hash128_read(request->prefix_hash.data, request->prefix_hash.len, &prompt.whole)) {
-        return sl_fail(err, SL_ERR_INVALID, "prefixes or prefix_hash: a prefix hash has %zu bytes",
-                       sizeof prompt.whole);
-    }
+    SL_FAIL_IF(request->prefixes.len % sizeof prompt.whole != 0 ||
+                   !sl_hash128_read(request->prefix_hash.data, request->prefix_hash.len, &prompt.whole),
+               err, SL_ERR_INVALID, "prefixes or prefix_hash: a prefix hash has %zu bytes", sizeof prompt.whole);
     SL_FAIL_IF(request->n_tokens < 1 || n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK), err,
                SL_ERR_INVALID, "n_tokens %lld, %zu prefixes: one is needed for each whole block of %d tokens",
                (long long)request->n_tokens, n_prefixes, SL_PREFIX_BLOCK);
-    if (request->n_tokens % SL_PREFIX_BLOCK == 0 &&
-        !sl_hash128_equals(&prompt.prefixes[n_prefixes - 1], &prompt.whole)) {
-        return sl_fail(err, SL_ERR_INVALID, "prefix_hash: the last prefix has all tokens, and another hash");
-    }
+    SL_FAIL_IF(request->n_tokens % SL_PREFIX_BLOCK == 0 &&
+                   !sl_hash128_equals(&prompt.prefixes[n_prefixes - 1], &prompt.whole),
+               err, SL_ERR_INVALID, "prefix_hash: the last prefix has all tokens, and another hash");
     *prompt_out = prompt;
     return SL_OK;
 }

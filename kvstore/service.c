@@ -17,19 +17,17 @@
 
 enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__StoreReserveRequest *request,
                                   struct sl_capsule_keys *keys_out, struct sl_error *err) {
-    if (!request->key || request->capsule_bytes < 1 ||
-        request->prefixes.len >= SL_CAPSULE_CACHE_MAX_PREFIXES * sizeof(struct sl_hash128)) {
-        return sl_fail(err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
-                       SL_CAPSULE_CACHE_MAX_PREFIXES - 1);
-    }
+    SL_FAIL_IF(!request->key || request->capsule_bytes < 1 ||
+                   request->prefixes.len >= SL_CAPSULE_CACHE_MAX_PREFIXES * sizeof(struct sl_hash128),
+               err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
+               SL_CAPSULE_CACHE_MAX_PREFIXES - 1);
     SL_FAIL_IF(request->capsule_bytes > kvstore->node.config.arena_bytes, err, SL_ERR_INVALID,
                "capsule_bytes %lld exceed the store's %lld", (long long)request->capsule_bytes,
                (long long)kvstore->node.config.arena_bytes);
     struct sl_capsule_id id = {request->key->model_fingerprint, request->key->recipe_fingerprint, {{0}}};
-    if (!sl_hash128_read(request->key->prefix_hash.data, request->key->prefix_hash.len, &id.prefix_hash) ||
-        request->prefixes.len % sizeof id.prefix_hash != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
-    }
+    SL_FAIL_IF(!sl_hash128_read(request->key->prefix_hash.data, request->key->prefix_hash.len, &id.prefix_hash) ||
+                   request->prefixes.len % sizeof id.prefix_hash != 0,
+               err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
     SL_FAIL_IF(!(request->read_ms >= 0 && request->read_ms <= MAX_READ_MS) || request->read_tokens < 0, err,
                SL_ERR_INVALID, "read_ms or read_tokens out of bounds");
     size_t n_prefixes = request->prefixes.len / sizeof id.prefix_hash;

@@ -172,13 +172,10 @@ static enum sl_status set_model(const char *source, const char *text, bool is_de
     static char found[PATH_MAX]; // valid as long as the process, like the strings of getopt_long()
     char path[PATH_MAX];
     if (!sl_model_find(text, path)) {
-        if (!is_default && text[0]) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "%s: there is no model '%s': no such folder or file; `sluice models` lists what is here, and "
-                "what `sluice pull` could get",
-                source, text);
-        }
+        SL_FAIL_IF(!is_default && text[0], err, SL_ERR_INVALID,
+                   "%s: there is no model '%s': no such folder or file; `sluice models` lists what is here, and "
+                   "what `sluice pull` could get",
+                   source, text);
     } else if (strcmp(path, text) != 0) {
         text = strcpy(found, path);
     }

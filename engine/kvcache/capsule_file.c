@@ -170,24 +170,22 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
     uint8_t prefix[PREFIX_BYTES];
     struct stat stat;
     SL_FAIL_IF(fstat(file->fd, &stat) != 0 || !S_ISREG(stat.st_mode), err, SL_ERR_INVALID, "not a file");
-    if (stat.st_size < PREFIX_BYTES || read_at(file->fd, prefix, sizeof prefix, 0, err) != SL_OK ||
-        memcmp(prefix, MAGIC, 8) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "not a capsule; `sluice run --local --save-capsule FILE` makes one");
-    }
+    SL_FAIL_IF(stat.st_size < PREFIX_BYTES || read_at(file->fd, prefix, sizeof prefix, 0, err) != SL_OK ||
+                   memcmp(prefix, MAGIC, 8) != 0,
+               err, SL_ERR_INVALID, "not a capsule; `sluice run --local --save-capsule FILE` makes one");
     uint64_t version = sl_get_bytes(prefix + 8, 4), label_bytes = sl_get_bytes(prefix + 12, 4),
              header_bytes = sl_get_bytes(prefix + 16, 8);
     uint64_t body_bytes = sl_get_bytes(prefix + 24, 8);
     SL_FAIL_IF(version != SL_CAPSULE_FILE_VERSION, err, SL_ERR_UNSUPPORTED,
                "version %llu of capsule files; this program reads version %d", (unsigned long long)version,
                SL_CAPSULE_FILE_VERSION);
-    if (label_bytes >= SL_CAPSULE_LABEL_BYTES || header_bytes < 1 || header_bytes > SL_CAPSULE_MAX_HEADER_BYTES ||
-        body_bytes > INT64_MAX / 2 ||
-        PREFIX_BYTES + label_bytes + header_bytes + body_bytes != (uint64_t)stat.st_size) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "cut off or damaged: %lld bytes, but its parts are of %d, %llu, %llu and %llu bytes",
-                       (long long)stat.st_size, PREFIX_BYTES, (unsigned long long)label_bytes,
-                       (unsigned long long)header_bytes, (unsigned long long)body_bytes);
-    }
+    SL_FAIL_IF(label_bytes >= SL_CAPSULE_LABEL_BYTES || header_bytes < 1 ||
+                   header_bytes > SL_CAPSULE_MAX_HEADER_BYTES || body_bytes > INT64_MAX / 2 ||
+                   PREFIX_BYTES + label_bytes + header_bytes + body_bytes != (uint64_t)stat.st_size,
+               err, SL_ERR_INVALID,
+               "cut off or damaged: %lld bytes, but its parts are of %d, %llu, %llu and %llu bytes",
+               (long long)stat.st_size, PREFIX_BYTES, (unsigned long long)label_bytes, (unsigned long long)header_bytes,
+               (unsigned long long)body_bytes);
     file->body_digest = sl_get_bytes(prefix + 40, 8);
     file->header_bytes = (size_t)header_bytes;
     file->header = malloc(file->header_bytes);

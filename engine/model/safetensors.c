@@ -118,11 +118,9 @@ static enum sl_status parse_extent(const struct mapping *map, const char *name, 
     const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    if (dtype == NULL || !json_is_array(shape) || json_array_size(shape) > SL_TENSOR_MAX_DIMS ||
-        json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s: expected dtype, shape and data_offsets", map->name,
-                       name);
-    }
+    SL_FAIL_IF(dtype == NULL || !json_is_array(shape) || json_array_size(shape) > SL_TENSOR_MAX_DIMS ||
+                   json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end),
+               err, SL_ERR_INVALID, "%s: tensor %.96s: expected dtype, shape and data_offsets", map->name, name);
     size_t bytes;
     SL_FAIL_IF(!set_dtype(tensor, dtype, &bytes), err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: unknown dtype %.32s",
                map->name, name, dtype);
@@ -130,10 +128,9 @@ static enum sl_status parse_extent(const struct mapping *map, const char *name, 
     for (int i = 0; i < tensor->n_dims; i++) {
         const json_t *extent = json_array_get(shape, (size_t)i);
         tensor->shape[i] = json_integer_value(extent);
-        if (!json_is_integer(extent) || tensor->shape[i] < 0 ||
-            __builtin_mul_overflow(bytes, (size_t)tensor->shape[i], &bytes)) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s: impossible shape", map->name, name);
-        }
+        SL_FAIL_IF(!json_is_integer(extent) || tensor->shape[i] < 0 ||
+                       __builtin_mul_overflow(bytes, (size_t)tensor->shape[i], &bytes),
+                   err, SL_ERR_INVALID, "%s: tensor %.96s: impossible shape", map->name, name);
     }
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
     SL_FAIL_IF(from < 0 || to < from, err, SL_ERR_INVALID, "%s: tensor %.96s: data_offsets [%lld, %lld] run backwards",

@@ -372,11 +372,9 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     sl_arena_get_stats(c->local->runtime.arena, &arena);
     result->prefill_peak_bytes = arena.high_water_bytes;
     result->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
-    status = write_answer(c, request, output, began_ns, result, err);
-    if (status == SL_OK) {
-        measure(c, &before, &retrieved_before, result);
-    }
-    return status;
+    SL_TRY(write_answer(c, request, output, began_ns, result, err));
+    measure(c, &before, &retrieved_before, result);
+    return SL_OK;
 }
 
 // ---- a document -----------------------------------------------------------------------------------------------------

@@ -8,10 +8,8 @@ enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runt
                                 struct sl_error *err) {
     assert(n >= 1 && n <= SL_WRITING_MAX_ANSWERS);
     struct sl_input *inputs = sl_activations_inputs(activations);
-    if (n > sl_activations_rows(activations)) {
-        return sl_fail(err, SL_ERR_RANGE, "%d answers in a pass, the engine was made for %d rows", n,
-                       sl_activations_rows(activations));
-    }
+    SL_FAIL_IF(n > sl_activations_rows(activations), err, SL_ERR_RANGE,
+               "%d answers in a pass, the engine was made for %d rows", n, sl_activations_rows(activations));
     writing->runtime = runtime;
     writing->writers = writers;
     writing->n = n;

@@ -88,17 +88,12 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
     size_t taken = taken_bytes(room, covered_bytes),
            evictable = capsule_cache.evictable_bytes + segments.evictable_bytes;
     size_t fixed = taken > evictable ? taken - evictable : 0;
-    if (wanted_bytes > arena.capacity_bytes || fixed > arena.capacity_bytes - wanted_bytes) {
-        return sl_fail(
-            err, SL_ERR_EXHAUSTED,
-            "%s: %zu bytes do not fit: arena %zu, of which %zu are in use or promised and cannot be evicted; "
-            "retry in 500 ms",
-            label, wanted_bytes, arena.capacity_bytes, fixed);
-    }
-    enum sl_status status = block_bytes > 0 ? foresee_block(room, label, block_bytes, err) : SL_OK;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_FAIL_IF(wanted_bytes > arena.capacity_bytes || fixed > arena.capacity_bytes - wanted_bytes, err,
+               SL_ERR_EXHAUSTED,
+               "%s: %zu bytes do not fit: arena %zu, of which %zu are in use or promised and cannot be evicted; "
+               "retry in 500 ms",
+               label, wanted_bytes, arena.capacity_bytes, fixed);
+    SL_TRY(block_bytes > 0 ? foresee_block(room, label, block_bytes, err) : SL_OK);
     if (taken + wanted_bytes > arena.capacity_bytes / 100 * HIGH_PERCENT) {
         int64_t now_ns = sl_capsule_cache_now_ns(room->capsule_cache);
         while (taken_bytes(room, covered_bytes) + wanted_bytes > arena.capacity_bytes / 100 * LOW_PERCENT &&

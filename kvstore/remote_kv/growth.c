@@ -117,11 +117,10 @@ static int64_t planned_end(struct sl_held_remote_kv *held, struct sl_growth ***l
  */
 static enum sl_status check_place(struct sl_remote_kv_table *remote_kvs, struct sl_held_remote_kv *held, int64_t begin,
                                   int64_t end, struct sl_error *err) {
-    if (begin < 0 || begin % SL_PAGE_SLOTS != 0 || end <= begin || end > held->prompt.n_tokens ||
-        (end % SL_PAGE_SLOTS != 0 && end != held->prompt.n_tokens)) {
-        return sl_fail(err, SL_ERR_INVALID, "segment [%lld, %lld) of %lld tokens does not consist of whole pages",
-                       (long long)begin, (long long)end, (long long)held->prompt.n_tokens);
-    }
+    SL_FAIL_IF(begin < 0 || begin % SL_PAGE_SLOTS != 0 || end <= begin || end > held->prompt.n_tokens ||
+                   (end % SL_PAGE_SLOTS != 0 && end != held->prompt.n_tokens),
+               err, SL_ERR_INVALID, "segment [%lld, %lld) of %lld tokens does not consist of whole pages",
+               (long long)begin, (long long)end, (long long)held->prompt.n_tokens);
     SL_FAIL_IF(end <= sl_remote_kv_n_tokens(held->remote_kv), err, SL_ERR_EXISTS,
                "tokens [%lld, %lld) are part of the remote KV", (long long)begin, (long long)end);
     struct sl_growth **at = &held->growing;

@@ -39,11 +39,9 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
                "compressor: scope=std needs score=mas, which keeps squares of attention");
     SL_FAIL_IF(sl_recipe_splits_by_attention(recipe) && !c->score->sums_attention, err, SL_ERR_INVALID,
                "compressor: layers=d2o measures accumulated attention; it needs score=aas or score=mas");
-    if (sl_evicts_at_end(c) && (sl_value_per_query_head(recipe) || sl_score_is_of_rows(c->score))) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "compressor: the recipe evicts when no query is at hand, and its score or value looks at queries");
-    }
+    SL_FAIL_IF(sl_evicts_at_end(c) && (sl_value_per_query_head(recipe) || sl_score_is_of_rows(c->score)), err,
+               SL_ERR_INVALID,
+               "compressor: the recipe evicts when no query is at hand, and its score or value looks at queries");
     return SL_OK;
 }
 

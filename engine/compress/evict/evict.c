@@ -75,10 +75,7 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
                                 .n_tokens = e->n_tokens,
                                 .keys = s->keys,
                                 .shared = s->shared_scores};
-    enum sl_status status = sl_score_is_of_rows(c->score) || by_query_head ? weigh(c, e, heads, &in, err) : SL_OK;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_score_is_of_rows(c->score) || by_query_head ? weigh(c, e, heads, &in, err) : SL_OK);
     c->method->read(&in, by_change ? s->base : s->scores);
     if (by_change) {
         bool mean = recipe->value == SL_VALUE_FASTCAOTE || recipe->value == SL_VALUE_FASTCAOTE_HEADS;

@@ -244,13 +244,10 @@ static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor
     SL_TRY(take_number(c, 4, "list of tensors", &id));
     const char *name;
     tensor->type = sl_block_type((uint32_t)id, &name);
-    if (tensor->type == NULL) {
-        return sl_fail(
-            c->err, SL_ERR_UNSUPPORTED,
-            "%s: tensor %.96s has type %llu (%s); F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K "
-            "are supported",
-            c->path, tensor->name, (unsigned long long)id, name);
-    }
+    SL_FAIL_IF(tensor->type == NULL, c->err, SL_ERR_UNSUPPORTED,
+               "%s: tensor %.96s has type %llu (%s); F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K "
+               "are supported",
+               c->path, tensor->name, (unsigned long long)id, name);
     SL_FAIL_IF(tensor->shape[tensor->n_dims - 1] % tensor->type->n_weights != 0, c->err, SL_ERR_INVALID,
                "%s: tensor %.96s: rows of %lld weights are no whole blocks of %s", c->path, tensor->name,
                (long long)tensor->shape[tensor->n_dims - 1], name);

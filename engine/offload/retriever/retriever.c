@@ -32,15 +32,15 @@ static enum sl_status check(const struct sl_retriever_config *config, struct sl_
     const struct sl_recipe *recipe = &plan->recipe;
     SL_FAIL_IF(config->session->positions != SL_POSITION_ORIGINAL, err, SL_ERR_INVALID,
                "retrieval ranks keys after RoPE: it needs positions=original");
-    if (recipe->topk < 1 || recipe->topk > UINT32_MAX / 4 || recipe->channels < 1 || recipe->sinks < 0 ||
-        recipe->sinks > UINT32_MAX / 4 || recipe->recent.slots < 0 || recipe->recent.slots > UINT32_MAX / 4 ||
-        recipe->keep < 0 || recipe->topk + recipe->keep > SL_NEAR_MAX_PLACES) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "retrieval of %lld slots by %d channels, with %lld sinks, %lld recent slots and keep=%lld: "
-                       "expected at least one slot and one channel, and no more than %u places",
-                       (long long)recipe->topk, recipe->channels, (long long)recipe->sinks,
-                       (long long)recipe->recent.slots, (long long)recipe->keep, SL_NEAR_MAX_PLACES);
-    }
+    SL_FAIL_IF(recipe->topk < 1 || recipe->topk > UINT32_MAX / 4 || recipe->channels < 1 || recipe->sinks < 0 ||
+                   recipe->sinks > UINT32_MAX / 4 || recipe->recent.slots < 0 ||
+                   recipe->recent.slots > UINT32_MAX / 4 || recipe->keep < 0 ||
+                   recipe->topk + recipe->keep > SL_NEAR_MAX_PLACES,
+               err, SL_ERR_INVALID,
+               "retrieval of %lld slots by %d channels, with %lld sinks, %lld recent slots and keep=%lld: "
+               "expected at least one slot and one channel, and no more than %u places",
+               (long long)recipe->topk, recipe->channels, (long long)recipe->sinks, (long long)recipe->recent.slots,
+               (long long)recipe->keep, SL_NEAR_MAX_PLACES);
     SL_FAIL_IF(config->n_prompt < 0, err, SL_ERR_INVALID, "retrieval from a prompt of %lld tokens",
                (long long)config->n_prompt);
     for (int l = 0; l < plan->geometry.n_layers; l++) {
@@ -146,11 +146,10 @@ static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     r->fresh_rows = calloc(n_heads, sizeof *r->fresh_rows);
     r->seen = calloc(SL_NEAR_SEEN_WORDS(r->n_places) + 1, sizeof *r->seen);
     r->shared = sl_device_alloc(r->config.stream->device, SL_MEMORY_SHARED, lay_out_shared(r, NULL));
-    if (r->shared == NULL || r->request == NULL || r->brought == NULL || r->tables == NULL || r->n_slots == NULL ||
-        r->kv == NULL || r->n_fresh == NULL || r->fresh_rows == NULL || r->seen == NULL ||
-        rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
-    }
+    SL_FAIL_IF(r->shared == NULL || r->request == NULL || r->brought == NULL || r->tables == NULL ||
+                   r->n_slots == NULL || r->kv == NULL || r->n_fresh == NULL || r->fresh_rows == NULL ||
+                   r->seen == NULL || rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL,
+               err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
     lay_out_shared(r, r->shared);
     return take_blocks(r, err);
 }

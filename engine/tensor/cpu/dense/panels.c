@@ -15,9 +15,8 @@
 static enum sl_status take_shared(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
     w->packed = sl_shared_weights_take(w->shared, w, bytes);
     w->packed_bytes = w->packed != NULL ? bytes : 0;
-    if (w->packed == NULL && sl_shared_weights_are_ready(w->shared)) {
-        return sl_fail(err, SL_ERR_PEER_STALE, "shared weights are of other matrices");
-    }
+    SL_FAIL_IF(w->packed == NULL && sl_shared_weights_are_ready(w->shared), err, SL_ERR_PEER_STALE,
+               "shared weights are of other matrices");
     w->shared = w->packed != NULL ? w->shared : NULL;
     return SL_OK;
 }
@@ -29,9 +28,7 @@ enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_e
     }
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
     void *packed = aligned_alloc(align, (bytes + align - 1) / align * align);
-    if (packed == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
-    }
+    SL_FAIL_IF(packed == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
     if (align == HUGE_PAGE) {
         (void)madvise(packed, bytes, MADV_HUGEPAGE); // only advice: small pages are slower
     }
