@@ -40,13 +40,9 @@ static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, cons
 static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err) {
     struct sl_node *node = &((struct sl_decode *)service)->node;
-    enum sl_status status =
-        sl_term_guard_check(&node->term_guard, ((const Sluice__V1__ReleaseRequest *)request)->term, err);
-    if (status == SL_OK) {
-        sl_kept_release(&((struct sl_decode *)service)->kept, ((const Sluice__V1__ReleaseRequest *)request)->lease_id);
-        status = sl_lease_handle_release(node->inbound, call, request);
-    }
-    return status;
+    SL_TRY(sl_term_guard_check(&node->term_guard, ((const Sluice__V1__ReleaseRequest *)request)->term, err));
+    sl_kept_release(&((struct sl_decode *)service)->kept, ((const Sluice__V1__ReleaseRequest *)request)->lease_id);
+    return sl_lease_handle_release(node->inbound, call, request);
 }
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
@@ -57,9 +53,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     if (status == SL_OK && decode->prefill) {
         status = sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->write_activations, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     SL_TRY(sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err));
     static const struct sl_rpc_handler handlers[] = {
         {&sl_method_decode_reserve, sl_decode_handle_reserve, SL_ROLE_COORDINATOR},

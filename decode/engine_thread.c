@@ -109,11 +109,10 @@ static bool take_inbox(struct stepper *stepper) {
 // Reserves room for `n` more slots in every layer, so that the shared forward pass cannot run out of memory because of
 // one answer.
 static enum sl_status reserve(struct sl_session *session, int n) {
-    enum sl_status status = SL_OK;
-    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
-        status = sl_session_reserve(session, layer, n);
+    for (int layer = 0; layer < session->geometry.n_layers; layer++) {
+        SL_TRY(sl_session_reserve(session, layer, n));
     }
-    return status;
+    return SL_OK;
 }
 
 static void reconcile(struct sl_decode *decode, struct sl_answer *answer, const struct sl_session *session) {

@@ -205,20 +205,18 @@ static enum sl_status use_match(struct beginning *b, struct sl_session **session
         status = reject_checkpoint(err);
     }
     status = status == SL_OK ? promise_rest(b, b->match.n_tokens, why_out, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     b->prompt.id.prefix_hash = b->match.capsule_hash;
     bool shared = b->match.n_tokens % SL_PAGE_SLOTS == 0 && !sl_store_match_is_whole(&b->store, &b->match) &&
                   !sl_hash128_is_zero(&b->match.capsule_hash);
     if (shared) {
         return share_or_fetch(b, session_out, err);
     }
-    status = receive(b, session_out, err);
-    if (status == SL_OK && b->match.capsule_tokens > b->match.n_tokens) {
-        status = sl_session_truncate(*session_out, b->match.n_tokens, err);
+    SL_TRY(receive(b, session_out, err));
+    if (b->match.capsule_tokens > b->match.n_tokens) {
+        SL_TRY(sl_session_truncate(*session_out, b->match.n_tokens, err));
     }
-    return status;
+    return SL_OK;
 }
 
 // Asks the store. Uses what this worker holds if the store does not answer.
@@ -303,11 +301,11 @@ static enum sl_status check_parts(const struct sl_decode *decode, const Sluice__
                                   struct sl_error *err) {
     SL_FAIL_IF(request->n_joined > SL_MAX_JOINS, err, SL_ERR_INVALID, "joined: %zu parts, at most %d",
                request->n_joined, SL_MAX_JOINS);
-    enum sl_status status = request->n_joined > 0 ? sl_join_check_device(&decode->node.runtime, err) : SL_OK;
-    for (size_t i = 0; status == SL_OK && i < request->n_joined; i++) {
-        status = check_part(request, request->joined[i], err);
+    SL_TRY(request->n_joined > 0 ? sl_join_check_device(&decode->node.runtime, err) : SL_OK);
+    for (size_t i = 0; i < request->n_joined; i++) {
+        SL_TRY(check_part(request, request->joined[i], err));
     }
-    return status;
+    return SL_OK;
 }
 
 // Finds the capsule of a part. Shares its pages up to the part's end.
@@ -462,11 +460,11 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
 static enum sl_status open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_answer *answer, struct beginning *b, Sluice__V1__NotCached *why_out,
                                   struct sl_error *err) {
-    enum sl_status status = check_parts(decode, request, err); // before anything is fetched
-    status = status == SL_OK ? find_session(b, &answer->writer.session, why_out, err) : status;
-    status = status == SL_OK ? sl_job_check_session(b->plan, answer->writer.session, err) : status;
-    status = status == SL_OK ? open_parts(b, answer->writer.session->n_tokens, err) : status;
-    return status == SL_OK ? open_writer(decode, request, answer, b->plan, err) : status;
+    SL_TRY(check_parts(decode, request, err)); // before anything is fetched
+    SL_TRY(find_session(b, &answer->writer.session, why_out, err));
+    SL_TRY(sl_job_check_session(b->plan, answer->writer.session, err));
+    SL_TRY(open_parts(b, answer->writer.session->n_tokens, err));
+    return open_writer(decode, request, answer, b->plan, err);
 }
 
 enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,

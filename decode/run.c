@@ -261,9 +261,7 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     } else if (status == SL_OK && request->lease_id[0] && !has_prefix) {
         status = receive(decode, request, recipe, call, answer, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_plan *plan = malloc(sizeof *plan); // tens of kilobytes
     SL_FAIL_IF(!plan, err, SL_ERR_EXHAUSTED, "decode: out of memory");
     bool is_turn = (request->turn || (request->kept[0] && !request->here)) && answer->writer.session;

@@ -94,9 +94,7 @@ static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePi
                             info.body_bytes != (uint64_t)first->what->capsule_bytes)) {
         status = sl_fail(err, SL_ERR_INVALID, "header: has another key, or another size, than announced");
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_capsule_bytes *capsule = &writing->capsule;
     capsule->header = malloc(first->header.len);
     SL_FAIL_IF(capsule->header == NULL, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
@@ -116,9 +114,7 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
             sl_rpc_call_receive(writing->call, &sluice__v1__capsule_piece__descriptor, &message, err);
         SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_CANCELLED, "the capsule ended after %zu of %zu bytes",
                    writing->n_written, capsule->body_bytes);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         const Sluice__V1__CapsulePiece *piece = (const Sluice__V1__CapsulePiece *)message;
         bool fits = piece->body.len <= capsule->body_bytes - writing->n_written;
         if (fits && piece->body.len > 0) {

@@ -65,9 +65,7 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     if (status == SL_OK) {
         status = sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &lease, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
     reply.annex_id = lease.remote_kv_id;
     reply.lease_id = lease.lease_id;

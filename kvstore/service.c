@@ -80,9 +80,7 @@ enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, c
         status =
             sl_fail(err, SL_ERR_INVALID, "key: missing, or its prefix hash has not %zu bytes", sizeof id.prefix_hash);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     id.model_fingerprint = request->key->model_fingerprint;
     id.recipe_fingerprint = request->key->recipe_fingerprint;
     bool on_disk = sl_disk_forget(kvstore->disk, &id), in_memory = sl_arrivals_forget(kvstore->arrivals, &id);
@@ -109,11 +107,7 @@ enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, 
                                        struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__ReleaseRequest *request = (const Sluice__V1__ReleaseRequest *)message;
-    enum sl_status status =
-        sl_term_guard_check_if_any(&kvstore->node.term_guard, sl_rpc_call_identity(call), request->term, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_term_guard_check_if_any(&kvstore->node.term_guard, sl_rpc_call_identity(call), request->term, err));
     sl_pins_release(kvstore->pins, request->lease_id);
     sl_remote_kv_table_release(kvstore->remote_kvs, request->lease_id);
     return sl_lease_handle_release(kvstore->node.inbound, call, message);

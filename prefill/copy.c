@@ -310,9 +310,7 @@ static enum sl_status ship(const struct sl_copy *copy, struct sl_fabric *fabric,
     struct sl_ship *ship;
     enum sl_status status =
         sl_ship_open(fabric, renewal->grant->ticket.data, renewal->grant->ticket.len, deadline_ns, &ship, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     status = queue_body(copy, ship);
     if (status != SL_OK) {
         sl_ship_close(&ship);

@@ -105,13 +105,9 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
 enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err) {
     struct sl_node node;
     struct sl_prefill *prefill = NULL;
-    enum sl_status status =
-        sl_node_open(&node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->limits.chunk_tokens, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_node_open(&node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->limits.chunk_tokens, err));
     const struct sl_prefill_host alone = {0};
-    status = sl_prefill_open(&config->limits, &node, &alone, &prefill, err);
+    enum sl_status status = sl_prefill_open(&config->limits, &node, &alone, &prefill, err);
     status = status == SL_OK ? serve(prefill, err) : status;
     sl_prefill_close(&prefill);
     sl_node_close(&node);

@@ -109,11 +109,8 @@ static enum sl_status read_mapping(struct reader *r, bool own);
 // Reads the value after a key.
 static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     bool is_program = strncmp(name, "sluice", 6) == 0 && (name[6] == '-' || name[6] == ' ');
-    enum sl_status status = is_program && !own ? check_section(r, name) : SL_OK;
-    status = status == SL_OK ? next(r) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(is_program && !own ? check_section(r, name) : SL_OK);
+    SL_TRY(next(r));
     if (is_program && !own) {
         if (r->event.type != YAML_MAPPING_START_EVENT) {
             return unexpected(r, "the options of a program, each on a line of its own");

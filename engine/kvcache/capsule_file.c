@@ -74,16 +74,15 @@ static enum sl_status flush_block(struct output *out) {
 
 static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece) {
     struct output *out = arg;
-    enum sl_status status = SL_OK;
-    for (size_t done = 0; done < piece->bytes && status == SL_OK;) {
+    for (size_t done = 0; done < piece->bytes;) {
         size_t room = BLOCK_BYTES - out->n_block, left = piece->bytes - done;
         size_t n = left < room ? left : room;
         memcpy(out->block + out->n_block, (const char *)piece->data + done, n);
         out->n_block += n;
         done += n;
-        status = out->n_block == BLOCK_BYTES ? flush_block(out) : SL_OK;
+        SL_TRY(out->n_block == BLOCK_BYTES ? flush_block(out) : SL_OK);
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status write_body(struct output *out, const struct sl_session *session) {

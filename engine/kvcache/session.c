@@ -261,9 +261,7 @@ enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64
         status = sl_session_create(&config, base->arena, &session, err);
     }
     free(layouts);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     session->rope_set = base->rope_set;
     session->n_tokens = n_tokens;
     session->spans = base->spans;

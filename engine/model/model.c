@@ -67,14 +67,8 @@ static enum sl_status copy_vector(struct loader *l, const char *name, const char
     char full[MAX_NAME];
     struct sl_tensor_source source;
     struct sl_rows rows;
-    enum sl_status status =
-        sl_tensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &source, l->err);
-    if (status == SL_OK) {
-        status = sl_tensors_read(l->model->tensors, &source, SL_F32, NULL, &rows, l->err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_tensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &source, l->err));
+    SL_TRY(sl_tensors_read(l->model->tensors, &source, SL_F32, NULL, &rows, l->err));
     for (int64_t i = 0; i < n; i++) {
         l->next_vector[offset + i] = sl_weight_element(rows.data, SL_F32, i);
     }
@@ -250,17 +244,15 @@ static void count_memory(struct sl_model *model, const struct sl_matrix *matrix)
 static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
                                   struct sl_matrix *matrix) {
     matrix->shared = l->model->shared;
-    enum sl_status status = l->model->ops->pack(l->stream, matrix, l->err);
-    if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
+    SL_TRY(l->model->ops->pack(l->stream, matrix, l->err));
+    if (!sl_matrix_reads_parts(matrix)) {
         release_matrix(l->model, sources, n, matrix);
     }
-    if (status == SL_OK) {
-        count_memory(l->model, matrix);
-    }
-    for (int i = 0; i < n && status == SL_OK; i++) {
+    count_memory(l->model, matrix);
+    for (int i = 0; i < n; i++) {
         advance(l, sources[i].bytes);
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
@@ -402,20 +394,14 @@ static enum sl_status load_tensors(struct loader *l) {
     const struct sl_model_config *c = &model->config;
     const struct sl_family_matrix head = {.parts = {{l->family->head, SL_EXTENT_V}}};
     struct sl_tensor_source embed[SL_MAX_PARTS];
-    enum sl_status status = load_embedding(l, embed);
-    for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
-        status = load_layer(l, i);
+    SL_TRY(load_embedding(l, embed));
+    for (int i = 0; i < c->n_layers; i++) {
+        SL_TRY(load_layer(l, i));
     }
-    if (status == SL_OK) {
-        status = load_norm(l, l->family->final_norm, c->hidden, &model->final_norm);
-    }
-    if (status == SL_OK) {
-        status = c->tied_embeddings ? load_tied_head(l, embed) : load_matrix(l, &head, c->hidden, false, &model->head);
-    }
-    if (status == SL_OK) {
-        finish_embedding(model, embed);
-    }
-    return status;
+    SL_TRY(load_norm(l, l->family->final_norm, c->hidden, &model->final_norm));
+    SL_TRY(c->tied_embeddings ? load_tied_head(l, embed) : load_matrix(l, &head, c->hidden, false, &model->head));
+    finish_embedding(model, embed);
+    return SL_OK;
 }
 
 // Returns the floats of all norms and biases.

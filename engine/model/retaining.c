@@ -79,9 +79,7 @@ static enum sl_status check_shapes(const struct sl_safetensors *tensors, const s
             status = find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, err);
         }
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     // Every expected tensor exists, so a further one would be ignored: a bias, an extra layer. Rejects it.
     size_t n;
     const struct sl_tensor *list = sl_safetensors_list(tensors, &n);

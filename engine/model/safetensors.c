@@ -230,9 +230,7 @@ static enum sl_status read_header(struct sl_safetensors *st, const struct mappin
         }
     }
     json_decref(header);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     return check_cover(map, st->tensors + first, st->n_tensors - first, data, err);
 }
 

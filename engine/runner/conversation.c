@@ -204,9 +204,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
                                       .resumed = c->writer.session,
                                       .tokens = c->tokens};
     enum sl_status status = sl_reader_create(&config, &reader, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     c->writer.session = sl_reader_session(reader);
     for (bool done = false; status == SL_OK && !done;) {
         keep_shared_prefix(c, plan, reader);
@@ -309,9 +307,7 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
                 status = SL_OK;
             }
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         first_ns = first_ns ? first_ns : sl_now_ns();
     }
     int64_t now = sl_now_ns();
@@ -365,9 +361,7 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros to add to
     sl_arena_reset_high_water(c->local->runtime.arena);
     status = status == SL_OK ? read_prompt(c, request, result, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_arena_stats arena;
     sl_arena_get_stats(c->local->runtime.arena, &arena);
     result->prefill_peak_bytes = arena.high_water_bytes;
@@ -452,9 +446,7 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     if (status == SL_OK) {
         status = add_prompt(c, request, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_output_config config = {.tokenizer = c->local->runtime.tokenizer,
                                       .model = sl_local_model(c->local),
                                       .sampling = request->sampling,

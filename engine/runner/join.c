@@ -179,12 +179,9 @@ enum sl_status sl_reader_join(struct sl_reader *reader, struct sl_error *err) {
     int m = join->n_tokens < SL_JOIN_TOKENS ? (int)join->n_tokens : SL_JOIN_TOKENS;
     struct sl_stream *stream = reader->runtime->stream;
     struct rows rows;
-    enum sl_status status = make_rows(&rows, reader, m, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_rows(&rows, reader, m, err));
     sl_stream_hold(stream);
-    status = reserve(reader->session, m, err);
+    enum sl_status status = reserve(reader->session, m, err);
     if (status == SL_OK) {
         compute_angles(reader, join, &rows);
     }

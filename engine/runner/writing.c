@@ -125,11 +125,7 @@ enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err) 
 enum sl_status sl_writing_pass(const struct sl_runtime *runtime, struct sl_writer *const *writers, int n,
                                struct sl_error *err) {
     struct sl_writing writing;
-    enum sl_status status =
-        sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), writers, n, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), writers, n, err));
     while (sl_writing_layer(&writing)) {
     }
     return sl_writing_end(&writing, err);

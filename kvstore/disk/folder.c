@@ -113,9 +113,7 @@ static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_
     enum sl_status status;
     while ((status = sl_disk_index_put(folder->index, entry, hashes, err)) == SL_AGAIN) {
         status = remove_victim(folder, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     if (status == SL_OK) {
         atomic_fetch_add(&folder->n_capsules, 1);

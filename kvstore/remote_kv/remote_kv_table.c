@@ -39,9 +39,7 @@ static enum sl_status append_stored(struct sl_remote_kv_table *remote_kvs, struc
     size_t n_chain;
     enum sl_status status =
         sl_kv_segments_chain(remote_kvs->config.room->segments, &held->family, &held->prompt, &chain, &n_chain, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     for (size_t i = 0; i < n_chain; i++) {
         if (status == SL_OK) {
             status = sl_held_remote_kv_append(held, chain[i], err);

@@ -218,12 +218,9 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     protect(c, e, &heads);
     struct sl_counts kept = count(c, e, &heads);
     c->ops->select(c->stream, &heads, s->scores, s->base, c->score->newest_of_ties, kept, s->keep);
-    status = sl_estimate_eviction(c, e, &heads, kept, err);
-    if (status == SL_OK && c->plan.recipe.evicted == SL_EVICTED_MERGE) {
-        status = sl_merge_evicted(c, e, &heads, kept, err);
-    }
-    if (status != SL_OK) {
-        return status;
+    SL_TRY(sl_estimate_eviction(c, e, &heads, kept, err));
+    if (c->plan.recipe.evicted == SL_EVICTED_MERGE) {
+        SL_TRY(sl_merge_evicted(c, e, &heads, kept, err));
     }
     c->ops->gather(c->stream, &heads, s->keep, kept);
     return settle(c, e, &heads, kept, err);

@@ -112,9 +112,7 @@ enum sl_status sl_model_sampling_read(const json_t *root, const char *file, stru
                  ? get(root, file, "repetition_penalty", MIN_PENALTY, MAX_PENALTY, &s.repetition_penalty, err)
                  : status;
     status = status == SL_OK ? get(root, file, "min_p", 0, 1, &s.min_p, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (json_is_false(draws)) {
         s.has_temperature = true;
         s.temperature = 0;

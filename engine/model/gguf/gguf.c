@@ -155,12 +155,11 @@ static enum sl_status take_elements(struct cursor *c, struct sl_gguf_value *valu
         return __builtin_mul_overflow(n_bytes, value->n, &all) ? truncated(c, "metadata")
                                                                : take(c, all, "metadata", &at);
     }
-    enum sl_status status = SL_OK;
-    for (uint64_t i = 0; i < value->n && status == SL_OK; i++) {
+    for (uint64_t i = 0; i < value->n; i++) {
         struct sl_gguf_text text;
-        status = take_text(c, "metadata", &text);
+        SL_TRY(take_text(c, "metadata", &text));
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status take_value(struct cursor *c, struct sl_gguf_value *value) {
@@ -205,12 +204,8 @@ static enum sl_status read_values(struct sl_gguf *g, struct cursor *c, uint64_t 
     g->values = calloc(n + 1, sizeof *g->values);
     SL_FAIL_IF(g->values == NULL, c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu values", c->path,
                (unsigned long long)n);
-    enum sl_status status = SL_OK;
-    for (; g->n_values < n && status == SL_OK; g->n_values++) {
-        status = take_value(c, &g->values[g->n_values]);
-    }
-    if (status != SL_OK) {
-        return status;
+    for (; g->n_values < n; g->n_values++) {
+        SL_TRY(take_value(c, &g->values[g->n_values]));
     }
     qsort(g->values, g->n_values, sizeof *g->values, compare_values);
     for (size_t i = 1; i < g->n_values; i++) {

@@ -140,12 +140,11 @@ static enum sl_status put_offloaded_head(struct question *q, const struct sl_rem
 }
 
 static enum sl_status answer_topk(struct question *q, uint8_t **at, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (uint32_t i = 0; i < q->head.n_offloaded_heads && status == SL_OK; i++) {
+    for (uint32_t i = 0; i < q->head.n_offloaded_heads; i++) {
         q->answer->scan_bytes += q->searches[i].scanned_bytes;
-        status = put_offloaded_head(q, &q->searches[i], q->sent, at, err);
+        SL_TRY(put_offloaded_head(q, &q->searches[i], q->sent, at, err));
     }
-    return status;
+    return SL_OK;
 }
 
 // --- the other kinds -----------------------------------------------------------------------------------------------

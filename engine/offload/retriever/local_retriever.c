@@ -38,12 +38,11 @@ static enum sl_status append(struct borrowed *b, struct sl_remote_kv *remote_kv,
 static enum sl_status append_all(struct borrowed *b, struct sl_remote_kv *remote_kv, int64_t n_slots,
                                  struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
-    enum sl_status status = SL_OK;
-    for (int64_t begin = 0, end; status == SL_OK && begin < n_slots; begin = end) {
+    for (int64_t begin = 0, end; begin < n_slots; begin = end) {
         end = begin + SL_KV_SEGMENT_TOKENS <= n_slots ? begin + SL_KV_SEGMENT_TOKENS : begin < full ? full : n_slots;
-        status = append(b, remote_kv, begin, end, err);
+        SL_TRY(append(b, remote_kv, begin, end, err));
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status make_remote_kv(const struct sl_retriever_config *retriever, const struct sl_session *session,

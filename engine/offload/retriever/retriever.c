@@ -308,9 +308,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     enum sl_status status = r->asked_layer == layer ? SL_OK : sl_retriever_ask(r, layer, attend, err);
     struct sl_retriever_layer *l = find_layer(r, layer);
     r->asked_layer = -1;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (l == NULL) {
         r->config.ops->attend(r->config.stream, attend, 1);
         return SL_OK;
@@ -322,21 +320,15 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
                    err, SL_ERR_INTERNAL, "retrieval: layer %d, head %d has %u slots in memory, %u pages packed", layer,
                    h, kv->n_slots, kv->n_packed);
     }
-    status = r->method->take(r, l, attend, err);
-    status = status == SL_OK ? sl_mark_wait(&r->attended, err) : status; // the lists are reused
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(r->method->take(r, l, attend, err));
+    SL_TRY(sl_mark_wait(&r->attended, err)); // the lists are reused
     sl_retriever_list_slots(r, l, attend);
     struct sl_attend combined = *attend;
     combined.heads = (struct sl_kv_heads){.kv = r->kv, .n = r->n_heads};
     SL_TRY(r->config.ops->publish(r->config.stream, &combined.heads, err));
     struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
     r->config.ops->put_rows(r->config.stream, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
-    status = sl_stream_wait(r->config.stream, err); // rows are reused
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_stream_wait(r->config.stream, err)); // rows are reused
     r->method->release(r, l);
     r->config.ops->attend_slots(r->config.stream, &combined, r->slots, n_slots);
     r->attended = sl_stream_mark(r->config.stream);

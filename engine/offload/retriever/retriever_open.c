@@ -18,14 +18,13 @@ static enum sl_status receive_once(struct sl_retriever *r, int share, struct sl_
 
 static enum sl_status ask_rows(struct sl_retriever *r, struct sl_retriever_layer *l, const uint32_t *tokens, uint32_t n,
                                struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
+    for (int p = 0; p < l->n_parts; p++) {
         struct sl_near_request head = sl_retriever_part_request(&l->parts[p], SL_NEAR_ROWS);
         head.n_tokens = n;
         memcpy(sl_retriever_request_body(r), tokens, n * sizeof *tokens);
-        status = sl_retriever_send(r, &head, n * sizeof *tokens, &l->parts[p].main, err);
+        SL_TRY(sl_retriever_send(r, &head, n * sizeof *tokens, &l->parts[p].main, err));
     }
-    return status;
+    return SL_OK;
 }
 
 // Returns where the rows of head h go: slots 0 .. n - 1 of the session, or pages after the hot cache.

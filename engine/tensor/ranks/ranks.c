@@ -180,15 +180,15 @@ static bool is_reached(const struct sl_mark *mark) {
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
     struct sl_ranks *ranks = sl_ranks_of(mark->stream);
     struct sl_mark of_first = mark_of(mark);
-    enum sl_status status = sl_ranks_wait(ranks, &of_first, err);
-    status = status == SL_OK ? sl_mark_wait(&of_first, err) : status;
+    SL_TRY(sl_ranks_wait(ranks, &of_first, err));
+    SL_TRY(sl_mark_wait(&of_first, err));
     // After a device has failed, rank 0's stream may continue without that device's results. So every rank is asked.
-    for (int r = 1; r < ranks->n && status == SL_OK; r++) {
+    for (int r = 1; r < ranks->n; r++) {
         const struct sl_mark none = {sl_ranks_compute(ranks, r), 0};
         struct sl_error why;
-        status = sl_ranks_say_whose(r, ranks->n, sl_mark_wait(&none, &why), &why, err);
+        SL_TRY(sl_ranks_say_whose(r, ranks->n, sl_mark_wait(&none, &why), &why, err));
     }
-    return status;
+    return SL_OK;
 }
 
 static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {

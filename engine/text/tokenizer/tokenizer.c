@@ -55,9 +55,7 @@ static enum sl_status encode_added(struct encoding *e, const struct sl_added_set
         } else if (sl_ids_push(&e->ids, id) != SL_OK) {
             status = sl_fail(e->err, SL_ERR_EXHAUSTED, "no memory for %zu ids", e->ids.n);
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     return SL_OK;
 }

@@ -59,12 +59,12 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
 enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
                               sl_pack_row_fn pack_row, struct sl_error *err) {
     int64_t n_panels = sl_panel_count(w, sl_matrix_outputs(w));
-    enum sl_status status = sl_panels_allocate(w, (size_t)n_panels * panel_bytes, err);
-    if (status == SL_OK && !sl_panels_are_packed(w)) {
+    SL_TRY(sl_panels_allocate(w, (size_t)n_panels * panel_bytes, err));
+    if (!sl_panels_are_packed(w)) {
         struct packing packing = {w, panel_bytes, pack_row};
         sl_stream_run(stream, n_panels, 2, pack_panels, &packing);
     }
-    return status;
+    return SL_OK;
 }
 
 bool sl_panels_are_packed(const struct sl_matrix *w) {
