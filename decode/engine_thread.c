@@ -8,7 +8,6 @@
  * of one turn. It advances by a few layers between two steps, so that reading and writing each get half of the time. An
  * aggregated worker shares reading's half among turns and prompts (prefill/engine_thread.c).
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

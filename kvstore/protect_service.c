@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handler of Store.Protect: the coordinator names the capsules of all documents.
 #include <stdlib.h>
-#include <string.h>
 
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handlers of sluice.v1.Store.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/lease_id.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handler of Prefill.Run: one job from its request to the acknowledgement of its capsule.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How remote KVs grow: grants, and the thread that builds what has arrived. The states are in remote_kv_table.h.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -28,7 +28,6 @@
 
 #include "base/lease_id.h"
 #include "base/progress_counter.h"
-#include "net/fabric/fetch.h"
 #include "kvstore/memory/room.h"
 #include "engine/offload/remote_kv/near.h"
 

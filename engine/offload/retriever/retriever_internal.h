@@ -12,7 +12,6 @@
  */
 #pragma once
 
-#include "engine/offload/retriever/hot_cache.h"
 #include "engine/offload/retriever/retriever.h"
 
 // A pending question.

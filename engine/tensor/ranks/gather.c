@@ -16,7 +16,6 @@
  *         rounds. It is large enough for one row of any replica.
  */
 #include <assert.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "engine/tensor/ranks/internal.h"

@@ -6,7 +6,6 @@
  *         change the pipeline is read, and rejected by name if it does. An unknown key is rejected too.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/hash.h"
 #include "engine/model/gguf/document.h"
