@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "decode/internal.h"
@@ -32,20 +33,19 @@ struct stepper {
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
-    pthread_mutex_lock(&decode->mutex);
+    SL_LOCKED(&decode->mutex);
     answer->next = NULL;
     atomic_fetch_add(&decode->node.engine.n_waiting, 1);
     *decode->inbox_end = answer;
     decode->inbox_end = &answer->next;
     pthread_cond_signal(&decode->wake);
-    pthread_mutex_unlock(&decode->mutex);
 }
 
 // Returns an answer to its handler, with why it failed where status is not SL_OK. The caller must not touch it afterwards.
 static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum sl_status status,
                        const struct sl_error *why) {
     atomic_fetch_sub(&decode->node.engine.n_waiting, 1);
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     answer->status = status;
     if (status != SL_OK) {
         sl_fail_from(&answer->err, status, why, "job %s: %s", answer->job_id,
@@ -53,7 +53,6 @@ static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum 
     }
     answer->ended = true;
     pthread_cond_signal(&answer->changed);
-    pthread_mutex_unlock(&answer->mutex);
 }
 
 static void drop(struct stepper *stepper, int i, enum sl_status status, const struct sl_error *why) {
@@ -251,12 +250,11 @@ static enum sl_status emit(struct sl_answer *answer, const struct sl_output_toke
     decoded->token = written->token;
     decoded->index = written->index;
     memcpy(decoded->text, written->text, n_text + 1);
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     *answer->last = decoded;
     answer->last = &decoded->next;
     answer->stop = written->stop;
     pthread_cond_signal(&answer->changed);
-    pthread_mutex_unlock(&answer->mutex);
     return SL_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "decode/internal.h"
@@ -132,11 +133,10 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
 
 static void on_fallback(void *arg, int layer, const char *why) {
     struct sl_answer *answer = arg;
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     answer->n_fallbacks++;
     atomic_fetch_add(&answer->decode->n_fallbacks, 1);
     snprintf(answer->fallback, sizeof answer->fallback, "layer %d: %s", layer, why);
-    pthread_mutex_unlock(&answer->mutex);
 }
 
 // Runs sl_writer_open() on a thread of its own, because it fetches and may have to wait for stores.
@@ -156,12 +156,11 @@ static void *opening_main(void *arg) {
     struct sl_error err = {0};
     sl_log_set_job(opening->answer->job_id);
     enum sl_status status = sl_writer_open(&opening->answer->writer, opening->runtime, opening->writing, &err);
-    pthread_mutex_lock(&opening->mutex);
+    SL_LOCKED(&opening->mutex);
     opening->status = status;
     opening->err = err;
     opening->ended = true;
     pthread_cond_signal(&opening->changed);
-    pthread_mutex_unlock(&opening->mutex);
     return NULL;
 }
 

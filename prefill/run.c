@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/job/job_recipe.h"
@@ -108,9 +109,8 @@ static enum sl_status send_ship_progress(struct sl_rpc_call *call, int64_t sent,
 static void on_cancel(void *arg) {
     struct sl_prefill_job *job = arg;
     atomic_store(&job->cancelled, true);
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     pthread_cond_signal(&job->changed);
-    pthread_mutex_unlock(&job->mutex);
 }
 
 /*

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/queue.h"
 #include "base/thread.h"
@@ -141,7 +142,7 @@ static void take_offer(struct sl_disk *disk, const struct offer *offer) {
 
 // Takes the folder for exclusive use: the writer is the caller, and readers are locked out. False: a thread is reading.
 static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out) {
-    pthread_mutex_lock(&disk->mutex);
+    SL_LOCKED(&disk->mutex);
     bool taken = !disk->recalling;
     if (taken) {
         disk->recalling = true;
@@ -151,7 +152,6 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
     } else { // that thread hangs, or is about to fail as well
         disk->retry_ns = sl_deadline_in_ms(disk->pause_ms);
     }
-    pthread_mutex_unlock(&disk->mutex);
     return taken;
 }
 
@@ -194,10 +194,8 @@ static void open_anew(struct sl_disk *disk) {
 
 // Returns when to try the disk again.
 static int64_t retry_ns(struct sl_disk *disk) {
-    pthread_mutex_lock(&disk->mutex);
-    int64_t at_ns = disk->failure[0] ? disk->retry_ns : SL_NO_DEADLINE;
-    pthread_mutex_unlock(&disk->mutex);
-    return at_ns;
+    SL_LOCKED(&disk->mutex);
+    return disk->failure[0] ? disk->retry_ns : SL_NO_DEADLINE;
 }
 
 static void *writer_main(void *arg) {
@@ -515,7 +513,7 @@ void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     }
     stats_out->n_hits = atomic_load(&disk->n_hits);
     stats_out->n_dropped = atomic_load(&disk->n_dropped);
-    pthread_mutex_lock(&disk->mutex);
+    SL_LOCKED(&disk->mutex);
     if (disk->folder) {
         sl_disk_folder_get_size(disk->folder, &stats_out->n_capsules, &stats_out->bytes);
     }
@@ -523,5 +521,4 @@ void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     stats_out->pause_ms = disk->pause_ms;
     stats_out->is_silent = disk->is_silent || atomic_load(&disk->config.progress_counter->is_still);
     memcpy(stats_out->failure, disk->failure, sizeof stats_out->failure);
-    pthread_mutex_unlock(&disk->mutex);
 }

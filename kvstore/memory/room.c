@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 
 // When more than HIGH of the arena is taken, evict down to LOW before new data comes in.
@@ -124,7 +125,7 @@ static enum sl_status tell(struct sl_room *room, enum sl_status status, const st
 
 enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
     struct sl_error why = {0};
-    pthread_mutex_lock(&room->mutex);
+    SL_LOCKED(&room->mutex);
     enum sl_status status = make_room(room, label, bytes, 0, 0, &why);
     if (status == SL_OK && sl_ledger_try_promise(room->ledger, bytes) != SL_OK) {
         status =
@@ -132,14 +133,13 @@ enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t b
                     label, bytes, taken_bytes(room, 0));
     }
     status = tell(room, status, &why, err);
-    pthread_mutex_unlock(&room->mutex);
     return status;
 }
 
 enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
                                     size_t covered_bytes, struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     struct sl_error why = {0};
-    pthread_mutex_lock(&room->mutex);
+    SL_LOCKED(&room->mutex);
     enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, body_bytes, &why);
     if (status == SL_OK) {
         while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // an inbound transfer is one contiguous block
@@ -151,14 +151,13 @@ enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, siz
         }
     }
     status = tell(room, status, &why, err);
-    pthread_mutex_unlock(&room->mutex);
     return status;
 }
 
 enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_t bytes, void **block_out,
                                   struct sl_error *err) {
     struct sl_error why = {0};
-    pthread_mutex_lock(&room->mutex);
+    SL_LOCKED(&room->mutex);
     enum sl_status status = make_room(room, label, bytes, 0, bytes, &why);
     if (status == SL_OK) {
         while (!has_block(room, bytes) && sl_room_evict_one(room)) {
@@ -172,6 +171,5 @@ enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_
         }
     }
     status = tell(room, status, &why, err);
-    pthread_mutex_unlock(&room->mutex);
     return status;
 }

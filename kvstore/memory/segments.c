@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/hash_table.h"
+#include "base/locked.h"
 
 #define N_BUCKETS (1u << 16)
 
@@ -293,29 +294,25 @@ void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_
 }
 
 bool sl_kv_segments_evict_one(struct sl_kv_segments *segments, int64_t now_ns) {
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     struct entry *entry = find_oldest(segments, now_ns);
     if (entry) {
         discard(segments, entry);
         segments->stats.n_evicted++;
     }
-    pthread_mutex_unlock(&segments->mutex);
     return entry != NULL;
 }
 
 int64_t sl_kv_segments_oldest_ns(struct sl_kv_segments *segments, int64_t now_ns) {
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     const struct entry *entry = find_oldest(segments, now_ns);
-    int64_t used_ns = entry ? entry->used_ns : INT64_MAX;
-    pthread_mutex_unlock(&segments->mutex);
-    return used_ns;
+    return entry ? entry->used_ns : INT64_MAX;
 }
 
 void sl_kv_segments_get_stats(struct sl_kv_segments *segments, struct sl_kv_segments_stats *stats_out) {
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     *stats_out = segments->stats;
     for (const struct entry *entry = segments->newest; entry; entry = entry->older) {
         stats_out->evictable_bytes += is_used(entry) ? 0 : entry->bytes;
     }
-    pthread_mutex_unlock(&segments->mutex);
 }

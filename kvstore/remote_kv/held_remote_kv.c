@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/lease_id.h"
+#include "base/locked.h"
 #include "kvstore/remote_kv/internal.h"
 
 #define BEGINNING_BITS (UINT64_C(0xffff) << 48) // of a remote KV's id
@@ -114,7 +115,7 @@ void sl_held_remote_kv_unuse(struct sl_remote_kv_table *remote_kvs, struct sl_he
 }
 
 struct sl_held_remote_kv *sl_remote_kv_table_borrow(struct sl_remote_kv_table *remote_kvs, uint64_t remote_kv_id) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     struct sl_held_remote_kv *held = remote_kvs->first;
     while (held && held->id != remote_kv_id) {
         held = held->next;
@@ -123,7 +124,6 @@ struct sl_held_remote_kv *sl_remote_kv_table_borrow(struct sl_remote_kv_table *r
         held->n_users++;
         held->deadline_ns = sl_deadline_in_ms(remote_kvs->config.lease_ms);
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
     return held;
 }
 

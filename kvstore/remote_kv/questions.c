@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/thread.h"
@@ -349,18 +350,17 @@ static int64_t busy_ns(const struct sl_questions *questions, int64_t now_ns) {
 }
 
 void sl_questions_sample(struct sl_questions *questions) {
-    pthread_mutex_lock(&questions->mutex);
+    SL_LOCKED(&questions->mutex);
     int64_t now_ns = sl_now_ns(), n = questions->n_samples;
     if (n == 0 || now_ns - questions->samples[(n - 1) % N_SAMPLES].at_ns >= SAMPLE_NS) {
         questions->samples[n % N_SAMPLES].at_ns = now_ns;
         questions->samples[n % N_SAMPLES].busy_ns = busy_ns(questions, now_ns);
         questions->n_samples++;
     }
-    pthread_mutex_unlock(&questions->mutex);
 }
 
 void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_stats *stats_out) {
-    pthread_mutex_lock(&questions->mutex);
+    SL_LOCKED(&questions->mutex);
     *stats_out = questions->stats;
     stats_out->n_threads = questions->n_scanners;
     if (questions->n_samples > 0 && questions->n_scanners > 0) {
@@ -370,7 +370,6 @@ void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_
         stats_out->scan_load =
             now_ns > then_ns ? (double)busy / ((double)(now_ns - then_ns) * questions->n_scanners) : 0;
     }
-    pthread_mutex_unlock(&questions->mutex);
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/lease_id.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "kvstore/remote_kv/internal.h"
@@ -102,7 +103,7 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     held->promised_bytes = promised;
     held->deadline_ns = sl_deadline_in_ms(remote_kvs->config.lease_ms);
     held->listed = true;
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     held->next = remote_kvs->first;
     remote_kvs->first = held;
     remote_kvs->n_leases++;
@@ -110,7 +111,6 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     lease.n_tokens = sl_remote_kv_n_tokens(held->remote_kv);
     memcpy(lease.lease_id, held->lease_id, sizeof lease.lease_id);
     *lease_out = lease;
-    pthread_mutex_unlock(&remote_kvs->mutex);
     return SL_OK;
 }
 
@@ -150,7 +150,7 @@ void sl_remote_kv_table_destroy(struct sl_remote_kv_table **remote_kvs_inout) {
 // ---- leases -------------------------------------------------------------------------------------------------------
 
 bool sl_remote_kv_table_renew(struct sl_remote_kv_table *remote_kvs, const char *lease_id) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     struct sl_held_remote_kv *held = sl_remote_kv_table_find(remote_kvs, lease_id);
     for (struct sl_growth *growth = held ? held->growing : NULL; growth; growth = growth->next) {
         int64_t lease_ms;
@@ -158,21 +158,19 @@ bool sl_remote_kv_table_renew(struct sl_remote_kv_table *remote_kvs, const char 
             sl_inbound_renew(remote_kvs->config.room->inbound, growth->inbound_id, &lease_ms, NULL);
         }
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
     return held != NULL;
 }
 
 void sl_remote_kv_table_release(struct sl_remote_kv_table *remote_kvs, const char *lease_id) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     struct sl_held_remote_kv **at = sl_remote_kv_table_find_lease(remote_kvs, lease_id);
     if (*at) {
         end_lease(remote_kvs, at);
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
 }
 
 void sl_remote_kv_table_reap(struct sl_remote_kv_table *remote_kvs, int64_t now_ns) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     for (struct sl_held_remote_kv **at = &remote_kvs->first; *at;) {
         if ((*at)->deadline_ns <= now_ns) {
             sl_log_warn("remote_kv", "lease=%s expired: no client renewed it or asked for %lld ms",
@@ -182,14 +180,11 @@ void sl_remote_kv_table_reap(struct sl_remote_kv_table *remote_kvs, int64_t now_
             at = &(*at)->next;
         }
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
 }
 
 int64_t sl_remote_kv_table_count(struct sl_remote_kv_table *remote_kvs) {
-    pthread_mutex_lock(&remote_kvs->mutex);
-    int64_t n_leases = remote_kvs->n_leases;
-    pthread_mutex_unlock(&remote_kvs->mutex);
-    return n_leases;
+    SL_LOCKED(&remote_kvs->mutex);
+    return remote_kvs->n_leases;
 }
 
 // ---- waiting ------------------------------------------------------------------------------------------------------
