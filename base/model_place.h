@@ -13,6 +13,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #define SL_MODEL_NAME_BYTES 64 // with the terminating zero
 

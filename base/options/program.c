@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/options/program.h"
-#include "base/options/exit.h"
 
 #include <stdio.h>
 

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/options/config.h"
+#include "base/options/exit.h"
 
 struct sl_program_options {
     const char *log, *log_format;

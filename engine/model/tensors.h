@@ -11,6 +11,7 @@
 #pragma once
 
 #include "engine/model/gguf/blocks.h"
+#include "engine/model/safetensors.h"
 
 struct sl_model_config;
 struct sl_shared_weights;

@@ -10,6 +10,7 @@
 
 #include "engine/compress/recipe/recipe.h"
 #include "engine/job/error_statistics.h"
+#include "engine/job/retrieval_statistics.h"
 #include "engine/job/slot_statistics.h"
 #include "engine/runner/output.h"
 #include "engine/runtime/loading.h"

@@ -12,6 +12,8 @@
  */
 #pragma once
 
+#include "kvstore/disk/file.h"
+
 struct sl_disk_file {
     uint64_t id;
     int64_t used_ns; // since the Unix epoch

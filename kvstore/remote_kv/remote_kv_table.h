@@ -28,6 +28,7 @@
 
 #include "base/lease_id.h"
 #include "base/progress_counter.h"
+#include "net/fabric/fetch.h"
 #include "kvstore/memory/room.h"
 #include "engine/offload/remote_kv/near.h"
 

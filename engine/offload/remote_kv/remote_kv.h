@@ -26,6 +26,8 @@
 #pragma once
 
 #include "base/arena.h"
+#include "engine/kvcache/key_index.h"
+#include "engine/offload/remote_kv/offloaded_heads.h"
 #include "engine/tensor/ops.h"
 
 // --- segments -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "engine/compress/plan/plan.h"
+#include "engine/compress/recipe/recipe.h"
 #include "engine/offload/remote_kv/row_places.h"
 
 // Returns the places of an offloaded head (sl_plan_row_places()); 0: the prompt is so short that every token is

@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include "engine/offload/retriever/hot_cache.h"
 #include "engine/offload/retriever/retriever.h"
 
 // A pending question.

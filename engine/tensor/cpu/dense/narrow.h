@@ -19,6 +19,7 @@
 #pragma once
 
 #include "engine/tensor/ops.h"
+#include "engine/tensor/weights.h"
 
 #define SL_NARROW       16 // rows of W in a panel
 #define SL_NARROW_ROWS  6  // rows of x in a tile

@@ -7,6 +7,7 @@
 
 #include <immintrin.h>
 
+#include "engine/tensor/cpu/simd/avx2_math.h" // SL_UNROLL
 #include "engine/tensor/ops.h"
 
 /*
