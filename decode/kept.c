@@ -41,12 +41,9 @@ void sl_kept_put_back(struct sl_kept *kept, struct sl_kept_session *one) {
 static enum sl_status create(const struct sl_capsule_id *id, int64_t keep_ms, struct sl_kept_session **one_out,
                              struct sl_error *err) {
     struct sl_kept_session *one = calloc(1, sizeof *one);
-    enum sl_status status =
-        one ? sl_lease_id_draw("kept", one->lease_id, err) : sl_fail(err, SL_ERR_EXHAUSTED, "kept: out of memory");
-    if (status != SL_OK) {
-        free(one);
-        return status;
-    }
+    SL_TRY_OR(one ? sl_lease_id_draw("kept", one->lease_id, err)
+                  : sl_fail(err, SL_ERR_EXHAUSTED, "kept: out of memory"),
+              free(one));
     one->id = *id;
     one->deadline_ns = sl_deadline_in_ms(keep_ms);
     *one_out = one;

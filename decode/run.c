@@ -90,10 +90,7 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                      ? SL_OK
                      : sl_fail(err, SL_ERR_INVALID, "capsule_hash: a turn must say which session it goes on with");
     }
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(capsule, sl_node_arena_of(&decode->node, capsule->body));
-        return status;
-    }
+    SL_TRY_OR(status, sl_capsule_bytes_free(capsule, sl_node_arena_of(&decode->node, capsule->body)));
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
     // The slots are enough, whatever was evicted.
     struct sl_expected_capsule expected = {&geometry, &id, sl_decode_most_slots(decode, request)};

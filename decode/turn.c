@@ -75,10 +75,7 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
     } else if (status == SL_OK) {
         status = sl_decode_promise(decode, answer, (size_t)request->session_bytes, err);
     }
-    if (status != SL_OK) {
-        sl_kept_put_back(&decode->kept, one);
-        return status;
-    }
+    SL_TRY_OR(status, sl_kept_put_back(&decode->kept, one));
     answer->writer.session = one->session;
     answer->session_bytes = one->session->taken_bytes + answer->promised_bytes;
     one->session = NULL;

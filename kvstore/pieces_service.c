@@ -144,10 +144,7 @@ static enum sl_status write_capsule(struct writing *writing, struct sl_error *er
     if (status == SL_OK) {
         status = sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err);
     }
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(&writing->capsule, kvstore->room.arena);
-        return status;
-    }
+    SL_TRY_OR(status, sl_capsule_bytes_free(&writing->capsule, kvstore->room.arena));
     sl_disk_offer(kvstore->disk, &writing->keys.id);
     Sluice__V1__WriteReply reply = SLUICE__V1__WRITE_REPLY__INIT;
     reply.bytes = (int64_t)writing->n_written;

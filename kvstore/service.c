@@ -161,11 +161,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     int64_t covered = 0;
     struct sl_prefix *prefixes = malloc(sizeof *prefixes * request->n_prefixes);
     SL_FAIL_IF(!prefixes, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
-    enum sl_status status = read_prefixes(request, prefixes, err);
-    if (status != SL_OK) {
-        free(prefixes);
-        return status;
-    }
+    SL_TRY_OR(read_prefixes(request, prefixes, err), free(prefixes));
     struct sl_stored *stored =
         pin_longest(kvstore, prefixes, request->n_prefixes, sl_rpc_call_deadline_ns(call), &covered);
     free(prefixes);
@@ -174,11 +170,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
         return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
     }
     char id[SL_LEASE_ID_BYTES];
-    status = sl_pins_add(kvstore->pins, stored, id, err);
-    if (status != SL_OK) {
-        sl_capsule_cache_unpin(kvstore->capsule_cache, stored);
-        return status;
-    }
+    SL_TRY_OR(sl_pins_add(kvstore->pins, stored, id, err), sl_capsule_cache_unpin(kvstore->capsule_cache, stored));
     Sluice__V1__LookupReply reply = SLUICE__V1__LOOKUP_REPLY__INIT;
     reply.n_tokens = covered;
     reply.capsule_tokens = stored->n_tokens;
@@ -196,7 +188,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     }
     struct sl_hash128 *hash = &stored->keys.id.prefix_hash;
     reply.capsule_hash = (ProtobufCBinaryData){sizeof *hash, hash->bytes};
-    status = sl_rpc_call_send(call, &reply.base);
+    enum sl_status status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {
         sl_pins_release(kvstore->pins, id);
     }

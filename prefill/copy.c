@@ -108,10 +108,7 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
     if (status == SL_OK && can_truncate) {
         status = list_prefixes(copy, job, boundary);
     }
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
@@ -156,10 +153,7 @@ enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_c
     if (status == SL_OK && job->here) {
         status = fill_block(copy, job->prefill->node, job->session);
     }
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
@@ -201,10 +195,7 @@ enum sl_status sl_copy_of_pages(const struct sl_prefill_job *job, struct sl_copy
     struct sl_copy *copy = NULL;
     enum sl_status status = create(job, job->session, FINISHED, &copy);
     status = status == SL_OK ? list_pieces(copy, job->session) : status;
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
@@ -221,10 +212,7 @@ static enum sl_status copy_state(const struct sl_prefill_job *job, const struct 
     } else {
         status = fill_block(copy, node, session);
     }
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }

@@ -80,10 +80,7 @@ enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl
     enum sl_status status = sl_store_client_create(node, &prefill->store, err);
     status = status == SL_OK ? sl_archive_create(prefill, &prefill->archive, err) : status;
     status = status == SL_OK ? sl_prefill_stepper_create(prefill, &prefill->stepper, err) : status;
-    if (status != SL_OK) {
-        sl_prefill_close(&prefill);
-        return status;
-    }
+    SL_TRY_OR(status, sl_prefill_close(&prefill));
     *prefill_out = prefill;
     return SL_OK;
 }

@@ -409,10 +409,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     if (status == SL_OK) {
         status = prepare(prefill, request, job, err);
     }
-    if (status != SL_OK) {
-        free(job);
-        return status;
-    }
+    SL_TRY_OR(status, free(job));
     atomic_fetch_add(&prefill->n_jobs, 1);
     sl_rpc_call_on_cancel(call, on_cancel, job);
 

@@ -175,10 +175,7 @@ enum sl_status sl_config_file_read(const char *path, const char *program, struct
     }
     yaml_parser_delete(&r.parser);
     fclose(file);
-    if (status != SL_OK) {
-        sl_config_file_cleanup(&r.file);
-        return status;
-    }
+    SL_TRY_OR(status, sl_config_file_cleanup(&r.file));
     *file_out = r.file;
     return SL_OK;
 }

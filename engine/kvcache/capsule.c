@@ -217,11 +217,7 @@ static enum sl_status read_header(const void *bytes, size_t n_bytes, header_mess
     header_message *m = sluice__v1__capsule_header__unpack(NULL, n_bytes, bytes);
     SL_FAIL_IF(m == NULL, err, SL_ERR_INVALID, "capsule header of %zu bytes is not a CapsuleHeader message", n_bytes);
     bool evicted = false;
-    enum sl_status status = check_header(m, &evicted, err);
-    if (status != SL_OK) {
-        sluice__v1__capsule_header__free_unpacked(m, NULL);
-        return status;
-    }
+    SL_TRY_OR(check_header(m, &evicted, err), sluice__v1__capsule_header__free_unpacked(m, NULL));
     struct sl_hash128 prefix_hash;
     memcpy(&prefix_hash, m->prefix_hash.data, sizeof prefix_hash); // its length has been checked
     *info_out = (struct sl_capsule_info){

@@ -514,10 +514,7 @@ static enum sl_status load(const struct loading *l, bool shares, struct sl_model
         }
         status = load_all(model, l->model_dir, l->weights, l->stream, l->progress, err);
     }
-    if (status != SL_OK) {
-        sl_model_destroy(&model);
-        return status;
-    }
+    SL_TRY_OR(status, sl_model_destroy(&model));
     double seconds = (double)(sl_now_ns() - begin_ns) / 1e9;
     sl_log_info("engine", "%s: %.1f MB of weights, %.1f MB in memory as %s for tier %s, loaded in %.2f s", l->model_dir,
                 (double)model->weight_bytes / 1e6, (double)model->memory_bytes / 1e6, sl_weight_format_name(l->weights),

@@ -104,10 +104,7 @@ enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_co
     if (status == SL_OK) {
         status = check_shapes(tensors, config, hidden_out, err);
     }
-    if (status != SL_OK) {
-        sl_safetensors_close(&tensors);
-        return status;
-    }
+    SL_TRY_OR(status, sl_safetensors_close(&tensors));
     *tensors_out = tensors;
     return SL_OK;
 }

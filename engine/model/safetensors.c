@@ -337,11 +337,7 @@ enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name,
     }
     st->tensors = first;
     st->cap_tensors = FIRST_TENSORS;
-    enum sl_status status = open_all(st, model_dir, name, err);
-    if (status != SL_OK) {
-        sl_safetensors_close(&st);
-        return status;
-    }
+    SL_TRY_OR(open_all(st, model_dir, name, err), sl_safetensors_close(&st));
     *tensors_out = st;
     return SL_OK;
 }

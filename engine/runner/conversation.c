@@ -49,10 +49,7 @@ enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, 
         status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than %d", c->recipe.chunk_tokens,
                          local->max_chunk_tokens);
     }
-    if (status != SL_OK) {
-        sl_conversation_close(&c);
-        return status;
-    }
+    SL_TRY_OR(status, sl_conversation_close(&c));
     *conversation_out = c;
     return SL_OK;
 }
@@ -402,12 +399,9 @@ static enum sl_status return_to_document(struct sl_conversation *c, struct sl_er
     copy.body = sl_arena_alloc(runtime->arena, copy.body_bytes);
     SL_FAIL_IF(!copy.body, err, SL_ERR_EXHAUSTED, "no memory in the arena for a document's %zu bytes", copy.body_bytes);
     memcpy(copy.body, c->document.body, copy.body_bytes);
-    enum sl_status status = sl_capsule_open(&copy, runtime->arena, &geometry, &(struct sl_capsule_id){0}, c->max_tokens,
-                                            &c->writer.session, err);
-    if (status != SL_OK) {
-        sl_arena_free(runtime->arena, copy.body);
-        return status;
-    }
+    SL_TRY_OR(sl_capsule_open(&copy, runtime->arena, &geometry, &(struct sl_capsule_id){0}, c->max_tokens,
+                              &c->writer.session, err),
+              sl_arena_free(runtime->arena, copy.body));
     c->writer.session->rope_set = c->rope_set;
     c->n_tokens = c->writer.session->n_tokens + 1;
     c->broken = false;
@@ -457,11 +451,7 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
                                       .prompt = c->tokens,
                                       .n_prompt = c->n_tokens};
     struct sl_output *output;
-    status = sl_output_create(&config, &output, err);
-    if (status != SL_OK) {
-        c->n_tokens = n_before;
-        return status;
-    }
+    SL_TRY_OR(sl_output_create(&config, &output, err), c->n_tokens = n_before);
     memset(result_out, 0, sizeof *result_out);
     status = run_turn(c, request, output, began_ns, result_out, err);
     sl_output_destroy(&output);

@@ -50,11 +50,7 @@ enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl
     reader->runtime = config->runtime;
     reader->tokens = config->tokens;
     reader->attends_elsewhere = config->attends_elsewhere;
-    enum sl_status status = open_reader(reader, config, err);
-    if (status != SL_OK) {
-        sl_reader_destroy(&reader);
-        return status;
-    }
+    SL_TRY_OR(open_reader(reader, config, err), sl_reader_destroy(&reader));
     *reader_out = reader;
     return SL_OK;
 }

@@ -286,10 +286,7 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_
             status = sl_fail(err, status == SL_ERR_NOT_FOUND ? SL_ERR_INVALID : status, "%s", why.text);
         }
     }
-    if (status != SL_OK) {
-        sl_runtime_close(&runtime);
-        return status;
-    }
+    SL_TRY_OR(status, sl_runtime_close(&runtime));
     *runtime_out = runtime;
     return SL_OK;
 }

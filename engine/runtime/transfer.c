@@ -230,10 +230,7 @@ static enum sl_status copy_session(const struct sl_runtime *r, const struct sl_s
     if (status == SL_OK) {
         status = sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, err);
     }
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(&capsule, mirror->arena);
-        return status;
-    }
+    SL_TRY_OR(status, sl_capsule_bytes_free(&capsule, mirror->arena));
     return sl_capsule_adopt(&capsule, mirror->arena, &session->geometry, &id, 1, &mirror->copy, err);
 }
 

@@ -298,10 +298,7 @@ enum sl_status sl_shared_weights_open(const struct sl_shared_weights_config *con
         s->fd = sl_shared_list_find(&s->list, is_complete, &wanted);
         status = s->fd >= 0 ? attach(s, &wanted.header, err) : create(s, config, err);
     }
-    if (status != SL_OK) {
-        sl_shared_weights_close(&s);
-        return status;
-    }
+    SL_TRY_OR(status, sl_shared_weights_close(&s));
     *shared_out = s;
     return SL_OK;
 }

@@ -40,11 +40,7 @@ enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char 
                            struct sl_error *err) {
     struct pin *pin = calloc(1, sizeof *pin);
     SL_FAIL_IF(!pin, err, SL_ERR_EXHAUSTED, "pins: out of memory");
-    enum sl_status status = sl_lease_id_draw("pin-", pin->id, err);
-    if (status != SL_OK) {
-        free(pin);
-        return status;
-    }
+    SL_TRY_OR(sl_lease_id_draw("pin-", pin->id, err), free(pin));
     pin->stored = stored;
     pin->deadline_ns = sl_deadline_in_ms(pins->lease_ms);
     SL_LOCKED(&pins->mutex);

@@ -426,10 +426,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
         status = sl_thread_start("disk", writer_main, disk, &disk->writer, err);
         disk->has_writer = status == SL_OK;
     }
-    if (status != SL_OK) {
-        sl_disk_close(&disk, 0);
-        return status;
-    }
+    SL_TRY_OR(status, sl_disk_close(&disk, 0));
     int64_t n_capsules, bytes;
     sl_disk_folder_get_size(disk->folder, &n_capsules, &bytes);
     sl_log_info("disk", "%s capsules=%lld bytes=%lld", config->folder, (long long)n_capsules, (long long)bytes);

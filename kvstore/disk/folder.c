@@ -196,10 +196,7 @@ static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error
     size_t n_files;
     int64_t n_removed = 0, begin_ns = sl_now_ns();
     enum sl_status status = sl_disk_scan(folder->dir_fd, &files, &n_files, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, folder->path);
-        return status;
-    }
+    SL_TRY_OR(status, sl_error_prefix(err, folder->path));
     struct sl_disk_read_ahead *ahead = sl_disk_read_ahead_start(folder->dir_fd, files, n_files);
     for (size_t i = 0; i < n_files && status == SL_OK; i++) {
         status = restore(folder, &files[i], &n_removed, err);
@@ -255,10 +252,7 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     if (status == SL_OK) {
         status = shrink_to(folder, folder->max_bytes, err);
     }
-    if (status != SL_OK) {
-        sl_disk_folder_close(&folder);
-        return status;
-    }
+    SL_TRY_OR(status, sl_disk_folder_close(&folder));
     *folder_out = folder;
     return SL_OK;
 }

@@ -61,10 +61,7 @@ enum sl_status sl_held_remote_kv_create(const struct sl_ops *ops, const struct s
     if (status == SL_OK && getrandom(&held->id, sizeof held->id, 0) != sizeof held->id) {
         status = sl_fail(err, SL_ERR_IO, "remote KVs: no random numbers from the kernel");
     }
-    if (status != SL_OK) {
-        sl_held_remote_kv_destroy(&held);
-        return status;
-    }
+    SL_TRY_OR(status, sl_held_remote_kv_destroy(&held));
     held->id = (held->id & ~BEGINNING_BITS) | (beginning_of(family, prompt) & BEGINNING_BITS);
     *held_out = held;
     return SL_OK;

@@ -410,10 +410,7 @@ static enum sl_status start_scanners(struct sl_questions *questions, int n_threa
         }
         questions->n_scanners += status == SL_OK;
         pthread_mutex_unlock(&questions->mutex);
-        if (status != SL_OK) {
-            sl_remote_kv_scratch_destroy(&scanner->scratch);
-            return status;
-        }
+        SL_TRY_OR(status, sl_remote_kv_scratch_destroy(&scanner->scratch));
     }
     return questions->config.pin ? pin_scanners(questions, err) : SL_OK;
 }

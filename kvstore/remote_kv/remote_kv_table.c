@@ -96,10 +96,7 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     if (status == SL_OK && promised > 0) {
         status = sl_room_promise(remote_kvs->config.room, label, promised, err);
     }
-    if (status != SL_OK) {
-        sl_held_remote_kv_destroy(&held);
-        return status;
-    }
+    SL_TRY_OR(status, sl_held_remote_kv_destroy(&held));
     held->promised_bytes = promised;
     held->deadline_ns = sl_deadline_in_ms(remote_kvs->config.lease_ms);
     held->listed = true;

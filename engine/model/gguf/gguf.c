@@ -379,10 +379,7 @@ enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct 
     if (status == SL_OK) {
         status = read_all(g, path, err);
     }
-    if (status != SL_OK) {
-        sl_gguf_close(&g);
-        return status;
-    }
+    SL_TRY_OR(status, sl_gguf_close(&g));
     *gguf_out = g;
     return SL_OK;
 }

@@ -355,10 +355,7 @@ static enum sl_status finish(struct making *m, json_t *root, enum sl_status stat
     }
     free(m->texts);
     json_decref(m->vocab);
-    if (status != SL_OK) {
-        json_decref(root);
-        return status;
-    }
+    SL_TRY_OR(status, json_decref(root));
     *root_out = root;
     return SL_OK;
 }

@@ -133,10 +133,7 @@ enum sl_status sl_model_special_tokens(const char *model, json_t **tokens_out, i
         status = gguf != NULL ? read_gguf(gguf, &found, err) : read_folder(model, &found, err);
     }
     sl_gguf_close(&gguf);
-    if (status != SL_OK) {
-        json_decref(found.specials);
-        return status;
-    }
+    SL_TRY_OR(status, json_decref(found.specials));
     *tokens_out = found.specials;
     *eos_id_out = found.eos_id;
     return SL_OK;

@@ -85,10 +85,7 @@ enum sl_status sl_retrieval_open_local(const struct sl_retriever_config *config,
     }
     retriever.source = local.source;
     status = status == SL_OK ? sl_retriever_create(&retriever, &local.retriever, err) : status;
-    if (status != SL_OK) {
-        sl_retrieval_close(&local);
-        return status;
-    }
+    SL_TRY_OR(status, sl_retrieval_close(&local));
     *local_out = local;
     return SL_OK;
 }

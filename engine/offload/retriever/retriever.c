@@ -209,10 +209,7 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
             status = r->method->create(r, err);
         }
     }
-    if (status != SL_OK) {
-        sl_retriever_destroy(&r);
-        return status;
-    }
+    SL_TRY_OR(status, sl_retriever_destroy(&r));
     r->config.plan = NULL; // the caller may free it now
     r->answer_ms = r->config.deadline_ms;
     *retriever_out = r;

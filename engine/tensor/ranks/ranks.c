@@ -293,12 +293,9 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     memset(ranks, 0, sizeof *ranks);
     ranks->apart = !config->devices[0]->ops->one_memory;
     ranks->published = ranks->apart ? calloc(SL_RANKS_PUBLISHED, sizeof *ranks->published) : NULL;
-    enum sl_status status = !ranks->apart || ranks->published != NULL ? sl_team_create(config->n, &ranks->crew, err)
-                                                                      : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status != SL_OK) {
-        free_ranks(ranks);
-        return status;
-    }
+    SL_TRY_OR(!ranks->apart || ranks->published != NULL ? sl_team_create(config->n, &ranks->crew, err)
+                                                        : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory"),
+              free_ranks(ranks));
     ranks->device_ops = device_ops;
     ranks->device_ops.name = config->devices[0]->ops->name;
     ranks->device_ops.one_memory = !ranks->apart;
@@ -324,7 +321,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     sl_ranks_fill_first(&ranks->ops);
     struct sl_ranks_call places = {ranks, ranks->n, take_place};
     SL_RANKS_RUN(places);
-    status = open_group(ranks, config->group, err);
+    enum sl_status status = open_group(ranks, config->group, err);
     if (status != SL_OK) {
         if (!sl_ranks_is_lost(ranks)) { // else a lost rank's thread may still use them
             free_ranks(ranks);

@@ -71,10 +71,7 @@ static enum sl_status read_file(const char *dir, char **source_out, struct sl_er
         }
     }
     fclose(file);
-    if (status != SL_OK) {
-        free(source);
-        return status;
-    }
+    SL_TRY_OR(status, free(source));
     *source_out = source;
     return SL_OK;
 }
@@ -186,10 +183,7 @@ static enum sl_status create(const char *model_dir, const char *source, struct s
             sl_error_prefix(err, "chat template");
         }
     }
-    if (status != SL_OK) {
-        sl_chat_template_destroy(&chat_template);
-        return status;
-    }
+    SL_TRY_OR(status, sl_chat_template_destroy(&chat_template));
     *chat_template_out = chat_template;
     return SL_OK;
 }

@@ -232,10 +232,7 @@ enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, con
     if (status == SL_OK) {
         status = load_merges(bpe, json_object_get(model, "merges"), err);
     }
-    if (status != SL_OK) {
-        sl_bpe_cleanup(bpe);
-        return status;
-    }
+    SL_TRY_OR(status, sl_bpe_cleanup(bpe));
     int32_t record[4] = {bpe->unknown_id, bpe->byte_fallback, bpe->fuse_unknown, bpe->ignore_merges};
     bpe->digest = sl_hash(record, sizeof(record), bpe->digest);
     return SL_OK;

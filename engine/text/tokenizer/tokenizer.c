@@ -106,10 +106,7 @@ enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const c
     struct encoding e = {.tokenizer = tokenizer, .first = true, .err = err};
     enum sl_status status = encode_whole(&e, text, n_bytes, add_special);
     sl_bpe_scratch_cleanup(&e.scratch);
-    if (status != SL_OK) {
-        free(e.ids.ids);
-        return status;
-    }
+    SL_TRY_OR(status, free(e.ids.ids));
     *ids_out = e.ids.ids;
     *n_ids_out = e.ids.n;
     return SL_OK;

@@ -151,10 +151,7 @@ static enum sl_status set_text(const struct loading *loading, struct sl_vocab_en
     for (int i = 0; i < loading->n_replaces && status == SL_OK; i++) {
         status = sl_text_replace(&text, loading->from[i], loading->to[i]);
     }
-    if (status != SL_OK) {
-        sl_text_cleanup(&text);
-        return status;
-    }
+    SL_TRY_OR(status, sl_text_cleanup(&text));
     if (loading->decoder->byte_fallback && read_byte(&text, &byte)) {
         sl_text_cleanup(&text);
         text = (struct sl_text){.bytes = &byte, .n_bytes = 1};

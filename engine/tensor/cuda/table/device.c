@@ -259,10 +259,7 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
         enum sl_status status = !moves              ? say_hangs(gpu, err)
                                 : mark->number == 0 ? s->driver->queue_look(s->queue, err)
                                                     : s->driver->event_wait(event, err); // has been reached
-        if (status != SL_OK) {
-            atomic_store(&gpu->failed, true);
-            return status;
-        }
+        SL_TRY_OR(status, atomic_store(&gpu->failed, true));
         note_at_least(&s->n_reached, mark->number);
     }
     // after the wait: a caller that frees memory relies on no work running in it
