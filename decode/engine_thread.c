@@ -283,9 +283,7 @@ static void write_tokens(struct stepper *stepper) {
         struct sl_output_token written;
         struct sl_error err = {0};
         enum sl_status status = sl_output_next(answer->output, &written, &err);
-        if (status == SL_OK) {
-            status = emit(answer, &written);
-        }
+        status = status == SL_OK ? emit(answer, &written) : status;
         if (status != SL_OK) {
             drop(stepper, i, status, &err);
         } else if (written.stop != SL_STOP_NONE) {

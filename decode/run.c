@@ -81,9 +81,7 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     struct sl_capsule_id id;
-    if (status == SL_OK) {
-        status = sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err);
-    }
+    status = status == SL_OK ? sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err) : status;
     if (status == SL_OK && request->turn) { // the store knows this session under another hash
         status = sl_hash128_read(request->capsule_hash.data, request->capsule_hash.len, &id.prefix_hash) &&
                          !sl_hash128_is_zero(&id.prefix_hash)
@@ -343,14 +341,10 @@ static void relay(const struct sl_decode *decode, struct sl_answer *answer, stru
 
         bool alive = !decoded && !ended && !sl_node_stands_still(&decode->node);
         enum sl_status status = alive ? sl_decode_send_alive(call) : SL_OK;
-        if (status == SL_OK) {
-            status = send_notice(answer, call, &next_notice_ns, ended);
-        }
+        status = status == SL_OK ? send_notice(answer, call, &next_notice_ns, ended) : status;
         while (decoded) {
             struct sl_decoded *next = decoded->next;
-            if (status == SL_OK) {
-                status = send_token(call, decoded);
-            }
+            status = status == SL_OK ? send_token(call, decoded) : status;
             if (answer->written) {
                 answer->written[answer->n_written++] = decoded->token.id;
             }
@@ -501,18 +495,12 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);
     enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
-    if (status == SL_OK) {
-        status = check_request(decode, request, err);
-    }
-    if (status == SL_OK) {
-        status = create_output(decode, request, &answer->output, err);
-    }
+    status = status == SL_OK ? check_request(decode, request, err) : status;
+    status = status == SL_OK ? create_output(decode, request, &answer->output, err) : status;
     if (status == SL_OK) {
         status = sl_node_check_device(&decode->node, open_session(decode, request, call, answer, err), err);
     }
-    if (status == SL_OK) {
-        status = write_answer(decode, request, answer, call, err);
-    }
+    status = status == SL_OK ? write_answer(decode, request, answer, call, err) : status;
     if (status == SL_ERR_PEER_LOST && request->n_annex > 0) {
         // A store was lost; PEER_LOST in our answer would mean that this worker is lost
         status = err->status = SL_ERR_PEER_STALE;

@@ -138,9 +138,7 @@ static enum sl_status write_capsule(struct writing *writing, struct sl_error *er
     }
     status = begin(writing, (const Sluice__V1__CapsulePiece *)first, err);
     protobuf_c_message_free_unpacked(first, NULL);
-    if (status == SL_OK) {
-        status = receive_body(writing, err);
-    }
+    status = status == SL_OK ? receive_body(writing, err) : status;
     if (status == SL_OK) {
         status = sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err);
     }

@@ -406,18 +406,14 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     struct sl_prefill_job *job = calloc(1, sizeof *job);
     SL_FAIL_IF(!job, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     enum sl_status status = sl_term_guard_check(&prefill->node->term_guard, request->term, err);
-    if (status == SL_OK) {
-        status = prepare(prefill, request, job, err);
-    }
+    status = status == SL_OK ? prepare(prefill, request, job, err) : status;
     SL_TRY_OR(status, free(job));
     atomic_fetch_add(&prefill->n_jobs, 1);
     sl_rpc_call_on_cancel(call, on_cancel, job);
 
     int64_t began_ns = sl_now_ns();
     status = open_offload(job, request, call, err);
-    if (status == SL_OK) {
-        status = sl_prefill_reuse(job, request, call, err);
-    }
+    status = status == SL_OK ? sl_prefill_reuse(job, request, call, err) : status;
     if (status == SL_OK && job->shipped_by_store) {
         job->queued_ns = job->started_ns = job->ended_ns = began_ns;
         status = finish_offload(job, call, err);

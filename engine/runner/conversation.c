@@ -160,9 +160,7 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
     while (status == SL_OK && c->writer.session->n_tokens < end) {
         int64_t n = end - c->writer.session->n_tokens;
         status = step(c, c->tokens + c->writer.session->n_tokens, (int)(n < most ? n : most), NULL, err);
-        if (status == SL_OK) {
-            status = tell_progress(request, c->writer.session->n_tokens, end);
-        }
+        status = status == SL_OK ? tell_progress(request, c->writer.session->n_tokens, end) : status;
     }
     return status;
 }
@@ -292,9 +290,7 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
     struct sl_output_token written = {0};
     while (written.stop == SL_STOP_NONE) {
         enum sl_status status = step(c, c->tokens + c->n_tokens - 1, 1, sl_output_choice(output), err);
-        if (status == SL_OK) {
-            status = sl_output_next(output, &written, err);
-        }
+        status = status == SL_OK ? sl_output_next(output, &written, err) : status;
         if (status == SL_OK) {
             c->tokens[c->n_tokens++] = written.token.id;
             status = request->token_fn ? request->token_fn(request->arg, &written) : SL_OK;
@@ -434,12 +430,8 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     enum sl_status status = c->document.header ? return_to_document(c, err) : SL_OK;
     int64_t n_before = c->n_tokens;
     status = status == SL_OK ? choose_budget(c, &asked, err) : status;
-    if (status == SL_OK) {
-        status = check(c, request, err);
-    }
-    if (status == SL_OK) {
-        status = add_prompt(c, request, err);
-    }
+    status = status == SL_OK ? check(c, request, err) : status;
+    status = status == SL_OK ? add_prompt(c, request, err) : status;
     SL_TRY(status);
     struct sl_output_config config = {.tokenizer = c->local->runtime.tokenizer,
                                       .model = sl_local_model(c->local),

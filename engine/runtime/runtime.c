@@ -270,12 +270,8 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_
     struct sl_runtime_config with_ranks = *asked, *config = &with_ranks;
     with_ranks.ranks = choice.ranks;
     enum sl_status status = config->ops != NULL ? SL_OK : select_tier(config, &runtime.ops, err);
-    if (status == SL_OK) {
-        status = open_team(config, &runtime, err);
-    }
-    if (status == SL_OK) {
-        status = open_device(config, &choice, &runtime, err);
-    }
+    status = status == SL_OK ? open_team(config, &runtime, err) : status;
+    status = status == SL_OK ? open_device(config, &choice, &runtime, err) : status;
     if (status == SL_OK && !runtime.device->ops->one_memory) {
         status = sl_transfer_create(runtime.device, &runtime.transfer, err);
     }

@@ -242,9 +242,7 @@ enum sl_status sl_mirror_open(const struct sl_runtime *r, const struct sl_sessio
     }
     size_t bytes = sl_capsule_body_bytes(session);
     enum sl_status status = sl_arena_create_mapped(2 * bytes + MIRROR_ROOM, &mirror_out->arena, err);
-    if (status == SL_OK) {
-        status = copy_session(r, session, mirror_out, err);
-    }
+    status = status == SL_OK ? copy_session(r, session, mirror_out, err) : status;
     mirror_out->session = mirror_out->copy;
     if (status != SL_OK) {
         sl_mirror_close(mirror_out);

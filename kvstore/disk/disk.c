@@ -419,9 +419,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     sl_cond_init(&disk->recalled);
     disk->n_openings = 1;
     enum sl_status status = open_folder(config, &disk->folder, err);
-    if (status == SL_OK) {
-        status = sl_queue_create(config->max_offers, &disk->offers, err);
-    }
+    status = status == SL_OK ? sl_queue_create(config->max_offers, &disk->offers, err) : status;
     if (status == SL_OK) {
         status = sl_thread_start("disk", writer_main, disk, &disk->writer, err);
         disk->has_writer = status == SL_OK;

@@ -236,12 +236,8 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     if ((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path) {
         status = sl_fail(err, SL_ERR_INVALID, "--disk: the folder's name is too long");
     }
-    if (status == SL_OK) {
-        status = open_directory(folder, err);
-    }
-    if (status == SL_OK) {
-        status = sl_disk_index_create(index_bytes, &folder->index, err);
-    }
+    status = status == SL_OK ? open_directory(folder, err) : status;
+    status = status == SL_OK ? sl_disk_index_create(index_bytes, &folder->index, err) : status;
     if (status == SL_OK) {
         // Before it is known which are documents, nothing may be evicted, so all files are entered.
         bool is_known = sl_protected_is_known(set);
@@ -249,9 +245,7 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
         status = restore_all(folder, err);
         sl_disk_index_limit(folder->index, index_bytes);
     }
-    if (status == SL_OK) {
-        status = shrink_to(folder, folder->max_bytes, err);
-    }
+    status = status == SL_OK ? shrink_to(folder, folder->max_bytes, err) : status;
     SL_TRY_OR(status, sl_disk_folder_close(&folder));
     *folder_out = folder;
     return SL_OK;
@@ -429,9 +423,7 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
     if (status == SL_OK && memcmp(&head, &entry->head, sizeof head) != 0) {
         status = sl_fail(err, SL_ERR_INVALID, "it is another one than it was");
     }
-    if (status == SL_OK) {
-        status = sl_disk_file_read_content(fd, &head, into->header, into->body, err);
-    }
+    status = status == SL_OK ? sl_disk_file_read_content(fd, &head, into->header, into->body, err) : status;
     close(fd);
     return status;
 }

@@ -364,9 +364,7 @@ enum sl_status sl_gguf_tokenizer(const struct sl_gguf *gguf, json_t **root_out, 
     struct making m;
     json_t *root = json_object();
     enum sl_status status = begin(&m, gguf, err);
-    if (status == SL_OK) {
-        status = make_model(&m, root);
-    }
+    status = status == SL_OK ? make_model(&m, root) : status;
     if (status == SL_OK) {
         sl_json_put(root, "added_tokens", make_added(&m), &m.ok);
         put_steps(&m, root);

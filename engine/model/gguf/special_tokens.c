@@ -100,15 +100,11 @@ static enum sl_status read_folder(const char *model, struct found *found, struct
     }
     found->eos = eos_of(config) != NULL ? eos_of(config) : eos_of(map);
     const json_t *decoder = json_object_get(config, "added_tokens_decoder");
-    if (status == SL_OK) {
-        status = add_decoder(found, decoder, err);
-    }
+    status = status == SL_OK ? add_decoder(found, decoder, err) : status;
     if (status == SL_OK && (json_object_size(decoder) == 0 || (found->eos != NULL && found->eos_id < 0))) {
         status = load_optional(model, "tokenizer.json", &tokenizer, err);
     }
-    if (status == SL_OK) {
-        status = add_list(found, json_object_get(tokenizer, "added_tokens"), err);
-    }
+    status = status == SL_OK ? add_list(found, json_object_get(tokenizer, "added_tokens"), err) : status;
     if (found->eos != NULL && found->eos_id < 0) {
         const json_t *vocab = json_object_get(json_object_get(tokenizer, "model"), "vocab");
         const json_t *id = json_object_get(vocab, found->eos);

@@ -179,9 +179,7 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
     const uint8_t *body, *end;
     struct sl_near_channels_view view;
     enum sl_status status = sl_retriever_receive(r, part->share, &part->main, &body, &end, err);
-    if (status == SL_OK) {
-        status = sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err);
-    }
+    status = status == SL_OK ? sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err) : status;
     for (int i = 0; i < part->n_offloaded_heads; i++) {
         struct pulled *head = &r->pull->heads[part->first_head + i];
         head->indexes = NULL;

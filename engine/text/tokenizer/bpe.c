@@ -130,9 +130,7 @@ static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t 
     }
     status = half_id(bpe, left, rank, joined, &n_joined, &left_id, err);
     n_left = n_joined;
-    if (status == SL_OK) {
-        status = half_id(bpe, right, rank, joined, &n_joined, &right_id, err);
-    }
+    status = status == SL_OK ? half_id(bpe, right, rank, joined, &n_joined, &right_id, err) : status;
     if (status != SL_OK) {
         goto err_joined;
     }
@@ -229,9 +227,7 @@ enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, con
     if (status == SL_OK && !vocab->byte_level) {
         status = load_characters(bpe, err);
     }
-    if (status == SL_OK) {
-        status = load_merges(bpe, json_object_get(model, "merges"), err);
-    }
+    status = status == SL_OK ? load_merges(bpe, json_object_get(model, "merges"), err) : status;
     SL_TRY_OR(status, sl_bpe_cleanup(bpe));
     int32_t record[4] = {bpe->unknown_id, bpe->byte_fallback, bpe->fuse_unknown, bpe->ignore_merges};
     bpe->digest = sl_hash(record, sizeof(record), bpe->digest);
