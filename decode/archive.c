@@ -61,10 +61,6 @@ static enum sl_status copy_session(struct sl_decode *decode, const struct sl_ses
     return sl_capsule_write_header(session, id, &copy->header, &copy->header_bytes, err);
 }
 
-static bool still_wanted(void *call) {
-    return !sl_rpc_call_cancelled(call);
-}
-
 enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                         struct sl_error *err) {
     struct sl_decode *decode = service;
@@ -91,7 +87,7 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
                                .header = copy.header,
                                .header_bytes = copy.header_bytes,
                                .deadline_ns = deadline < limit ? deadline : limit,
-                               .go_on = still_wanted,
+                               .go_on = sl_rpc_call_wanted,
                                .arg = call};
         status = sl_send_capsule(decode->node.fabric, &send, err);
     }

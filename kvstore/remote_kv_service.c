@@ -96,10 +96,6 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
     return status;
 }
 
-static bool still_wanted(void *call) {
-    return !sl_rpc_call_cancelled(call);
-}
-
 enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                            struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -108,7 +104,7 @@ enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *ca
     struct sl_remote_kv_wait wait = {.lease_id = request->lease_id,
                                      .n_tokens = request->n_tokens,
                                      .deadline_ns = deadline < limit ? deadline : limit,
-                                     .go_on = still_wanted,
+                                     .go_on = sl_rpc_call_wanted,
                                      .arg = call};
     Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
     enum sl_status status = sl_remote_kv_table_await(kvstore->remote_kvs, &wait, &reply.n_tokens, err);

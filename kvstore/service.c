@@ -193,10 +193,6 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     return status;
 }
 
-static bool still_wanted(void *call) {
-    return !sl_rpc_call_cancelled(call);
-}
-
 enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                      struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -214,7 +210,7 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
                            .header = stored->capsule.header,
                            .header_bytes = stored->capsule.header_bytes,
                            .deadline_ns = deadline < limit ? deadline : limit,
-                           .go_on = still_wanted,
+                           .go_on = sl_rpc_call_wanted,
                            .arg = call};
     enum sl_status status = sl_send_capsule(kvstore->node.fabric, &send, err);
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
