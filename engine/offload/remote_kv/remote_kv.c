@@ -174,10 +174,6 @@ void sl_remote_kv_absmax(const struct sl_remote_kv *remote_kv, int offloaded_hea
 
 // --- rows ----------------------------------------------------------------------------------------------------------
 
-enum sl_kv_format sl_remote_kv_row_format(const struct sl_remote_kv *remote_kv) {
-    return sl_remote_kv_n_segments(remote_kv) > 0 ? remote_kv->segments[0]->config.work.format : SL_KV_F32;
-}
-
 // Returns the segment that holds `token`, which must exist.
 static const struct sl_kv_segment *find_segment(const struct sl_remote_kv *a, uint32_t n_segments, int64_t token) {
     uint32_t begin = 0, end = n_segments;

@@ -69,10 +69,6 @@ size_t sl_kv_segment_block_bytes(const struct sl_kv_segment_config *config) {
     return measure(config, &s, NULL) == SL_OK ? (size_t)config->n_offloaded_heads * s.shipped_bytes : 0;
 }
 
-size_t sl_kv_segment_offloaded_head_offset(const struct sl_kv_segment_config *config, int offloaded_head) {
-    return (size_t)offloaded_head * sl_pages_for(config->n_slots) * config->work.bytes;
-}
-
 size_t sl_kv_segment_bytes(const struct sl_kv_segment_config *config) {
     struct shape s;
     if (measure(config, &s, NULL) != SL_OK) {
