@@ -136,6 +136,15 @@ bool sl_reason_is_sent(enum sl_reason reason);
         }                                                                                                              \
     } while (0)
 
+// Makes the next call of a chain if those before it succeeded, and keeps its status in the variable `status`. For functions
+// that have something to release at the end.
+#define SL_THEN(status, ...)                                                                                           \
+    do {                                                                                                               \
+        if ((status) == SL_OK) {                                                                                       \
+            (status) = (__VA_ARGS__);                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
 // Returns sl_fail(err, status, format, ...) if the condition holds.
 #define SL_FAIL_IF(condition, ...)                                                                                     \
     do {                                                                                                               \

@@ -94,9 +94,9 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
     enum sl_status status = sl_connections_create(decode.node.fabric, &decode.connections, err);
-    status = status == SL_OK ? sl_store_client_create(&decode.node, &decode.store, err) : status;
+    SL_THEN(status, sl_store_client_create(&decode.node, &decode.store, err));
     status = status == SL_OK && config->aggregated ? sl_decode_open_here(&decode, &config->limits, err) : status;
-    status = status == SL_OK ? serve(&decode, err) : status;
+    SL_THEN(status, serve(&decode, err));
     sl_prefill_close(&decode.prefill);
     sl_store_client_destroy(&decode.store);
     sl_connections_destroy(&decode.connections);

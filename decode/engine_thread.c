@@ -223,7 +223,7 @@ static void read_turn(struct stepper *stepper) {
         // A pass that is given up needs no end call
         end_chunk(stepper, sl_fail(&err, SL_ERR_CANCELLED, "cancelled"), &err);
     } else if (!more) {
-        status = status == SL_OK ? sl_reading_end(&stepper->pass, &err) : status;
+        SL_THEN(status, sl_reading_end(&stepper->pass, &err));
         end_chunk(stepper, status == SL_OK ? sl_reader_status(answer->reader, &err) : status, &err);
     }
 }
@@ -283,7 +283,7 @@ static void write_tokens(struct stepper *stepper) {
         struct sl_output_token written;
         struct sl_error err = {0};
         enum sl_status status = sl_output_next(answer->output, &written, &err);
-        status = status == SL_OK ? emit(answer, &written) : status;
+        SL_THEN(status, emit(answer, &written));
         if (status != SL_OK) {
             drop(stepper, i, status, &err);
         } else if (written.stop != SL_STOP_NONE) {

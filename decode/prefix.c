@@ -204,7 +204,7 @@ static enum sl_status use_match(struct beginning *b, struct sl_session **session
     if (status == SL_OK && b->match.is_checkpoint && is_quantized(b->plan)) {
         status = reject_checkpoint(err);
     }
-    status = status == SL_OK ? promise_rest(b, b->match.n_tokens, why_out, err) : status;
+    SL_THEN(status, promise_rest(b, b->match.n_tokens, why_out, err));
     SL_TRY(status);
     b->prompt.id.prefix_hash = b->match.capsule_hash;
     bool shared = b->match.n_tokens % SL_PAGE_SLOTS == 0 && !sl_store_match_is_whole(&b->store, &b->match) &&
@@ -255,8 +255,8 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
                             .plan = plan,
                             .max_new_tokens = request->max_new_tokens};
     enum sl_status status = sl_plan_make(recipe, &geometry, n_prompt, sl_decode_rope_set(decode, request), plan, err);
-    status = status == SL_OK ? sl_decode_make_id(decode, request, recipe, n_prompt, &b->id, err) : status;
-    status = status == SL_OK ? sl_job_read_salt(&request->salt, &b->salt, err) : status;
+    SL_THEN(status, sl_decode_make_id(decode, request, recipe, n_prompt, &b->id, err));
+    SL_THEN(status, sl_job_read_salt(&request->salt, &b->salt, err));
     struct sl_hash128 *keys = malloc(sizeof *keys * (size_t)(n_prompt / SL_PREFIX_BLOCK + 1));
     if (status != SL_OK || !keys) {
         free(keys);
@@ -342,7 +342,7 @@ static enum sl_status open_part(const struct beginning *whole, const Sluice__V1_
     other.kvstore_address = part->kvstore_address;
     struct beginning b = {0};
     enum sl_status status = begin(whole->decode, &other, whole->store.parent, whole->answer, plan, &b, err);
-    status = status == SL_OK ? find_part(&b, part, session_out, err) : status;
+    SL_THEN(status, find_part(&b, part, session_out, err));
     free((void *)b.prompt.keys);
     return status;
 }

@@ -42,7 +42,7 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                "session_bytes %lld, keep_ms %lld: less than nothing", (long long)request->session_bytes,
                (long long)request->keep_ms);
     enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
-    status = status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
+    SL_THEN(status, sl_job_check_ids(model, "resumed", request->resumed, err));
     SL_FAIL_IF(status == SL_OK && request->said && request->said->n_ids > 1, err, SL_ERR_INVALID,
                "said: %zu tokens, at most one", request->said->n_ids);
     return status == SL_OK ? sl_job_check_ids(model, "said", request->said, err) : status;
@@ -81,7 +81,7 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     struct sl_capsule_id id;
-    status = status == SL_OK ? sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err) : status;
+    SL_THEN(status, sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err));
     if (status == SL_OK && request->turn) { // the store knows this session under another hash
         status = sl_hash128_read(request->capsule_hash.data, request->capsule_hash.len, &id.prefix_hash) &&
                          !sl_hash128_is_zero(&id.prefix_hash)
@@ -218,7 +218,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
         status = sl_remote_source_create(decode->connections, request->annex, request->n_annex, plan,
                                          &answer->writer.retrieval.source, err);
     }
-    status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;
+    SL_THEN(status, begin_remote(decode, answer, &writing, call, err));
     if (status == SL_OK) {
         reconcile_hot_caches(decode, answer);
     }
@@ -341,10 +341,10 @@ static void relay(const struct sl_decode *decode, struct sl_answer *answer, stru
 
         bool alive = !decoded && !ended && !sl_node_stands_still(&decode->node);
         enum sl_status status = alive ? sl_decode_send_alive(call) : SL_OK;
-        status = status == SL_OK ? send_notice(answer, call, &next_notice_ns, ended) : status;
+        SL_THEN(status, send_notice(answer, call, &next_notice_ns, ended));
         while (decoded) {
             struct sl_decoded *next = decoded->next;
-            status = status == SL_OK ? send_token(call, decoded) : status;
+            SL_THEN(status, send_token(call, decoded));
             if (answer->written) {
                 answer->written[answer->n_written++] = decoded->token.id;
             }
@@ -495,12 +495,10 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);
     enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
-    status = status == SL_OK ? check_request(decode, request, err) : status;
-    status = status == SL_OK ? create_output(decode, request, &answer->output, err) : status;
-    if (status == SL_OK) {
-        status = sl_node_check_device(&decode->node, open_session(decode, request, call, answer, err), err);
-    }
-    status = status == SL_OK ? write_answer(decode, request, answer, call, err) : status;
+    SL_THEN(status, check_request(decode, request, err));
+    SL_THEN(status, create_output(decode, request, &answer->output, err));
+    SL_THEN(status, sl_node_check_device(&decode->node, open_session(decode, request, call, answer, err), err));
+    SL_THEN(status, write_answer(decode, request, answer, call, err));
     if (status == SL_ERR_PEER_LOST && request->n_annex > 0) {
         // A store was lost; PEER_LOST in our answer would mean that this worker is lost
         status = err->status = SL_ERR_PEER_STALE;

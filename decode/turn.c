@@ -106,7 +106,7 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
         status = sl_job_check_session(plan, session, err);
     }
     struct sl_writer_config writing = {.plan = plan, .n_read = n_tokens, .estimate_errors = request->estimate_errors};
-    status = status == SL_OK ? sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err) : status;
+    SL_THEN(status, sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err));
     if (status != SL_OK || steps || n_tokens >= end) {
         return status;
     }

@@ -197,9 +197,7 @@ static enum sl_status add(const struct sl_document_call *call, struct sl_intake 
     Sluice__V1__AddDocumentRequest request = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
     json_t *json = NULL;
     enum sl_status status = parse(call, intake, &json, &request, refusal);
-    if (status == SL_OK) {
-        status = send(call, &request, intake, json_out, refusal);
-    }
+    SL_THEN(status, send(call, &request, intake, json_out, refusal));
     json_decref(json);
     return status;
 }
@@ -311,7 +309,7 @@ static enum sl_status export(const struct sl_document_call *call, struct sl_refu
                                               .stopped = export_stopped,
                                               .arg = &exporting};
     struct sl_error err = {0}; enum sl_status status = sl_exported_reader_create(&exporting.reader, &err);
-    status = status == SL_OK ? sl_client_export_document(call->client, call->name, false, &pieces, &err) : status;
+    SL_THEN(status, sl_client_export_document(call->client, call->name, false, &pieces, &err));
     sl_exported_reader_destroy(&exporting.reader);
     if (exporting.file_bytes > 0 && call->verb == SL_DOCUMENT_MEASURE){return SL_OK;}
 return status == SL_OK ? SL_OK : refuse_one(status, &err, refusal);

@@ -460,9 +460,7 @@ static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connec
     const bool is_open = exchange->route && exchange->route->caller == SL_ROUTE_OPEN;
     const int64_t most = sl_route_is_begun(exchange->route, method) ? INT64_MAX : gateway->config.max_body_bytes;
     enum sl_status status = sl_head_check(most, connection, &exchange->line, version, refusal);
-    if (status == SL_OK) {
-        status = sl_head_check_site(rules, connection, is_open, refusal);
-    }
+    SL_THEN(status, sl_head_check_site(rules, connection, is_open, refusal));
     // Before the path is judged: a caller without a key learns nothing about paths that need one.
     if (status == SL_OK && !is_open) {
         status = sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &exchange->client, refusal);

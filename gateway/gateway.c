@@ -136,18 +136,10 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         sl_admin_add_metrics(gateway->admin, sl_otlp_write_metrics, NULL);
         status = open_certificate(gateway, err);
     }
-    if (status == SL_OK) {
-        status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
-    }
-    if (status == SL_OK) {
-        status = open_tenants(gateway, err);
-    }
-    if (status == SL_OK) {
-        status = sl_limits_create(&gateway->limits, err);
-    }
-    if (status == SL_OK) {
-        status = sl_served_create(gateway->client, &gateway->served, err);
-    }
+    SL_THEN(status, sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err));
+    SL_THEN(status, open_tenants(gateway, err));
+    SL_THEN(status, sl_limits_create(&gateway->limits, err));
+    SL_THEN(status, sl_served_create(gateway->client, &gateway->served, err));
     if (status == SL_OK) {
         const struct sl_http_connections_config connections = {.max = config->max_connections,
                                                                .first_ms = config->first_ms,
@@ -156,15 +148,9 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
                                                                .context = gateway->certificate};
         status = sl_http_connections_open(&connections, &gateway->connections, err);
     }
-    if (status == SL_OK) {
-        status = sl_status_page_make(&gateway->page, err);
-    }
-    if (status == SL_OK) {
-        status = sl_board_create(gateway->served, &gateway->board, err);
-    }
-    if (status == SL_OK) {
-        status = start_daemon(gateway, err);
-    }
+    SL_THEN(status, sl_status_page_make(&gateway->page, err));
+    SL_THEN(status, sl_board_create(gateway->served, &gateway->board, err));
+    SL_THEN(status, start_daemon(gateway, err));
     if (status != SL_OK) {
         sl_gateway_destroy(&gateway);
         return status;

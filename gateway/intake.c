@@ -136,12 +136,8 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
                                          &intake->json, &request, refusal);
         sl_intake_end(intake);
     }
-    if (status == SL_OK) {
-        status = check_model(&intake->model, request, refusal);
-    }
-    if (status == SL_OK) {
-        status = sl_intake_charge(intake, guess_tokens(request), refusal);
-    }
+    SL_THEN(status, check_model(&intake->model, request, refusal));
+    SL_THEN(status, sl_intake_charge(intake, guess_tokens(request), refusal));
     if (status != SL_OK) {
         sl_openai_request_destroy(&request);
         return status;

@@ -134,9 +134,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
         .collector = chosen->common.otlp, .share = chosen->common.otlp_share, .service = "sluice-gateway"};
     struct sl_otlp *otlp;
     enum sl_status status = sl_otlp_start(&spans, &otlp, err);
-    if (status == SL_OK) {
-        status = sl_gateway_start(&chosen->gateway, &stopper.gateway, err);
-    }
+    SL_THEN(status, sl_gateway_start(&chosen->gateway, &stopper.gateway, err));
     if (status == SL_OK) {
         const char *admin = sl_gateway_admin_address(stopper.gateway);
         printf("ready http=%s%s%s\n", sl_gateway_address(stopper.gateway), admin[0] ? " admin=" : "", admin);

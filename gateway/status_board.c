@@ -69,12 +69,8 @@ static enum sl_status ask(struct sl_client *client, bool shows_workers, struct r
     int64_t deadline_ns = sl_deadline_in_ms(ASK_MS);
     // Asked in the order in which jobs change state, so that no job is missed.
     enum sl_status status = sl_client_list(client, QUEUED, MAX_QUEUED, deadline_ns, &replies->queued, err);
-    if (status == SL_OK) {
-        status = sl_client_list(client, RUNNING, MAX_RUNNING, deadline_ns, &replies->running, err);
-    }
-    if (status == SL_OK) {
-        status = sl_client_list(client, ENDED, MAX_ENDED, deadline_ns, &replies->ended, err);
-    }
+    SL_THEN(status, sl_client_list(client, RUNNING, MAX_RUNNING, deadline_ns, &replies->running, err));
+    SL_THEN(status, sl_client_list(client, ENDED, MAX_ENDED, deadline_ns, &replies->ended, err));
     if (status == SL_OK && shows_workers &&
         replies->running->everybody) { // asked only with the right to see all, because the coordinator logs refusals
         status = sl_client_workers(client, deadline_ns, &replies->workers, err);

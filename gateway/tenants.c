@@ -126,7 +126,7 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
         struct sl_tls_files files = {
             .ca = tenants->ca, .certificate = certificate, .key = key, .revoked = tenants->revoked};
         status = check_tenant(&files, name, err);
-        status = status == SL_OK ? sl_client_connect(tenants->coordinator, &files, client_out, err) : status;
+        SL_THEN(status, sl_client_connect(tenants->coordinator, &files, client_out, err));
     }
     free(certificate);
     free(key);

@@ -228,16 +228,16 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
     SL_TRY(sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err));
     enum sl_status status = sl_capsule_cache_create(kvstore.node.arena, config->keep_ms, &kvstore.capsule_cache, err);
-    status = status == SL_OK ? sl_protected_create(UNKNOWN_MS, &kvstore.protected, err) : status;
+    SL_THEN(status, sl_protected_create(UNKNOWN_MS, &kvstore.protected, err));
     if (status == SL_OK) {
         sl_capsule_cache_protect(kvstore.capsule_cache, kvstore.protected);
         sl_capsule_cache_evict_by(kvstore.capsule_cache, &eviction);
         status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);
-    status = status == SL_OK ? open_capsules(&kvstore, config, err) : status;
-    status = status == SL_OK ? open_remote_kvs(&kvstore, config, err) : status;
-    status = status == SL_OK ? serve(&kvstore, err) : status;
+    SL_THEN(status, open_capsules(&kvstore, config, err));
+    SL_THEN(status, open_remote_kvs(&kvstore, config, err));
+    SL_THEN(status, serve(&kvstore, err));
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_pins_destroy(&kvstore.pins);
     sl_read_back_destroy(&kvstore.read_back);

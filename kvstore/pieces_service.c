@@ -86,10 +86,8 @@ static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePi
         memcpy(hashes, writing->keys.hashes, sizeof *hashes * writing->keys.n_hashes);
     }
     writing->keys.hashes = hashes;
-    if (status == SL_OK) {
-        status = hashes != NULL ? sl_capsule_read_header(first->header.data, first->header.len, &info, err)
-                                : sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
-    }
+    SL_THEN(status, hashes != NULL ? sl_capsule_read_header(first->header.data, first->header.len, &info, err)
+                                   : sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory"));
     if (status == SL_OK && (memcmp(&info.id, &writing->keys.id, sizeof info.id) != 0 || info.body_bytes < 1 ||
                             info.body_bytes != (uint64_t)first->what->capsule_bytes)) {
         status = sl_fail(err, SL_ERR_INVALID, "header: has another key, or another size, than announced");
@@ -138,10 +136,8 @@ static enum sl_status write_capsule(struct writing *writing, struct sl_error *er
     }
     status = begin(writing, (const Sluice__V1__CapsulePiece *)first, err);
     protobuf_c_message_free_unpacked(first, NULL);
-    status = status == SL_OK ? receive_body(writing, err) : status;
-    if (status == SL_OK) {
-        status = sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err);
-    }
+    SL_THEN(status, receive_body(writing, err));
+    SL_THEN(status, sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err));
     SL_TRY_OR(status, sl_capsule_bytes_free(&writing->capsule, kvstore->room.arena));
     sl_disk_offer(kvstore->disk, &writing->keys.id);
     Sluice__V1__WriteReply reply = SLUICE__V1__WRITE_REPLY__INIT;

@@ -58,11 +58,9 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     sl_log_set_job(request->job_id);
     struct sl_prompt_hashes prompt;
     enum sl_status status = read_prompt(request, &prompt, err);
-    status = status == SL_OK ? check_scan_load(kvstore, err) : status;
+    SL_THEN(status, check_scan_load(kvstore, err));
     struct sl_remote_kv_lease lease;
-    if (status == SL_OK) {
-        status = sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &lease, err);
-    }
+    SL_THEN(status, sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &lease, err));
     SL_TRY(status);
     Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
     reply.annex_id = lease.remote_kv_id;

@@ -53,7 +53,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     SL_TRY(sl_store_read_keys(kvstore, request, &keys, err));
     SL_TRY(sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err));
     enum sl_status status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
-    status = status == SL_OK ? sl_lease_send_grant(call, &ticket, request->capsule_bytes) : status;
+    SL_THEN(status, sl_lease_send_grant(call, &ticket, request->capsule_bytes));
     free(ticket.ticket);
     if (status != SL_OK) {
         sl_inbound_release(kvstore->node.inbound, ticket.id);

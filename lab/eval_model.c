@@ -31,12 +31,8 @@ enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, str
                                         .max_rows = config->max_rows,
                                         .tokenizer = config->tokenizer};
     enum sl_status status = config->weights ? sl_weight_format_parse(config->weights, &runtime.weights, err) : SL_OK;
-    if (status == SL_OK) {
-        status = sl_runtime_open(&runtime, &m->runtime, err);
-    }
-    if (status == SL_OK) {
-        status = reserve(m, config->cache_tokens, err);
-    }
+    SL_THEN(status, sl_runtime_open(&runtime, &m->runtime, err));
+    SL_THEN(status, reserve(m, config->cache_tokens, err));
     if (status != SL_OK) {
         sl_eval_model_close(m);
     }

@@ -194,7 +194,7 @@ static enum sl_status list_pieces(struct sl_copy *copy, const struct sl_session 
 enum sl_status sl_copy_of_pages(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
     struct sl_copy *copy = NULL;
     enum sl_status status = create(job, job->session, FINISHED, &copy);
-    status = status == SL_OK ? list_pieces(copy, job->session) : status;
+    SL_THEN(status, list_pieces(copy, job->session));
     SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
@@ -208,7 +208,7 @@ static enum sl_status copy_state(const struct sl_prefill_job *job, const struct 
     enum sl_status status = SL_OK;
     if (from == SL_COPY_FROM_PAGES && !sl_node_stages(node)) {
         status = sl_stream_wait(node->runtime.stream, NULL); // another thread reads these pages directly
-        status = status == SL_OK ? list_pieces(copy, session) : status;
+        SL_THEN(status, list_pieces(copy, session));
     } else {
         status = fill_block(copy, node, session);
     }

@@ -18,7 +18,7 @@ static void ship_final(struct sl_prefill_job *job, bool all) {
     for (int layer; status == SL_OK && (layer = sl_reader_take_final(job->reader)) >= 0;) {
         status = sl_outbound_layer(&job->outbound, runtime, session, layer, &err);
     }
-    status = status == SL_OK ? sl_outbound_flush(&job->outbound, runtime, all, &err) : status;
+    SL_THEN(status, sl_outbound_flush(&job->outbound, runtime, all, &err));
     status = sl_stream_release_after(runtime->stream, status, &err);
     sl_reader_fail(job->reader, status, &err);
 }

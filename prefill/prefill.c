@@ -78,8 +78,8 @@ enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl
     sl_cond_init(&prefill->wake);
     prefill->inbox_end = &prefill->inbox;
     enum sl_status status = sl_store_client_create(node, &prefill->store, err);
-    status = status == SL_OK ? sl_archive_create(prefill, &prefill->archive, err) : status;
-    status = status == SL_OK ? sl_prefill_stepper_create(prefill, &prefill->stepper, err) : status;
+    SL_THEN(status, sl_archive_create(prefill, &prefill->archive, err));
+    SL_THEN(status, sl_prefill_stepper_create(prefill, &prefill->stepper, err));
     SL_TRY_OR(status, sl_prefill_close(&prefill));
     *prefill_out = prefill;
     return SL_OK;
@@ -105,7 +105,7 @@ enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_
     SL_TRY(sl_node_open(&node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->limits.chunk_tokens, err));
     const struct sl_prefill_host alone = {0};
     enum sl_status status = sl_prefill_open(&config->limits, &node, &alone, &prefill, err);
-    status = status == SL_OK ? serve(prefill, err) : status;
+    SL_THEN(status, serve(prefill, err));
     sl_prefill_close(&prefill);
     sl_node_close(&node);
     return status;

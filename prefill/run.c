@@ -182,7 +182,7 @@ static enum sl_status check_transit(struct sl_prefill_job *job, struct sl_rpc_ca
 static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
     size_t header_bytes;
     enum sl_status status = sl_capsule_write_header(job->session, &job->capsule, &job->header, &header_bytes, err);
-    status = status == SL_OK ? sl_ship_end(job->outbound.ship, job->header, header_bytes, err) : status;
+    SL_THEN(status, sl_ship_end(job->outbound.ship, job->header, header_bytes, err));
     SL_TRY(status);
     struct transit transit = {.total = (int64_t)atomic_load(&job->outbound.shipped_bytes), .moved = -1};
     while ((status = sl_ship_await(job->outbound.ship, sl_deadline_in_ms(POLL_MS), err)) == SL_AGAIN) {
@@ -406,18 +406,18 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     struct sl_prefill_job *job = calloc(1, sizeof *job);
     SL_FAIL_IF(!job, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     enum sl_status status = sl_term_guard_check(&prefill->node->term_guard, request->term, err);
-    status = status == SL_OK ? prepare(prefill, request, job, err) : status;
+    SL_THEN(status, prepare(prefill, request, job, err));
     SL_TRY_OR(status, free(job));
     atomic_fetch_add(&prefill->n_jobs, 1);
     sl_rpc_call_on_cancel(call, on_cancel, job);
 
     int64_t began_ns = sl_now_ns();
     status = open_offload(job, request, call, err);
-    status = status == SL_OK ? sl_prefill_reuse(job, request, call, err) : status;
+    SL_THEN(status, sl_prefill_reuse(job, request, call, err));
     if (status == SL_OK && job->shipped_by_store) {
         job->queued_ns = job->started_ns = job->ended_ns = began_ns;
         status = finish_offload(job, call, err);
-        status = status == SL_OK ? send_done(call, job, sl_now_ns()) : status;
+        SL_THEN(status, send_done(call, job, sl_now_ns()));
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
     }

@@ -17,7 +17,6 @@ ucx-utils
 clang-14 libclang-rt-14-dev
 etcd-server curl
 python3-grpcio python3-pip python3-numpy python3-matplotlib python3-yaml
-gnuplot-nox
 manpages
 "
 

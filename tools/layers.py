@@ -108,9 +108,8 @@ ROWS = {
     "client/cli/commands": "base base/options net/document net/rpc proto/* engine/kvcache engine/text/tokenizer engine/compress/recipe client/cli client/cli/doctor client/cli/jsonl",
     "lab": "base base/options engine/runtime client/cli",
     "lab/measure": "base net/document engine/text/tokenizer engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/remote_kv engine/job engine/runner client/cli lab",
-    "lab/eval": "base/options client/cli lab/measure",
-    "lab/tasks": "base engine/text/tokenizer lab",
-    "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab lab/tasks",
+    "lab/eval": "client/cli lab/measure",
+    "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab",
     "lab/bench/rig": "base proto/* net/fabric engine/tensor engine/tensor/timed engine/model engine/runtime engine/runner engine/compress/plan engine/compress/evict net/rpc net/node engine/offload/remote_kv engine/offload/retriever net/offload/remote engine/job client/cli lab",
     "lab/simulate": "base base/options proto/* engine/kvcache engine/model engine/compress/recipe engine/compress/plan engine/job engine/runner net/node prefill/schedule.h kvstore/memory coordinator/workers client/cli lab",
     "lab/bench": "base base/options engine/kvcache engine/tensor engine/tensor/timed engine/tensor/ranks engine/model engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/bench/rig lab/bench/replay lab/bench/calibrate lab/bench/store lab/bench/coordinator",
@@ -118,7 +117,7 @@ ROWS = {
     "lab/bench/calibrate": "lab lab/bench/rig lab/simulate",
     "lab/bench/store": "base base/options proto/* engine/kvcache net/node kvstore/memory client/cli lab lab/bench/rig",
     "lab/bench/replay": "base base/options engine/kvcache kvstore/memory client/cli lab lab/simulate",
-    "client/sluice": "base base/options client/cli client/cli/* lab/*",  # alone links the tool's commands and the laboratory's
+    "client/sluice": "base client/cli client/cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }
 

@@ -67,7 +67,7 @@ static enum sl_status keep_items(struct reader *r, const char *name, bool own) {
     enum sl_status status = next(r);
     while (status == SL_OK && r->event.type != YAML_SEQUENCE_END_EVENT) {
         status = keep(r, name, own);
-        status = status == SL_OK ? next(r) : status;
+        SL_THEN(status, next(r));
     }
     return status;
 }
@@ -131,8 +131,8 @@ static enum sl_status read_mapping(struct reader *r, bool own) {
         }
         snprintf(name, sizeof name, "%s", scalar(r));
         status = check_twice(r, name, own);
-        status = status == SL_OK ? read_value(r, name, own) : status;
-        status = status == SL_OK ? next(r) : status;
+        SL_THEN(status, read_value(r, name, own));
+        SL_THEN(status, next(r));
     }
     return status;
 }
@@ -140,14 +140,14 @@ static enum sl_status read_mapping(struct reader *r, bool own) {
 // Refuses a second document, which would otherwise be ignored silently.
 static enum sl_status read_end(struct reader *r) {
     enum sl_status status = next(r); // end of the document
-    status = status == SL_OK ? next(r) : status;
+    SL_THEN(status, next(r));
     return status != SL_OK || r->event.type == YAML_STREAM_END_EVENT ? status
                                                                      : unexpected(r, "one document, and no more");
 }
 
 static enum sl_status read_document(struct reader *r) {
     enum sl_status status = next(r); // start of the stream
-    status = status == SL_OK ? next(r) : status;
+    SL_THEN(status, next(r));
     if (status != SL_OK || r->event.type == YAML_STREAM_END_EVENT) { // an empty file
         return status;
     }

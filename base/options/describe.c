@@ -38,12 +38,10 @@ void sl_describe_program(const struct sl_program *program) {
                     program->summary, "epilog", program->epilog ? program->epilog : "", "options", options));
 }
 
-void sl_describe_commands(const char *name, const char *summary,
-                          bool (*row_fn)(size_t i, const char **name_out, const char **summary_out)) {
+void sl_describe_commands(const char *name, const char *summary, const struct sl_subcommand *list, size_t n) {
     json_t *commands = json_array();
-    const char *command, *does;
-    for (size_t i = 0; row_fn(i, &command, &does); i++) {
-        json_array_append_new(commands, json_pack("{s:s, s:s}", "name", command, "summary", does));
+    for (size_t i = 0; i < n; i++) {
+        json_array_append_new(commands, json_pack("{s:s, s:s}", "name", list[i].name, "summary", list[i].summary));
     }
     print(json_pack("{s:s, s:s, s:o}", "name", name, "summary", summary, "commands", commands));
 }

@@ -20,7 +20,11 @@ bool sl_describe_asked(int argc, char **argv);
 // there.
 void sl_describe_program(const struct sl_program *program);
 
+struct sl_subcommand {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv); // argv[0] is the name
+};
+
 // Prints {"name": .., "summary": .., "commands": [{"name": .., "summary": ..}]} for a program that only dispatches
-// commands. row_fn writes row i of `table`, and returns false at its end.
-void sl_describe_commands(const char *name, const char *summary,
-                          bool (*row_fn)(size_t i, const char **name_out, const char **summary_out));
+// commands.
+void sl_describe_commands(const char *name, const char *summary, const struct sl_subcommand *list, size_t n);

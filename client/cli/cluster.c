@@ -44,9 +44,7 @@ static struct sl_cluster_origin words_of(const struct sl_cluster *cluster) {
 static enum sl_status start_child(struct sl_cluster *cluster, const char *name, enum sl_status status,
                                   struct sl_error *err) {
     size_t i = cluster->n_children;
-    if (status == SL_OK) {
-        status = sl_child_start(&cluster->children[i], name, cluster->words[i].list, err);
-    }
+    SL_THEN(status, sl_child_start(&cluster->children[i], name, cluster->words[i].list, err));
     if (status == SL_OK) {
         cluster->started_ns[i] = sl_now_ns();
         cluster->n_children++;
@@ -135,9 +133,7 @@ static enum sl_status start_etcd(struct sl_cluster *cluster, struct sl_error *er
     if (status == SL_OK && state && mkdir(state, 0700) != 0 && errno != EEXIST) {
         status = sl_fail(err, SL_ERR_IO, "--coordinator-state %s: cannot be made: %s", state, strerror(errno));
     }
-    if (status == SL_OK) {
-        status = sl_cluster_etcd_start(state ? folder : NULL, &cluster->etcd, &cluster->children[0], err);
-    }
+    SL_THEN(status, sl_cluster_etcd_start(state ? folder : NULL, &cluster->etcd, &cluster->children[0], err));
     cluster->n_children = cluster->first_coordinator = cluster->n_first = status == SL_OK;
     return status;
 }
@@ -150,9 +146,7 @@ static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_s
         char name[32], address[128];
         snprintf(name, sizeof name, n > 1 ? "coordinator-%lld" : "coordinator", (long long)i);
         status = start_coordinator(cluster, i, name, err);
-        if (status == SL_OK) {
-            status = wait_for_lines(cluster, cluster->n_first++, signals, err);
-        }
+        SL_THEN(status, wait_for_lines(cluster, cluster->n_first++, signals, err));
         const struct sl_child *child = &cluster->children[cluster->n_first - 1];
         if (status == SL_OK && !sl_child_ready_value(child, "rpc", address, sizeof address)) {
             status =
@@ -179,21 +173,11 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
     if (status == SL_OK && config->tls) {
         status = make_certificates(cluster, err);
     }
-    if (status == SL_OK) {
-        status = start_coordinators(cluster, signals, err);
-    }
-    if (status == SL_OK) {
-        status = start_workers(cluster, "kvstore", config->n_kvstore, err);
-    }
-    if (status == SL_OK) {
-        status = start_workers(cluster, "decode", config->n_decode, err);
-    }
-    if (status == SL_OK) {
-        status = start_workers(cluster, "prefill", config->n_prefill, err);
-    }
-    if (status == SL_OK) {
-        status = start_gateway(cluster, err);
-    }
+    SL_THEN(status, start_coordinators(cluster, signals, err));
+    SL_THEN(status, start_workers(cluster, "kvstore", config->n_kvstore, err));
+    SL_THEN(status, start_workers(cluster, "decode", config->n_decode, err));
+    SL_THEN(status, start_workers(cluster, "prefill", config->n_prefill, err));
+    SL_THEN(status, start_gateway(cluster, err));
     return status == SL_OK ? wait_for_lines(cluster, cluster->n_first, signals, err) : status;
 }
 

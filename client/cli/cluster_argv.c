@@ -270,7 +270,7 @@ static enum sl_status try_kind(const struct sl_cluster_origin *of, int kind, str
         add_word(&words, "--check");
         status = check_words(&words, err);
     }
-    status = status == SL_OK ? sl_child_start(&attempt->child, "check", words.list, err) : status;
+    SL_THEN(status, sl_child_start(&attempt->child, "check", words.list, err));
     sl_argv_cleanup(&words);
     if (status != SL_OK && attempt->said) {
         fclose(attempt->said);
@@ -291,7 +291,7 @@ enum sl_status sl_argv_try(const struct sl_cluster_origin *of, struct sl_error *
         }
     }
     enum sl_status waited = wait_for_all(attempts, n, status == SL_OK ? err : NULL);
-    status = status == SL_OK ? waited : status;
+    SL_THEN(status, waited);
     for (size_t i = 0; i < n; i++) {
         struct attempt *attempt = &attempts[i];
         bool fine = WIFEXITED(attempt->child.wait_status) && WEXITSTATUS(attempt->child.wait_status) == 0;

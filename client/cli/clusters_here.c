@@ -126,10 +126,10 @@ enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *he
     if (status == SL_OK && snprintf(here->dir, sizeof here->dir, "%s/%s", root, name) >= PATH_MAX) {
         status = sl_fail(err, SL_ERR_INVALID, "XDG_RUNTIME_DIR: the path is too long");
     }
-    status = status == SL_OK ? make_folder(root, err) : status;
-    status = status == SL_OK ? check_ours(root, err) : status;
-    status = status == SL_OK ? make_folder(here->dir, err) : status;
-    status = status == SL_OK ? check_ours(here->dir, err) : status;
+    SL_THEN(status, make_folder(root, err));
+    SL_THEN(status, check_ours(root, err));
+    SL_THEN(status, make_folder(here->dir, err));
+    SL_THEN(status, check_ours(here->dir, err));
     if (status != SL_OK) {
         return status;
     }

@@ -222,7 +222,7 @@ static enum sl_status run_turns(struct job *job, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_conversation *conversation;
     enum sl_status status = sl_recipe_parse(text, &recipe, err);
-    status = status == SL_OK ? sl_conversation_open(job->local, text, 0, &conversation, err) : status;
+    SL_THEN(status, sl_conversation_open(job->local, text, 0, &conversation, err));
     if (status != SL_OK) {
         return status;
     }
@@ -234,7 +234,7 @@ static enum sl_status run_turns(struct job *job, struct sl_error *err) {
                     job->recipe);
     }
     status = sl_job_choose_seed(request->message.sampling, NULL, &job->seed, err);
-    status = status == SL_OK ? run_turn(job, conversation, request->prompt, true, err) : status;
+    SL_THEN(status, run_turn(job, conversation, request->prompt, true, err));
     for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
         status = run_question(job, conversation, request->turns[i], err);
     }
@@ -411,9 +411,7 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
         status =
             status == SL_OK ? sl_conversation_open(talk->local, talk->recipe, 0, &talk->conversation, err) : status;
     }
-    if (status == SL_OK) {
-        status = sl_job_choose_seed(request->sampling, known, &job.seed, err);
-    }
+    SL_THEN(status, sl_job_choose_seed(request->sampling, known, &job.seed, err));
     if (status == SL_OK) {
         talk->seed = job.seed;
         struct sl_local_request turn = local_request(talk->local, request, ids, n_ids, &job);

@@ -115,9 +115,7 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
     }
     char *document = NULL;
     status = config->prompt_file ? sl_request_read_text(config->prompt_file, &document, err) : SL_OK;
-    if (status == SL_OK) {
-        status = compose(document ? document : config->prompt, question, prompt_out, err);
-    }
+    SL_THEN(status, compose(document ? document : config->prompt, question, prompt_out, err));
     free(document);
     return status;
 }

@@ -20,10 +20,8 @@ enum sl_status sl_client_export_document(struct sl_client *client, const char *n
     struct sl_rpc_stream *stream;
     *err = (struct sl_error){0};
     enum sl_status status = sl_client_await_leader(client, pieces->deadline_ns, &coordinator, err);
-    if (status == SL_OK) {
-        status = sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_export, &request.base,
-                                    pieces->deadline_ns, NULL, &stream, err);
-    }
+    SL_THEN(status, sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_export, &request.base,
+                                       pieces->deadline_ns, NULL, &stream, err));
     if (status != SL_OK) {
         return status;
     }

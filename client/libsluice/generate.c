@@ -192,9 +192,7 @@ enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__Ge
         status = sl_make_key(generation.key, err);
         generation.request.idempotency_key = generation.key;
     }
-    if (status == SL_OK) {
-        status = sl_submit(client, &generation.request, watch->deadline_ns, &generation.job, err);
-    }
+    SL_THEN(status, sl_submit(client, &generation.request, watch->deadline_ns, &generation.job, err));
     if (status != SL_OK) {
         return status;
     }

@@ -42,9 +42,7 @@ enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_f
     SL_FAIL_IF(!client, err, SL_ERR_EXHAUSTED, "client: out of memory");
     sl_client_init();
     enum sl_status status = tls ? sl_rpc_credentials_create(tls, &client->credentials, err) : SL_OK;
-    if (status == SL_OK) {
-        status = sl_rpc_addresses_parse(coordinators, &client->coordinators, err);
-    }
+    SL_THEN(status, sl_rpc_addresses_parse(coordinators, &client->coordinators, err));
     for (int i = 0; i < client->coordinators.n && status == SL_OK; i++) {
         status = sl_rpc_channel_create(client->coordinators.text[i], client->credentials, SL_ROLE_COORDINATOR,
                                        &client->channels[i], err);

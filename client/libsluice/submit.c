@@ -169,9 +169,7 @@ enum sl_status sl_client_submit(struct sl_client *client, const Sluice__V1__Gene
         keyed.idempotency_key = key;
     }
     struct sl_submitted submitted;
-    if (status == SL_OK) {
-        status = sl_submit(client, &keyed, deadline_ns, &submitted, err);
-    }
+    SL_THEN(status, sl_submit(client, &keyed, deadline_ns, &submitted, err));
     if (status == SL_OK) {
         strcpy(job_id_out, submitted.job_id);
         free(submitted.recipe);

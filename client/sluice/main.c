@@ -3,29 +3,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/similar.h"
 #include "base/version.h"
 #include "client/cli/chat/cmd_chat.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/doctor/cmd_doctor.h"
 #include "client/cli/pull/pull.h"
+#include "client/cli/subcommands.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
 #include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
 #include "lab/simulate/commands.h"
 #include "lab/train/train.h"
-#include "base/options/describe.h"
-
-struct command {
-    const char *name;
-    const char *summary;
-    int (*run)(int argc, char **argv);
-};
 
 // To add a command: write a function of this form in a file of client/cli/commands/ (see client/cli/tool.h), and add a
 // row here.
-static const struct command commands[] = {
+static const struct sl_subcommand commands[] = {
     {"run", "read a document and answer a question about it", sl_command_run},
     {"chat", "talk with the model", sl_command_chat},
     {"up", "start a whole cluster on this machine", sl_command_up},
@@ -55,20 +48,16 @@ static const struct command commands[] = {
 
 #define SUMMARY "Sluice serves long prompts with compressed KV caches, on one machine or on many."
 
-static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
-    bool there = i < sizeof commands / sizeof commands[0];
-    *name_out = there ? commands[i].name : NULL;
-    *summary_out = there ? commands[i].summary : NULL;
-    return there;
-}
-
-static void print_usage(FILE *file) {
-    fprintf(file, "Usage: sluice COMMAND [options]\n\n" SUMMARY "\n\nCommands:\n");
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].summary);
-    }
-    fprintf(file, "\n`sluice COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
-}
+static const struct sl_subcommands table = {
+    .name = "sluice",
+    .word = "command",
+    .summary = SUMMARY,
+    .head = "Usage: sluice COMMAND [options]\n\n" SUMMARY "\n\nCommands:\n",
+    .tail = "\n`sluice COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n",
+    .width = 11,
+    .list = commands,
+    .n = sizeof commands / sizeof *commands,
+};
 
 // Checks that the command's output was written, because some may still be in a buffer: a full disk must not look like
 // success.
@@ -82,30 +71,13 @@ static int checked(const char *command, int code) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) {
-        print_usage(stderr);
-        return SL_EXIT_USAGE;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        print_usage(stdout);
-        return checked("help", SL_EXIT_OK);
-    }
-    if (strcmp(argv[1], "--version") == 0) {
+    const char *word = argc > 1 ? argv[1] : "";
+    if (strcmp(word, "--version") == 0) {
         printf("sluice %s\n", SL_VERSION);
         return checked("--version", SL_EXIT_OK);
     }
-    if (sl_describe_asked(argc, argv)) {
-        sl_describe_commands("sluice", SUMMARY, describe_row);
-        return checked(argv[1], SL_EXIT_OK);
+    if (strcmp(word, "help") == 0) {
+        argv[1] = (char *)"--help";
     }
-    struct sl_similar meant = {.word = argv[1]};
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        if (strcmp(commands[i].name, argv[1]) == 0) {
-            return checked(argv[1], commands[i].run(argc - 1, argv + 1));
-        }
-        sl_similar_offer(&meant, commands[i].name);
-    }
-    fprintf(stderr, "sluice: unknown command '%s'%s%s; see sluice --help\n", argv[1],
-            meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
-    return SL_EXIT_USAGE;
+    return checked(word, sl_subcommands_run(&table, argc, argv));
 }

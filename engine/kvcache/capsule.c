@@ -343,7 +343,7 @@ enum sl_status sl_capsule_open(const struct sl_capsule_bytes *capsule, struct sl
     SL_TRY(read_header(capsule->header, capsule->header_bytes, &message, &info, err));
     struct sl_session *session;
     enum sl_status status = check_expected(&info, geometry, id, capsule->body_bytes, err);
-    status = status == SL_OK ? create_session(message, geometry, max_slots, arena, &session, err) : status;
+    SL_THEN(status, create_session(message, geometry, max_slots, arena, &session, err));
     if (status == SL_OK) {
         adopt_body(session, message, capsule->body, capsule->body_bytes);
         *session_out = session;

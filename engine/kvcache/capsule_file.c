@@ -118,8 +118,8 @@ static enum sl_status write_all(int fd, const struct sl_session *session, const 
         sl_put_bytes(prefix + 40, out.digest, 8);
         status = write_at(fd, prefix, sizeof prefix, 0, err);
     }
-    status = status == SL_OK ? write_at(fd, label, label_bytes, PREFIX_BYTES, err) : status;
-    status = status == SL_OK ? write_at(fd, header, header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err) : status;
+    SL_THEN(status, write_at(fd, label, label_bytes, PREFIX_BYTES, err));
+    SL_THEN(status, write_at(fd, header, header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err));
     free(out.block);
     free(header);
     return status;
@@ -186,14 +186,12 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
     file->header = malloc(file->header_bytes);
     SL_FAIL_IF(file->header == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = read_label(file, (size_t)label_bytes, err);
-    if (status == SL_OK) {
-        status = read_at(file->fd, file->header, file->header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err);
-    }
+    SL_THEN(status, read_at(file->fd, file->header, file->header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err));
     if (status == SL_OK && digest_of_head(file->label, (size_t)label_bytes, file->header, file->header_bytes) !=
                                sl_get_bytes(prefix + 32, 8)) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "damaged: the digest of its header does not agree");
     }
-    status = status == SL_OK ? sl_capsule_read_header(file->header, file->header_bytes, &file->info, err) : status;
+    SL_THEN(status, sl_capsule_read_header(file->header, file->header_bytes, &file->info, err));
     if (status == SL_OK && file->info.body_bytes != body_bytes) {
         status = sl_fail(err, SL_ERR_INVALID, "damaged: a body of %llu bytes, its header says %zu",
                          (unsigned long long)body_bytes, file->info.body_bytes);

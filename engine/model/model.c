@@ -260,7 +260,7 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
     struct sl_tensor_source sources[SL_MAX_PARTS];
     int n_parts;
     enum sl_status status = find_matrix(l, source, k, sources, &n_parts);
-    status = status == SL_OK ? read_to_pack(l, sources, n_parts, matrix) : status;
+    SL_THEN(status, read_to_pack(l, sources, n_parts, matrix));
     int64_t above = 0;
     for (int i = 0; i < n_parts && status == SL_OK; i++) {
         l->model->weight_bytes += sources[i].bytes;
@@ -286,7 +286,7 @@ enum sl_status sl_model_matrix_open(const struct sl_model *model, int layer, int
     *source_out = (struct sl_model_source){0};
     enum sl_status status = find_matrix(&l, layer < 0 ? &head : &c->family->matrices[which],
                                         columns_of(c, layer, which), source_out->sources, &source_out->n);
-    status = status == SL_OK ? read_matrix(&l, source_out->sources, source_out->n, &source_out->matrix) : status;
+    SL_THEN(status, read_matrix(&l, source_out->sources, source_out->n, &source_out->matrix));
     source_out->matrix.format = format;
     return status;
 }
@@ -454,11 +454,11 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
     if (!one) {
         sl_stream_copy(stream, model->vectors, vectors, bytes);
         enum sl_status copied = sl_stream_wait(stream, status == SL_OK ? err : NULL);
-        status = status == SL_OK ? copied : status;
+        SL_THEN(status, copied);
         sl_device_free(model->device, SL_MEMORY_SHARED, vectors);
     }
     status = status == SL_OK && model->shared != NULL ? sl_model_share_end(model, model_dir, err) : status;
-    status = status == SL_OK ? prepare_products(model, stream, err) : status;
+    SL_THEN(status, prepare_products(model, stream, err));
     if (status == SL_OK && loader.notes[0] != '\0') {
         sl_log_info("engine", "%s: %s", model_dir, loader.notes);
     }
@@ -495,8 +495,8 @@ static enum sl_status load(const struct loading *l, bool shares, struct sl_model
     model->ops = l->ops;
     model->device = l->stream->device;
     enum sl_status status = sl_model_config_load(l->model_dir, &model->config, err);
-    status = status == SL_OK ? sl_tensors_open(l->model_dir, &model->config, &model->tensors, err) : status;
-    status = status == SL_OK ? allocate(model, err) : status;
+    SL_THEN(status, sl_tensors_open(l->model_dir, &model->config, &model->tensors, err));
+    SL_THEN(status, allocate(model, err));
     if (status == SL_OK) {
         if (l->progress != NULL) { // first: waiting for another process is progress, too
             atomic_store(&l->progress->total_bytes, sl_tensors_bytes(model->tensors));

@@ -528,10 +528,10 @@ static enum sl_status read_config(const char *model_dir, json_t *root, struct sl
         return r.status;
     }
     enum sl_status status = read_optional(model_dir, "generation_config.json", read_generation, config, err);
-    status = status == SL_OK ? read_optional(model_dir, "sluice_profile.json", read_profile, config, err) : status;
-    status = status == SL_OK ? complete_ends(model_dir, config, err) : status;
+    SL_THEN(status, read_optional(model_dir, "sluice_profile.json", read_profile, config, err));
+    SL_THEN(status, complete_ends(model_dir, config, err));
     struct sl_safetensors *heads = NULL;
-    status = status == SL_OK ? sl_retaining_open(model_dir, config, &heads, &config->retaining_hidden, err) : status;
+    SL_THEN(status, sl_retaining_open(model_dir, config, &heads, &config->retaining_hidden, err));
     sl_safetensors_close(&heads);
     return status;
 }

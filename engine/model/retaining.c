@@ -75,7 +75,7 @@ static enum sl_status check_shapes(const struct sl_safetensors *tensors, const s
     for (int l = 0; l < c->n_layers && status == SL_OK; l++) {
         const struct sl_tensor *tensor;
         status = find(tensors, l, "w1", hidden, sl_qkv_dim(c), &tensor, err);
-        status = status == SL_OK ? find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, err) : status;
+        SL_THEN(status, find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, err));
     }
     SL_TRY(status);
     // Every expected tensor exists, so a further one would be ignored: a bias, an extra layer. Rejects it.
@@ -99,7 +99,7 @@ enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_co
         *hidden_out = 0;
         return SL_OK;
     }
-    status = status == SL_OK ? check_shapes(tensors, config, hidden_out, err) : status;
+    SL_THEN(status, check_shapes(tensors, config, hidden_out, err));
     SL_TRY_OR(status, sl_safetensors_close(&tensors));
     *tensors_out = tensors;
     return SL_OK;
@@ -162,7 +162,7 @@ enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, 
         const struct sl_matrix w1 = {.n = c->retaining_hidden, .k = sl_qkv_dim(c), .activation = SL_ACT_SILU};
         const struct sl_matrix w2 = {.n = c->n_kv_heads, .k = c->retaining_hidden};
         status = load(model, l, "w1", w1, stream, &heads->w1, err);
-        status = status == SL_OK ? load(model, l, "w2", w2, stream, &heads->w2, err) : status;
+        SL_THEN(status, load(model, l, "w2", w2, stream, &heads->w2, err));
     }
     return status;
 }

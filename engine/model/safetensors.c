@@ -303,7 +303,7 @@ static enum sl_status open_all(struct sl_safetensors *st, const char *model_dir,
         status = sl_json_file_load(model_dir, "model.safetensors.index.json", &index, err);
         SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, status,
                    "%s: neither model.safetensors nor model.safetensors.index.json", model_dir);
-        status = status == SL_OK ? open_shards(st, model_dir, index, err) : status;
+        SL_THEN(status, open_shards(st, model_dir, index, err));
     }
     if (status == SL_OK) {
         qsort(st->tensors, st->n_tensors, sizeof *st->tensors, compare_name);

@@ -160,7 +160,7 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
     while (status == SL_OK && c->writer.session->n_tokens < end) {
         int64_t n = end - c->writer.session->n_tokens;
         status = step(c, c->tokens + c->writer.session->n_tokens, (int)(n < most ? n : most), NULL, err);
-        status = status == SL_OK ? tell_progress(request, c->writer.session->n_tokens, end) : status;
+        SL_THEN(status, tell_progress(request, c->writer.session->n_tokens, end));
     }
     return status;
 }
@@ -271,7 +271,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     } else if (status == SL_OK && begin < end) {
         status = begin_at_shared_prefix(c, request, end, plan, err);
         begin = c->writer.session ? c->writer.session->n_tokens : 0;
-        status = status == SL_OK ? read_by_chunks(c, request, end, plan, result, err) : status;
+        SL_THEN(status, read_by_chunks(c, request, end, plan, result, err));
     }
     if (status == SL_OK && first) {
         status = sl_writer_open(&c->writer, &c->local->runtime,
@@ -290,7 +290,7 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
     struct sl_output_token written = {0};
     while (written.stop == SL_STOP_NONE) {
         enum sl_status status = step(c, c->tokens + c->n_tokens - 1, 1, sl_output_choice(output), err);
-        status = status == SL_OK ? sl_output_next(output, &written, err) : status;
+        SL_THEN(status, sl_output_next(output, &written, err));
         if (status == SL_OK) {
             c->tokens[c->n_tokens++] = written.token.id;
             status = request->token_fn ? request->token_fn(request->arg, &written) : SL_OK;
@@ -353,7 +353,7 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     }
     result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros to add to
     sl_arena_reset_high_water(c->local->runtime.arena);
-    status = status == SL_OK ? read_prompt(c, request, result, err) : status;
+    SL_THEN(status, read_prompt(c, request, result, err));
     SL_TRY(status);
     struct sl_arena_stats arena;
     sl_arena_get_stats(c->local->runtime.arena, &arena);
@@ -414,9 +414,9 @@ enum sl_status sl_conversation_read_document(struct sl_conversation *c, const st
                SL_ERR_UNSUPPORTED,
                "document: one process keeps it without offloaded layers and in the "
                "host's memory; use a cluster");
-    status = status == SL_OK ? add_prompt(c, request, err) : status;
-    status = status == SL_OK ? read_prompt(c, request, result_out, err) : status;
-    status = status == SL_OK ? keep_document(c, err) : status;
+    SL_THEN(status, add_prompt(c, request, err));
+    SL_THEN(status, read_prompt(c, request, result_out, err));
+    SL_THEN(status, keep_document(c, err));
     c->broken = status != SL_OK;
     result_out->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     return status;
@@ -429,9 +429,9 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     const struct sl_local_request *request = &asked;
     enum sl_status status = c->document.header ? return_to_document(c, err) : SL_OK;
     int64_t n_before = c->n_tokens;
-    status = status == SL_OK ? choose_budget(c, &asked, err) : status;
-    status = status == SL_OK ? check(c, request, err) : status;
-    status = status == SL_OK ? add_prompt(c, request, err) : status;
+    SL_THEN(status, choose_budget(c, &asked, err));
+    SL_THEN(status, check(c, request, err));
+    SL_THEN(status, add_prompt(c, request, err));
     SL_TRY(status);
     struct sl_output_config config = {.tokenizer = c->local->runtime.tokenizer,
                                       .model = sl_local_model(c->local),

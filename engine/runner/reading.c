@@ -169,7 +169,7 @@ enum sl_status sl_reading_step(struct sl_reader *reader, bool *done_out, struct 
     while (sl_reading_layer(&reading)) {
     }
     enum sl_status status = sl_reading_end(&reading, err);
-    status = status == SL_OK ? sl_reader_status(reader, err) : status;
+    SL_THEN(status, sl_reader_status(reader, err));
     *done_out = status == SL_OK && reader->finished;
     return status;
 }

@@ -58,7 +58,7 @@ static enum sl_status open_all(const struct opener *opener, int n, struct sl_run
         ranks.teams[i] = i == 0 ? r->team : r->others[i];
         status = opener->open(opener, i, ranks.teams[i], &ranks.devices[i], err);
     }
-    status = status == SL_OK ? sl_ranks_open(&ranks, &r->device, &r->ops, err) : status;
+    SL_THEN(status, sl_ranks_open(&ranks, &r->device, &r->ops, err));
     for (int i = 0; i < n && status != SL_OK; i++) {
         sl_device_close(&ranks.devices[i]);
     }
@@ -270,8 +270,8 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_
     struct sl_runtime_config with_ranks = *asked, *config = &with_ranks;
     with_ranks.ranks = choice.ranks;
     enum sl_status status = config->ops != NULL ? SL_OK : select_tier(config, &runtime.ops, err);
-    status = status == SL_OK ? open_team(config, &runtime, err) : status;
-    status = status == SL_OK ? open_device(config, &choice, &runtime, err) : status;
+    SL_THEN(status, open_team(config, &runtime, err));
+    SL_THEN(status, open_device(config, &choice, &runtime, err));
     if (status == SL_OK && !runtime.device->ops->one_memory) {
         status = sl_transfer_create(runtime.device, &runtime.transfer, err);
     }

@@ -142,9 +142,7 @@ static enum sl_status load(struct sl_web_token_keys *keys, struct sl_error *err)
     size_t n = 0;
     struct sl_public_keys read;
     enum sl_status status = sl_changing_file_read(&keys->file, &text, &n, &about, err);
-    if (status == SL_OK) {
-        status = sl_public_keys_parse(text, n, &read, err);
-    }
+    SL_THEN(status, sl_public_keys_parse(text, n, &read, err));
     free(text);
     if (status == SL_OK) {
         sl_public_keys_cleanup(&keys->keys);

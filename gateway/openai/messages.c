@@ -126,7 +126,7 @@ enum sl_status sl_openai_take_messages(struct sl_openai_request *request, const 
     const json_t *message;
     enum sl_status status = SL_OK;
     json_array_foreach(messages, i, message) {
-        status = status == SL_OK ? take_message(request, i, message, refusal) : status;
+        SL_THEN(status, take_message(request, i, message, refusal));
     }
     return status;
 }

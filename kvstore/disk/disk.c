@@ -299,10 +299,10 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entr
     enum sl_status status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
     if (status == SL_OK) {
         status = check_tokens(found, &capsule, &why);
-        status = status == SL_OK ? sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why) : status;
+        SL_THEN(status, sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why));
         if (status == SL_ERR_INVALID) { // perhaps of another version
             status = sl_disk_folder_discard(disk->folder, found, why.text, err);
-            status = status == SL_OK ? SL_ERR_NOT_FOUND : status;
+            SL_THEN(status, SL_ERR_NOT_FOUND);
         } else if (status != SL_OK) {
             sl_fail(err, status, "%s", why.text);
         }
@@ -419,7 +419,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     sl_cond_init(&disk->recalled);
     disk->n_openings = 1;
     enum sl_status status = open_folder(config, &disk->folder, err);
-    status = status == SL_OK ? sl_queue_create(config->max_offers, &disk->offers, err) : status;
+    SL_THEN(status, sl_queue_create(config->max_offers, &disk->offers, err));
     if (status == SL_OK) {
         status = sl_thread_start("disk", writer_main, disk, &disk->writer, err);
         disk->has_writer = status == SL_OK;

@@ -202,7 +202,7 @@ enum sl_status sl_remote_kv_table_grant(struct sl_remote_kv_table *remote_kvs, c
     enum sl_status status =
         held ? check_place(remote_kvs, held, begin, end, err)
              : sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(lease_id).text);
-    status = status == SL_OK ? sl_kv_family_config(&held->family, begin, end, &growth->config, err) : status;
+    SL_THEN(status, sl_kv_family_config(&held->family, begin, end, &growth->config, err));
     if (status == SL_OK) {
         growth->segment =
             sl_kv_segments_find(remote_kvs->config.room->segments, &held->family, &held->prompt, begin, end);

@@ -55,7 +55,7 @@ enum sl_status sl_held_remote_kv_create(const struct sl_ops *ops, const struct s
     held->prompt = (struct sl_prompt_hashes){prompt->n_tokens, prefixes, prompt->whole};
     enum sl_status status = sl_remote_kv_create(ops, family->first_offloaded_head, family->n_offloaded_heads,
                                                 family->head_dim, prompt->n_tokens, &held->remote_kv, err);
-    status = status == SL_OK ? sl_near_memory_create(held->remote_kv, &held->memory, err) : status;
+    SL_THEN(status, sl_near_memory_create(held->remote_kv, &held->memory, err));
     if (status == SL_OK && getrandom(&held->id, sizeof held->id, 0) != sizeof held->id) {
         status = sl_fail(err, SL_ERR_IO, "remote KVs: no random numbers from the kernel");
     }

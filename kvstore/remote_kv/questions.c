@@ -405,9 +405,7 @@ static enum sl_status start_scanners(struct sl_questions *questions, int n_threa
         enum sl_status status =
             scanner->scratch ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "questions: no memory for thread %d", i);
         pthread_mutex_lock(&questions->mutex); // running threads already read n_scanners
-        if (status == SL_OK) {
-            status = sl_thread_start(scanner->name, scanner_main, scanner, &scanner->thread, err);
-        }
+        SL_THEN(status, sl_thread_start(scanner->name, scanner_main, scanner, &scanner->thread, err));
         questions->n_scanners += status == SL_OK;
         pthread_mutex_unlock(&questions->mutex);
         SL_TRY_OR(status, sl_remote_kv_scratch_destroy(&scanner->scratch));

@@ -41,7 +41,7 @@ static enum sl_status append_stored(struct sl_remote_kv_table *remote_kvs, struc
         sl_kv_segments_chain(remote_kvs->config.room->segments, &held->family, &held->prompt, &chain, &n_chain, err);
     SL_TRY(status);
     for (size_t i = 0; i < n_chain; i++) {
-        status = status == SL_OK ? sl_held_remote_kv_append(held, chain[i], err) : status;
+        SL_THEN(status, sl_held_remote_kv_append(held, chain[i], err));
         sl_kv_segment_unref(&chain[i]);
     }
     free(chain);
@@ -73,18 +73,16 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     struct sl_kv_segment_config any;
     enum sl_status status = sl_kv_family_config(family, 0, SL_PAGE_SLOTS, &any, err);
     struct sl_held_remote_kv *held = NULL;
-    status = status == SL_OK ? sl_held_remote_kv_create(remote_kvs->config.ops, family, prompt, &held, err) : status;
+    SL_THEN(status, sl_held_remote_kv_create(remote_kvs->config.ops, family, prompt, &held, err));
     struct sl_remote_kv_lease lease = {.window_bytes = 0};
     if (status == SL_OK && remote_kvs->config.fabric) {
         status = open_window(remote_kvs, held, &lease, err);
     }
-    status = status == SL_OK ? append_stored(remote_kvs, held, err) : status;
+    SL_THEN(status, append_stored(remote_kvs, held, err));
     size_t promised = 0;
-    if (status == SL_OK) {
-        status = sl_remote_kv_table_bytes_to_come(family, sl_remote_kv_n_tokens(held->remote_kv), prompt->n_tokens,
-                                                  &promised, err);
-    }
-    status = status == SL_OK ? sl_lease_id_draw("annex-", held->lease_id, err) : status;
+    SL_THEN(status, sl_remote_kv_table_bytes_to_come(family, sl_remote_kv_n_tokens(held->remote_kv), prompt->n_tokens,
+                                                     &promised, err));
+    SL_THEN(status, sl_lease_id_draw("annex-", held->lease_id, err));
     if (status == SL_OK && promised > 0) {
         status = sl_room_promise(remote_kvs->config.room, label, promised, err);
     }

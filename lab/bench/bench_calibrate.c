@@ -141,7 +141,7 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
                                    .n_steps = SL_CALIBRATION_STEPS,
                                    .signals = &b->signals};
     enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
-    status = status == SL_OK ? sl_team_create((int)b->options.threads, &b->team, err) : status;
+    SL_THEN(status, sl_team_create((int)b->options.threads, &b->team, err));
     config.team = b->team;
     for (int i = 0; i < b->options.recipes.n; i++) {
         config.tokenizer |= sl_recipe_cell_repeats(b->options.recipes.items[i]);
@@ -180,10 +180,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if (status == SL_OK && sl_timed_is_named(b->options.tier)) {
         sl_timed_count();
     }
-    status = status == SL_OK ? sl_calibrate(c, err) : status;
+    SL_THEN(status, sl_calibrate(c, err));
     sl_bench_progress(NULL);
-    status = status == SL_OK ? write_table(b, rate, err) : status;
-    status = status == SL_OK ? print_errors(b, err) : status;
+    SL_THEN(status, write_table(b, rate, err));
+    SL_THEN(status, print_errors(b, err));
     sl_rig_close(&b->calibration.rig);
     sl_team_destroy(&b->team);
     json_decref(b->calibration.table);

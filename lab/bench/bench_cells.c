@@ -193,9 +193,7 @@ static enum sl_status measure_plain(struct bench *b, const struct sl_cell *cell,
         return sl_signals_check(&b->signals, err);
     }
     enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
-    if (status == SL_OK) {
-        status = measure_cell(b, err);
-    }
+    SL_THEN(status, measure_cell(b, err));
     if (status == SL_OK && cell->prefill && b->options.logits != NULL) {
         status = save_logits(b, err);
     }

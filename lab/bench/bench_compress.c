@@ -204,13 +204,9 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
 
 static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
     enum sl_status status = open_model(b, dir, err);
-    if (status == SL_OK) {
-        status = plan_cases(b, err);
-    }
+    SL_THEN(status, plan_cases(b, err));
     int64_t n_rounds = 0;
-    if (status == SL_OK) {
-        status = measure(b, &n_rounds, err);
-    }
+    SL_THEN(status, measure(b, &n_rounds, err));
     if (n_rounds > 0) { // not all, when it was stopped
         print(b, n_rounds);
     }
@@ -245,9 +241,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     b->cases = calloc(MAX_CASES, sizeof *b->cases);
     enum sl_status status = b->cases ? add_cases(b, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status == SL_OK) {
-        status = b->options.synthetic ? run_synthetic(b, err) : run_model(b, b->options.model, err);
-    }
+    SL_THEN(status, b->options.synthetic ? run_synthetic(b, err) : run_model(b, b->options.model, err));
     free(b->cases);
     return status;
 }

@@ -93,12 +93,8 @@ static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_e
     size_t bytes = sl_plan_decode_bytes(plan, n_new) + 2 * sl_recipe_cell_unpacked_bytes(plan) + (1 << 22);
     b->rig.cell = (struct sl_cell){.n = plan->n_prompt, .batch = 1};
     enum sl_status status = sl_rig_open_arena(&b->rig, bytes / SL_ARENA_UNIT * SL_ARENA_UNIT, err);
-    if (status == SL_OK) {
-        status = sl_recipe_cell_fill(&b->rig, plan, n_new, &r->writer.session, err);
-    }
-    if (status == SL_OK) {
-        status = sl_store_rig_source(&b->store, plan, &r->writer.retrieval.source, err);
-    }
+    SL_THEN(status, sl_recipe_cell_fill(&b->rig, plan, n_new, &r->writer.session, err));
+    SL_THEN(status, sl_store_rig_source(&b->store, plan, &r->writer.retrieval.source, err));
     struct sl_writer_config writing = {.plan = plan,
                                        .n_read = plan->n_prompt,
                                        .is_remote = true,
@@ -124,7 +120,7 @@ static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_ste
         sl_writer_feed(&r->writer, &token, 1, NULL);
         r->writer.input.logits = b->rig.logits;
         status = sl_writing_step(&b->rig.runtime, &r->writer, err);
-        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
+        SL_THEN(status, sl_signals_check(&b->signals, err));
     }
     return status;
 }
@@ -179,10 +175,10 @@ static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_
     SL_FAIL_IF(r == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     start(b, recipe, n_tokens);
     enum sl_status status = sl_recipe_cell_plan(b->rig.runtime.config, recipe, n_tokens, &r->plan, err);
-    status = status == SL_OK ? open_remote(b, r, err) : status;
-    status = status == SL_OK ? run_steps(b, r, WARM_UP, err) : status;
+    SL_THEN(status, open_remote(b, r, err));
+    SL_THEN(status, run_steps(b, r, WARM_UP, err));
     int64_t begin_ns = sl_now_ns();
-    status = status == SL_OK ? run_steps(b, r, b->options.steps, err) : status;
+    SL_THEN(status, run_steps(b, r, b->options.steps, err));
     double ms = (double)(sl_now_ns() - begin_ns) / 1e6 / (double)b->options.steps;
     sl_rig_look_at_memory(&b->rig);
     if (status == SL_OK && r->n_lost > 0) {
@@ -202,12 +198,8 @@ static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_
     snprintf(cell.name, sizeof cell.name, "decode:%" PRId64, n_tokens);
     start(b, "full", n_tokens);
     enum sl_status status = sl_rig_open_cell(&b->rig, &cell, err);
-    if (status == SL_OK) {
-        status = sl_rig_warm_up(&b->rig, err);
-    }
-    if (status == SL_OK) {
-        status = sl_rig_run(&b->rig, &seconds, err);
-    }
+    SL_THEN(status, sl_rig_warm_up(&b->rig, err));
+    SL_THEN(status, sl_rig_run(&b->rig, &seconds, err));
     if (status == SL_OK) {
         struct sl_session_stats stats;
         sl_session_get_stats(b->rig.sessions[0], &stats);
@@ -246,7 +238,7 @@ static enum sl_status measure_length(struct bench *b, int64_t n_tokens, struct s
     enum sl_status status = measure_full(b, n_tokens, err);
     for (int i = 0; i < b->n_recipes && status == SL_OK; i++) {
         status = fill_store(b, b->recipes[i], n_tokens, err);
-        status = status == SL_OK ? measure_remote(b, b->recipes[i], n_tokens, err) : status;
+        SL_THEN(status, measure_remote(b, b->recipes[i], n_tokens, err));
     }
     return status;
 }
@@ -302,7 +294,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if (status == SL_OK) {
         sl_rpc_init();
         status = sl_store_rig_connect(&b->store, b->options.transport, err);
-        status = status == SL_OK ? open_rig(b, err) : status;
+        SL_THEN(status, open_rig(b, err));
         for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {
             status = measure_length(b, b->lengths[i], err);
         }

@@ -298,7 +298,7 @@ static enum sl_status time_cell(struct bench *b, double *median_out, double *of_
         if (!b->rig.cell.prefill) {
             status = sl_peak_read_gbps(b->computing.team, &b->signals, &bytes, &read_gbps[runs], err);
         }
-        status = status == SL_OK ? sl_rig_run(&b->rig, &seconds[runs], err) : status;
+        SL_THEN(status, sl_rig_run(&b->rig, &seconds[runs], err));
         if (status == SL_OK && b->options.ranks > 1) {
             status = sl_rig_run(&b->ranks, &of_ranks[runs], err);
         }
@@ -378,7 +378,7 @@ static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, do
     sl_bench_progress("%s", test);
     enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
     status = status == SL_OK && b->options.ranks > 1 ? sl_rig_open_cell(&b->ranks, cell, err) : status;
-    status = status == SL_OK ? time_cell(b, &seconds, &of_ranks, &spent, err) : status;
+    SL_THEN(status, time_cell(b, &seconds, &of_ranks, &spent, err));
     if (status == SL_OK && cell->prefill) {
         print_prefill(b, test, seconds, aim);
     } else if (status == SL_OK) {
@@ -503,7 +503,7 @@ static enum sl_status bench_random(struct bench *b, int geometry, struct sl_erro
     if (!kept) {
         sl_synthetic_remove(dir);
     }
-    status = status == SL_OK ? bench_model(b, err) : status;
+    SL_THEN(status, bench_model(b, err));
     sl_rig_close(&b->rig);
     sl_rig_close(&b->ranks);
     return status;
@@ -542,11 +542,11 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
         printf("tier %s, %d threads, weights %s, KV f16\n", b->computing.ops->name, sl_team_size(b->computing.team),
                b->options.weights);
     }
-    status = status == SL_OK ? find_read_bound(b, err) : status;
+    SL_THEN(status, find_read_bound(b, err));
     if (status == SL_OK && b->options.model != NULL) {
         b->label = b->options.model;
         status = open_model(b, b->options.model, err);
-        status = status == SL_OK ? bench_model(b, err) : status;
+        SL_THEN(status, bench_model(b, err));
         sl_rig_close(&b->rig);
         sl_rig_close(&b->ranks);
     }

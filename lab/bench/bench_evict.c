@@ -11,7 +11,7 @@
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/bench/replay/replay_report.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 #include "lab/result.h"
 
 struct options {
@@ -40,7 +40,7 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, tenants), 1, SL_REPLAY_MAX_TENANTS},
     {"requests", 0, SL_OPTION_INT, "2000", "N", "requests without --trace", SL_FIELD(options, requests), 1, 1000000},
     {"seed", 0, SL_OPTION_INT, "1", "N", "seed of these", SL_FIELD(options, seed), 0, INT32_MAX},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "picture of the hit share by size, drawn by gnuplot",
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "picture of the hit share by size, drawn by matplotlib",
      SL_FIELD(options, png)},
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
@@ -84,7 +84,7 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     size_t bytes;
     SL_TRY(sl_replay_capsule_bytes(&b->report.config, 1, &bytes, err));
     SL_TRY(parse_sizes(b, err));
-    return sl_plot_check(b->options.png, err);
+    return sl_picture_check(b->options.png, err);
 }
 
 static enum sl_status check_signals(void *arg, struct sl_error *err) {
@@ -97,7 +97,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     b->report.config.check = check_signals;
     b->report.config.arg = &b->signals;
     enum sl_status status = sl_replay_load(&b->report, &source, err);
-    status = status == SL_OK ? sl_replay_all(&b->report, b->options.json, err) : status;
+    SL_THEN(status, sl_replay_all(&b->report, b->options.json, err));
     sl_bench_progress(NULL);
     if ((status == SL_OK || status == SL_ERR_CANCELLED) && !b->options.json) {
         sl_replay_print_table(&b->report);

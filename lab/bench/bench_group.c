@@ -164,13 +164,11 @@ static enum sl_status count_model(struct bench *b, const char *dir, int n, struc
         .model_dir = dir, .device = "emulated", .ranks = n, .threads = n, .max_rows = (int)b->options.n_tokens};
     enum sl_status status =
         plan != NULL ? sl_runtime_open(&config, &runtime, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    status = status == SL_OK ? sl_recipe_cell_plan(runtime.config, "full", b->options.n_tokens, plan, err) : status;
-    status = status == SL_OK ? sl_runtime_open_arena(&runtime, plan->prefill_peak_bytes, err) : status;
-    if (status == SL_OK) {
-        status = sl_rig_random_tokens(&random, runtime.config->n_vocab, b->options.n_tokens, &tokens, err);
-    }
+    SL_THEN(status, sl_recipe_cell_plan(runtime.config, "full", b->options.n_tokens, plan, err));
+    SL_THEN(status, sl_runtime_open_arena(&runtime, plan->prefill_peak_bytes, err));
+    SL_THEN(status, sl_rig_random_tokens(&random, runtime.config->n_vocab, b->options.n_tokens, &tokens, err));
     struct sl_reader_config reading = {.plan = plan, .runtime = &runtime, .arena = runtime.arena, .tokens = tokens};
-    status = status == SL_OK ? sl_recipe_cell_read(&reading, &b->signals, &reader, err) : status;
+    SL_THEN(status, sl_recipe_cell_read(&reading, &b->signals, &reader, err));
     if (status == SL_OK) {
         print_counts(b, &runtime, n);
     }
@@ -194,11 +192,11 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         status = measure_sizes(b, n, err);
     }
     const struct sl_plugin *plugin;
-    status = status == SL_OK ? sl_plugin_find("emulated", &plugin, err) : status;
+    SL_THEN(status, sl_plugin_find("emulated", &plugin, err));
     if (status == SL_OK) {
         plugin->counts->only();
     }
-    status = status == SL_OK ? sl_synthetic_create_empty(geometry, dir, sizeof dir, err) : status;
+    SL_THEN(status, sl_synthetic_create_empty(geometry, dir, sizeof dir, err));
     if (status != SL_OK) {
         return status;
     }

@@ -334,12 +334,12 @@ static enum sl_status time_batch(struct bench *b, queue_fn queue, int arg, int n
     for (int f = 0; f < SL_WORLD_FORMATS && status == SL_OK; f++) {
         status = sl_world_publish(&b->world, f, err);
     }
-    status = status == SL_OK ? sl_stream_wait(b->runtime.stream, err) : status;
+    SL_THEN(status, sl_stream_wait(b->runtime.stream, err));
     int64_t begin = sl_now_ns();
     for (int i = 0; i < n && status == SL_OK; i++) {
         queue(b, arg);
     }
-    status = status == SL_OK ? sl_stream_wait(b->runtime.stream, err) : status;
+    SL_THEN(status, sl_stream_wait(b->runtime.stream, err));
     *seconds_out = (double)(sl_now_ns() - begin) / 1e9;
     return status;
 }
@@ -348,7 +348,7 @@ static enum sl_status time_one(struct bench *b, queue_fn queue, int arg, double 
     double seconds[MAX_RUNS], once, spent = 0.0;
     size_t runs = 0;
     enum sl_status status = time_batch(b, queue, arg, 1, &once, err); // one-time work is done here
-    status = status == SL_OK ? time_batch(b, queue, arg, 1, &once, err) : status;
+    SL_THEN(status, time_batch(b, queue, arg, 1, &once, err));
     double fit = once > 0.0 ? BATCH_SECONDS / once : MAX_BATCH;
     int batch = fit < 1.0 ? 1 : fit > MAX_BATCH ? MAX_BATCH : (int)fit;
     while (status == SL_OK && runs < (size_t)b->options.runs && (runs == 0 || spent < b->options.seconds)) {
@@ -553,9 +553,9 @@ static enum sl_status run(void *bench, struct sl_error *err) {
                b->runtime.ops->name, o->rows, o->slots, shape.n_kv_heads);
     }
     enum sl_status status = sl_world_open(&b->runtime, &shape, &b->world, err);
-    status = status == SL_OK ? measure_copy(b, err) : status;
-    status = status == SL_OK ? measure_product(b, err) : status;
-    status = status == SL_OK ? bench_all(b, err) : status;
+    SL_THEN(status, measure_copy(b, err));
+    SL_THEN(status, measure_product(b, err));
+    SL_THEN(status, bench_all(b, err));
     sl_world_close(&b->world);
     sl_runtime_close(&b->runtime);
     return status;

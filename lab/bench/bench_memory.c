@@ -129,14 +129,10 @@ static void print(const struct bench *b) {
 static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
     uint64_t random = 1;
     enum sl_status status = open_model(b, dir, err);
-    status = status == SL_OK ? make_plan(b, err) : status;
-    if (status == SL_OK) {
-        status = sl_runtime_open_arena(&b->runtime, b->plan->prefill_peak_bytes, err);
-    }
-    if (status == SL_OK) {
-        status = sl_rig_random_tokens(&random, b->runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err);
-    }
-    status = status == SL_OK ? read_prompt(b, err) : status;
+    SL_THEN(status, make_plan(b, err));
+    SL_THEN(status, sl_runtime_open_arena(&b->runtime, b->plan->prefill_peak_bytes, err));
+    SL_THEN(status, sl_rig_random_tokens(&random, b->runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err));
+    SL_THEN(status, read_prompt(b, err));
     if (status == SL_OK) {
         print(b);
     }
@@ -162,7 +158,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     enum sl_status status =
         sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
     config.retaining_hidden = (int)b->options.retaining;
-    status = status == SL_OK ? sl_synthetic_create_empty(&config, dir, sizeof dir, err) : status;
+    SL_THEN(status, sl_synthetic_create_empty(&config, dir, sizeof dir, err));
     if (status == SL_OK) {
         status = run_model(b, dir, err);
         sl_synthetic_remove(dir);

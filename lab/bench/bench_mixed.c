@@ -117,9 +117,7 @@ static enum sl_status start_job(struct bench *b, struct job *job, int64_t n_toke
                                      .n_output = N_OUTPUT,
                                      .stopped = &b->stopped};
     enum sl_status status = sl_rig_random_tokens(&b->random, b->model.n_vocab, n_tokens, &job->asked.tokens, err);
-    if (status == SL_OK) {
-        status = sl_thread_start("job", job_main, job, &job->thread, err);
-    }
+    SL_THEN(status, sl_thread_start("job", job_main, job, &job->thread, err));
     if (status != SL_OK) {
         free(job->asked.tokens);
     }
@@ -214,7 +212,7 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
         b->arrivals[i] /= sum;
     }
     enum sl_status status = run_short(b, 0, b->rounds[0].alone, &warm_up_ms, err);
-    status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
+    SL_THEN(status, sl_signals_check(&b->signals, err));
     for (int64_t r = 0; r < b->options.rounds && status == SL_OK; r++) {
         struct round *round = &b->rounds[r];
         sl_bench_progress("round %lld of %lld: the long job alone", (long long)r + 1, (long long)b->options.rounds);
@@ -223,9 +221,7 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
             print_run(b, "the long job alone", r, round->long_alone);
         }
         double span_ms = SPREAD * b->rounds[0].long_alone;
-        if (status == SL_OK) {
-            status = run_short(b, span_ms, round->alone, &round->short_work, err);
-        }
+        SL_THEN(status, run_short(b, span_ms, round->alone, &round->short_work, err));
         if (status == SL_OK) {
             print_run(b, "p50 of the short jobs alone", r, percentile(round->alone, n_short, 0.5));
             status = run_both(b, span_ms, round, err);
@@ -235,7 +231,7 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
             print_run(b, "the long job beside the short ones", r, round->long_beside);
             b->n_rounds++;
         }
-        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
+        SL_THEN(status, sl_signals_check(&b->signals, err));
     }
     return status;
 }
@@ -351,8 +347,8 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     b->random = 1;
     enum sl_status status = prepare_model(b, err);
-    status = status == SL_OK ? start(b, err) : status;
-    status = status == SL_OK ? measure(b, err) : status;
+    SL_THEN(status, start(b, err));
+    SL_THEN(status, measure(b, err));
     if (b->n_rounds > 0) { // not all, when it was stopped
         print_short(b, 0.5);
         print_short(b, 0.99);

@@ -258,9 +258,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         status =
             sl_runtime_open(&(struct sl_runtime_config){.tier = b->options.tier, .threads = 1}, &b->computing, err);
     }
-    if (status == SL_OK) {
-        status = measure_scan(b, err);
-    }
+    SL_THEN(status, measure_scan(b, err));
     for (int t = 0; t < b->n_transports && status == SL_OK; t++) {
         status = sl_store_rig_connect(&b->stores[t], b->transports[t], err);
         for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {

@@ -115,7 +115,7 @@ static enum sl_status run_in(const struct sl_bench *bench, void *state, bool is_
     if (limit_ms > 0) {
         status = start_limit(limit_ms, &timer, err);
     }
-    status = status == SL_OK ? bench->run(state, err) : status;
+    SL_THEN(status, bench->run(state, err));
     sl_signals_cleanup(signals);
     sl_bench_progress(NULL);
     if (status == SL_ERR_CANCELLED && limit_ms > 0 && sl_now_ns() - begin_ns >= limit_ms * SL_NS_PER_MS) {

@@ -150,7 +150,7 @@ static enum sl_status measure(struct bench *b, size_t *n_runs_out, struct sl_err
             }
         }
         *n_runs_out += status == SL_OK && run >= 0;
-        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
+        SL_THEN(status, sl_signals_check(&b->signals, err));
     }
     return status;
 }
@@ -186,10 +186,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct sl_local_config config = {
         .model_dir = b->options.model, .device = b->options.device, .share_weights = true}; // as workers do
     enum sl_status status = start_clusters(b, err); // forks: before this process has threads
-    status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
-    status = status == SL_OK ? make_prompt(b, err) : status;
+    SL_THEN(status, sl_local_open(&config, &b->local, err));
+    SL_THEN(status, make_prompt(b, err));
     size_t n_runs = 0;
-    status = status == SL_OK ? measure(b, &n_runs, err) : status;
+    SL_THEN(status, measure(b, &n_runs, err));
     if (n_runs > 0) { // not all, when it was stopped
         print(b, n_runs);
     }

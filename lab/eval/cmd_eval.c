@@ -3,20 +3,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/cli/subcommands.h"
 #include "client/cli/tool.h"
 #include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
-#include "base/options/describe.h"
 
 // To add one: a function in its own file (lab/measure/measure.h), and a row here.
-static const struct {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *summary;
-} evals[] = {
-    {"fidelity", sl_command_eval_fidelity, "what recipes do to attention and predictions, beside the full cache"},
-    {"perplexity", sl_command_eval_perplexity, "how texts are predicted that stream through a cache of a budget"},
-    {"weights", sl_command_eval_weights, "what quantized weights do to predictions, beside the stored ones"},
+static const struct sl_subcommand evals[] = {
+    {"fidelity", "what recipes do to attention and predictions, beside the full cache", sl_command_eval_fidelity},
+    {"perplexity", "how texts are predicted that stream through a cache of a budget", sl_command_eval_perplexity},
+    {"weights", "what quantized weights do to predictions, beside the stored ones", sl_command_eval_weights},
 };
 
 // Evaluations that lab/sluice_eval has now.
@@ -24,36 +20,19 @@ static const struct { const char *name, *command; } moved[] = {{"suites", "run"}
 
 #define SUMMARY "How much attention and predictions change under compressed caches, in numbers."
 
-static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
-    bool there = i < sizeof evals / sizeof evals[0];
-    *name_out = there ? evals[i].name : NULL;
-    *summary_out = there ? evals[i].summary : NULL;
-    return there;
-}
-
-static void print_usage(FILE *file) {
-    fprintf(file, "Usage: sluice eval EVALUATION [options]\n" SUMMARY "\n\nEvaluations:\n");
-    for (size_t i = 0; i < sizeof evals / sizeof evals[0]; i++) {
-        fprintf(file, "  %-10s %s\n", evals[i].name, evals[i].summary);
-    }
-    fprintf(file, "\nQuestions to a model (tasks, data sets): `python3 -m sluice_eval run` (docs/EVALUATION.md).\n"
-                  "`sluice eval EVALUATION --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
-}
+static const struct sl_subcommands table = {
+    .name = "sluice eval",
+    .word = "evaluation",
+    .summary = SUMMARY,
+    .head = "Usage: sluice eval EVALUATION [options]\n" SUMMARY "\n\nEvaluations:\n",
+    .tail = "\nQuestions to a model (tasks, data sets): `python3 -m sluice_eval run` (docs/EVALUATION.md).\n"
+            "`sluice eval EVALUATION --help` describes the options.\n" SL_EXIT_CODES_HELP "\n",
+    .width = 10,
+    .list = evals,
+    .n = sizeof evals / sizeof *evals,
+};
 
 int sl_command_eval(int argc, char **argv) {
-    for (size_t i = 0; argc > 1 && i < sizeof evals / sizeof evals[0]; i++) {
-        if (strcmp(evals[i].name, argv[1]) == 0) {
-            return evals[i].run(argc - 1, argv + 1);
-        }
-    }
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        print_usage(stdout);
-        return SL_EXIT_OK;
-    }
-    if (sl_describe_asked(argc, argv)) {
-        sl_describe_commands("sluice eval", SUMMARY, describe_row);
-        return SL_EXIT_OK;
-    }
     for (size_t i = 0; argc > 1 && i < sizeof moved / sizeof moved[0]; i++) {
         if (strcmp(moved[i].name, argv[1]) == 0) {
             fprintf(stderr, "sluice eval: '%s' is now `python3 -m sluice_eval %s` (docs/EVALUATION.md)\n", argv[1],
@@ -61,10 +40,5 @@ int sl_command_eval(int argc, char **argv) {
             return SL_EXIT_USAGE;
         }
     }
-    if (argc > 1) {
-        fprintf(stderr, "sluice eval: unknown evaluation '%s'; see sluice eval --help\n", argv[1]);
-    } else {
-        print_usage(stderr);
-    }
-    return SL_EXIT_USAGE;
+    return sl_subcommands_run(&table, argc, argv);
 }

@@ -172,12 +172,8 @@ enum sl_status sl_attention_profile_add(struct sl_attention_profile *profile, co
     enum sl_status status = r.probabilities && r.sorted && r.of_row && r.values
                                 ? SL_OK
                                 : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for rows of %zu slots", r.n_tokens);
-    if (status == SL_OK) {
-        status = sl_eval_model_session(m, SL_POSITION_ORIGINAL, n_tokens, &session, err);
-    }
-    if (status == SL_OK) {
-        status = read_tokens(&r, session, tokens, progress, err);
-    }
+    SL_THEN(status, sl_eval_model_session(m, SL_POSITION_ORIGINAL, n_tokens, &session, err));
+    SL_THEN(status, read_tokens(&r, session, tokens, progress, err));
     if (status == SL_OK) {
         profile->n_texts++;
         for (size_t i = 0; i < n_values(profile); i++) {

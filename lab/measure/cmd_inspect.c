@@ -12,7 +12,7 @@
 #include "lab/measure/inspected.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/retention_html.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/ops.h"
 
@@ -24,7 +24,7 @@ struct inspect_config {
 };
 
 static const struct sl_option options[] = {
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw which positions each layer and head has kept (needs gnuplot)",
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw which positions each layer and head has kept (needs matplotlib)",
      SL_FIELD(inspect_config, png)},
     {"html", 0, SL_OPTION_STRING, NULL, "FILE",
      "write a page that shows what is kept of which sentences (needs --model)", SL_FIELD(inspect_config, html)},
@@ -202,12 +202,13 @@ struct bins {
     int n;
 };
 
-// Writes one line of the plot: the share of each bin's positions that the head has kept.
-static void write_row(const struct sl_inspected *c, const struct bins *bins, int layer, int head, FILE *script) {
+// Returns the share of each bin's positions that the head has kept.
+static json_t *row_json(const struct sl_inspected *c, const struct bins *bins, int layer, int head) {
     int64_t n_tokens = c->file.info.n_tokens, *positions = bins->positions;
     uint32_t *counts = bins->counts;
     int n_bins = bins->n;
     struct sl_kv kv = sl_session_kv(c->session, layer, head);
+    json_t *row = json_array();
     bins->ops->read_positions(&kv, positions);
     memset(counts, 0, (size_t)n_bins * sizeof *counts);
     for (uint32_t j = 0; j < kv.n_slots; j++) {
@@ -218,38 +219,26 @@ static void write_row(const struct sl_inspected *c, const struct bins *bins, int
     for (int bin = 0; bin < n_bins; bin++) {
         // Positions p with p * n_bins / n_tokens == bin.
         int64_t begin = (bin * n_tokens + n_bins - 1) / n_bins, end = ((bin + 1) * n_tokens + n_bins - 1) / n_bins;
-        fprintf(script, "%.3g ", (double)counts[bin] / (double)(end - begin));
+        json_array_append_new(row, json_real((double)counts[bin] / (double)(end - begin)));
     }
-    fputc('\n', script);
+    return row;
 }
 
-static void write_map(const struct sl_inspected *c, const struct bins *bins, FILE *script) {
+static json_t *map_json(const struct sl_inspected *c, const struct bins *bins) {
     const struct sl_kv_geometry *g = &c->file.info.geometry;
     int64_t n_tokens = c->file.info.n_tokens;
-    int n_rows = g->n_layers * g->n_kv_heads, step = (g->n_layers + 39) / 40;
-    char title[SL_CAPSULE_LABEL_BYTES + 64], quoted[2 * sizeof title];
+    char title[SL_CAPSULE_LABEL_BYTES + 64];
+    json_t *map = json_array();
     snprintf(title, sizeof title, "%s: what %" PRId64 " tokens have left", c->file.label, n_tokens);
-    fprintf(script,
-            "set title %s\nset xlabel 'position'\nset ylabel 'layer, head by head'\n"
-            "set palette defined (0 '#ffffff', 1 '#08306b')\nset cbrange [0:1]\n"
-            "set cblabel 'share kept'\nset xrange [0:%" PRId64 "]\nset yrange [%g:-0.5]\n"
-            "set tics out nomirror\nset ytics (",
-            sl_plot_quote(title, quoted, sizeof quoted), n_tokens, n_rows - 0.5);
-    for (int l = 0; l < g->n_layers; l += step) {
-        fprintf(script, "%s'%d' %d", l ? ", " : "", l, l * g->n_kv_heads);
+    for (int row = 0; row < g->n_layers * g->n_kv_heads; row++) {
+        json_array_append_new(map, row_json(c, bins, row / g->n_kv_heads, row % g->n_kv_heads));
     }
-    fputs(")\n$map << EOD\n", script);
-    for (int row = 0; row < n_rows; row++) {
-        write_row(c, bins, row / g->n_kv_heads, row % g->n_kv_heads, script);
-    }
-    fprintf(script, "EOD\nplot $map matrix using (($1 + 0.5) * %.9g):2:3 with image notitle\n",
-            (double)n_tokens / bins->n);
+    return json_pack("{s:o, s:I, s:i, s:o}", "title", sl_text_json(title), "tokens", (json_int_t)n_tokens, "kv_heads",
+                     g->n_kv_heads, "map", map);
 }
 
 static enum sl_status draw(const struct sl_inspected *c, const char *path, struct sl_error *err) {
-    const struct sl_kv_geometry *g = &c->file.info.geometry;
     int64_t n_tokens = c->file.info.n_tokens;
-    int height = 160 + 12 * g->n_layers * g->n_kv_heads;
     struct bins bins = {.n = (int)(n_tokens < MAX_BINS ? n_tokens : MAX_BINS)};
     SL_FAIL_IF(n_tokens == 0, err, SL_ERR_INVALID, "%s: a capsule of no tokens; there is nothing to draw", c->path);
     enum sl_status status = sl_ops_select(NULL, &bins.ops, err);
@@ -258,14 +247,7 @@ static enum sl_status draw(const struct sl_inspected *c, const char *path, struc
     if (status == SL_OK && !(bins.positions && bins.counts)) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    if (status == SL_OK) {
-        struct sl_plot plot;
-        height = height < 400 ? 400 : height > 4000 ? 4000 : height;
-        if (sl_plot_open(&plot, path, 1280, height, err) == SL_OK) {
-            write_map(c, &bins, plot.script);
-        }
-        status = sl_plot_finish(&plot, err);
-    }
+    SL_THEN(status, sl_picture_draw("kept", path, map_json(c, &bins), err));
     free(bins.positions);
     free(bins.counts);
     return status;
@@ -279,7 +261,7 @@ int sl_command_inspect(int argc, char **argv) {
     }
     struct sl_inspected inspected;
     struct sl_error err = {0};
-    enum sl_status status = sl_plot_check(config.png, &err);
+    enum sl_status status = sl_picture_check(config.png, &err);
     if (status == SL_OK && config.html && !config.model) {
         status = sl_fail(&err, SL_ERR_INVALID, "--html needs --model DIR, whose tokenizer read the text");
     }

@@ -14,7 +14,7 @@
 #include "client/cli/tool.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/profile_file.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 
 #define MAX_ROWS  512
 #define BAR_WIDTH 20
@@ -46,7 +46,8 @@ static const struct sl_option options[] = {
      "write it into the model's folder, as sluice_profile.json: what recipes call \"dense\" changes, and with it the "
      "model's fingerprint",
      SL_FIELD(profile_config, write)},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs gnuplot)", SL_FIELD(profile_config, png)},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs matplotlib)",
+     SL_FIELD(profile_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(profile_config, threads), 0, 1024},
     SL_DEVICE_OPTION(profile_config, device),
     SL_LOCAL_TOOL_OPTIONS,
@@ -136,87 +137,6 @@ static void print_table(const struct sl_attention_profile *p, double threshold, 
     sl_table_finish(&table, stdout);
 }
 
-// --- the picture -----------------------------------------------------------------------------------------------------
-
-struct curve {
-    enum sl_attention_statistic statistic;
-    const char *title;
-};
-
-// Plots curves over layers. `above`: a curve before them, with a comma after it; or NULL.
-static void plot_layers(const struct sl_attention_profile *p, const struct curve *curves, size_t n, const char *above,
-                        FILE *script) {
-    fputs("$layers << EOD\n", script);
-    for (int l = 0; l < p->n_layers; l++) {
-        fprintf(script, "%d", l);
-        for (size_t i = 0; i < n; i++) {
-            fprintf(script, " %.6g", sl_attention_of_layer(p, l, curves[i].statistic));
-        }
-        fputc('\n', script);
-    }
-    fprintf(script, "EOD\nset xlabel 'layer'\nset xrange [-0.5:%d.5]\nplot %s", p->n_layers - 1, above ? above : "");
-    for (size_t i = 0; i < n; i++) {
-        fprintf(script, "%s$layers using 1:%zu with linespoints title '%s'", i ? ", " : "", i + 2, curves[i].title);
-    }
-    fputc('\n', script);
-}
-
-// Plots a heat map of KV heads by layers.
-static void plot_heads(const struct sl_attention_profile *p, enum sl_attention_statistic statistic, const char *title,
-                       const char *range, FILE *script) {
-    fputs("$heads << EOD\n", script);
-    for (int h = 0; h < p->n_kv_heads; h++) {
-        for (int l = 0; l < p->n_layers; l++) {
-            fprintf(script, "%.6g ", sl_attention_of_head(p, l, h, statistic));
-        }
-        fputc('\n', script);
-    }
-    fprintf(script,
-            "EOD\nset title '%s'\nset xlabel 'layer'\nset ylabel 'KV head'\nset xrange [-0.5:%d.5]\n"
-            "set yrange [-0.5:%d.5]\n%s\nplot $heads matrix using 1:2:(0.5):(0.5):3 with boxxyerror linecolor palette "
-            "fillstyle solid notitle\n",
-            title, p->n_layers - 1, p->n_kv_heads - 1, range);
-}
-
-// Plots layers above, and their heads below.
-static void write_script(const struct sl_attention_profile *p, double threshold, FILE *script) {
-    static const struct curve density[] = {{SL_ATTENTION_DENSE, "outside of the top 5%"}};
-    static const struct curve ends[] = {{SL_ATTENTION_FIRST_1, "first slot"},
-                                        {SL_ATTENTION_FIRST_4, "first 4"},
-                                        {SL_ATTENTION_FIRST_64, "first 64"},
-                                        {SL_ATTENTION_LAST_64, "last 64"}};
-    static const struct curve sparsity[] = {{SL_ATTENTION_SLOTS_99, "99% of the attention"},
-                                            {SL_ATTENTION_SLOTS_95, "95%"},
-                                            {SL_ATTENTION_SLOTS_90, "90%"}};
-    char line[96];
-    fputs("set multiplot layout 2,3\nset grid\nset key tmargin horizontal\nset tics out nomirror\n"
-          "set title 'dense preference'\nset ylabel 'share of the attention'\nset yrange [0:1]\n",
-          script);
-    snprintf(line, sizeof line, "%.9g with lines dashtype 2 linecolor 'black' title 'threshold: dense above', ",
-             threshold);
-    plot_layers(p, density, 1, line, script);
-    fputs("set title 'sinks and recency'\n", script);
-    plot_layers(p, ends, sizeof ends / sizeof ends[0], NULL, script);
-    fputs("set title 'sparsity'\nset ylabel 'share of the slots that hold'\nset yrange [*:1]\nset logscale y\n",
-          script);
-    plot_layers(p, sparsity, sizeof sparsity / sizeof sparsity[0], NULL, script);
-    fprintf(script, "unset logscale y\nunset grid\nset palette defined (0 '#ffffff', 1 '#08306b')\nset ytics 0,%d\n",
-            (p->n_kv_heads + 15) / 16);
-    plot_heads(p, SL_ATTENTION_FIRST_4, "attention on the first 4 slots", "set cbrange [0:1]", script);
-    plot_heads(p, SL_ATTENTION_LAST_64, "attention on the last 64 slots", "set cbrange [0:1]", script);
-    plot_heads(p, SL_ATTENTION_EFFECTIVE, "effective slots", "set cbrange [1:*]\nset logscale cb", script);
-    fputs("unset multiplot\n", script);
-}
-
-static enum sl_status draw_plot(const struct sl_attention_profile *p, double threshold, const char *path,
-                                struct sl_error *err) {
-    struct sl_plot plot;
-    if (sl_plot_open(&plot, path, 1800, 900, err) == SL_OK) {
-        write_script(p, threshold, plot.script);
-    }
-    return sl_plot_finish(&plot, err);
-}
-
 // --- the command -----------------------------------------------------------------------------------------------------
 
 // Finds the path of the profile; "" if none is to be written. Detects an unwritable output before the work.
@@ -233,7 +153,7 @@ static enum sl_status find_path(const struct profile_config *config, char path_o
         return SL_OK;
     }
     enum sl_status status = config->write ? sl_profile_path(config->model, path_out, PATH_SIZE, err) : SL_OK;
-    status = status == SL_OK ? sl_whole_file_open(&whole, path_out, err) : status;
+    SL_THEN(status, sl_whole_file_open(&whole, path_out, err));
     if (status == SL_OK) {
         sl_whole_file_abandon(&whole);
     }
@@ -260,8 +180,11 @@ static enum sl_status report(const struct profile_config *config, const struct s
             printf("written to %s (threshold %g)\n", path, config->threshold);
         }
     }
+    if (status == SL_OK && config->png) {
+        return sl_picture_draw("profile", config->png, json, err);
+    }
     json_decref(json);
-    return status == SL_OK && config->png ? draw_plot(p, config->threshold, config->png, err) : status;
+    return status;
 }
 
 static enum sl_status profile(void *arg, struct sl_error *err) {
@@ -276,23 +199,17 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
                                          .tokenizer = true};
     char path[PATH_SIZE];
     enum sl_status status =
-        config->model ? sl_plot_check(config->png, err) : sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
-    status = status == SL_OK ? find_path(config, path, err) : status;
-    if (status == SL_OK) {
-        status = sl_eval_model_open(&model, &m, err);
-    }
+        config->model ? sl_picture_check(config->png, err) : sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
+    SL_THEN(status, find_path(config, path, err));
+    SL_THEN(status, sl_eval_model_open(&model, &m, err));
     if (status != SL_OK) {
         return status;
     }
     struct sl_attention_profile p;
     status = sl_attention_profile_init(&p, m.runtime.config->n_layers, m.runtime.config->n_kv_heads, err);
-    if (status == SL_OK) {
-        status = measure(config, &m, &p, err);
-    }
+    SL_THEN(status, measure(config, &m, &p, err));
     sl_eval_model_close(&m);
-    if (status == SL_OK) {
-        status = report(config, &p, path, err);
-    }
+    SL_THEN(status, report(config, &p, path, err));
     sl_attention_profile_cleanup(&p);
     return status;
 }

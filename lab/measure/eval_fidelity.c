@@ -15,7 +15,7 @@
 #include "lab/measure/eval_recipes.h"
 #include "lab/measure/fidelity.h"
 #include "lab/measure/measure.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 #include "lab/result.h"
 
 #define DEFAULT_TOKENS 2048 // if the text has as many
@@ -45,7 +45,7 @@ static const struct sl_option options[] = {
      SL_FIELD(eval_config, tokens), 0, 1 << 24},
     {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens behind the prompt, over which everything is measured",
      SL_FIELD(eval_config, continuation), 1, 1 << 16},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(eval_config, png)},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs matplotlib)", SL_FIELD(eval_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(eval_config, threads), 0, 1024},
     SL_DEVICE_OPTION(eval_config, device),
     SL_LOCAL_TOOL_OPTIONS,
@@ -149,9 +149,7 @@ static enum sl_status run_trial(struct eval *e, struct sl_fidelity *fidelity, st
     struct sl_error why = {0};
     enum sl_status status =
         e->stopped ? SL_ERR_CANCELLED : sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
-    if (status == SL_OK) {
-        status = sl_fidelity_measure(fidelity, &recipe, &trial->result, &why);
-    }
+    SL_THEN(status, sl_fidelity_measure(fidelity, &recipe, &trial->result, &why));
     e->n_measured += status == SL_OK;
     if (status == SL_ERR_CANCELLED) {
         e->stopped = true;
@@ -302,55 +300,21 @@ static void print_json(const struct eval *e) {
     }
 }
 
-// Plots: left, the error of every layer; right, row by row, the cost of a recipe in predictions, with its bytes.
-static void write_script(const struct eval *e, FILE *script) {
-    int n_layers = e->model.runtime.config->n_layers;
-    size_t n = 0, row = 0;
-    fputs("$errors << EOD\n", script);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        for (int l = 0; l < n_layers && e->trials[i].reason[0] == '\0'; l++) {
-            fprintf(script, "%.6g%c", e->trials[i].result.error[l], l + 1 < n_layers ? ' ' : '\n');
-        }
-        n += e->trials[i].reason[0] == '\0';
-    }
-    fputs("EOD\nset multiplot layout 1,2\nset title 'attention output beside the full cache: relative error'\n"
-          "set xlabel 'layer'\n",
-          script);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            sl_plot_tick(script, row++, e->trials[i].text);
-        }
-    }
-    sl_plot_ticks_end(script);
-    sl_plot_heat_map(script, "errors", n, (size_t)n_layers, 0, 1);
-    fputs("set title 'predictions'\nset xlabel 'nll above the full cache (nats a token)'\nset ylabel 'bytes, of f16'\n"
-          "set xrange [*:*]\nset grid x\nset style fill solid 0.6\n",
-          script);
-    row = 0;
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            char share[16];
-            snprintf(share, sizeof share, "%.0f%%", 100 * e->trials[i].result.share);
-            sl_plot_tick(script, row++, share);
-        }
-    }
-    sl_plot_ticks_end(script);
-    fputs("plot '-' using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror\n", script);
-    row = 0;
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            fprintf(script, "%zu %.6g\n", row++, e->trials[i].result.nll - e->full_nll);
-        }
-    }
-    fputs("e\nunset multiplot\n", script);
-}
-
 static enum sl_status draw(const struct eval *e, struct sl_error *err) {
-    struct sl_plot plot;
-    if (sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err) == SL_OK) {
-        write_script(e, plot.script);
+    json_t *recipes = json_array(), *shares = json_array(), *errors = json_array(), *above = json_array();
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        if (trial->reason[0] == '\0') {
+            json_array_append_new(recipes, sl_text_json(trial->text));
+            json_array_append_new(shares, json_real(trial->result.share));
+            json_array_append_new(errors,
+                                  sl_picture_numbers(trial->result.error, (size_t)e->model.runtime.config->n_layers));
+            json_array_append_new(above, json_real(trial->result.nll - e->full_nll));
+        }
     }
-    return sl_plot_finish(&plot, err);
+    return sl_picture_draw(
+        "fidelity", e->config.png,
+        json_pack("{s:o, s:o, s:o, s:o}", "recipes", recipes, "shares", shares, "errors", errors, "above", above), err);
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {
@@ -392,12 +356,8 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
                                          .tokenizer = true};
     SL_TRY(sl_eval_model_open(&model, &e->model, err));
     enum sl_status status = encode_text(e, err);
-    if (status == SL_OK) {
-        status = run_trials(e, err);
-    }
-    if (status == SL_OK) {
-        status = report(e, err);
-    }
+    SL_THEN(status, run_trials(e, err));
+    SL_THEN(status, report(e, err));
     free(e->tokens);
     sl_eval_model_close(&e->model);
     return status;
@@ -410,9 +370,9 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
     enum sl_status status = make_trials(e, err);
-    status = status == SL_OK ? sl_plot_check(c->png, err) : status;
-    status = status == SL_OK ? sl_eval_text_read(c->text, &e->source, err) : status; // may wait: before signals
-    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status;           // before the model's threads start
+    SL_THEN(status, sl_picture_check(c->png, err));
+    SL_THEN(status, sl_eval_text_read(c->text, &e->source, err)); // may wait: before signals
+    SL_THEN(status, sl_signals_init(&e->signals, err));           // before the model's threads start
     if (status == SL_OK) {
         status = evaluate_model(e, err);
         sl_signals_cleanup(&e->signals);

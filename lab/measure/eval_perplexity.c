@@ -25,7 +25,7 @@
 #include "lab/measure/eval_recipes.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/perplexity.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 
 #define BLOCK     256
 #define MAX_CHUNK 512
@@ -57,7 +57,7 @@ static const struct sl_option options[] = {
      SL_FIELD(perplexity_config, tokens), BLOCK, 1 << 24},
     {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts behind each chunk",
      SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(perplexity_config, png)},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs matplotlib)", SL_FIELD(perplexity_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(perplexity_config, threads), 0, 1024},
     SL_DEVICE_OPTION(perplexity_config, device),
     SL_LOCAL_TOOL_OPTIONS,
@@ -311,82 +311,39 @@ static json_t *number(double value) {
     return isnan(value) ? json_null() : json_real(value);
 }
 
-static void print_json(const struct eval *e) {
-    for (size_t i = 0; i < e->n_trials; i++) {
-        const struct trial *trial = &e->trials[i];
-        json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->text);
-        if (trial->reason[0]) {
-            json_object_set_new(line, "skipped", json_string(trial->reason));
-        } else {
-            json_t *curve = json_array();
-            for (int64_t b = 0; b < e->most_blocks; b++) {
-                json_array_append_new(curve, json_real(at_block(e, trial, b)));
-            }
-            json_t *more = json_pack("{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o}", "perplexity",
-                                     exp(trial->nll), "nll", trial->nll, "above_full", trial->above.mean, "low",
-                                     number(trial->above.low), "high", number(trial->above.high), "slots", trial->slots,
-                                     "most_slots", (json_int_t)trial->most_slots, "tokens", (json_int_t)e->n_tokens,
-                                     "chunk", (json_int_t)e->config.chunk, "block", BLOCK, "curve", curve);
-            json_object_update(line, more);
-            json_object_set_new(line, "nothing_evicted", json_boolean(evicted_nothing(e, trial)));
-            json_decref(more);
-        }
-        sl_json_print(line, JSON_REAL_PRECISION(9), stdout);
+static json_t *line_of(const struct eval *e, const struct trial *trial) {
+    json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->text), *curve = json_array();
+    if (trial->reason[0]) {
+        json_object_set_new(line, "skipped", json_string(trial->reason));
+        return line;
     }
+    for (int64_t b = 0; b < e->most_blocks; b++) {
+        json_array_append_new(curve, json_real(at_block(e, trial, b)));
+    }
+    json_t *more = json_pack(
+        "{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o, s:b}", "perplexity", exp(trial->nll), "nll",
+        trial->nll, "above_full", trial->above.mean, "low", number(trial->above.low), "high", number(trial->above.high),
+        "slots", trial->slots, "most_slots", (json_int_t)trial->most_slots, "tokens", (json_int_t)e->n_tokens, "chunk",
+        (json_int_t)e->config.chunk, "block", BLOCK, "curve", curve, "nothing_evicted", evicted_nothing(e, trial));
+    json_object_update(line, more);
+    json_decref(more);
+    return line;
 }
 
-// Plots: left, the cost of a recipe along the text; right, row by row, its total with its interval and its slots.
-static void write_script(const struct eval *e, FILE *script) {
-    char slots[32];
-    size_t n = 0, row = 0;
-    fputs("$above << EOD\n", script);
+static void print_json(const struct eval *e) {
     for (size_t i = 0; i < e->n_trials; i++) {
-        const struct trial *trial = &e->trials[i];
-        if (trial->reason[0] == '\0') {
-            bool known = !isnan(trial->above.low);
-            fprintf(script, "%zu %.6g %.6g %.6g\n", n++, trial->above.mean,
-                    known ? trial->above.low : trial->above.mean, known ? trial->above.high : trial->above.mean);
-        }
+        sl_json_print(line_of(e, &e->trials[i]), JSON_REAL_PRECISION(9), stdout);
     }
-    fputs("EOD\n$along << EOD\n", script);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        for (int64_t b = 0; b < e->most_blocks && e->trials[i].reason[0] == '\0'; b++) {
-            double above = log(at_block(e, &e->trials[i], b) / at_block(e, &e->trials[0], b));
-            fprintf(script, "%.6g%c", above, b + 1 < e->most_blocks ? ' ' : '\n');
-        }
-    }
-    fputs("EOD\nset multiplot layout 1,2\nset title 'above the full cache along the text (nats a token)'\n"
-          "set xlabel 'position (blocks of 256 tokens)'\n",
-          script);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            sl_plot_tick(script, row++, e->trials[i].text);
-        }
-    }
-    sl_plot_ticks_end(script);
-    sl_plot_heat_map(script, "along", n, (size_t)e->most_blocks, 0.5 * BLOCK, BLOCK);
-    fputs("set title 'above the full cache, 95% interval'\nset xlabel 'nats a token'\nset ylabel 'slots'\n"
-          "set xrange [*:*]\nset grid x\nset style fill solid 0.6\n",
-          script);
-    row = 0;
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            snprintf(slots, sizeof slots, "%.0f", e->trials[i].slots);
-            sl_plot_tick(script, row++, slots);
-        }
-    }
-    sl_plot_ticks_end(script);
-    fputs("plot $above using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror, "
-          "$above using 2:1:3:4 with xerrorbars pointtype 7 pointsize 0.5 linecolor 'black'\nunset multiplot\n",
-          script);
 }
 
 static enum sl_status draw(const struct eval *e, struct sl_error *err) {
-    struct sl_plot plot;
-    if (sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err) == SL_OK) {
-        write_script(e, plot.script);
+    json_t *lines = json_array();
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            json_array_append_new(lines, line_of(e, &e->trials[i]));
+        }
     }
-    return sl_plot_finish(&plot, err);
+    return sl_picture_draw("perplexity", e->config.png, lines, err);
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {
@@ -421,12 +378,8 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
                                          .tokenizer = true};
     SL_TRY(sl_eval_model_open(&model, &e->model, err));
     enum sl_status status = encode_texts(e, err);
-    if (status == SL_OK) {
-        status = run_trials(e, err);
-    }
-    if (status == SL_OK) {
-        status = report(e, err);
-    }
+    SL_THEN(status, run_trials(e, err));
+    SL_THEN(status, report(e, err));
     sl_eval_model_close(&e->model);
     return status;
 }
@@ -437,9 +390,9 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
     enum sl_status status = make_trials(e, err);
-    status = status == SL_OK ? sl_plot_check(e->config.png, err) : status;
-    status = status == SL_OK ? read_texts(e, err) : status;                // may wait: before signals are blocked
-    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status; // before the model's threads start
+    SL_THEN(status, sl_picture_check(e->config.png, err));
+    SL_THEN(status, read_texts(e, err));                // may wait: before signals are blocked
+    SL_THEN(status, sl_signals_init(&e->signals, err)); // before the model's threads start
     if (status == SL_OK) {
         status = evaluate_model(e, err);
         sl_signals_cleanup(&e->signals);

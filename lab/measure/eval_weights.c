@@ -156,14 +156,10 @@ static enum sl_status measure(struct eval *e, enum sl_weight_format format, stru
     result->load_s = (double)(sl_now_ns() - begin_ns) / 1e9;
     result->memory_bytes = sl_model_memory_bytes(m.runtime.model);
     enum sl_status status = e->tokens == NULL ? prepare(e, &m, err) : SL_OK;
-    if (status == SL_OK) {
-        status = sl_model_weight_error(m.runtime.model, format, m.runtime.team, &result->error, err);
-    }
+    SL_THEN(status, sl_model_weight_error(m.runtime.model, format, m.runtime.team, &result->error, err));
     float *logits = malloc((ROWS + 1) * (size_t)m.runtime.config->n_vocab * sizeof *logits);
-    if (status == SL_OK) {
-        status = logits ? read_text(e, format, &m, logits, result, err)
-                        : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", ROWS);
-    }
+    SL_THEN(status, logits ? read_text(e, format, &m, logits, result, err)
+                           : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", ROWS));
     free(logits);
     sl_eval_model_close(&m);
     return status;

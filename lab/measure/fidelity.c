@@ -69,7 +69,7 @@ static enum sl_status read_prompt_full(struct sl_fidelity *f, enum sl_position_m
         int n = (int)(c->n_read - i < CHUNK ? c->n_read - i : CHUNK);
         struct sl_input input = {.session = *session, .tokens = c->tokens + i, .n_tokens = n};
         status = sl_engine_forward(c->model->runtime.engine, &input, 1, err);
-        status = status == SL_OK ? advance(f, n) : status;
+        SL_THEN(status, advance(f, n));
     }
     return status;
 }
@@ -109,7 +109,7 @@ static enum sl_status read_continuation_full(struct sl_fidelity *f, struct sl_er
                 sl_pass_finish(&pass);
             }
         }
-        status = status == SL_OK ? sl_pass_end(&pass, err) : status;
+        SL_THEN(status, sl_pass_end(&pass, err));
         if (status == SL_OK) {
             nll += add_nll(f, input.tokens, input.n_tokens);
             status = advance(f, input.n_tokens);
@@ -146,15 +146,9 @@ enum sl_status sl_fidelity_create(const struct sl_fidelity_config *config, struc
     f->config = *config;
     f->total = config->n_read + config->n_new;
     enum sl_status status = allocate(f, err);
-    if (status == SL_OK) {
-        status = read_prompt_full(f, SL_POSITION_ORIGINAL, err);
-    }
-    if (status == SL_OK) {
-        status = read_continuation_full(f, err);
-    }
-    if (status == SL_OK) {
-        status = sl_session_truncate(f->full[SL_POSITION_ORIGINAL], config->n_read, err);
-    }
+    SL_THEN(status, read_prompt_full(f, SL_POSITION_ORIGINAL, err));
+    SL_THEN(status, read_continuation_full(f, err));
+    SL_THEN(status, sl_session_truncate(f->full[SL_POSITION_ORIGINAL], config->n_read, err));
     if (status != SL_OK) {
         sl_fidelity_destroy(&f);
         return status;
@@ -204,7 +198,7 @@ static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *p
     for (bool done = false; status == SL_OK && !done;) {
         int64_t before = sl_reader_session(reader)->n_tokens;
         status = sl_reading_step(reader, &done, err);
-        status = status == SL_OK ? advance(f, sl_reader_session(reader)->n_tokens - before) : status;
+        SL_THEN(status, advance(f, sl_reader_session(reader)->n_tokens - before));
     }
     if (status == SL_OK) {
         *session_out = sl_reader_take_session(reader);
@@ -335,12 +329,12 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
         sl_pass_begin(sl_engine_activations(c->model->runtime.engine), &input, 1, wants, &pass, err);
     for (int layer = 0; layer < c->model->runtime.config->n_layers && status == SL_OK; layer++) {
         status = sl_pass_attend(&pass, layer, err);
-        status = status == SL_OK ? attend_beside(s, layer, pass.attends, err) : status;
+        SL_THEN(status, attend_beside(s, layer, pass.attends, err));
         if (status == SL_OK) {
             sl_pass_finish(&pass);
         }
     }
-    status = status == SL_OK ? sl_pass_end(&pass, err) : status;
+    SL_THEN(status, sl_pass_end(&pass, err));
     if (status == SL_OK) {
         s->writer.session->n_tokens += n;
         status = advance(f, n);
@@ -362,7 +356,7 @@ static enum sl_status read_continuation_beside(struct shadow *s, struct sl_error
     for (int64_t i = 0; i < f->config.n_new && status == SL_OK; i += most) {
         status = read_beside(s, *full, i, count_rows(f, i, most), err);
     }
-    status = status == SL_OK ? sl_session_truncate(*full, f->config.n_read, err) : status;
+    SL_THEN(status, sl_session_truncate(*full, f->config.n_read, err));
     if (status != SL_OK) { // it holds more than the prompt: the next recipe that needs it reads it again
         sl_session_destroy(full);
     }
@@ -394,10 +388,9 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
     s->fidelity = f;
     s->writer.session = session;
     enum sl_status status = begin_writing(m, plan, f->config.n_read, &s->writer, err);
-    if (status == SL_OK) {
-        status = sl_recall_open(plan, m->runtime.ops, s->writer.retrieval.remote_kv, f->config.n_read, &s->recall, err);
-    }
-    status = status == SL_OK ? read_continuation_beside(s, err) : status;
+    SL_THEN(status,
+            sl_recall_open(plan, m->runtime.ops, s->writer.retrieval.remote_kv, f->config.n_read, &s->recall, err));
+    SL_THEN(status, read_continuation_beside(s, err));
     if (status == SL_OK) {
         take_errors(s, plan->geometry.n_layers, result);
     }

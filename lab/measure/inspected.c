@@ -60,7 +60,7 @@ static enum sl_status read_parts(struct reading *reading, FILE *file, struct sl_
         while (n > 0 && status == SL_OK) {
             struct sl_exported_slice slice;
             status = sl_exported_reader_take(reading->reader, &at, &n, &slice, err);
-            status = status == SL_OK ? take_slice(reading, &slice, err) : status;
+            SL_THEN(status, take_slice(reading, &slice, err));
         }
     }
     if (status == SL_OK && ferror(file)) {
@@ -76,9 +76,7 @@ static enum sl_status read_document(struct sl_inspected *into, FILE *file, int64
     reading->into = into;
     reading->file_bytes = file_bytes;
     enum sl_status status = read_parts(reading, file, err);
-    if (status == SL_OK) {
-        status = sl_capsule_read_header(into->file.header, into->file.header_bytes, &into->file.info, err);
-    }
+    SL_THEN(status, sl_capsule_read_header(into->file.header, into->file.header_bytes, &into->file.info, err));
     *body_out = reading->body;
     sl_exported_reader_destroy(&reading->reader);
     free(reading);

@@ -118,7 +118,7 @@ enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, 
     struct sl_session_stats stats = {0};
     int64_t most = 0;
     enum sl_status status = check(recipe, config->chunk, err);
-    status = status == SL_OK ? stream_open(&s, recipe, err) : status;
+    SL_THEN(status, stream_open(&s, recipe, err));
     for (int64_t i = 0; i < config->n_tokens && status == SL_OK; i += config->chunk) {
         int n = (int)(config->n_tokens - i < config->chunk ? config->n_tokens - i : config->chunk);
         most = stats.n_slots_max + n > most ? stats.n_slots_max + n : most;

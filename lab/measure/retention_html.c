@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Design: the text is made into tokens again, and the page is refused unless they are those of the capsule: a document has
- *         their digest, a capsule that was saved from one process their hash without a salt. A sentence begins at the first
- *         token after '.', '!' or '?' and white space, or after an empty line.
+ *         their digest, a capsule that was saved from one process their hash without a salt.
  */
 #include "lab/measure/retention_html.h"
 
-#include <ctype.h>
 #include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/whole_file.h"
+#include "client/cli/message_json.h"
 #include "client/cli/request.h"
 #include "engine/job/job_chat.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/ops.h"
 #include "engine/text/tokenizer/tokenizer.h"
+#include "lab/picture.h"
 
 struct page {
     const struct sl_inspected *inspected;
     struct sl_tokenizer *tokenizer;
     int32_t *tokens; // [n_tokens]
     size_t n_tokens;
-    double *shares; // [n_tokens]; -1: the capsule does not have the token
-    char *text;     // of all tokens
-    size_t *ends;   // [n_tokens]: where each one's text ends
+    double *shares; // [n_tokens]; NAN: the capsule does not have the token
 };
 
 // ---- the tokens -----------------------------------------------------------------------------------------------------
@@ -62,9 +61,7 @@ static enum sl_status tokenize(struct page *page, const char *model_dir, const c
     said.messages = messages;
     said.n_messages = 1;
     enum sl_status status = sl_chat_template_load(model_dir, &chat_template, err);
-    if (status == SL_OK) {
-        status = sl_job_chat(chat_template, page->tokenizer, &said, &page->tokens, &page->n_tokens, err);
-    }
+    SL_THEN(status, sl_job_chat(chat_template, page->tokenizer, &said, &page->tokens, &page->n_tokens, err));
     sl_chat_template_destroy(&chat_template);
     return status;
 }
@@ -84,32 +81,6 @@ static enum sl_status find_tokens(struct page *page, const char *model_dir, cons
                ? status
                : sl_fail(err, SL_ERR_INVALID, "%s: is not of this text, or %s has another tokenizer or chat template",
                          page->inspected->path, model_dir);
-}
-
-// Writes the text of each token; special tokens show their spelling.
-static enum sl_status spell(struct page *page, struct sl_error *err) {
-    size_t most = sl_detokenizer_max_bytes(page->tokenizer), n = 0;
-    struct sl_detokenizer detokenizer;
-    page->text = malloc((page->n_tokens + 1) * most);
-    page->ends = malloc(page->n_tokens * sizeof *page->ends);
-    SL_FAIL_IF(page->text == NULL || page->ends == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
-    sl_detokenizer_init(&detokenizer, page->tokenizer);
-    for (size_t i = 0; i < page->n_tokens; i++) {
-        size_t n_bytes = 0;
-        const char *bytes = sl_tokenizer_is_special(page->tokenizer, page->tokens[i])
-                                ? sl_tokenizer_token_bytes(page->tokenizer, page->tokens[i], &n_bytes)
-                                : NULL;
-        if (bytes != NULL && n_bytes <= most) {
-            memcpy(page->text + n, bytes, n_bytes);
-            n += n_bytes;
-        } else {
-            n += sl_detokenizer_push(&detokenizer, page->tokens[i], page->text + n, most);
-        }
-        page->ends[i] = n;
-    }
-    n += sl_detokenizer_finish(&detokenizer, page->text + n, most);
-    page->ends[page->n_tokens - 1] = n;
-    return SL_OK;
 }
 
 // ---- the shares -----------------------------------------------------------------------------------------------------
@@ -153,135 +124,49 @@ static enum sl_status count_slots(struct page *page, struct sl_error *err) {
         status = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: stores have all its layers", inspected->path);
     }
     for (size_t i = 0; i < page->n_tokens && status == SL_OK; i++) {
-        page->shares[i] = i < n_kept ? page->shares[i] / n_heads : -1;
+        page->shares[i] = i < n_kept ? page->shares[i] / n_heads : NAN;
     }
     return status;
 }
 
 // ---- the page -------------------------------------------------------------------------------------------------------
 
-static void write_escaped(const char *text, size_t n, FILE *file) {
-    for (size_t i = 0; i < n; i++) {
-        switch (text[i]) {
-        case '<':
-            fputs("&lt;", file);
-            break;
-        case '>':
-            fputs("&gt;", file);
-            break;
-        case '&':
-            fputs("&amp;", file);
-            break;
-        case '"':
-            fputs("&quot;", file);
-            break;
-        default:
-            fputc(text[i], file);
+// Returns [text, share] of each token; special tokens show their spelling.
+static json_t *tokens_json(const struct page *page, char *text) {
+    size_t most = sl_detokenizer_max_bytes(page->tokenizer);
+    struct sl_detokenizer detokenizer;
+    json_t *tokens = json_array(), *shares = sl_picture_numbers(page->shares, page->n_tokens);
+    sl_detokenizer_init(&detokenizer, page->tokenizer);
+    for (size_t i = 0; i < page->n_tokens; i++) {
+        size_t n = 0;
+        const char *special = sl_tokenizer_is_special(page->tokenizer, page->tokens[i])
+                                  ? sl_tokenizer_token_bytes(page->tokenizer, page->tokens[i], &n)
+                                  : NULL;
+        if (special != NULL && n <= most) {
+            memcpy(text, special, n);
+        } else {
+            n = sl_detokenizer_push(&detokenizer, page->tokens[i], text, most);
         }
-    }
-}
-
-static size_t begin_of(const struct page *page, size_t token) {
-    return token > 0 ? page->ends[token - 1] : 0;
-}
-
-// Returns the token at which the next sentence begins, or the number of tokens.
-static size_t sentence_end(const struct page *page, size_t token) {
-    for (size_t i = token + 1; i < page->n_tokens; i++) {
-        size_t at = begin_of(page, i), before = at;
-        while (before > 0 && isspace((unsigned char)page->text[before - 1])) {
-            before--;
+        if (i + 1 == page->n_tokens) {
+            n += sl_detokenizer_finish(&detokenizer, text + n, most);
         }
-        bool spaced = before < at || isspace((unsigned char)page->text[at]);
-        bool is_empty_line = at - before >= 2 && memchr(page->text + before, '\n', at - before - 1) != NULL;
-        bool is_end = before > 0 && strchr(".!?", page->text[before - 1]) != NULL;
-        // A run of white space belongs to the sentence before it.
-        if (((spaced && is_end) || is_empty_line) && !isspace((unsigned char)page->text[page->ends[i] - 1])) {
-            return i;
-        }
+        text[n] = '\0';
+        json_array_append_new(tokens, json_pack("[o, O]", sl_text_json(text), json_array_get(shares, i)));
     }
-    return page->n_tokens;
+    json_decref(shares);
+    return tokens;
 }
 
-static int percent(double share) {
-    return share < 0 ? -1 : (int)(share * 100 + 0.5);
-}
-
-// Writes a sentence: tokens with the same share, in percent, are one element.
-static void write_sentence(const struct page *page, size_t first, size_t end, int number, FILE *file) {
-    double sum = 0;
-    size_t n = 0;
-    for (size_t i = first; i < end; i++) {
-        sum += page->shares[i] >= 0 ? page->shares[i] : 0;
-        n += page->shares[i] >= 0;
-    }
-    if (n > 0) {
-        fprintf(file, "<span title=\"sentence %d: %.1f%% of its slots are kept\">", number, 100 * sum / (double)n);
-    } else {
-        fprintf(file, "<span title=\"not in the capsule: decode reads the last token\">");
-    }
-    for (size_t i = first, next; i < end; i = next) {
-        int share = percent(page->shares[i]);
-        for (next = i + 1; next < end && percent(page->shares[next]) == share;) {
-            next++;
-        }
-        fprintf(file, share < 0 ? "<i>" : "<i class=k%d>", share);
-        write_escaped(page->text + begin_of(page, i), page->ends[next - 1] - begin_of(page, i), file);
-        fputs("</i>", file);
-    }
-    fputs("</span>", file);
-}
-
-static void write_style(FILE *file) {
-    fputs("<style>\nbody { font: 15px/1.6 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }\n"
-          "pre { white-space: pre-wrap; font: inherit }\ni { font-style: normal }\n"
-          "span:hover { outline: 1px solid #888 }\n.legend i { padding: 0 0.6em }\n",
-          file);
-    for (int k = 0; k <= 100; k++) { // white to dark blue, as in --png
-        fprintf(file, ".k%d { background: #%02x%02x%02x%s }\n", k, 255 - 247 * k / 100, 255 - 207 * k / 100,
-                255 - 148 * k / 100, k > 55 ? "; color: #fff" : "");
-    }
-    fputs("</style>\n", file);
-}
-
-static void write_page(const struct page *page, FILE *file) {
-    const struct sl_inspected *inspected = page->inspected;
-    const struct sl_capsule_info *info = &inspected->file.info;
-    double sum = 0;
-    for (int64_t i = 0; i < info->n_tokens; i++) {
-        sum += page->shares[i];
-    }
-    fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>What is kept</title>\n", file);
-    write_style(file);
-    fputs("<h1>What is kept of the text</h1>\n<p>", file);
-    write_escaped(inspected->file.label, strlen(inspected->file.label), file);
-    fprintf(file,
-            "<br>model %016" PRIx64 ", %d layers of %d KV heads<br>%" PRId64
-            " tokens, %.1f%% of their slots are kept. Layers that stores have are not counted.</p>\n<p class=legend>",
-            info->id.model_fingerprint, info->geometry.n_layers, info->geometry.n_kv_heads, info->n_tokens,
-            100 * sum / (double)info->n_tokens);
-    for (int k = 0; k <= 100; k += 20) {
-        fprintf(file, "<i class=k%d>%d%%</i>", k, k);
-    }
-    fputs(" of the slots of a token. Point at a sentence to see its share.</p>\n<pre>\n", file);
-    int number = 1;
-    for (size_t i = 0, end; i < page->n_tokens; i = end) {
-        end = sentence_end(page, i);
-        write_sentence(page, i, end, number++, file);
-    }
-    fputs("\n</pre>\n</html>\n", file);
-}
-
-static enum sl_status write_file(const struct page *page, const char *path, struct sl_error *err) {
-    struct sl_whole_file *whole = malloc(sizeof *whole); // larger than a stack frame should be
-    enum sl_status status =
-        whole != NULL ? sl_whole_file_open(whole, path, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status == SL_OK) {
-        write_page(page, whole->file);
-        status = sl_whole_file_finish(whole, err);
-    }
-    free(whole);
-    return status;
+static enum sl_status write_page(const struct page *page, const char *path, struct sl_error *err) {
+    const struct sl_capsule_info *info = &page->inspected->file.info;
+    char model[20], *text = malloc(2 * sl_detokenizer_max_bytes(page->tokenizer) + 1);
+    SL_FAIL_IF(text == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    snprintf(model, sizeof model, "%016" PRIx64, info->id.model_fingerprint);
+    json_t *data = json_pack("{s:o, s:s, s:i, s:i, s:o}", "label", sl_text_json(page->inspected->file.label), "model",
+                             model, "layers", info->geometry.n_layers, "kv_heads", info->geometry.n_kv_heads, "tokens",
+                             tokens_json(page, text));
+    free(text);
+    return sl_page_write("sluice_eval.retention", path, data, err);
 }
 
 enum sl_status sl_retention_html_write(const struct sl_inspected *inspected, const char *model_dir,
@@ -297,14 +182,11 @@ enum sl_status sl_retention_html_write(const struct sl_inspected *inspected, con
         status = sl_request_read_text(text_path, &text, err);
     }
     status = status == SL_OK ? find_tokens(&page, model_dir, text != NULL ? text : inspected->text, err) : status;
-    status = status == SL_OK ? spell(&page, err) : status;
-    status = status == SL_OK ? count_slots(&page, err) : status;
-    status = status == SL_OK ? write_file(&page, path, err) : status;
+    SL_THEN(status, count_slots(&page, err));
+    SL_THEN(status, write_page(&page, path, err));
     sl_tokenizer_destroy(&page.tokenizer);
     free(page.tokens);
     free(page.shares);
-    free(page.text);
-    free(page.ends);
     free(text);
     return status;
 }

@@ -120,7 +120,7 @@ static enum sl_status measure_tokens(struct sl_sim *sim, struct sl_error *err) {
     struct sl_demand few = {0}, more = {0};
     int64_t n = config->model->max_positions / 2 < SAMPLE_TOKENS ? config->model->max_positions / 2 : SAMPLE_TOKENS;
     enum sl_status status = sl_demand_make(config->recipe, &geometry, n, 1, &few, err);
-    status = status == SL_OK ? sl_demand_make(config->recipe, &geometry, n, n, &more, err) : status;
+    SL_THEN(status, sl_demand_make(config->recipe, &geometry, n, n, &more, err));
     sim->new_bytes = (double)(more.decode_bytes - few.decode_bytes) / (double)(n - 1);
     sim->full_bytes = 4.0 * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim;
     return status;
@@ -183,11 +183,10 @@ enum sl_status sl_sim_open(struct sl_sim *sim, size_t max_prefixes, struct sl_er
                               {config->recipe->chunk_tokens, sl_reader_half_position(config->model), !sim->evicts}};
     sl_costs_fit_reading(&sim->costs, &sim->engine_model.cut);
     enum sl_status status = measure_tokens(sim, err);
-    status = status == SL_OK ? sl_registry_create(&registry, &sim->registry, err) : status;
-    status = status == SL_OK ? sl_affinity_create(max_prefixes, &sim->affinity, err) : status;
-    status = status == SL_OK ? sl_admission_create(sim->registry, sim->affinity, (int)most, (int)config->max_queued,
-                                                   &sim->admission, err)
-                             : status;
+    SL_THEN(status, sl_registry_create(&registry, &sim->registry, err));
+    SL_THEN(status, sl_affinity_create(max_prefixes, &sim->affinity, err));
+    SL_THEN(status, sl_admission_create(sim->registry, sim->affinity, (int)most, (int)config->max_queued,
+                                        &sim->admission, err));
     if (status == SL_OK && config->routing) {
         sl_admission_route_by(sim->admission, config->routing);
     }

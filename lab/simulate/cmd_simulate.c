@@ -61,7 +61,7 @@ static enum sl_status run_one(struct sl_sim_setting *s, const struct config *con
     struct sl_figures figures;
     SL_FAIL_IF(!result, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_sim_setting_run(s, recipe, rate, config->n_workers, result, err);
-    status = status == SL_OK ? sl_figures_make(&s->workload, result, &s->slo, &figures, err) : status;
+    SL_THEN(status, sl_figures_make(&s->workload, result, &s->slo, &figures, err));
     if (status == SL_OK && config->shared.tool.json) {
         print_json(s, config, s->names[recipe], rate, &figures, result);
     } else if (status == SL_OK) {
@@ -112,8 +112,8 @@ int sl_command_simulate(int argc, char **argv) {
     }
     if (sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
         enum sl_status status = check(&config, &err);
-        status = status == SL_OK ? sl_sim_setting_load(&config.shared, argv + first, argc - first, s, &err) : status;
-        status = status == SL_OK ? simulate(s, &config, &err) : status;
+        SL_THEN(status, sl_sim_setting_load(&config.shared, argv + first, argc - first, s, &err));
+        SL_THEN(status, simulate(s, &config, &err));
         code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("simulate", &err);
     }
     sl_sim_setting_cleanup(s);

@@ -140,7 +140,7 @@ static enum sl_status read_table(const json_t *table, const char *recipe, struct
         return no_recipe(recipe, decode, err);
     }
     enum sl_status status = read_grid("prefill", prefill, 3, &costs->prefill, err);
-    status = status == SL_OK ? read_grid("decode", steps, 3, &costs->decode, err) : status;
+    SL_THEN(status, read_grid("decode", steps, 3, &costs->decode, err));
     if (status == SL_OK && (prompts = json_object_get(reading, recipe)) != NULL) {
         status = read_grid("reading", prompts, 2, &costs->reading, err);
     }

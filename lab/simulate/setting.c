@@ -80,7 +80,7 @@ static enum sl_status load_workload(struct sl_sim_setting *s, struct sl_error *e
                                        .n = o->count > 0 ? o->count : DEFAULT_COUNT,
                                        .seed = (uint64_t)o->seed};
     enum sl_status status = sl_lengths_parse("input", o->input, &drawn.input, err);
-    status = status == SL_OK ? sl_lengths_parse("output", o->output, &drawn.output, err) : status;
+    SL_THEN(status, sl_lengths_parse("output", o->output, &drawn.output, err));
     if (status == SL_OK) {
         status =
             o->trace ? sl_workload_load(o->trace, 1, &s->workload, err) : sl_workload_draw(&drawn, &s->workload, err);
@@ -115,19 +115,19 @@ enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **
     *s = (struct sl_sim_setting){.options = options};
     SL_FAIL_IF(!options->costs, err, SL_ERR_INVALID, "--costs FILE is missing: `sluice bench calibrate` writes it");
     enum sl_status status = sl_slo_parse(options->slo, &s->slo, err);
-    status = status == SL_OK ? parse_rates(s, err) : status;
-    status = status == SL_OK ? parse_link(s, err) : status;
-    status = status == SL_OK ? sl_route_policy_find(options->routing, &s->routing, err) : status;
+    SL_THEN(status, parse_rates(s, err));
+    SL_THEN(status, parse_link(s, err));
+    SL_THEN(status, sl_route_policy_find(options->routing, &s->routing, err));
     if (status == SL_OK && strcmp(s->routing->name, "deadline") == 0) { // it would choose as affinity does
         status = sl_fail(err, SL_ERR_UNSUPPORTED, "--routing deadline: simulated jobs have no deadlines");
     }
-    status = status == SL_OK ? sl_model_config_load(options->model, &s->model, err) : status;
+    SL_THEN(status, sl_model_config_load(options->model, &s->model, err));
     for (int i = 0; i < n_recipes && status == SL_OK; i++) {
         status = add_named(s, recipes[i], err);
     }
     status = status == SL_OK && n_recipes == 0 ? add_usual(s, err) : status;
-    status = status == SL_OK ? load_workload(s, err) : status;
-    status = status == SL_OK ? sl_signals_init(&s->signals, err) : status;
+    SL_THEN(status, load_workload(s, err));
+    SL_THEN(status, sl_signals_init(&s->signals, err));
     s->has_signals = status == SL_OK;
     return status == SL_ERR_NOT_FOUND ? err->status = SL_ERR_INVALID : status; // usage error
 }

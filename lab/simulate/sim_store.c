@@ -28,8 +28,8 @@ enum sl_status sl_sim_store_create(const struct sl_sim_store_config *config, str
     SL_FAIL_IF(!s, err, SL_ERR_EXHAUSTED, "out of memory");
     s->config = *config;
     enum sl_status status = sl_arena_create_mapped((size_t)config->store_bytes, &s->arena, err);
-    status = status == SL_OK ? sl_ledger_create(s->arena, &s->ledger, err) : status;
-    status = status == SL_OK ? sl_capsule_cache_create(s->arena, config->keep_ms, &s->capsule_cache, err) : status;
+    SL_THEN(status, sl_ledger_create(s->arena, &s->ledger, err));
+    SL_THEN(status, sl_capsule_cache_create(s->arena, config->keep_ms, &s->capsule_cache, err));
     if (status == SL_OK) {
         sl_capsule_cache_evict_by(s->capsule_cache, &(struct sl_eviction_config){config->policy, config->ttl_ms,
                                                                                  config->now_ns, config->arg});
@@ -125,7 +125,7 @@ enum sl_status sl_sim_store_put(struct sl_sim_store *s, const struct sl_capsule_
         return SL_AGAIN;
     }
     enum sl_status status = write_header(s, &keys->id, n_tokens, has_all, &capsule, err);
-    status = status == SL_OK ? sl_capsule_cache_put(s->capsule_cache, keys, &capsule, err) : status;
+    SL_THEN(status, sl_capsule_cache_put(s->capsule_cache, keys, &capsule, err));
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, s->arena);
     }

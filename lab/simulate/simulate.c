@@ -382,9 +382,9 @@ enum sl_status sl_sim_run(const struct sl_sim_config *config, struct sl_sim_resu
     for (int64_t i = 0; i < workload->n && status == SL_OK; i++) {
         double at_s = workload->arrivals[i].at_s * config->time_scale;
         status = run_events(sim, at_s, err);
-        status = status == SL_OK ? arrive(sim, i, at_s, err) : status;
+        SL_THEN(status, arrive(sim, i, at_s, err));
     }
-    status = status == SL_OK ? run_events(sim, INFINITY, err) : status;
+    SL_THEN(status, run_events(sim, INFINITY, err));
     result->seconds = fmax(sim->events.now_s, 1e-9);
     sl_sim_close(sim);
     free(sim);

@@ -112,13 +112,13 @@ static enum sl_status get_text(FILE *file, const char *path, const struct sl_tra
     }
     for (size_t i = 0; i < n_facts && status == SL_OK; i++) {
         status = get_line(file, path, line, hash, err);
-        status = status == SL_OK ? check_fact(line, path, &facts[i], err) : status;
+        SL_THEN(status, check_fact(line, path, &facts[i], err));
     }
-    status = status == SL_OK ? get_line(file, path, line, hash, err) : status;
+    SL_THEN(status, get_line(file, path, line, hash, err));
     if (status == SL_OK && sscanf(line, "step %" SCNd64, step_out) != 1) {
         status = broken(path, err);
     }
-    status = status == SL_OK ? get_line(file, path, line, hash, err) : status;
+    SL_THEN(status, get_line(file, path, line, hash, err));
     return status == SL_OK && line[0] != '\0' ? broken(path, err) : status;
 }
 

@@ -19,11 +19,10 @@
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
 #include "client/cli/tool.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 #include "lab/train/example_pool.h"
 #include "lab/train/heads_file.h"
 #include "lab/train/train.h"
-#include "lab/train/training_curve.h"
 
 #define CHUNK             512 // tokens per call
 #define REDRAW_MS         100
@@ -151,7 +150,7 @@ static enum sl_status check_config(struct training *t, struct sl_error *err) {
     }
     SL_FAIL_IF(c->steps == 0 && c->png, err, SL_ERR_INVALID, "--png: there is no curve of --steps 0");
     SL_TRY(parse_dtype(c->dtype, &t->dtype, err));
-    return sl_plot_check(c->png, err);
+    return sl_picture_check(c->png, err);
 }
 
 static enum sl_status check_stopped(struct training *t, struct sl_error *err) {
@@ -384,10 +383,21 @@ static enum sl_status take_steps(struct training *t, struct sl_error *err) {
     return status;
 }
 
+static enum sl_status draw_curve(const struct training *t, struct sl_error *err) {
+    json_t *losses = json_array(), *overlaps = json_array();
+    for (int64_t i = 0; i < sl_trainer_step_number(&t->trainer); i++) {
+        json_array_append_new(losses, json_real(t->trainer.curve.smooth_l1[i]));
+        json_array_append_new(overlaps, json_real(t->trainer.curve.overlap[i]));
+    }
+    json_t *data =
+        json_pack("{s:o, s:o, s:o}", "title", sl_text_json(t->out), "smooth_l1", losses, "overlap", overlaps);
+    return sl_picture_draw("training", t->config->png, data, err);
+}
+
 static enum sl_status finish(struct training *t, struct sl_error *err) {
     SL_TRY(sl_heads_write(t->heads, t->out, t->dtype, err));
     if (t->config->png) {
-        SL_TRY(sl_training_curve_draw(&t->trainer, t->out, t->config->png, err));
+        SL_TRY(draw_curve(t, err));
     }
     unlink(t->checkpoint); // it may not exist
     report_end(t);
@@ -418,9 +428,7 @@ static enum sl_status train(void *arg, struct sl_error *err) {
     SL_TRY(check_config(&t, err));
     SL_TRY(sl_signals_init(&t.signals, err));
     enum sl_status status = open_model(&t, err);
-    if (status == SL_OK) {
-        status = config->steps > 0 ? run(&t, err) : write_untrained(&t, err);
-    }
+    SL_THEN(status, config->steps > 0 ? run(&t, err) : write_untrained(&t, err));
     tear_down(&t);
     sl_signals_cleanup(&t.signals);
     return status;

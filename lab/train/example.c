@@ -224,9 +224,7 @@ enum sl_status sl_example_read(const struct sl_teacher *teacher, const int32_t *
     SL_FAIL_IF(c->window == 1, err, SL_ERR_UNSUPPORTED,
                "a sliding window of one token: answers see nothing of the prompt");
     enum sl_status status = allocate(&example, err);
-    if (status == SL_OK) {
-        status = read_all(teacher, tokens, n_tokens, &example, err);
-    }
+    SL_THEN(status, read_all(teacher, tokens, n_tokens, &example, err));
     if (status == SL_OK) {
         *example_out = example;
     } else {

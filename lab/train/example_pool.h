@@ -11,7 +11,7 @@
 
 struct sl_example_pool_config {
     const struct sl_eval_model *model; // its arena has room for the longest prompt
-    const struct sl_training_prompts *prompts;
+    struct sl_training_prompts *prompts;
     int chunk;           // tokens per call of the model's engine
     int64_t n_prompts;   // to keep; 0: none
     size_t memory_bytes; // limit for kept prompts

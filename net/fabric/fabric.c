@@ -88,9 +88,7 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
     fabric->epoch = seeds[0] | 1;
     atomic_store(&fabric->generation, seeds[1] >> 16);
     enum sl_status status = parse_transport(config->transport ? config->transport : "auto", &fabric->transport, err);
-    if (status == SL_OK) {
-        status = sl_verbs_create(fabric, verbs, sizeof verbs / sizeof *verbs, config->inject, err);
-    }
+    SL_THEN(status, sl_verbs_create(fabric, verbs, sizeof verbs / sizeof *verbs, config->inject, err));
     if (status == SL_OK && config->listen) {
         fabric->listen_text = strdup(config->listen);
         status =

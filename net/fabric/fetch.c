@@ -116,9 +116,7 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_f
         status =
             sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the connection's, %s", connection->address);
     }
-    if (status == SL_OK) {
-        status = copy_ranges(fetch, plan->ranges, plan->n_ranges, err);
-    }
+    SL_THEN(status, copy_ranges(fetch, plan->ranges, plan->n_ranges, err));
     if (status != SL_OK) {
         free(fetch);
         return status;

@@ -61,9 +61,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     struct sl_ship *ship = calloc(1, sizeof *ship);
     SL_FAIL_IF(!ship, err, SL_ERR_EXHAUSTED, "no memory for a ship");
     enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, "grant", ticket, ticket_bytes, err);
-    if (status == SL_OK) {
-        status = sl_address_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
-    }
+    SL_THEN(status, sl_address_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err));
     if (status != SL_OK) {
         free(ship);
         return status;
@@ -169,9 +167,7 @@ static bool pump_claiming(struct sl_ship *ship) {
     struct sl_error err = {0};
     struct sl_remote_region *region = NULL;
     enum sl_status status = sl_place_unpack(&there, ship->place, ship->place_bytes, ship->ticket.head.bytes, &err);
-    if (status == SL_OK) {
-        status = sl_peer_region(ship->peer, &there, &region, &err);
-    }
+    SL_THEN(status, sl_peer_region(ship->peer, &there, &region, &err));
     if (status != SL_OK) {
         sl_ship_fail(ship, status, err.text);
     } else if (region->one_sided) {

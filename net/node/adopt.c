@@ -32,7 +32,7 @@ enum sl_status sl_node_adopt(struct sl_node *node, struct sl_capsule_bytes *caps
     struct sl_arena *from = sl_node_arena_of(node, capsule->body);
     enum sl_status status =
         sl_capsule_adopt(capsule, from, expected->geometry, expected->id, expected->max_slots, &session, err);
-    status = status == SL_OK ? move_up(node, from, bytes, promised_inout, &session, err) : status;
+    SL_THEN(status, move_up(node, from, bytes, promised_inout, &session, err));
     if (status == SL_OK) {
         *session_out = session;
     }

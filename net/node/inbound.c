@@ -324,10 +324,8 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
     enum sl_status status = sl_lease_id_draw("", transfer->id, err);
 
     pthread_mutex_lock(&table->mutex);
-    if (status == SL_OK) {
-        status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
-                                 : take_memory(table, transfer, label, body_bytes, promised_bytes, err);
-    }
+    SL_THEN(status, table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
+                                    : take_memory(table, transfer, label, body_bytes, promised_bytes, err));
     table->n_held += status == SL_OK;
     pthread_mutex_unlock(&table->mutex);
     if (status != SL_OK) {

@@ -81,9 +81,7 @@ static enum sl_status open_region(struct sl_node *node, int64_t bytes, struct sl
         status = sl_device_share(node->runtime.device, base, (size_t)bytes, err);
         node->shared = status == SL_OK ? base : NULL;
     }
-    if (status == SL_OK) {
-        status = sl_arena_create(base, (size_t)bytes, &node->staging, err);
-    }
+    SL_THEN(status, sl_arena_create(base, (size_t)bytes, &node->staging, err));
     return status == SL_OK ? sl_ledger_create(node->staging, &node->staging_ledger, err) : status;
 }
 
@@ -207,18 +205,12 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
     *node = (struct sl_node){.config = *config};
     sl_rpc_init();
     enum sl_status status = sl_admin_open(config->common.admin_listen, SL_VERSION, &node->admin, err);
-    if (status == SL_OK) {
-        status = start_spans(node, role, err);
-    }
-    if (status == SL_OK) {
-        status = check_identity(node, role, err);
-    }
+    SL_THEN(status, start_spans(node, role, err));
+    SL_THEN(status, check_identity(node, role, err));
     if (status == SL_OK && max_rows > 0) {
         status = open_model(node, max_rows, err);
     }
-    if (status == SL_OK) {
-        status = open_memory(node, role, err);
-    }
+    SL_THEN(status, open_memory(node, role, err));
     if (status != SL_OK) {
         sl_node_close(node);
         return status;
@@ -449,7 +441,7 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     enum sl_status status = start_watch(node, err);
     status =
         status == SL_OK ? sl_rpc_selfcheck_start(node->rpc_address, node->credentials, &node->selfcheck, err) : status;
-    status = status == SL_OK ? sl_agent_create(&agent, &node->agent, err) : status;
+    SL_THEN(status, sl_agent_create(&agent, &node->agent, err));
     if (status == SL_OK) {
         sl_node_add_probes(node, service);
         sl_admin_started(node->admin);
@@ -484,10 +476,10 @@ int sl_node_main(const struct sl_program *program, int argc, char **argv, struct
     }
     struct sl_error err = {0};
     enum sl_status status = sl_room_parse(config->arena, &config->arena_bytes, &err);
-    status = status == SL_OK ? sl_fabric_check_transport(config->transport, &err) : status;
+    SL_THEN(status, sl_fabric_check_transport(config->transport, &err));
     struct sl_device_choice device;
-    status = status == SL_OK ? sl_device_choice_parse(config->device, &device, &err) : status;
-    status = status == SL_OK ? sl_device_choice_add_ranks(&device, (int)config->ranks, &err) : status;
+    SL_THEN(status, sl_device_choice_parse(config->device, &device, &err));
+    SL_THEN(status, sl_device_choice_add_ranks(&device, (int)config->ranks, &err));
     if (status != SL_OK || config->common.check) {
         return sl_program_end(program, status, &err);
     }

@@ -179,9 +179,7 @@ static enum sl_status load(struct sl_api_keys *keys, struct sl_error *err) {
         status =
             sl_fail(err, SL_ERR_INVALID, "is cut off after %zu bytes (to remove all keys, leave a comment)", n_bytes);
     }
-    if (status == SL_OK) {
-        status = sl_api_keys_parse(text, n_bytes, &list, &n, err);
-    }
+    SL_THEN(status, sl_api_keys_parse(text, n_bytes, &list, &n, err));
     if (status != SL_OK) {
         free(text);
     } else {

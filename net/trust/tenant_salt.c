@@ -92,9 +92,7 @@ static enum sl_status read_or_make(const char *path, struct sl_salt_secret *secr
         return status;
     }
     status = draw(secret, err);
-    if (status == SL_OK) {
-        status = make_file(path, secret, err);
-    }
+    SL_THEN(status, make_file(path, secret, err));
     return status == SL_ERR_EXISTS ? read_file(path, secret, err) : status;
 }
 

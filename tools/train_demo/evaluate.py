@@ -115,7 +115,7 @@ def main():
         "--nll-windows", type=int, default=20, help="windows of held-out text for the mean loss; 0: skip"
     )
     parser.add_argument(
-        "--words", help="file whose quoted lower-case words make the keys, e.g. lab/tasks/words.c (default: the bank's)"
+        "--words", help="file whose quoted lower-case words make the keys (default: the bank's)"
     )
     parser.add_argument("--wrong", type=int, default=0, help="print so many wrong answers of each cell")
     args = parser.parse_args()

@@ -4,7 +4,7 @@ answer.
 
 Design: an item is a few facts in the order of the text, one question about them and its answer, all as strings.
 `strict` gives the evaluation's exact shape; in training lengths and counts vary, so that the model relies on none of
-them. What the forms must agree with is lab/tasks/task_*.c.
+them. What the forms must agree with is lab/sluice_eval/sluice_eval/writers.py.
 """
 
 import random

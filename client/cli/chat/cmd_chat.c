@@ -93,7 +93,7 @@ static enum sl_status open_local(struct sl_chat_session *chat, struct sl_error *
     enum sl_weight_format weights;
     size_t arena_bytes = 0;
     enum sl_status status = sl_weight_format_parse(config->weights, &weights, err);
-    status = status == SL_OK ? sl_local_arena_parse(config->arena, &arena_bytes, err) : status;
+    SL_THEN(status, sl_local_arena_parse(config->arena, &arena_bytes, err));
     if (status == SL_OK) {
         struct sl_local_config local = {.model_dir = config->model,
                                         .device = config->device,

@@ -54,10 +54,10 @@ static enum sl_chat_next add_file(struct sl_chat_session *chat, const char *argu
     if (status == SL_OK && !path) {
         status = sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path");
     }
-    status = status == SL_OK ? check_file(path, &err) : status;
-    status = status == SL_OK ? sl_request_read_text(path, &document, &err) : status;
+    SL_THEN(status, check_file(path, &err));
+    SL_THEN(status, sl_request_read_text(path, &document, &err));
     size_t n_bytes = document ? strlen(document) : 0;
-    status = status == SL_OK ? sl_messages_add_document(&chat->messages, document, &err) : status;
+    SL_THEN(status, sl_messages_add_document(&chat->messages, document, &err));
     if (status == SL_OK && !chat->config->quiet) {
         fprintf(stderr, "%s: %zu bytes, which the next question begins with\n", path, n_bytes);
     }
@@ -130,10 +130,8 @@ static enum sl_chat_next save(struct sl_chat_session *chat, const char *argument
     struct sl_error err;
     char *path = argument[0] ? expand(argument) : NULL;
     enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/save FILE: where to?");
-    if (status == SL_OK) {
-        status = path ? sl_messages_save(&chat->messages, chat->document, path, &err)
-                      : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path");
-    }
+    SL_THEN(status, path ? sl_messages_save(&chat->messages, chat->document, path, &err)
+                         : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path"));
     free(path);
     return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
 }

@@ -105,9 +105,7 @@ static enum sl_status show_top(struct sl_client *client, const struct top_config
     Sluice__V1__ListReply *jobs = NULL;
     int64_t deadline_ns = sl_deadline_in_ms(config->tool.timeout_ms);
     enum sl_status status = sl_client_workers(client, deadline_ns, &workers, err);
-    if (status == SL_OK) {
-        status = sl_client_list(client, 0, (int32_t)config->limit, deadline_ns, &jobs, err);
-    }
+    SL_THEN(status, sl_client_list(client, 0, (int32_t)config->limit, deadline_ns, &jobs, err));
     if (status == SL_OK && config->tool.json) {
         sl_message_print_json(&workers->base, stdout);
         sl_message_print_json(&jobs->base, stdout);

@@ -292,9 +292,8 @@ static enum sl_status answer_all(struct sl_client *client, const struct compare_
     struct sl_request request;
     SL_TRY(sl_request_init(&request, &config->request, err));
     enum sl_status status = sl_request_check_one_turn(&request, err);
-    if (status == SL_OK) {
-        status = sl_request_ask(&request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), err);
-    }
+    SL_THEN(status,
+            sl_request_ask(&request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), err));
     for (size_t i = 0; i < n && status == SL_OK; i++) {
         status = answer_under(client, config, recipes[i], &request, &answering, job_ids[i], err);
         recipes[i] = job_ids[i];
@@ -355,9 +354,7 @@ int sl_command_compare(int argc, char **argv) {
         if (has_prompt(&config.request)) {
             status = answer_all(client, &config, &signals, ids, n_ids, job_ids, &err);
         }
-        if (status == SL_OK) {
-            status = compare(client, &config, ids, n_ids, &err);
-        }
+        SL_THEN(status, compare(client, &config, ids, n_ids, &err));
         sl_tool_disconnect(&client);
         code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config.tool.coordinator, "compare", &err);
     }

@@ -10,13 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/options/describe.h"
-#include "base/similar.h"
 #include "client/cli/commands/cmd_doc_keep.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/doc_text.h"
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
+#include "client/cli/subcommands.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
 
@@ -335,10 +334,7 @@ static int rm(int argc, char **argv) {
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
-static const struct {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} commands[] = {
+static const struct sl_subcommand commands[] = {
     {"add", "read a text once, and keep it under a name", add},
     {"ls", "list documents", ls},
     {"show", "show a document", show_main},
@@ -349,24 +345,19 @@ static const struct {
     {"rm", "remove a document", rm},
 };
 
-#define N_COMMANDS (sizeof commands / sizeof commands[0])
 #define SUMMARY                                                                                                        \
     "Keep texts in the cluster: each is read once, and any question about it takes the time of the question."
 
-static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
-    bool there = i < N_COMMANDS;
-    *name_out = there ? commands[i].name : NULL;
-    *summary_out = there ? commands[i].summary : NULL;
-    return there;
-}
-
-static void print_usage(FILE *file) {
-    fprintf(file, "Usage: sluice doc COMMAND [options]\n\n" SUMMARY "\n\nCommands:\n");
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        fprintf(file, "  %-6s %s\n", commands[i].name, commands[i].summary);
-    }
-    fprintf(file, "\n`sluice doc COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
-}
+static const struct sl_subcommands table = {
+    .name = "sluice doc",
+    .word = "command",
+    .summary = SUMMARY,
+    .head = "Usage: sluice doc COMMAND [options]\n\n" SUMMARY "\n\nCommands:\n",
+    .tail = "\n`sluice doc COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n",
+    .width = 6,
+    .list = commands,
+    .n = sizeof commands / sizeof *commands,
+};
 
 // Returns how many words at argv[1] are options that all commands take, with their values: `sluice doc -c ADDRESS ls`.
 static int n_options_before(int argc, char **argv) {
@@ -399,26 +390,5 @@ static void move_options(int argc, char **argv) {
 
 int sl_command_doc(int argc, char **argv) {
     move_options(argc, argv);
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        print_usage(stdout);
-        return SL_EXIT_OK;
-    }
-    if (sl_describe_asked(argc, argv)) {
-        sl_describe_commands("sluice doc", SUMMARY, describe_row);
-        return SL_EXIT_OK;
-    }
-    if (argc < 2) {
-        print_usage(stderr);
-        return SL_EXIT_USAGE;
-    }
-    struct sl_similar meant = {.word = argv[1]};
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(commands[i].name, argv[1]) == 0) {
-            return commands[i].run(argc - 1, argv + 1);
-        }
-        sl_similar_offer(&meant, commands[i].name);
-    }
-    fprintf(stderr, "sluice doc: unknown command '%s'%s%s; see sluice doc --help\n", argv[1],
-            meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
-    return SL_EXIT_USAGE;
+    return sl_subcommands_run(&table, argc, argv);
 }

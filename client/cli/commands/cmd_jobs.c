@@ -36,9 +36,7 @@ static int submit(const struct submit_config *config, struct sl_request *request
     char job_id[SL_JOB_ID_BYTES];
     int64_t deadline_ns = sl_deadline_in_ms(config->tool.timeout_ms);
     enum sl_status status = sl_request_ask(request, &config->request, client, deadline_ns, &err);
-    if (status == SL_OK) {
-        status = sl_client_submit(client, &request->message, deadline_ns, job_id, &err);
-    }
+    SL_THEN(status, sl_client_submit(client, &request->message, deadline_ns, job_id, &err));
     sl_tool_disconnect(&client);
     if (status != SL_OK) {
         return sl_tool_complain_of(config->tool.coordinator, "submit", &err);

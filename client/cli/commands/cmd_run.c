@@ -90,9 +90,7 @@ static int follow_job(const struct run_config *config, struct sl_client *client,
     enum sl_status status =
         sl_request_ask(request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
     follow->no_chat = !is_chat(request);
-    if (status == SL_OK) {
-        status = sl_client_generate(client, &request->message, &watch, job_id, &err);
-    }
+    SL_THEN(status, sl_client_generate(client, &request->message, &watch, job_id, &err));
     return sl_follow_end(follow, status, &err);
 }
 
@@ -117,9 +115,7 @@ static int run_in_cluster(const struct run_config *config, struct sl_request *re
     }
     struct sl_error err;
     enum sl_status status = sl_cluster_wait_ready(cluster, client, follow->signals, &err);
-    if (status == SL_OK) {
-        status = sl_cluster_run_thread(cluster, &err);
-    }
+    SL_THEN(status, sl_cluster_run_thread(cluster, &err));
     if (status == SL_OK) {
         follow->also_stopped = cluster_lost;
         follow->also_arg = cluster;
@@ -158,7 +154,7 @@ static int run_local(const struct run_config *config, struct sl_request *request
     follow->model = config->cluster.model;
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
-    status = status == SL_OK ? sl_local_arena_parse(config->cluster.arena, &arena_bytes, &err) : status;
+    SL_THEN(status, sl_local_arena_parse(config->cluster.arena, &arena_bytes, &err));
     if (status == SL_OK && sl_request_is_open(&config->request)) {
         status = sl_request_choose(request, &config->request, sl_local_takes_chats(config->cluster.model), &err);
     }
@@ -215,9 +211,9 @@ static int run_jsonl(const struct run_config *config) {
     struct sl_signals signals;
     struct sl_error err = {0};
     enum sl_status status = check_jsonl(config, &err);
-    status = status == SL_OK ? sl_weight_format_parse(jsonl.weights, &jsonl.local.weights, &err) : status;
-    status = status == SL_OK ? sl_local_arena_parse(config->cluster.arena, &jsonl.local.arena_bytes, &err) : status;
-    status = status == SL_OK ? sl_signals_init(&signals, &err) : status;
+    SL_THEN(status, sl_weight_format_parse(jsonl.weights, &jsonl.local.weights, &err));
+    SL_THEN(status, sl_local_arena_parse(config->cluster.arena, &jsonl.local.arena_bytes, &err));
+    SL_THEN(status, sl_signals_init(&signals, &err));
     if (status != SL_OK) {
         return sl_tool_complain("run", &err);
     }

@@ -260,9 +260,7 @@ static enum sl_status serve(struct up *up, struct sl_error *err) {
         !sl_tool_connect("up", sl_cluster_address(up->cluster), sl_cluster_operator(up->cluster), &client, &code), err,
         SL_ERR_INTERNAL, "no connection to %s", sl_cluster_address(up->cluster));
     enum sl_status status = sl_cluster_wait_ready(up->cluster, client, &up->signals, err);
-    if (status == SL_OK) {
-        status = announce(up, client, err);
-    }
+    SL_THEN(status, announce(up, client, err));
     sl_tool_disconnect(&client);
     if (status == SL_OK && up->config.detach) { // from here on the waiting command may exit
         up->detached = true;
@@ -324,16 +322,12 @@ static int run(struct up *up) {
     }
     enum sl_status status = sl_signals_init(&up->signals, &err);
     bool to_file = up->here.log && !up->config.verbose;
-    if (status == SL_OK) {
-        status = sl_doctor_before_up(&up->config.cluster, &err);
-    }
+    SL_THEN(status, sl_doctor_before_up(&up->config.cluster, &err));
     if (status == SL_OK) {
         status =
             sl_cluster_start(&up->config.cluster, &up->signals, to_file ? up->here.log : stderr, &up->cluster, &err);
     }
-    if (status == SL_OK) {
-        status = serve(up, &err);
-    }
+    SL_THEN(status, serve(up, &err));
     if (to_file && !up->detached && status != SL_OK && status != SL_ERR_CANCELLED && ftell(up->here.log) > 0) {
         print_end_of_log(&up->here);
     }

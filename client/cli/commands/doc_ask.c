@@ -101,9 +101,7 @@ static int ask_once(const struct ask_config *config, const struct sl_request_con
         return sl_tool_complain("doc ask", &err);
     }
     enum sl_status status = sl_request_ask(&request, asked, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
-    if (status == SL_OK) {
-        status = sl_client_generate(client, &request.message, &watch, job_id, &err);
-    }
+    SL_THEN(status, sl_client_generate(client, &request.message, &watch, job_id, &err));
     int code = sl_follow_end(&follow, status, &err);
     sl_request_cleanup(&request);
     return code;

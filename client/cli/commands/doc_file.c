@@ -135,7 +135,7 @@ static int export_to(const struct export_config *config, struct transfer *transf
     int code;
     enum sl_status status = whole != NULL ? sl_exported_reader_create(&transfer->reader, &err)
                                           : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory to write a file");
-    status = status == SL_OK ? sl_whole_file_open(whole, transfer->path, &err) : status;
+    SL_THEN(status, sl_whole_file_open(whole, transfer->path, &err));
     if (status != SL_OK) {
         code = sl_tool_complain("doc export", &err);
     } else if (!sl_tool_connect("doc export", config->tool.coordinator, &config->tool.tls, &client, &code)) {
@@ -269,7 +269,7 @@ int sl_command_doc_import(int argc, char **argv) {
     char *text = NULL;
     enum sl_status status = open_file(&transfer, &err);
     status = status == SL_OK && config.text ? sl_request_read_text(config.text, &text, &err) : status;
-    status = status == SL_OK ? sl_signals_init(&transfer.signals, &err) : status;
+    SL_THEN(status, sl_signals_init(&transfer.signals, &err));
     if (status == SL_OK) {
         code = import_from(&config, &transfer, argv[first], text ? text : "");
         sl_signals_cleanup(&transfer.signals);

@@ -67,7 +67,7 @@ static enum sl_status add_plan(const struct sl_jsonl_model *m, const char *text,
     struct sl_plan *plan = malloc(sizeof *plan);
     SL_FAIL_IF(!plan, err, SL_ERR_EXHAUSTED, "no memory for a plan");
     enum sl_status status = sl_job_recipe(text, m->config, &recipe, err);
-    status = status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, 0, plan, err) : status;
+    SL_THEN(status, sl_plan_make(&recipe, &geometry, n_tokens, 0, plan, err));
     if (status == SL_OK) {
         json_object_set_new(reply, "offloaded_bytes", json_integer((json_int_t)sl_plan_offloaded_bytes(plan)));
     }

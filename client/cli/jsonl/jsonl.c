@@ -136,7 +136,7 @@ static enum sl_status choose(const struct run *run, const struct sl_openai_reque
                                        .in_one_process = true,
                                        .arena_bytes = (int64_t)run->config->local.arena_bytes,
                                        .share = 1};
-        status = status == SL_OK ? sl_job_budget(&budget, &asked->max_new_tokens, err) : status;
+        SL_THEN(status, sl_job_budget(&budget, &asked->max_new_tokens, err));
     }
     return status;
 }
@@ -202,16 +202,14 @@ static enum sl_status generate(struct run *run, const struct sl_openai_request *
     char recipe[SL_RECIPE_TEXT_BYTES];
     int32_t *ids = NULL;
     enum sl_status status = sl_sampling_check(&asked.sampling, err);
-    status = status == SL_OK ? encode(run, request, &ids, &asked.n_prompt, err) : status;
-    status = status == SL_OK ? choose(run, request, &asked, recipe, err) : status;
+    SL_THEN(status, encode(run, request, &ids, &asked.n_prompt, err));
+    SL_THEN(status, choose(run, request, &asked, recipe, err));
     if (status == SL_OK) {
         asked.prompt = ids;
         status = sl_job_choose_seed(message->sampling, NULL, &asked.sampling.seed, err);
     }
-    if (status == SL_OK) {
-        status = message->document[0] ? sl_conversation_turn(run->document, &asked, result, err)
-                                      : sl_local_generate(run->local, &asked, result, err);
-    }
+    SL_THEN(status, message->document[0] ? sl_conversation_turn(run->document, &asked, result, err)
+                                         : sl_local_generate(run->local, &asked, result, err));
     if (status == SL_OK) {
         *json_out = answer_json(request, &asked, result, &asking, number);
         status = *json_out ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
@@ -314,12 +312,12 @@ static enum sl_status open_document(struct run *run, const char *text, const cha
     int32_t *ids = NULL;
     size_t n = 0;
     enum sl_status status = load(run, err);
-    status = status == SL_OK ? sl_tokenizer_encode(run->tokenizer, text, strlen(text), true, &ids, &n, err) : status;
-    status = status == SL_OK ? sl_conversation_open(run->local, recipe, 0, &run->document, err) : status;
+    SL_THEN(status, sl_tokenizer_encode(run->tokenizer, text, strlen(text), true, &ids, &n, err));
+    SL_THEN(status, sl_conversation_open(run->local, recipe, 0, &run->document, err));
     struct sl_local_request request = {.prompt = ids, .n_prompt = (int64_t)n};
-    status = status == SL_OK ? sl_conversation_read_document(run->document, &request, &run->result, err) : status;
+    SL_THEN(status, sl_conversation_read_document(run->document, &request, &run->result, err));
     struct sl_recipe parsed;
-    status = status == SL_OK ? sl_recipe_parse(recipe, &parsed, err) : status;
+    SL_THEN(status, sl_recipe_parse(recipe, &parsed, err));
     if (status == SL_OK) {
         sl_recipe_format(&parsed, run->document_recipe, sizeof run->document_recipe);
     }
@@ -430,7 +428,7 @@ enum sl_status sl_jsonl_run(const struct sl_jsonl_config *config, struct sl_erro
         }
         char *json = NULL;
         status = answer_line(run, &line, &json, err);
-        status = status == SL_OK ? print_line(config->out, json, err) : status;
+        SL_THEN(status, print_line(config->out, json, err));
     }
     sl_jsonl_lines_cleanup(&lines);
     close_model(run);

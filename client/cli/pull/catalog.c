@@ -170,7 +170,7 @@ static enum sl_status take_parts(const struct row *row, struct sl_catalog_model 
         snprintf(where, sizeof where, "%.200s: part %zu", row->where, i + 1);
         struct row part = {where, json_array_get(list, i), row->err};
         status = check_keys(&part, part_keys);
-        status = status == SL_OK ? take_part(&part, &parts[i]) : status;
+        SL_THEN(status, take_part(&part, &parts[i]));
     }
     return status;
 }

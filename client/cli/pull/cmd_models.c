@@ -236,9 +236,7 @@ static enum sl_status run(void *config, struct sl_error *err) {
     struct sl_catalog *catalog = NULL;
     struct listing listing = {0};
     enum sl_status status = sl_catalog_open(models->catalog, &catalog, err);
-    if (status == SL_OK) {
-        status = find_all(&listing, err);
-    }
+    SL_THEN(status, find_all(&listing, err));
     if (status == SL_OK) {
         print(models, &listing, catalog);
     }

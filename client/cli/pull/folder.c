@@ -88,11 +88,9 @@ enum sl_status sl_folder_look(const char *folder, const struct sl_catalog_model 
     if (status == SL_OK || status == SL_ERR_NOT_FOUND) {
         status = sl_model_path(folder, model->file, path_out, PATH_MAX, err);
     }
-    if (status == SL_OK) {
-        status = state.files && take_files(folder, origin, state.files)
-                     ? refuse_others(folder, state.files, err)
-                     : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_THEN(status, state.files && take_files(folder, origin, state.files)
+                        ? refuse_others(folder, state.files, err)
+                        : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory"));
     if (status == SL_OK) {
         const char *sha256 = json_string_value(json_object_get(origin, "sha256"));
         const json_t *bytes = json_object_get(origin, "bytes");
@@ -140,9 +138,7 @@ static enum sl_status write_origin(const char *folder, const struct sl_catalog_m
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     enum sl_status status = sl_model_path(folder, origin_file, path, sizeof path, err);
-    if (status == SL_OK) {
-        status = sl_whole_file_open(&whole, path, err);
-    }
+    SL_THEN(status, sl_whole_file_open(&whole, path, err));
     if (status != SL_OK) {
         json_decref(origin);
         return status;

@@ -59,9 +59,7 @@ enum sl_status sl_wheel_copy(int wheel, const char *name, int fd, int64_t *bytes
     enum sl_status status =
         from ? sl_disk_check_room(fd, entry.size, err)
              : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive has no %s: %s", name, zip_strerror(archive));
-    if (status == SL_OK) {
-        status = copy(from, fd, entry.size, name, err);
-    }
+    SL_THEN(status, copy(from, fd, entry.size, name, err));
     if (from) {
         zip_fclose(from);
     }

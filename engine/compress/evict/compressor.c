@@ -279,7 +279,7 @@ static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *ses
         if (sl_layer_evicts(c, l)) { // others are final since sl_compressor_layer(), unless the prompt was repeated
             status = sl_evict_layer(c, &eviction, err);
         }
-        status = status == SL_OK ? sl_pack_layer(c, session, l, err) : status;
+        SL_THEN(status, sl_pack_layer(c, session, l, err));
     }
     free(counts);
     return status;

@@ -208,7 +208,7 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     struct sl_kv_heads heads;
     bool over = false;
     enum sl_status status = sl_layer_heads(c, e->session, e->layer, &heads, err);
-    status = status == SL_OK ? check_heads(c, e, &heads, &over, err) : status;
+    SL_THEN(status, check_heads(c, e, &heads, &over, err));
     if (status == SL_OK && over) {
         status = rank(c, e, &heads, err);
     }

@@ -357,7 +357,7 @@ enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *
                    "recipe: %s holds a value that no recipe text can mean", axis->name);
     }
     enum sl_status status = check_needs(recipe, err);
-    status = status == SL_OK ? check_belongings(recipe, err) : status;
+    SL_THEN(status, check_belongings(recipe, err));
     if (status == SL_OK && sl_recipe_evicts(recipe)) {
         status = check_eviction(recipe, err);
     }

@@ -175,7 +175,7 @@ static enum sl_status take_value(struct cursor *c, struct sl_gguf_value *value) 
             status = sl_fail(c->err, SL_ERR_UNSUPPORTED, "%s: %.*s is an array of arrays", c->path,
                              (int)sl_gguf_shown(value->key).n_bytes, value->key.at);
         }
-        status = status == SL_OK ? take_number(c, 8, "metadata", &value->n) : status;
+        SL_THEN(status, take_number(c, 8, "metadata", &value->n));
     }
     return status == SL_OK ? take_elements(c, value) : status;
 }
@@ -374,7 +374,7 @@ enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct 
     struct sl_gguf *g = calloc(1, sizeof *g);
     SL_FAIL_IF(g == NULL, err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
     enum sl_status status = map_file(g, path, err);
-    status = status == SL_OK ? read_all(g, path, err) : status;
+    SL_THEN(status, read_all(g, path, err));
     SL_TRY_OR(status, sl_gguf_close(&g));
     *gguf_out = g;
     return SL_OK;

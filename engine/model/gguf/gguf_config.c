@@ -240,8 +240,8 @@ static enum sl_status put_longrope(struct making *m, bool has_sets, bool is_scal
     if (status == SL_OK && is_scaled) {
         status = refuse_unless(m, factor_key(m), 1, 1, "a scaling of RoPE beside its tensors", err);
     }
-    status = status == SL_OK ? put_stretches(m, scaling, "short_factor", names[0], err) : status;
-    status = status == SL_OK ? put_stretches(m, scaling, "long_factor", names[1], err) : status;
+    SL_THEN(status, put_stretches(m, scaling, "short_factor", names[0], err));
+    SL_THEN(status, put_stretches(m, scaling, "long_factor", names[1], err));
     sl_json_put(scaling, "rope_type", json_string("longrope"), &m->ok);
     return status;
 }

@@ -364,7 +364,7 @@ enum sl_status sl_gguf_tokenizer(const struct sl_gguf *gguf, json_t **root_out, 
     struct making m;
     json_t *root = json_object();
     enum sl_status status = begin(&m, gguf, err);
-    status = status == SL_OK ? make_model(&m, root) : status;
+    SL_THEN(status, make_model(&m, root));
     if (status == SL_OK) {
         sl_json_put(root, "added_tokens", make_added(&m), &m.ok);
         put_steps(&m, root);

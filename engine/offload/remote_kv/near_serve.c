@@ -94,9 +94,7 @@ static void search_together(struct question *questions, int n, struct sl_remote_
         }
     }
     int64_t begin_ns = sl_now_ns();
-    if (status == SL_OK) {
-        status = sl_remote_kv_search((struct sl_remote_kv_search *)memory, (int)n_searches, scratch, &err);
-    }
+    SL_THEN(status, sl_remote_kv_search((struct sl_remote_kv_search *)memory, (int)n_searches, scratch, &err));
     int64_t end_ns = sl_now_ns();
     for (int i = 0; i < n; i++) {
         struct question *q = &questions[i];

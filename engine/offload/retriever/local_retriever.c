@@ -68,7 +68,7 @@ static enum sl_status make_remote_kv(const struct sl_retriever_config *retriever
     }
     enum sl_status status =
         sl_remote_kv_create(b.ops, 0, n_offloaded_heads, plan->geometry.head_dim, n_slots, remote_kv_out, err);
-    status = status == SL_OK ? append_all(&b, *remote_kv_out, n_slots, err) : status;
+    SL_THEN(status, append_all(&b, *remote_kv_out, n_slots, err));
     free(b.kv);
     return status;
 }
@@ -80,11 +80,10 @@ enum sl_status sl_retrieval_open_local(const struct sl_retriever_config *config,
     enum sl_status status = SL_OK;
     if (sl_hot_cache_places(config->plan, config->n_prompt) > 0) {
         status = make_remote_kv(config, searched, &local.remote_kv, err);
-        status = status == SL_OK ? sl_local_source_create(local.remote_kv, config->stream->team, &local.source, err)
-                                 : status;
+        SL_THEN(status, sl_local_source_create(local.remote_kv, config->stream->team, &local.source, err));
     }
     retriever.source = local.source;
-    status = status == SL_OK ? sl_retriever_create(&retriever, &local.retriever, err) : status;
+    SL_THEN(status, sl_retriever_create(&retriever, &local.retriever, err));
     SL_TRY_OR(status, sl_retrieval_close(&local));
     *local_out = local;
     return SL_OK;

@@ -203,8 +203,8 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
     }
     if (status == SL_OK && (r->n_places > 0 || (config->resident_only && config->n_prompt > 0))) {
         status = lay_out_parts(r, err);
-        status = status == SL_OK ? allocate(r, err) : status;
-        status = status == SL_OK ? sl_retriever_fetch_resident(r, err) : status;
+        SL_THEN(status, allocate(r, err));
+        SL_THEN(status, sl_retriever_fetch_resident(r, err));
         if (status == SL_OK && r->n_places > 0 && r->method->create != NULL) {
             status = r->method->create(r, err);
         }

@@ -179,7 +179,7 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
     const uint8_t *body, *end;
     struct sl_near_channels_view view;
     enum sl_status status = sl_retriever_receive(r, part->share, &part->main, &body, &end, err);
-    status = status == SL_OK ? sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err) : status;
+    SL_THEN(status, sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err));
     for (int i = 0; i < part->n_offloaded_heads; i++) {
         struct pulled *head = &r->pull->heads[part->first_head + i];
         head->indexes = NULL;
@@ -330,9 +330,7 @@ static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retrieve
     enum sl_status status = SL_OK;
     if (head->rows.asked != NULL) {
         status = sl_retriever_receive(r, part->share, &head->rows, &body, &end, err);
-        if (status == SL_OK) {
-            status = sl_near_read_rows(&head->rows.request, sl_near_row_bytes(&r->shape), body, end, err);
-        }
+        SL_THEN(status, sl_near_read_rows(&head->rows.request, sl_near_row_bytes(&r->shape), body, end, err));
     }
     brought->is_missing = head->indexes == NULL || status != SL_OK;
     if (status != SL_OK) {
@@ -350,8 +348,8 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l,
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = take_channels(r, &l->parts[p], err);
     }
-    status = status == SL_OK ? sl_retriever_take_means(r, attend, attend->q, err) : status;
-    status = status == SL_OK ? rank_heads(r, attend, (size_t)l->parts[0].first_offloaded_head, err) : status;
+    SL_THEN(status, sl_retriever_take_means(r, attend, attend->q, err));
+    SL_THEN(status, rank_heads(r, attend, (size_t)l->parts[0].first_offloaded_head, err));
     SL_TRY(status);
     struct want_task task = {r, l->parts[0].first_offloaded_head};
     sl_stream_run(r->config.stream, r->n_heads, 1, want_heads, &task);

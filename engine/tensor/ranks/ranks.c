@@ -136,7 +136,7 @@ static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
             continue;
         }
         enum sl_status left_out = sl_stream_release(sl_ranks_compute(ranks, r), &why);
-        status = status == SL_OK ? sl_ranks_say_whose(r, ranks->n, left_out, &why, err) : status;
+        SL_THEN(status, sl_ranks_say_whose(r, ranks->n, left_out, &why, err));
     }
     return status;
 }

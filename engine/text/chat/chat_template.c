@@ -120,12 +120,12 @@ static enum sl_status load_optional(const char *dir, const char *name, json_t **
 static enum sl_status read_folder(const char *dir, struct sl_chat_template *chat_template, struct sl_error *err) {
     json_t *config = NULL, *tokens = NULL;
     enum sl_status status = load_optional(dir, CONFIG_FILE, &config, err);
-    status = status == SL_OK ? load_optional(dir, TOKENS_FILE, &tokens, err) : status;
-    status = status == SL_OK ? read_file(dir, &chat_template->source, err) : status;
+    SL_THEN(status, load_optional(dir, TOKENS_FILE, &tokens, err));
+    SL_THEN(status, read_file(dir, &chat_template->source, err));
     if (status == SL_ERR_NOT_FOUND) {
         status = source_from_config(config, &chat_template->source, err);
     }
-    status = status == SL_OK ? take_tokens(chat_template, config, err) : status;
+    SL_THEN(status, take_tokens(chat_template, config, err));
     if (status == SL_OK) {
         status = take_tokens(chat_template, tokens, err); // older models define them only here
     }

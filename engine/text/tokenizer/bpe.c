@@ -130,7 +130,7 @@ static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t 
     }
     status = half_id(bpe, left, rank, joined, &n_joined, &left_id, err);
     n_left = n_joined;
-    status = status == SL_OK ? half_id(bpe, right, rank, joined, &n_joined, &right_id, err) : status;
+    SL_THEN(status, half_id(bpe, right, rank, joined, &n_joined, &right_id, err));
     if (status != SL_OK) {
         goto err_joined;
     }
@@ -227,7 +227,7 @@ enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, con
     if (status == SL_OK && !vocab->byte_level) {
         status = load_characters(bpe, err);
     }
-    status = status == SL_OK ? load_merges(bpe, json_object_get(model, "merges"), err) : status;
+    SL_THEN(status, load_merges(bpe, json_object_get(model, "merges"), err));
     SL_TRY_OR(status, sl_bpe_cleanup(bpe));
     int32_t record[4] = {bpe->unknown_id, bpe->byte_fallback, bpe->fuse_unknown, bpe->ignore_merges};
     bpe->digest = sl_hash(record, sizeof(record), bpe->digest);
@@ -336,7 +336,7 @@ static enum sl_status apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scrat
         status = sl_bpe_pause(scratch, 1);
     }
     while (n_heap > 0) {
-        status = status == SL_OK ? sl_bpe_pause(scratch, 1) : status;
+        SL_THEN(status, sl_bpe_pause(scratch, 1));
         SL_TRY(status);
         struct sl_bpe_candidate top = heap_pop(scratch->heap, &n_heap);
         int32_t place = (int32_t)(uint32_t)top.order;

@@ -24,7 +24,7 @@ struct encoding {
 static enum sl_status encode_piece(void *arg, const char *piece, size_t n_bytes) {
     struct encoding *e = arg;
     enum sl_status status = sl_bpe_pause(&e->scratch, n_bytes);
-    status = status == SL_OK ? sl_bpe_encode(&e->tokenizer->bpe, &e->scratch, piece, n_bytes, &e->ids) : status;
+    SL_THEN(status, sl_bpe_encode(&e->tokenizer->bpe, &e->scratch, piece, n_bytes, &e->ids));
     return status == SL_OK ? SL_OK
            : status == SL_ERR_EXHAUSTED
                ? sl_fail(e->err, status, "no memory to encode a piece of %zu bytes", n_bytes)
@@ -83,7 +83,7 @@ static enum sl_status encode_whole(struct encoding *e, const char *text, size_t 
     SL_FAIL_IF(!sl_regex_search_init(&e->search), e->err, SL_ERR_EXHAUSTED, "no memory to encode a text of %zu bytes",
                n_bytes);
     enum sl_status status = add_special ? push_all(e, template->before, template->n_before) : SL_OK;
-    status = status == SL_OK ? encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes) : status;
+    SL_THEN(status, encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes));
     if (status == SL_OK && add_special) {
         status = push_all(e, template->after, template->n_after);
     }

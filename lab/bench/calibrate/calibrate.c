@@ -39,7 +39,7 @@ static enum sl_status measure(struct sl_calibration *c, struct sl_held *at, stru
         return measure_pass(c, x, y, &at->s, err);
     }
     c->rig.config.n_steps = SL_CALIBRATION_STEPS;
-    status = status == SL_OK ? sl_recipe_cell_run(&c->rig, at->recipe, &cell, RUNS, seconds, err) : status;
+    SL_THEN(status, sl_recipe_cell_run(&c->rig, at->recipe, &cell, RUNS, seconds, err));
     at->s = status == SL_OK ? sl_bench_median(seconds, RUNS) / (is_prompt ? 1 : SL_CALIBRATION_STEPS) : 0;
     if (status != SL_OK && status != SL_ERR_CANCELLED) {
         sl_error_prefix(err, cell.name);

@@ -427,14 +427,14 @@ static enum sl_status start_cluster(struct cell *cell, struct sl_error *err) {
                            "error",
                            NULL};
     enum sl_status status = sl_child_start(&cell->children[0], "coordinator", coordinator, err);
-    status = status == SL_OK ? wait_ready(cell, 0, err) : status;
+    SL_THEN(status, wait_ready(cell, 0, err));
     if (status == SL_OK && !sl_child_ready_value(&cell->children[0], "rpc", cell->address, sizeof cell->address)) {
         status = sl_fail(err, SL_ERR_PEER_LOST, "%s: its ready line has no address", coordinator[0]);
     }
     char *workers[] = {self,     "bench",   "coordinator",          "--join",       cell->address, "--workers",
                        n,        "--model", (char *)options->model, "--prefill-ms", prefill_ms,    "--token-ms",
                        token_ms, NULL};
-    status = status == SL_OK ? sl_child_start(&cell->children[1], "workers", workers, err) : status;
+    SL_THEN(status, sl_child_start(&cell->children[1], "workers", workers, err));
     return status == SL_OK ? wait_ready(cell, 1, err) : status;
 }
 

@@ -8,7 +8,7 @@
 #include "base/options/config.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
-#include "lab/plot.h"
+#include "lab/picture.h"
 #include "lab/result.h"
 
 #define KEPT_S 1e12 // by the store that never evicts
@@ -70,16 +70,15 @@ static double worst_share(const struct sl_replay_result *r) {
     return worst;
 }
 
-static void print_json(const struct sl_replay_report *report, int size, int policy) {
+static json_t *result_json(const struct sl_replay_report *report, int size, int policy) {
     const struct sl_replay_result *r = &report->results[size][policy];
-    json_t *line = json_pack(
-        "{s:s, s:I, s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "bench", "evict", "store_bytes",
-        (json_int_t)report->sizes[size], "policy", sl_eviction_at((size_t)policy)->name, "requests",
-        (json_int_t)r->n_requests, "hit_tokens_share", token_share(r), "hit_requests_share", request_share(r),
-        "worst_tenant_share", worst_share(r), "limit_tokens_share", report->limit, "evicted", (json_int_t)r->n_evicted,
-        "refused", (json_int_t)r->n_refused, "stored_bytes", r->stored_bytes, "fetched_bytes", r->fetched_bytes,
-        "most_bytes", (json_int_t)r->most_bytes, "read_s", r->read_ms / 1e3, "saved_s", r->saved_ms / 1e3);
-    sl_json_print(line, 0, stdout);
+    return json_pack("{s:s, s:I, s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "bench", "evict",
+                     "store_bytes", (json_int_t)report->sizes[size], "policy", sl_eviction_at((size_t)policy)->name,
+                     "requests", (json_int_t)r->n_requests, "hit_tokens_share", token_share(r), "hit_requests_share",
+                     request_share(r), "worst_tenant_share", worst_share(r), "limit_tokens_share", report->limit,
+                     "evicted", (json_int_t)r->n_evicted, "refused", (json_int_t)r->n_refused, "stored_bytes",
+                     r->stored_bytes, "fetched_bytes", r->fetched_bytes, "most_bytes", (json_int_t)r->most_bytes,
+                     "read_s", r->read_ms / 1e3, "saved_s", r->saved_ms / 1e3);
 }
 
 enum sl_status sl_replay_all(struct sl_replay_report *report, bool json, struct sl_error *err) {
@@ -91,7 +90,7 @@ enum sl_status sl_replay_all(struct sl_replay_report *report, bool json, struct 
             sl_bench_progress("size %d of %d: %s", s + 1, report->n_sizes, report->config.policy->name);
             SL_TRY(sl_replay_run(&report->config, result, err));
             if (json) {
-                print_json(report, s, p);
+                sl_json_print(result_json(report, s, p), 0, stdout);
             }
             report->n_policies = p + 1 > report->n_policies ? p + 1 : report->n_policies;
         }
@@ -128,40 +127,12 @@ void sl_replay_print_table(const struct sl_replay_report *report) {
     sl_table_finish(&table, stdout);
 }
 
-static void plot_lines(const struct sl_replay_report *report, FILE *script, int column) {
-    fputs("plot ", script);
-    for (int p = 0; p < report->n_policies; p++) {
-        fprintf(script, "%s$p%d using 1:%d with linespoints linewidth 2 title '%s'", p > 0 ? ", " : "", p, column,
-                sl_eviction_at((size_t)p)->name);
-    }
-}
-
-static void write_plot(const struct sl_replay_report *report, FILE *script) {
-    for (int p = 0; p < report->n_policies; p++) {
-        fprintf(script, "$p%d << EOD\n", p);
-        for (int s = 0; s < report->n_sizes; s++) {
-            const struct sl_replay_result *r = &report->results[s][p], *first = &report->results[s][0];
-            double more = first->saved_ms > 0 ? 100 * (r->saved_ms / first->saved_ms - 1) : 0;
-            fprintf(script, "%.9g %.9g %.9g\n", (double)report->sizes[s] / (1 << 30), 100 * token_share(r), more);
-        }
-        fprintf(script, "EOD\n");
-    }
-    fprintf(script, "set multiplot layout 1,2\nset logscale x 2\nset xlabel 'memory of the store, GiB'\nset grid\n"
-                    "set key left top\nset title 'hits, %% of the tokens'\nset yrange [0:*]\n");
-    plot_lines(report, script, 2);
-    fprintf(script,
-            ", %.9g with lines linecolor 'black' title 'never evicts'\nset yrange [*:*]\n"
-            "set key right top\n"
-            "set title 'prefill time saved, %% more than %s'\n",
-            100 * report->limit, sl_eviction_at(0)->name);
-    plot_lines(report, script, 3);
-    fputs("\nunset multiplot\n", script);
-}
-
 enum sl_status sl_replay_draw(const struct sl_replay_report *report, const char *png, struct sl_error *err) {
-    struct sl_plot plot;
-    if (sl_plot_open(&plot, png, 1000, 420, err) == SL_OK) {
-        write_plot(report, plot.script);
+    json_t *results = json_array();
+    for (int p = 0; p < report->n_policies; p++) {
+        for (int s = 0; s < report->n_sizes; s++) {
+            json_array_append_new(results, result_json(report, s, p));
+        }
     }
-    return sl_plot_finish(&plot, err);
+    return sl_picture_draw("evict", png, results, err);
 }

@@ -229,7 +229,7 @@ enum sl_status sl_replay_run(const struct sl_replay_config *config, struct sl_re
     enum sl_status status = open_store(&r, err);
     for (int64_t i = 0; i < config->workload->n && status == SL_OK; i++) {
         status = config->check ? config->check(config->arg, err) : SL_OK;
-        status = status == SL_OK ? take_request(&r, i, err) : status;
+        SL_THEN(status, take_request(&r, i, err));
     }
     if (status == SL_OK) {
         struct sl_sim_store_stats stats;

@@ -183,7 +183,7 @@ enum sl_status sl_world_open(struct sl_runtime *runtime, const struct sl_world_s
         w->inv_freq[i] = pow(500000.0, -2.0 * i / shape->head_dim);
     }
     enum sl_status status = fill_rows(w, err);
-    status = status == SL_OK ? make_lists(w, err) : status;
+    SL_THEN(status, make_lists(w, err));
     for (int f = 0; f < SL_WORLD_FORMATS && status == SL_OK; f++) {
         status = make_pages(w, f, err);
     }

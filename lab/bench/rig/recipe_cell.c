@@ -42,7 +42,7 @@ enum sl_status sl_recipe_cell_read(const struct sl_reader_config *config, struct
     enum sl_status status = sl_reader_create(config, reader_out, err);
     for (bool done = false; status == SL_OK && !done;) {
         status = sl_signals_check(signals, err);
-        status = status == SL_OK ? sl_reading_step(*reader_out, &done, err) : status;
+        SL_THEN(status, sl_reading_step(*reader_out, &done, err));
     }
     return status;
 }
@@ -56,7 +56,7 @@ static enum sl_status read_prompt(struct sl_rig *rig, const struct sl_plan *plan
     struct sl_reader *reader;
     int64_t begin = sl_timed_now_ns();
     enum sl_status status = sl_recipe_cell_read(&config, rig->config.signals, &reader, err);
-    status = status == SL_OK ? sl_stream_wait(rig->runtime.stream, err) : status;
+    SL_THEN(status, sl_stream_wait(rig->runtime.stream, err));
     *seconds_out = (double)(sl_timed_now_ns() - begin) / SL_NS_PER_S;
     sl_rig_look_at_memory(rig);
     sl_reader_destroy(&reader);
@@ -70,9 +70,7 @@ static enum sl_status run_prefill(struct sl_rig *rig, const char *recipe, const 
     struct sl_plan *warm_up = malloc(sizeof *warm_up);
     SL_FAIL_IF(warm_up == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_rig_open_arena(rig, plan->prefill_peak_bytes, err);
-    if (status == SL_OK) {
-        status = sl_recipe_cell_plan(rig->runtime.config, recipe, n < short_n ? n : short_n, warm_up, err);
-    }
+    SL_THEN(status, sl_recipe_cell_plan(rig->runtime.config, recipe, n < short_n ? n : short_n, warm_up, err));
     if (status == SL_OK && warm_up->prefill_peak_bytes <= plan->prefill_peak_bytes) {
         status = read_prompt(rig, warm_up, &ignored, err);
     }
@@ -110,7 +108,7 @@ enum sl_status sl_recipe_cell_fill(struct sl_rig *rig, const struct sl_plan *pla
         if (!sl_plan_is_offloaded(plan, l)) {
             int64_t n_slots = sl_plan_layer_slots(plan, l, 0);
             status = sl_rig_fill_layer(rig, *session_out, l, n_slots, err);
-            status = status == SL_OK ? sl_compressor_finish_layer(compressor, *session_out, l, err) : status;
+            SL_THEN(status, sl_compressor_finish_layer(compressor, *session_out, l, err));
         }
     }
     sl_compressor_destroy(&compressor);
@@ -129,7 +127,7 @@ static enum sl_status write_tokens(struct sl_rig *rig, struct sl_writer *const *
         for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
             status = sl_writer_status(writers[s], err);
         }
-        status = status == SL_OK ? sl_signals_check(rig->config.signals, err) : status;
+        SL_THEN(status, sl_signals_check(rig->config.signals, err));
     }
     return status;
 }
@@ -145,9 +143,7 @@ static enum sl_status open_writers(struct sl_rig *rig, const struct sl_plan *pla
     for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
         sl_bench_progress("%s: session %d of %d", rig->cell.name, s + 1, rig->cell.batch);
         status = sl_recipe_cell_fill(rig, plan, n_new, &writers[s]->session, err);
-        if (status == SL_OK) {
-            status = sl_writer_open(writers[s], &rig->runtime, &writing, err);
-        }
+        SL_THEN(status, sl_writer_open(writers[s], &rig->runtime, &writing, err));
     }
     return status;
 }
@@ -162,7 +158,7 @@ static enum sl_status run_decode(struct sl_rig *rig, const struct sl_plan *plan,
         writers[s] = &block[s];
     }
     enum sl_status status = open_writers(rig, plan, n_new, writers, err);
-    status = status == SL_OK ? write_tokens(rig, writers, WARM_UP_STEPS, err) : status;
+    SL_THEN(status, write_tokens(rig, writers, WARM_UP_STEPS, err));
     for (int64_t run = 0; run < n_runs && status == SL_OK; run++) {
         int64_t begin = sl_timed_now_ns();
         status = write_tokens(rig, writers, rig->config.n_steps, err);
@@ -187,11 +183,9 @@ enum sl_status sl_recipe_cell_run(struct sl_rig *rig, const char *recipe, const 
     if (status == SL_OK && sl_recipe_offloads(&plan->recipe)) {
         status = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: what is offloaded needs a store: `sluice bench decode`", recipe);
     }
-    status = status == SL_OK ? sl_rig_make_tokens(rig, err) : status;
-    if (status == SL_OK) {
-        status = cell->prefill ? run_prefill(rig, recipe, plan, n_runs, seconds_out, err)
-                               : run_decode(rig, plan, n_runs, seconds_out, err);
-    }
+    SL_THEN(status, sl_rig_make_tokens(rig, err));
+    SL_THEN(status, cell->prefill ? run_prefill(rig, recipe, plan, n_runs, seconds_out, err)
+                                  : run_decode(rig, plan, n_runs, seconds_out, err));
     sl_rig_close_cell(rig);
     free(plan);
     return status;

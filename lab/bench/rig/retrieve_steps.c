@@ -71,9 +71,7 @@ static enum sl_status open(struct steps *s, struct sl_error *err) {
     s->out = calloc(heads * d, sizeof *s->out);
     SL_FAIL_IF(!s->q || !s->next_q || !s->rows || !s->out, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_arena_create_mapped(bytes, &s->arena, err);
-    if (status == SL_OK) {
-        status = sl_plan_create_session(&s->plan, n_rows, s->arena, &s->session, err);
-    }
+    SL_THEN(status, sl_plan_create_session(&s->plan, n_rows, s->arena, &s->session, err));
     if (status == SL_OK) {
         s->session->n_tokens = c->n_tokens;
         status = sl_store_rig_source(c->store, &s->plan, &s->source, err);
@@ -90,9 +88,7 @@ static enum sl_status open(struct steps *s, struct sl_error *err) {
                                          .lost_ms = 3 * DEADLINE_MS,
                                          .on_fallback = on_fallback,
                                          .arg = s};
-    if (status == SL_OK) {
-        status = sl_retriever_create(&config, &s->retriever, err);
-    }
+    SL_THEN(status, sl_retriever_create(&config, &s->retriever, err));
     s->random = 1;
     for (size_t i = 0; i < heads * d; i++) {
         s->q[i] = noise(s);

@@ -220,22 +220,18 @@ enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store
     enum sl_status status = sl_page_layout_init(&segment.work, SL_KV_F16, filling->head_dim, 0, false);
     release_remote_kv(rig);
     int64_t begin_ns = sl_now_ns();
-    if (status == SL_OK) {
-        status = open_annex(rig, filling, err);
-    }
+    SL_THEN(status, open_annex(rig, filling, err));
     for (int64_t at = 0; at < filling->n_tokens && status == SL_OK; at += filling->segment_tokens) {
         int64_t left = filling->n_tokens - at;
         segment.begin = at;
         segment.n_slots = (uint32_t)(left < filling->segment_tokens ? left : filling->segment_tokens);
         status = take_region(rig, sl_kv_segment_block_bytes(&segment), err);
-        if (status == SL_OK) {
-            status = ship_segment(rig, &segment, err);
-        }
+        SL_THEN(status, ship_segment(rig, &segment, err));
         sl_bench_progress("filling the store: %" PRId64 " of %" PRId64 " tokens", at + segment.n_slots,
                           filling->n_tokens);
-        status = status == SL_OK ? sl_signals_check(signals, err) : status;
+        SL_THEN(status, sl_signals_check(signals, err));
     }
-    status = status == SL_OK ? await(rig, filling->n_tokens, err) : status;
+    SL_THEN(status, await(rig, filling->n_tokens, err));
     *seconds_out = (double)(sl_now_ns() - begin_ns) / SL_NS_PER_S;
     return status;
 }

@@ -26,8 +26,8 @@ enum sl_status sl_store_bench_header(struct sl_arena *arena, int64_t bytes, cons
     int64_t n_tokens = bytes / (int64_t)layout.bytes * SL_PAGE_SLOTS;
     struct sl_session_config config = {
         .geometry = {1, 1, 64}, .max_slots = n_tokens, .work = &layout, .packed = &layout};
-    status = status == SL_OK ? sl_session_create(&config, arena, &session, err) : status;
-    status = status == SL_OK ? sl_session_reserve(session, 0, (int)n_tokens) : status;
+    SL_THEN(status, sl_session_create(&config, arena, &session, err));
+    SL_THEN(status, sl_session_reserve(session, 0, (int)n_tokens));
     if (status == SL_OK) {
         sl_session_set_slots(session, 0, 0, (uint32_t)n_tokens);
         session->n_tokens = *n_tokens_out = n_tokens;
@@ -82,7 +82,7 @@ static enum sl_status put(struct sl_store_bench_client *c, struct sl_error *err)
     request.capsule_bytes = b->size;
     enum sl_status status =
         sl_capsule_rekey_header(b->header, b->header_bytes, &id.prefix_hash, &header, &header_bytes, err);
-    status = status == SL_OK ? call(c, &sl_method_store_reserve, &request.base, &grant, err) : status;
+    SL_THEN(status, call(c, &sl_method_store_reserve, &request.base, &grant, err));
     if (status == SL_OK) {
         struct sl_send send = {.destination = grant,
                                .body = b->source,
@@ -221,7 +221,7 @@ enum sl_status sl_store_client_look_up(struct sl_store_bench_client *c, double *
         int64_t begin_ns = sl_now_ns();
         status = look_up(c, pointers, CHAIN_KEYS, &found, err);
         ns += (double)(sl_now_ns() - begin_ns);
-        status = status == SL_OK ? release(c, found, err) : status;
+        SL_THEN(status, release(c, found, err));
     }
     *rate_out = N * 1e9 / ns;
     return status;

@@ -90,20 +90,18 @@ enum sl_status sl_index_bench_run(struct sl_index_bench *b, struct sl_error *err
     struct sl_capsule_id none = sl_store_bench_id(0, 0, 0);
     enum sl_status status = sl_store_bench_header(b->arena, (int64_t)CHAIN_TOKENS * 64 * 2 * sizeof(uint16_t), &none,
                                                   &like, &n_tokens, err);
-    if (status == SL_OK) {
-        status = sl_arena_create_mapped((size_t)(n_capsules + 1) * like.body_bytes, &arena, err);
-    }
-    status = status == SL_OK ? sl_capsule_cache_create(arena, 0, &cache, err) : status;
+    SL_THEN(status, sl_arena_create_mapped((size_t)(n_capsules + 1) * like.body_bytes, &arena, err));
+    SL_THEN(status, sl_capsule_cache_create(arena, 0, &cache, err));
     size_t before = malloced_bytes();
     for (int64_t i = 0; i < n_capsules && status == SL_OK; i++) {
         status = put_entries(cache, arena, (uint64_t)i, &like, err);
-        status = status == SL_OK ? sl_signals_check(b->signals, err) : status;
+        SL_THEN(status, sl_signals_check(b->signals, err));
     }
     double bytes = (double)(malloced_bytes() - before) / (double)(n_capsules * STORED_KEYS);
     if (status == SL_OK) {
         print(b, "memory of the index", bytes, "bytes/entry");
     }
-    status = status == SL_OK ? look_up_chains(b, cache, n_capsules, err) : status;
+    SL_THEN(status, look_up_chains(b, cache, n_capsules, err));
     free(like.header);
     sl_capsule_cache_destroy(&cache);
     sl_arena_destroy(&arena);

@@ -113,10 +113,9 @@ static enum sl_status connect_all(struct bench *b, int way, struct sl_error *err
     b->ends.store = &b->stores[way];
     b->ends.block_bytes = (size_t)b->config->largest + 4096;
     enum sl_status status = sl_store_rig_connect(b->ends.store, ways[way].transport, err);
-    if (status == SL_OK) {
-        status = sl_fabric_region_create(b->ends.store->fabric, b->ends.block_bytes * (size_t)(b->config->clients + 1),
-                                         0, &b->ends.store->region, err);
-    }
+    SL_THEN(status,
+            sl_fabric_region_create(b->ends.store->fabric, b->ends.block_bytes * (size_t)(b->config->clients + 1), 0,
+                                    &b->ends.store->region, err));
     if (status == SL_OK) {
         b->ends.source = b->ends.store->region;
         b->ends.blocks = b->ends.source + b->ends.block_bytes;
@@ -136,7 +135,7 @@ static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err
     enum sl_status status = connect_all(b, way, err);
     for (int s = 0; s < N_SIZES && status == SL_OK && sizes[s] <= b->config->largest; s++) {
         status = sl_store_ends_take_size(&b->ends, sizes[s], err);
-        status = status == SL_OK ? measure_both(b, way, 1, err) : status;
+        SL_THEN(status, measure_both(b, way, 1, err));
         if (b->config->clients > 1 && status == SL_OK) {
             status = measure_both(b, way, (int)b->config->clients, err);
         }
@@ -188,12 +187,11 @@ enum sl_status sl_store_bench_run(void *bench, struct sl_error *err) {
         b->clients[i] = (struct sl_store_bench_client){.ends = &b->ends, .index = i, .fd = -1};
         sem_init(&b->clients[i].released, 0, 0);
     }
-    status = status == SL_OK ? sl_index_bench_run(&(struct sl_index_bench){b->ends.arena, b->config->entries,
-                                                                           &b->config->signals, b->config->json},
-                                                  err)
-                             : status;
+    SL_THEN(status, sl_index_bench_run(&(struct sl_index_bench){b->ends.arena, b->config->entries, &b->config->signals,
+                                                                b->config->json},
+                                       err));
     for (int way = 0; way < N_WAYS; way++) {
-        status = status == SL_OK ? measure_way(b, way, err) : status;
+        SL_THEN(status, measure_way(b, way, err));
         sl_store_rig_close(&b->stores[way]);
     }
     sl_redis_stop(&b->redis);

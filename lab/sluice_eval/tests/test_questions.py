@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same seeds give the same questions as lab/tasks, which wrote the golden file; properties of every task."""
+"""The same seeds give the same questions as ever: a generator in C wrote the golden file; properties of every task."""
 import hashlib
 import json
 import unittest

@@ -209,9 +209,7 @@ static enum sl_status start_transports(struct sl_fabric *fabric, struct sl_error
     if (status == SL_OK && fabric->listen_text) {
         status = listen_to_links(fabric, err);
     }
-    if (status == SL_OK) {
-        status = sl_ucx_start(fabric, &sl_peer_ucx_events, err);
-    }
+    SL_THEN(status, sl_ucx_start(fabric, &sl_peer_ucx_events, err));
     if (status != SL_OK) {
         stop_transports(fabric);
     }

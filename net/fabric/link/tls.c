@@ -94,7 +94,7 @@ static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
     struct sl_identity self;
     SL_TRY(sl_certificate_context(&tls->files, tls->crypto.library, &context, &self, err));
     enum sl_status status = check_self(tls, &self, err);
-    status = status == SL_OK ? set_up(context, err) : status;
+    SL_THEN(status, set_up(context, err));
     if (status != SL_OK) {
         SSL_CTX_free(context);
         return status;
@@ -120,8 +120,8 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
     } else {
         take_stamps(tls, tls->stamps);
         status = sl_crypto_open(&tls->crypto, err);
-        status = status == SL_OK ? load(tls, err) : status;
-        status = status == SL_OK ? sl_revocations_open(files, &tls->revocations, err) : status;
+        SL_THEN(status, load(tls, err));
+        SL_THEN(status, sl_revocations_open(files, &tls->revocations, err));
     }
     if (status != SL_OK) {
         sl_tls_destroy(&tls);
@@ -213,16 +213,10 @@ enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, const char *name
     }
     struct sl_identity peer;
     enum sl_status status = sl_certificate_identity(SSL_get0_peer_certificate(ssl), &peer, err);
-    if (status == SL_OK) {
-        status = sl_identity_check(&peer, tls->self.cluster,
-                                   sl_roles_accepted(peers_of(tls->self.role), tls->files.accepts_unstated), err);
-    }
-    if (status == SL_OK) {
-        status = sl_identity_check_name(&peer, name, err);
-    }
-    if (status == SL_OK) {
-        status = check_revoked(tls, ssl, err);
-    }
+    SL_THEN(status, sl_identity_check(&peer, tls->self.cluster,
+                                      sl_roles_accepted(peers_of(tls->self.role), tls->files.accepts_unstated), err));
+    SL_THEN(status, sl_identity_check_name(&peer, name, err));
+    SL_THEN(status, check_revoked(tls, ssl, err));
     if (status != SL_OK) {
         return SL_ERR_PEER_CORRUPT;
     }

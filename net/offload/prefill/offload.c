@@ -137,9 +137,9 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
                  ? check_shares(config, sl_offloaded_heads_count(&offload->offloaded_heads), &offload->n_replicas, err)
                  : sl_fail(err, status, "recipe: stores cannot keep rows of this model as %s",
                            sl_kv_format_name(sl_plan_row_format(config->plan)));
-    status = status == SL_OK ? create_ring(offload, err) : status;
-    status = status == SL_OK ? sl_read_back_create(offload, err) : status;
-    status = status == SL_OK ? open_links(offload, config, err) : status;
+    SL_THEN(status, create_ring(offload, err));
+    SL_THEN(status, sl_read_back_create(offload, err));
+    SL_THEN(status, open_links(offload, config, err));
     offload->n_handed = offload->n_stored;
     if (status == SL_OK && offload->n_stored > 0 && offload->n_stored < offload->n_slots) {
         status = sl_offload_map(offload, offload->n_stored, err);
@@ -362,7 +362,7 @@ enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *se
     int64_t decided = decided_at(offload, session->n_tokens);
     for (; status == SL_OK && end <= decided; end += SL_KV_SEGMENT_TOKENS) {
         status = wait_for(offload, has_room, err);
-        status = status == SL_OK ? hand_over(offload, session, end, err) : status;
+        SL_THEN(status, hand_over(offload, session, end, err));
     }
     if (status == SL_OK && sl_kv_format_is_quantized(offload->kept.format) &&
         session->n_tokens < offload->plan->n_prompt) {

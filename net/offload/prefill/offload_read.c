@@ -361,13 +361,13 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
     struct sl_attend args = *attend;
     if (offload->held > 0) {
         enum sl_status status = take_buffers(offload, err);
-        status = status == SL_OK ? grow_softmax(offload, attend, err) : status;
+        SL_THEN(status, grow_softmax(offload, attend, err));
         struct sl_tile *tile = NULL;
         for (int64_t begin = 0; status == SL_OK && begin < offload->held; begin += SL_ATTEND_SPLIT) {
             status = ask_for(offload, layer, begin, tile, &tile, err);
-            status = status == SL_OK ? wait_read(offload, &tile->read, err) : status;
+            SL_THEN(status, wait_read(offload, &tile->read, err));
             bool last = offload->n_tokens + attend->m >= offload->plan->n_prompt;
-            status = status == SL_OK ? ask_for_next(offload, tile, last, err) : status;
+            SL_THEN(status, ask_for_next(offload, tile, last, err));
             if (status != SL_OK) {
                 break;
             }

@@ -188,7 +188,7 @@ static enum sl_status map(struct sl_offload *offload, int64_t n_tokens, struct w
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
         status = await_tokens(offload, &offload->links[i], n_tokens, watch, err);
-        status = status == SL_OK ? sl_store_link_map(offload, &offload->links[i], n_tokens, err) : status;
+        SL_THEN(status, sl_store_link_map(offload, &offload->links[i], n_tokens, err));
     }
     if (status == SL_OK) {
         pthread_mutex_lock(&offload->mutex);
@@ -229,7 +229,7 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
     int n_begun = n_queued;
     for (int s = 0; s < n_begun; s++) {
         const struct sl_shipment *shipment = &offload->ring[(first + s) % SL_RING];
-        status = status == SL_OK ? sl_mark_wait(&shipment->down, err) : status;
+        SL_THEN(status, sl_mark_wait(&shipment->down, err));
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = begin_sending(offload, &offload->links[i], shipment, s == 0 ? watch : NULL, &sendings[s][i], err);
         }

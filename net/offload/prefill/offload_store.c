@@ -74,13 +74,9 @@ enum sl_status sl_store_link_open(struct sl_offload *offload, struct sl_store_li
     request->share = (Sluice__V1__StoreShare *)link->share;
     enum sl_status status =
         sl_rpc_channel_create(link->share->address, offload->node->credentials, SL_ROLE_KVSTORE, &link->channel, err);
-    if (status == SL_OK) {
-        status = call(offload, link, &sl_method_store_open_annex, &request->base, CALL_MS,
-                      (ProtobufCMessage **)&link->remote_kv, err);
-    }
-    if (status == SL_OK) {
-        status = check_remote_kv(offload, link, err);
-    }
+    SL_THEN(status, call(offload, link, &sl_method_store_open_annex, &request->base, CALL_MS,
+                         (ProtobufCMessage **)&link->remote_kv, err));
+    SL_THEN(status, check_remote_kv(offload, link, err));
     if (status == SL_OK) {
         status = sl_connection_open(offload->node->fabric, link->remote_kv->fabric_address,
                                     link->remote_kv->fabric_epoch, &link->connection, err);
@@ -180,7 +176,7 @@ enum sl_status sl_store_link_map(struct sl_offload *offload, struct sl_store_lin
     SL_FAIL_IF(!answer, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     struct sl_error why = {0};
     enum sl_status status = ask_map(link, &request, answer, capacity, &bytes, &why);
-    status = status == SL_OK ? sl_remote_kv_map_read(&map, &request, answer, bytes, n_tokens, &why) : status;
+    SL_THEN(status, sl_remote_kv_map_read(&map, &request, answer, bytes, n_tokens, &why));
     free(answer);
     if (status != SL_OK) {
         status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;

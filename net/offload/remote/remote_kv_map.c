@@ -32,9 +32,7 @@ enum sl_status sl_remote_kv_map_read(struct sl_remote_kv_map *map, const struct 
     const struct sl_near_segment *segments = NULL;
     size_t n = 0;
     enum sl_status status = sl_near_check(request, answer, bytes, &head, &body, err);
-    if (status == SL_OK) {
-        status = sl_near_read_map(body, (const uint8_t *)answer + bytes, &segments, &n, err);
-    }
+    SL_THEN(status, sl_near_read_map(body, (const uint8_t *)answer + bytes, &segments, &n, err));
     for (size_t i = 0; status == SL_OK && i < n; i++) {
         struct sl_key_index_layout layout;
         if (segments[i].n_offloaded_heads != (uint32_t)map->n_offloaded_heads ||
@@ -162,7 +160,7 @@ static struct channels lay_out(const struct sl_remote_kv_map *map, const struct 
     struct sl_near_shape shape = {.head_dim = map->work.head_dim, .rows = map->work.format, .scan = map->scan};
     enum sl_status status =
         sl_key_index_layout_init(&c.whole, map->scan, map->work.head_dim, map->segments[segment].n_slots);
-    status = status == SL_OK ? sl_near_channels_layout(&shape, (int)request->n_channels, n_slots, &c.chosen) : status;
+    SL_THEN(status, sl_near_channels_layout(&shape, (int)request->n_channels, n_slots, &c.chosen));
     assert(status == SL_OK); // sl_remote_kv_map_read() and count_channels() have checked it
     (void)status;
     return c;

@@ -161,12 +161,8 @@ static enum sl_status look(struct sl_remote *r, struct sl_asked *asked, int i, i
     if (!asked->replicas[i].request) {
         status = ask_replica(r, asked, i, err);
     }
-    if (status == SL_OK) {
-        status = sl_fabric_request_wait(asked->replicas[i].request, until_ns, bytes_out, err);
-    }
-    if (status == SL_OK) {
-        status = check_refusal(asked, i, *bytes_out, err);
-    }
+    SL_THEN(status, sl_fabric_request_wait(asked->replicas[i].request, until_ns, bytes_out, err));
+    SL_THEN(status, check_refusal(asked, i, *bytes_out, err));
     if (status < SL_OK) {
         sl_fabric_request_close(&asked->replicas[i].request);
         replica->is_gone = !sl_ask_may_pass(status);
@@ -351,9 +347,7 @@ enum sl_status sl_remote_source_create(struct sl_connections *connections, Sluic
     for (size_t i = 0; status == SL_OK && i < n_shares; i++) {
         status = add_replica(r, shares[i], plan, err);
     }
-    if (status == SL_OK) {
-        status = check_cover(r, err);
-    }
+    SL_THEN(status, check_cover(r, err));
     if (status != SL_OK) {
         struct sl_source *source = &r->base;
         destroy(&source);

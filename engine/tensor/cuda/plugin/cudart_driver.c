@@ -206,7 +206,7 @@ static enum sl_status open_device(int index, struct sl_error *err) {
                                   : sl_fail(err, SL_ERR_UNSUPPORTED, "%d devices are open already", n);
         for (int i = 0; i < n && status == SL_OK; i++) {
             status = reach(cuda.opened[i], index, err);
-            status = status == SL_OK ? reach(index, cuda.opened[i], err) : status;
+            SL_THEN(status, reach(index, cuda.opened[i], err));
         }
         if (status == SL_OK) {
             cuda.opened[n] = index;

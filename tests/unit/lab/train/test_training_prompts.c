@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the training prompts of heads: rows and tasks by turns, facts in other words, prompts that are too long.
+// Purpose: the training prompts of heads as tokens: rows and tasks by turns, prompts that are too long, and what is refused.
+// lab/sluice_eval/tests/test_training.py has the texts.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,6 @@
 
 #include <cmocka.h>
 
-#include "lab/train/training_forms.h"
 #include "lab/train/training_prompts.h"
 #include "tests/unit/temp_folder.h"
 
@@ -38,7 +38,7 @@ static struct sl_training_prompts *open_prompts(const struct sl_training_prompts
     return prompts;
 }
 
-static struct sl_training_prompt get(const struct sl_training_prompts *prompts, uint64_t index) {
+static struct sl_training_prompt get(struct sl_training_prompts *prompts, uint64_t index) {
     struct sl_training_prompt prompt = {0};
     struct sl_error err = {0};
     if (sl_training_prompts_get(prompts, index, &prompt, &err) != SL_OK) {
@@ -61,68 +61,6 @@ static char *text_of(const struct sl_tokenizer *tokenizer, const struct sl_train
         used += n;
     }
     return text;
-}
-
-static const char *const facts[][2] = {{"stone-window", "7001234"}, {"apple", "5550001"}};
-
-// A sample as lab/tasks/task.h makes them.
-static struct sl_sample needle_sample(void) {
-    struct sl_sample sample = {0};
-    struct sl_error err = {0};
-    char prompt[1024];
-    snprintf(prompt, sizeof prompt,
-             "A text. One of the special magic numbers for %s is: %s. More of it. One of the special magic numbers for "
-             "%s is: %s.\nWhat is the special magic number for %s mentioned in the provided text? The special magic "
-             "number for %s mentioned in the provided text is",
-             facts[0][0], facts[0][1], facts[1][0], facts[1][1], facts[1][0], facts[1][0]);
-    sample.prompt = strdup(prompt);
-    assert_int_equal(sl_sample_add_answer(&sample, facts[1][1], strlen(facts[1][1]), &err), SL_OK);
-    return sample;
-}
-
-static void test_forms_say_all_facts_and_the_question_in_other_words(void **state) {
-    (void)state;
-    static const struct {
-        const char *form, *prompt, *completion;
-    } cases[] = {
-        {"code-4",
-         "A text. The code of stone-window is 7001234. More of it. The code of apple is 5550001.\nQuestion: What "
-         "is the code of apple?\nAnswer: The code of apple is",
-         " 5550001."},
-        {"line-4", "A text.\nstone-window: 7001234\n More of it.\napple: 5550001\n\napple:", " 5550001"}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct sl_sample sample = needle_sample();
-        struct sl_error err = {0};
-        assert_int_equal(sl_training_form_apply(sl_training_form_find(cases[i].form), &sample, &err), SL_OK);
-        assert_string_equal(sample.prompt, cases[i].prompt);
-        assert_string_equal(sample.completion, cases[i].completion);
-        sl_sample_cleanup(&sample);
-    }
-    assert_null(sl_training_form_find("dance"));
-}
-
-// The forms must know every text that the tasks write: their words are in two files.
-static void test_forms_fit_what_their_tasks_write(void **state) {
-    for (const struct sl_training_form *form = sl_training_forms(); form->name; form++) {
-        struct sl_training_prompts_config config = {.tokenizer = *state, .max_tokens = 4096, .seed = 3};
-        char task[64];
-        snprintf(task, sizeof task, "%s:300", form->name);
-        config.tasks = (struct sl_option_list){{task}, 1};
-        struct sl_training_prompts *prompts = open_prompts(&config);
-        struct sl_training_prompt prompt = get(prompts, 0);
-        char *text = text_of(*state, &prompt, 0, prompt.n_tokens);
-        assert_null(strstr(text, "magic"));
-        free(text);
-        text = text_of(*state, &prompt, prompt.n_prompt, prompt.n_tokens);
-        char value[32];
-        assert_int_equal(sscanf(text, " %31[0-9]", value), 1);
-        char *before = text_of(*state, &prompt, 0, prompt.n_prompt);
-        assert_non_null(strstr(before, value)); // the answer is in the prompt
-        free(before);
-        free(text);
-        free(prompt.tokens);
-        sl_training_prompts_close(&prompts);
-    }
 }
 
 static void test_rows_and_tasks_come_by_turns_and_again_in_another_order(void **state) {
@@ -194,12 +132,28 @@ static void test_long_prompts_lose_their_beginning(void **state) {
     temp_folder_destroy(&folder);
 }
 
+static void test_a_writer_that_cannot_start_says_what_it_needs(void **state) {
+    struct sl_training_prompts_config config = {.tokenizer = *state, .tasks = {{"passkey:80"}, 1}, .max_tokens = 4096};
+    struct sl_training_prompts *prompts = NULL;
+    struct sl_error err = {0};
+    char path[4096];
+    snprintf(path, sizeof path, "%s", getenv("PATH"));
+    assert_int_equal(setenv("PATH", "/nonexistent", 1), 0);
+    assert_int_equal(sl_training_prompts_open(&config, &prompts, &err), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "python3"));
+    assert_int_equal(setenv("PATH", path, 1), 0);
+    assert_int_equal(setenv("PYTHONHOME", "/nonexistent", 1), 0); // it starts, and says nothing on its output
+    assert_int_equal(sl_training_prompts_open(&config, &prompts, &err), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "python3-numpy"));
+    assert_int_equal(unsetenv("PYTHONHOME"), 0);
+    assert_null(prompts);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms_say_all_facts_and_the_question_in_other_words),
-        cmocka_unit_test(test_forms_fit_what_their_tasks_write),
         cmocka_unit_test(test_rows_and_tasks_come_by_turns_and_again_in_another_order),
         cmocka_unit_test(test_long_prompts_lose_their_beginning),
+        cmocka_unit_test(test_a_writer_that_cannot_start_says_what_it_needs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
