@@ -78,7 +78,8 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     return status;
 }
 
-enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err) {
+enum sl_status sl_decode_run(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_decode_config *config = (const struct sl_decode_config *)node_config;
     struct sl_decode decode = {0};
     if (config->retrieve_deadline_ms >= config->node.stall_ms) { // the engine waits for a store for up to this time
         return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline, %lld ms, must be less than --stall-after, %lld ms",

@@ -220,7 +220,8 @@ static enum sl_status find_policy(const struct sl_kvstore_config *config, struct
                : sl_fail(err, SL_ERR_INVALID, "--evict %s: unknown policy; there are %s", config->evict, names);
 }
 
-enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
+enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_kvstore_config *config = (const struct sl_kvstore_config *)node_config;
     struct sl_kvstore kvstore = {0};
     struct sl_eviction_config eviction;
     SL_TRY(find_policy(config, &eviction, err));

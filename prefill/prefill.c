@@ -99,7 +99,8 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
     return status;
 }
 
-enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err) {
+enum sl_status sl_prefill_run(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_prefill_config *config = (const struct sl_prefill_config *)node_config;
     struct sl_node node;
     struct sl_prefill *prefill = NULL;
     SL_TRY(sl_node_open(&node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->limits.chunk_tokens, err));
