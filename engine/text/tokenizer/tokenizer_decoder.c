@@ -83,18 +83,25 @@ static enum sl_status add_metaspace(void *part, const json_t *step, const char *
 }
 
 static enum sl_status add_byte_fallback(void *part, const json_t *step, const char *what, struct sl_error *err) {
-    ((struct loading *)part)->decoder->byte_fallback = true;
-    return begin_step(part, step, what, err);
+    static const char *const keys[] = {"type", NULL};
+    struct loading *loading = part;
+    enum sl_status status = sl_json_only(step, what, keys, err);
+    loading->decoder->byte_fallback = true;
+    return status == SL_OK ? begin_step(loading, step, what, err) : status;
 }
 
 static enum sl_status add_fuse(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", NULL};
+    SL_TRY(sl_json_only(step, what, keys, err));
     return begin_step(part, step, what, err);
 }
 
 static enum sl_status add_strip(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", "content", "start", "stop", NULL};
     struct sl_decoder *decoder = ((struct loading *)part)->decoder;
     const json_t *start = json_object_get(step, "start"), *stop = json_object_get(step, "stop");
     const char *content = NULL;
+    SL_TRY(sl_json_only(step, what, keys, err));
     SL_TRY(sl_json_text(step, what, "content", &content, err));
     SL_TRY(begin_step(part, step, what, err));
     size_t n_bytes = strlen(content);
@@ -115,12 +122,12 @@ static enum sl_status add_byte_level(void *part, const json_t *step, const char 
 
 static const struct sl_json_step kinds[] = {
     {"ByteLevel", add_byte_level},
-    {"Metaspace", add_metaspace, {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"}},
-    {"Replace", add_replace, {"type", "pattern", "content"}},
-    {"ByteFallback", add_byte_fallback, {"type"}},
-    {"Fuse", add_fuse, {"type"}},
-    {"Strip", add_strip, {"type", "content", "start", "stop"}},
-    {NULL},
+    {"Metaspace", add_metaspace},
+    {"Replace", add_replace},
+    {"ByteFallback", add_byte_fallback},
+    {"Fuse", add_fuse},
+    {"Strip", add_strip},
+    {NULL, NULL},
 };
 
 // --- the tokens' texts -----------------------------------------------------------------------------------------------

@@ -57,12 +57,10 @@ enum sl_status sl_json_replace(const json_t *step, const char *what, const char 
 
 bool sl_json_is_type(const json_t *object, const char *type);
 
-// A kind of step, the function that adds one to a part, and the members that a step may have (none: any). `what` names
-// the step in errors: "normalizer Prepend".
+// A kind of step and the function that adds one to a part. `what` names the step in errors: "normalizer Prepend".
 struct sl_json_step {
     const char *type;
     enum sl_status (*add)(void *part, const json_t *step, const char *what, struct sl_error *err);
-    const char *keys[7]; // ends with NULL
 };
 
 // Calls the kind's function for each step of tokenizer.json's member `part_name`: none when that is absent or null, the

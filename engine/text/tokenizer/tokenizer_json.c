@@ -40,10 +40,11 @@ enum sl_status sl_json_text(const json_t *object, const char *what, const char *
 
 enum sl_status sl_json_replace(const json_t *step, const char *what, const char **from_out, const char **to_out,
                                struct sl_error *err) {
-    static const char *const keys[] = {"String", NULL};
+    static const char *const keys[] = {"type", "pattern", "content", NULL}, *const pattern_keys[] = {"String", NULL};
     const json_t *pattern = json_object_get(step, "pattern");
     const char *from = NULL, *to = json_string_value(json_object_get(step, "content"));
-    SL_TRY(sl_json_only(pattern, what, keys, err));
+    SL_TRY(sl_json_only(step, what, keys, err));
+    SL_TRY(sl_json_only(pattern, what, pattern_keys, err));
     SL_TRY(sl_json_text(pattern, what, "String", &from, err));
     SL_FAIL_IF(!to, err, SL_ERR_INVALID, "%s: \"content\" is missing or not a text", what);
     *from_out = from;
@@ -63,14 +64,12 @@ static enum sl_status add_step(const json_t *step, const char *part_name, const 
     SL_FAIL_IF(!type, err, SL_ERR_INVALID, "%s: a step is not an object with a type", part_name);
     char what[64];
     snprintf(what, sizeof(what), "%s %.32s", part_name, type);
-    while (kinds->type && strcmp(kinds->type, type) != 0) {
-        kinds++;
+    for (; kinds->type; kinds++) {
+        if (strcmp(kinds->type, type) == 0) {
+            return kinds->add(part, step, what, err);
+        }
     }
-    SL_FAIL_IF(!kinds->type, err, SL_ERR_UNSUPPORTED, "%s is not supported", what);
-    if (kinds->keys[0]) {
-        SL_TRY(sl_json_only(step, what, kinds->keys, err));
-    }
-    return kinds->add(part, step, what, err);
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is not supported", what);
 }
 
 enum sl_status sl_json_steps(const json_t *root, const char *part_name, const char *list_key,

@@ -100,11 +100,15 @@ static enum sl_status add(struct sl_normalizer *normalizer, const char *what,
 }
 
 static enum sl_status add_nfc(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", NULL};
+    SL_TRY(sl_json_only(step, what, keys, err));
     return add(part, what, run_nfc, NULL, NULL, err);
 }
 
 static enum sl_status add_prepend(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", "prepend", NULL};
     const char *prefix = NULL;
+    SL_TRY(sl_json_only(step, what, keys, err));
     SL_TRY(sl_json_text(step, what, "prepend", &prefix, err));
     return add(part, what, run_prepend, NULL, prefix, err);
 }
@@ -117,10 +121,10 @@ static enum sl_status add_replace(void *part, const json_t *step, const char *wh
 
 // --- the whole -------------------------------------------------------------------------------------------------------
 static const struct sl_json_step kinds[] = {
-    {"NFC", add_nfc, {"type"}},
-    {"Prepend", add_prepend, {"type", "prepend"}},
-    {"Replace", add_replace, {"type", "pattern", "content"}},
-    {NULL},
+    {"NFC", add_nfc},
+    {"Prepend", add_prepend},
+    {"Replace", add_replace},
+    {NULL, NULL},
 };
 
 enum sl_status sl_normalizer_load(struct sl_normalizer *normalizer, const json_t *root, struct sl_error *err) {

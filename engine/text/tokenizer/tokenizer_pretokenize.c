@@ -52,10 +52,12 @@ static enum sl_status add_cut(struct sl_pretokenizer *pretokenizer, struct sl_cu
 }
 
 static enum sl_status add_split(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", "pattern", "behavior", "invert", NULL};
     static const char *const pattern_keys[] = {"Regex", NULL};
     bool invert = false;
     const json_t *pattern = json_object_get(step, "pattern");
     const char *behavior = json_string_value(json_object_get(step, "behavior")), *regex = NULL;
+    SL_TRY(sl_json_only(step, what, keys, err));
     SL_TRY(sl_json_only(pattern, "pattern of Split", pattern_keys, err));
     SL_TRY(sl_json_bool(step, what, "invert", false, &invert, err));
     SL_TRY(sl_json_text(pattern, what, "Regex", &regex, err));
@@ -66,14 +68,18 @@ static enum sl_status add_split(void *part, const json_t *step, const char *what
 }
 
 static enum sl_status add_digits(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", "individual_digits", NULL};
     bool individual = false;
+    SL_TRY(sl_json_only(step, what, keys, err));
     SL_TRY(sl_json_bool(step, what, "individual_digits", false, &individual, err));
     return add_cut(part, (struct sl_cut){0}, individual ? "\\p{N}" : "\\p{N}+", err);
 }
 
 static enum sl_status add_punctuation(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", "behavior", NULL};
     const json_t *json = json_object_get(step, "behavior");
     const char *behavior = json ? json_string_value(json) : "Isolated";
+    SL_TRY(sl_json_only(step, what, keys, err));
     bool contiguous = behavior && strcmp(behavior, "Contiguous") == 0;
     SL_FAIL_IF(!contiguous && (!behavior || strcmp(behavior, "Isolated") != 0), err, SL_ERR_UNSUPPORTED,
                "%s has behavior %.32s; only Isolated and Contiguous are supported", what,
@@ -83,8 +89,10 @@ static enum sl_status add_punctuation(void *part, const json_t *step, const char
 }
 
 static enum sl_status add_byte_level(void *part, const json_t *step, const char *what, struct sl_error *err) {
+    static const char *const keys[] = {"type", "add_prefix_space", "trim_offsets", "use_regex", NULL};
     struct sl_pretokenizer *pretokenizer = part;
     bool prefix = false, use_regex = false;
+    SL_TRY(sl_json_only(step, what, keys, err));
     SL_TRY(sl_json_bool(step, what, "add_prefix_space", true, &prefix, err));
     SL_TRY(sl_json_bool(step, what, "use_regex", true, &use_regex, err));
     SL_FAIL_IF(pretokenizer->byte_level, err, SL_ERR_UNSUPPORTED, "%s is there twice, which is not supported", what);
@@ -117,7 +125,10 @@ static enum sl_status read_scheme(const json_t *step, const char *what, enum sl_
 
 enum sl_status sl_metaspace_read(const json_t *step, const char *what, enum sl_prepend *prepend_out, bool *split_out,
                                  struct sl_error *err) {
+    static const char *const keys[] = {"type",    "replacement", "prepend_scheme", "split", "add_prefix_space",
+                                       "str_rep", NULL};
     const char *mark = NULL;
+    SL_TRY(sl_json_only(step, what, keys, err));
     SL_TRY(sl_json_text(step, what, "replacement", &mark, err));
     SL_TRY(sl_json_bool(step, what, "split", true, split_out, err));
     SL_FAIL_IF(strcmp(mark, SL_MARK) != 0, err, SL_ERR_UNSUPPORTED,
@@ -133,12 +144,8 @@ static enum sl_status add_metaspace(void *part, const json_t *step, const char *
 }
 
 static const struct sl_json_step kinds[] = {
-    {"Split", add_split, {"type", "pattern", "behavior", "invert"}},
-    {"Digits", add_digits, {"type", "individual_digits"}},
-    {"Punctuation", add_punctuation, {"type", "behavior"}},
-    {"ByteLevel", add_byte_level, {"type", "add_prefix_space", "trim_offsets", "use_regex"}},
-    {"Metaspace", add_metaspace, {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"}},
-    {NULL},
+    {"Split", add_split},          {"Digits", add_digits},       {"Punctuation", add_punctuation},
+    {"ByteLevel", add_byte_level}, {"Metaspace", add_metaspace}, {NULL, NULL},
 };
 
 enum sl_status sl_pretokenizer_load(struct sl_pretokenizer *pretokenizer, const json_t *root, struct sl_error *err) {

@@ -64,7 +64,7 @@ static enum sl_status add_byte_level(void *part, const json_t *step, const char 
 static const struct sl_json_step kinds[] = {
     {"ByteLevel", add_byte_level},
     {"TemplateProcessing", add_template},
-    {NULL},
+    {NULL, NULL},
 };
 
 // --- the configuration -----------------------------------------------------------------------------------------------
