@@ -10,12 +10,16 @@
  */
 #pragma once
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 // Sleeps while *word is `seen`, for at most nap_ns; -1: without limit. May end early without a reason: check the
 // condition again.
@@ -27,4 +31,16 @@ static inline void sl_futex_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t
 // Wakes all threads that sleep on the word.
 static inline void sl_futex_wake(_Atomic uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+// The same among the threads of this process, until a deadline. Returns true if that has passed.
+static inline bool sl_futex_wait_private(_Atomic uint32_t *word, uint32_t seen, int64_t deadline_ns) {
+    const struct timespec until = sl_deadline_timespec(deadline_ns);
+    return syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline_ns == SL_NO_DEADLINE ? NULL : &until,
+                   NULL, FUTEX_BITSET_MATCH_ANY) != 0 &&
+           errno == ETIMEDOUT;
+}
+
+static inline void sl_futex_wake_private(_Atomic uint32_t *word, int n) {
+    (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }

@@ -19,12 +19,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/locals.h"
 
 #define MAX_RULES      24
 #define MAX_NAME_BYTES 24
 #define MAX_LINE_BYTES 2048
 #define MAX_JSON_BYTES 4000 // the same text, escaped; longer text is cut. Less than `sluice up` forwards in one piece
-#define MAX_ID_BYTES   64
 
 struct rule {
     char component[MAX_NAME_BYTES];
@@ -44,7 +44,6 @@ static struct filter initial_filter = {.level = SL_LOG_INFO};
 static _Atomic(struct filter *) current_filter = &initial_filter;
 static char process_name[MAX_NAME_BYTES] = "sluice";
 static bool is_json;
-static _Thread_local char job_id[MAX_ID_BYTES], trace_id[MAX_ID_BYTES];
 
 static enum sl_status parse_level(const char *text, size_t n, enum sl_log_level *level_out, struct sl_error *err) {
     for (size_t i = 0; i < sizeof level_names / sizeof level_names[0]; i++) {
@@ -103,14 +102,16 @@ bool sl_log_is_json(void) {
 }
 
 void sl_log_set_job(const char *id) {
-    snprintf(job_id, sizeof job_id, "%s", id ? id : "");
-    if (job_id[0] == '\0') {
-        trace_id[0] = '\0';
+    struct sl_locals *own = sl_locals();
+    snprintf(own->job_id, sizeof own->job_id, "%s", id ? id : "");
+    if (own->job_id[0] == '\0') {
+        own->trace_id[0] = '\0';
     }
 }
 
 void sl_log_set_trace(const char *id) {
-    snprintf(trace_id, sizeof trace_id, "%s", id ? id : "");
+    struct sl_locals *own = sl_locals();
+    snprintf(own->trace_id, sizeof own->trace_id, "%s", id ? id : "");
 }
 
 void sl_log_set_process(const char *name) {
@@ -244,11 +245,12 @@ static void write_json(struct json_line *line, const char *component, enum sl_lo
     add_field(line, ",\"level\"", level_names[level]);
     add_field(line, ",\"process\"", process_name);
     add_field(line, ",\"component\"", component);
-    if (job_id[0]) {
-        add_field(line, ",\"job\"", job_id);
+    const struct sl_locals *own = sl_locals();
+    if (own->job_id[0]) {
+        add_field(line, ",\"job\"", own->job_id);
     }
-    if (trace_id[0]) {
-        add_field(line, ",\"trace\"", trace_id);
+    if (own->trace_id[0]) {
+        add_field(line, ",\"trace\"", own->trace_id);
     }
     add_field(line, ",\"message\"", text);
     line->text[line->used++] = '}';

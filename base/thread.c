@@ -2,13 +2,10 @@
 #include "base/thread.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -68,26 +65,4 @@ enum sl_status sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, 
     }
     struct timespec until = sl_deadline_timespec(deadline_ns);
     return pthread_cond_timedwait(cond, mutex, &until) == ETIMEDOUT ? SL_ERR_DEADLINE : SL_OK;
-}
-
-enum sl_status sl_bell_wait(struct sl_bell *bell, pthread_mutex_t *mutex, int64_t deadline_ns) {
-    const struct timespec until = sl_deadline_timespec(deadline_ns);
-    const uint32_t seen = atomic_load(&bell->rings);
-    bell->n_waiting++;
-    pthread_mutex_unlock(mutex);
-    const bool late = syscall(SYS_futex, &bell->rings, FUTEX_WAIT_BITSET_PRIVATE, seen,
-                              deadline_ns == SL_NO_DEADLINE ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY) != 0 &&
-                      errno == ETIMEDOUT;
-    pthread_mutex_lock(mutex);
-    bell->n_waiting--;
-    return late ? SL_ERR_DEADLINE : SL_OK;
-}
-
-void sl_bell_ring(struct sl_bell *bell, pthread_mutex_t *mutex, int n) {
-    const bool is_awaited = bell->n_waiting > 0;
-    atomic_fetch_add(&bell->rings, 1);
-    pthread_mutex_unlock(mutex);
-    if (is_awaited) { // if the bell is gone by now, another thread wakes without a reason, at worst
-        syscall(SYS_futex, &bell->rings, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
-    }
 }

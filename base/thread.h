@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: threads with names, condition variables on the monotonic clock, and bells. The team of threads is base/team.h.
+// Purpose: threads with names, and condition variables on the monotonic clock. The team of threads: base/team.h; bells and fibers: base/fiber/.
 #pragma once
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,16 +24,3 @@ void sl_cond_init(pthread_cond_t *cond);
 // Waits until signaled or the deadline passes: SL_OK or SL_ERR_DEADLINE. Wakeups may be spurious: test the predicate in
 // a loop.
 enum sl_status sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
-
-/*
- * A condition variable for what happens thousands of times a second: two system calls a wake, where the C library makes three, and a
- * thread that wakes finds the mutex free. Begins as zeros, and needs no end. May be freed, with its mutex, by a thread that it wakes.
- */
-struct sl_bell {
-    _Atomic uint32_t rings;
-    uint32_t n_waiting; // guarded by the mutex
-};
-// Waits like sl_cond_wait_until().
-enum sl_status sl_bell_wait(struct sl_bell *bell, pthread_mutex_t *mutex, int64_t deadline_ns);
-// Unlocks the mutex and wakes at most n of the threads that wait.
-void sl_bell_ring(struct sl_bell *bell, pthread_mutex_t *mutex, int n);

@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/locals.h"
 #include "base/log.h"
-
-static _Thread_local struct sl_trace current;
 
 // Returns the value of a hexadecimal digit; only lower case is valid, by the W3C recommendation. -1: not a digit.
 static int digit(char c) {
@@ -63,14 +62,15 @@ void sl_trace_format(const struct sl_trace *trace, char text_out[SL_TRACEPARENT_
 }
 
 void sl_trace_set(const struct sl_trace *trace) {
-    char id[2 * sizeof current.trace_id + 1] = "";
-    current = trace ? *trace : (struct sl_trace){0};
-    if (sl_trace_is_set(&current)) {
-        format_bytes(id, current.trace_id, sizeof current.trace_id);
+    struct sl_trace *current = &sl_locals()->trace;
+    char id[2 * sizeof current->trace_id + 1] = "";
+    *current = trace ? *trace : (struct sl_trace){0};
+    if (sl_trace_is_set(current)) {
+        format_bytes(id, current->trace_id, sizeof current->trace_id);
     }
     sl_log_set_trace(id);
 }
 
 struct sl_trace sl_trace_current(void) {
-    return current;
+    return sl_locals()->trace;
 }

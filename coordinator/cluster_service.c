@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "coordinator/lead.h"
 #include "proto/methods.h"
 
@@ -77,7 +78,7 @@ static enum sl_status wait_until_heard(struct sl_coordinator *coordinator, const
             sl_registry_adopt_drain(coordinator->registry, drain->name, drain->undo);
             return sl_fail(err, SL_ERR_DEADLINE, "%.60s has not heard of it: try again", drain->name);
         }
-        sl_sleep_ms(HEARD_POLL_MS);
+        sl_wait_ms(HEARD_POLL_MS);
     }
     return SL_OK;
 }
@@ -145,5 +146,6 @@ static const struct sl_rpc_handler handlers[] = {
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator) {
     struct sl_rpc_implementation service = SL_RPC_IMPLEMENTATION(&sl_service_cluster, handlers, coordinator);
     service.max_calls = MAX_CALLS;
+    service.on_fibers = true;
     return service;
 }

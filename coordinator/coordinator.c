@@ -371,10 +371,10 @@ static void drain(struct sl_coordinator *coordinator) {
     }
 
     pthread_mutex_lock(&coordinator->mutex);
-    while (coordinator->n_threads > 0 && sl_now_ns() < coordinator->grace_end_ns) {
+    while (coordinator->n_fibers > 0 && sl_now_ns() < coordinator->grace_end_ns) {
         (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, coordinator->grace_end_ns);
     }
-    int n_cancelled = coordinator->n_threads;
+    int n_cancelled = coordinator->n_fibers;
     pthread_mutex_unlock(&coordinator->mutex);
     if (n_cancelled > 0 && coordinator->state != NULL) {
         sl_log_info("coordinator", "the grace period is over: %d jobs will continue after a restart", n_cancelled);
@@ -385,7 +385,7 @@ static void drain(struct sl_coordinator *coordinator) {
         sl_jobs_cancel_all(coordinator->jobs);
     }
     pthread_mutex_lock(&coordinator->mutex);
-    while (coordinator->n_threads > 0) {
+    while (coordinator->n_fibers > 0) {
         (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, sl_deadline_in_ms(SWEEP_MS));
     }
     pthread_mutex_unlock(&coordinator->mutex);

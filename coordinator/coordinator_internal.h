@@ -72,11 +72,11 @@ struct sl_coordinator {
     bool swept;            // the sweeper must end
     bool served;           // sl_coordinator_run() has returned
     int64_t grace_end_ns;  // once stopping
-    int n_threads;         // of jobs
+    int n_fibers;          // of jobs
 };
 
 /*
- * submit.c: checks a request, puts it in the line and starts its thread; or finds the job that the same idempotency key made before.
+ * submit.c: checks a request, puts it in the line and starts its fiber; or finds the job that the same idempotency key made before.
  * The caller owns the reference *job_out. call_deadline_ns: SL_NO_DEADLINE for Submit. attached: the job ends with its call (Generate).
  */
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,

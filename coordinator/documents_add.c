@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
 #include "coordinator/lead.h"
@@ -215,7 +216,7 @@ static enum sl_status await_reading(const struct adding *adding, struct sl_error
     while (sl_documents_read_now(adding->coordinator->documents, adding->document)) {
         SL_FAIL_IF(sl_rpc_call_cancelled(adding->call) || sl_now_ns() >= sl_rpc_call_deadline_ns(adding->call), err,
                    SL_ERR_PEER_LOST, "no store has %s, whose text is read again: ask later", adding->document->name);
-        sl_sleep_ms(STORED_POLL_MS);
+        sl_wait_ms(STORED_POLL_MS);
     }
     return SL_OK;
 }
@@ -357,7 +358,7 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
         if ((n == 0 && !comes) || sl_now_ns() >= until_ns) {
             return not_stored(adding, n, err);
         }
-        sl_sleep_ms(STORED_POLL_MS);
+        sl_wait_ms(STORED_POLL_MS);
     }
 }
 

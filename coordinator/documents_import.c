@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
 #include "net/document/exported.h"
@@ -344,7 +345,7 @@ static enum sl_status wait_until_stored(struct importing *importing, struct sl_e
         }
         SL_FAIL_IF(sl_now_ns() >= until_ns || sl_rpc_call_cancelled(importing->call), err, SL_ERR_PEER_LOST,
                    "the store that took the capsule does not have it any more");
-        sl_sleep_ms(STORED_POLL_MS);
+        sl_wait_ms(STORED_POLL_MS);
     }
 }
 

@@ -498,5 +498,7 @@ static const struct sl_rpc_handler handlers[] = {
 };
 
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator) {
-    return SL_RPC_IMPLEMENTATION(&sl_service_inference, handlers, coordinator);
+    struct sl_rpc_implementation service = SL_RPC_IMPLEMENTATION(&sl_service_inference, handlers, coordinator);
+    service.on_fibers = true;
+    return service;
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: makes a job from a client's request: in the line, in the table, with a thread of its own.
- * Invariants: n_threads counts the threads that may still touch the coordinator.
+ * Purpose: makes a job from a client's request: in the line, in the table, with a fiber of its own.
+ * Invariants: n_fibers counts the fibers that may still touch the coordinator.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "base/hash.h"
-#include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
 #include "coordinator/lead.h"
@@ -17,16 +17,16 @@
 #define RESUMED_WAIT_MS 30000 // a restored job waits for workers at least this long: they must find this process first
 #define WRITTEN_WAIT_MS 5000  // for the disk; a job is accepted without it when it does not answer (state/state.h)
 
-struct job_thread {
+struct job_fiber {
     struct sl_coordinator *coordinator;
     struct sl_job *job; // a reference
     bool resumed;
     struct sl_run run;
 };
 
-static void end_thread(struct sl_coordinator *coordinator) {
+static void end_fiber(struct sl_coordinator *coordinator) {
     pthread_mutex_lock(&coordinator->mutex);
-    if (--coordinator->n_threads == 0 && coordinator->stopping) {
+    if (--coordinator->n_fibers == 0 && coordinator->stopping) {
         pthread_cond_broadcast(&coordinator->changed);
     }
     pthread_mutex_unlock(&coordinator->mutex);
@@ -46,10 +46,10 @@ static void count_question(struct sl_coordinator *coordinator, struct sl_job *jo
     }
 }
 
-static void *job_thread(void *arg) {
-    struct job_thread *thread = arg;
-    struct sl_coordinator *coordinator = thread->coordinator;
-    sl_trace_set(&thread->job->trace);
+static void run_job(void *arg) {
+    struct job_fiber *fiber = arg;
+    struct sl_coordinator *coordinator = fiber->coordinator;
+    sl_trace_set(&fiber->job->trace);
     struct sl_run_context context = {
         .registry = coordinator->registry,
         .admission = coordinator->admission,
@@ -61,47 +61,44 @@ static void *job_thread(void *arg) {
         .model_fingerprint = coordinator->model_fingerprint,
         .tokenizer = coordinator->tokenizer,
         .silence_ms = coordinator->config.silence_ms,
-        .worker_wait_ms = thread->resumed && coordinator->config.worker_wait_ms < RESUMED_WAIT_MS
+        .worker_wait_ms = fiber->resumed && coordinator->config.worker_wait_ms < RESUMED_WAIT_MS
                               ? RESUMED_WAIT_MS
                               : coordinator->config.worker_wait_ms,
         .max_retries = coordinator->config.max_retries,
         .stopping = &coordinator->stopping,
     };
-    sl_run_job(&context, thread->job, &thread->run);
-    if (thread->job->spec.document[0] != '\0') {
-        count_question(coordinator, thread->job);
+    sl_run_job(&context, fiber->job, &fiber->run);
+    if (fiber->job->spec.document[0] != '\0') {
+        count_question(coordinator, fiber->job);
     }
-    sl_job_unref(&thread->job);
-    free(thread);
-    end_thread(coordinator);
-    return NULL;
+    sl_job_unref(&fiber->job);
+    free(fiber);
+    end_fiber(coordinator);
 }
 
-// Starts the job's thread. The number of threads is bounded by the places in the line and of admitted jobs, in addition to threads that wait
+// Starts the job's fiber. The number of fibers is bounded by the places in the line and of admitted jobs, in addition to fibers that wait
 // a few seconds after the job's end for a copy of its session.
-static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
-                                   struct sl_error *err) {
-    struct job_thread *arg = calloc(1, sizeof(*arg));
-    SL_FAIL_IF(arg == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job's thread");
+static enum sl_status start_fiber(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
+                                  struct sl_error *err) {
+    struct job_fiber *arg = calloc(1, sizeof(*arg));
+    SL_FAIL_IF(arg == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job's fiber");
     arg->coordinator = coordinator;
     arg->job = sl_job_ref(job);
     arg->resumed = resumed;
     pthread_mutex_lock(&coordinator->mutex);
     bool stopping = coordinator->stopping;
-    coordinator->n_threads += !stopping;
+    coordinator->n_fibers += !stopping;
     pthread_mutex_unlock(&coordinator->mutex);
 
     enum sl_status status = SL_OK;
     if (stopping) {
         status = sl_fail(err, SL_ERR_PEER_LOST, "the coordinator is shutting down");
     } else {
-        pthread_t thread;
-        status = sl_thread_start("job", job_thread, arg, &thread, err);
+        status = sl_fiber_start("job", run_job, arg, err);
         if (status == SL_OK) {
-            pthread_detach(thread); // n_threads is waited for instead
             return SL_OK;
         }
-        end_thread(coordinator);
+        end_fiber(coordinator);
     }
     sl_job_unref(&arg->job);
     free(arg);
@@ -146,7 +143,7 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
     if (coordinator->state != NULL) {
         sl_state_keep(coordinator->state, job, attached);
     }
-    // The job enters the table before its thread starts, so that it can be found as soon as it has events.
+    // The job enters the table before its fiber starts, so that it can be found as soon as it has events.
     struct sl_job *first = sl_jobs_add(coordinator->jobs, job);
     enum sl_status status;
     if (first != NULL) {
@@ -156,7 +153,7 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
         sl_job_unref(&job);
         return status;
     }
-    status = start_thread(coordinator, job, false, err);
+    status = start_fiber(coordinator, job, false, err);
     if (status != SL_OK) {
         drop(coordinator, job);
         sl_admission_leave(coordinator->admission, &job->place);
@@ -397,7 +394,7 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const s
 
 enum sl_status sl_coordinator_resume(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err) {
     sl_admission_enter_again(coordinator->admission, &job->place);
-    enum sl_status status = start_thread(coordinator, job, true, err);
+    enum sl_status status = start_fiber(coordinator, job, true, err);
     if (status != SL_OK) {
         sl_admission_leave(coordinator->admission, &job->place);
     }

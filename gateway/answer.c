@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "gateway/openai/answer.h"
@@ -293,7 +294,7 @@ static enum sl_status send_piece(void *arg, const void *bytes, size_t n, int64_t
 static enum sl_status receive_piece(void *arg, void *bytes_out, size_t size, size_t *n_out, struct sl_error *err) {
     struct sl_http_answer *answer = arg;
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     while (answer->n_body == 0 && !answer->body_ended && status == SL_OK) {
         if (answer->stopped || answer->fd < 0 || is_gone(answer->fd)) {
             status = sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
@@ -314,7 +315,6 @@ static enum sl_status receive_piece(void *arg, void *bytes_out, size_t size, siz
             resume(answer);
         }
     }
-    pthread_mutex_unlock(&answer->mutex);
     return status;
 }
 
@@ -416,7 +416,7 @@ enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, 
 }
 
 bool sl_http_answer_put(struct sl_http_answer *answer, const char *bytes, size_t *n_inout) {
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     bool decided = answer->decided;
     size_t room = BODY_BYTES - answer->n_body, n = *n_inout < room ? *n_inout : room;
     if (!decided) {
@@ -429,12 +429,11 @@ bool sl_http_answer_put(struct sl_http_answer *answer, const char *bytes, size_t
         answer->suspended = true;
         MHD_suspend_connection(answer->connection);
     }
-    pthread_mutex_unlock(&answer->mutex);
     return !decided;
 }
 
 bool sl_http_answer_end_body(struct sl_http_answer *answer) {
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     bool decided = answer->decided;
     answer->body_ended = true;
     pthread_cond_signal(&answer->taken);
@@ -442,12 +441,11 @@ bool sl_http_answer_end_body(struct sl_http_answer *answer) {
         answer->suspended = true;
         MHD_suspend_connection(answer->connection);
     }
-    pthread_mutex_unlock(&answer->mutex);
     return decided;
 }
 
 struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer) {
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     struct sl_http_answer_head head = {
         .http_status = answer->left                  ? SL_HTTP_CLIENT_LEFT
                        : answer->refusal.http_status ? answer->refusal.http_status
@@ -461,12 +459,11 @@ struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer) {
         .text = answer->n_text > 0 ? answer->text : NULL,
         .n_text = answer->n_text,
     };
-    pthread_mutex_unlock(&answer->mutex);
     return head;
 }
 
 ssize_t sl_http_answer_take(struct sl_http_answer *answer, char *buf, size_t n_bytes) {
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     size_t n = answer->n_text - answer->n_taken;
     ssize_t taken = (ssize_t)(n < n_bytes ? n : n_bytes);
     if (taken > 0) {
@@ -479,7 +476,6 @@ ssize_t sl_http_answer_take(struct sl_http_answer *answer, char *buf, size_t n_b
         answer->suspended = true;
         MHD_suspend_connection(answer->connection);
     }
-    pthread_mutex_unlock(&answer->mutex);
     return taken;
 }
 
@@ -494,8 +490,7 @@ void sl_http_answer_leave(struct sl_http_answer **answer) {
 }
 
 void sl_http_answer_stop(struct sl_http_answer *answer) {
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     answer->stopped = true;
     pthread_cond_signal(&answer->taken);
-    pthread_mutex_unlock(&answer->mutex);
 }

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/thread.h"
 #include "gateway/head/chunks.h"
 
@@ -45,7 +46,7 @@ static bool has_waited_too_long(const struct sl_http_connections *all, const str
 
 static void *close_idle(void *arg) {
     struct sl_http_connections *all = arg;
-    pthread_mutex_lock(&all->mutex);
+    SL_LOCKED(&all->mutex);
     while (!all->stopping) {
         int64_t now_ns = sl_now_ns();
         for (struct place *place = all->list; place; place = place->next) {
@@ -61,7 +62,6 @@ static void *close_idle(void *arg) {
             pthread_cond_wait(&all->changed, &all->mutex);
         }
     }
-    pthread_mutex_unlock(&all->mutex);
     return NULL;
 }
 
@@ -115,7 +115,7 @@ static struct place *add(struct sl_http_connections *all, struct MHD_Connection 
     }
     *place = (struct place){.all = all, .fd = info->connect_fd, .waits = true, .since_ns = sl_now_ns()};
     place->chunks = sl_chunks_watch(place->fd, !all->config.is_https);
-    pthread_mutex_lock(&all->mutex);
+    SL_LOCKED(&all->mutex);
     place->next = all->list;
     if (place->next) {
         place->next->previous = place;
@@ -124,7 +124,6 @@ static struct place *add(struct sl_http_connections *all, struct MHD_Connection 
     if (all->n++ == 0) {
         pthread_cond_signal(&all->changed);
     }
-    pthread_mutex_unlock(&all->mutex);
     return place;
 }
 
@@ -166,11 +165,10 @@ static void tell(struct MHD_Connection *connection, bool waits) {
     if (!place) {
         return;
     }
-    pthread_mutex_lock(&place->all->mutex);
+    SL_LOCKED(&place->all->mutex);
     place->waits = waits;
     place->since_ns = sl_now_ns();
     place->has_asked = true;
-    pthread_mutex_unlock(&place->all->mutex);
 }
 
 void sl_connection_waits(struct MHD_Connection *connection) {
@@ -183,12 +181,11 @@ void sl_connection_asked(struct MHD_Connection *connection) {
 
 struct sl_http_connections_counts sl_http_connections_counts(struct sl_http_connections *all) {
     struct sl_http_connections_counts counts = {0};
-    pthread_mutex_lock(&all->mutex);
+    SL_LOCKED(&all->mutex);
     counts.open = all->n;
     counts.closed = all->n_closed;
     for (const struct place *place = all->list; place; place = place->next) {
         counts.waiting += place->waits;
     }
-    pthread_mutex_unlock(&all->mutex);
     return counts;
 }

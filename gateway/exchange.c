@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locked.h"
 #include "gateway/import_query.h"
 #include "gateway/metrics.h"
 #include "gateway/models.h"
@@ -118,10 +119,9 @@ static enum MHD_Result take_in(struct sl_exchange *exchange, const char *bytes, 
 
 static void on_answer_end(void *arg) {
     struct sl_gateway *gateway = arg;
-    pthread_mutex_lock(&gateway->mutex);
+    SL_LOCKED(&gateway->mutex);
     gateway->n_answers--;
     pthread_cond_signal(&gateway->changed);
-    pthread_mutex_unlock(&gateway->mutex);
 }
 
 // Counts the answers of one key. Mutex held.
@@ -138,7 +138,7 @@ static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal
     struct sl_gateway *gateway = exchange->gateway;
     enum sl_status status = SL_OK;
     int64_t retry_ms = 0;
-    pthread_mutex_lock(&gateway->mutex);
+    SL_LOCKED(&gateway->mutex);
     if (gateway->stopping) {
         sl_refuse(refusal, 503, "the gateway stops");
         status = SL_ERR_CANCELLED;
@@ -157,13 +157,12 @@ static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal
     } else {
         gateway->n_answers++;
     }
-    pthread_mutex_unlock(&gateway->mutex);
     return status;
 }
 
 static void add_to_list(struct sl_exchange *exchange) {
     struct sl_gateway *gateway = exchange->gateway;
-    pthread_mutex_lock(&gateway->mutex);
+    SL_LOCKED(&gateway->mutex);
     exchange->next = gateway->answering;
     if (exchange->next) {
         exchange->next->previous = exchange;
@@ -172,18 +171,16 @@ static void add_to_list(struct sl_exchange *exchange) {
     if (gateway->ending) {
         sl_http_answer_stop(exchange->answer);
     }
-    pthread_mutex_unlock(&gateway->mutex);
 }
 
 static void remove_from_list(struct sl_exchange *exchange) {
     struct sl_gateway *gateway = exchange->gateway;
-    pthread_mutex_lock(&gateway->mutex);
+    SL_LOCKED(&gateway->mutex);
     *(exchange->previous ? &exchange->previous->next : &gateway->answering) = exchange->next;
     if (exchange->next) {
         exchange->next->previous = exchange->previous;
     }
     pthread_cond_signal(&gateway->changed);
-    pthread_mutex_unlock(&gateway->mutex);
 }
 
 void sl_exchange_stop_all(struct sl_gateway *gateway) {

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
@@ -172,10 +173,9 @@ const char *sl_gateway_admin_address(const struct sl_gateway *gateway) {
 // ---- stop -----------------------------------------------------------------------------------------------------------
 
 void sl_gateway_hurry(struct sl_gateway *gateway) {
-    pthread_mutex_lock(&gateway->mutex);
+    SL_LOCKED(&gateway->mutex);
     gateway->hurrying = true;
     pthread_cond_signal(&gateway->changed);
-    pthread_mutex_unlock(&gateway->mutex);
 }
 
 // Returns true if threads still produce answers, or the HTTP daemon still sends one.

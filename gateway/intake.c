@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/locked.h"
 #include "base/thread.h"
 
 enum {
@@ -33,7 +34,7 @@ static enum sl_status wait_for_turn(struct sl_intake_turn *turn, bool (*stopped)
                                     struct sl_refusal *refusal) {
     int64_t deadline_ns = sl_deadline_in_ms(TURN_MS);
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&turn->mutex);
+    SL_LOCKED(&turn->mutex);
     while (turn->taken && status == SL_OK) {
         sl_cond_wait_until(&turn->over, &turn->mutex, sl_deadline_in_ms(POLL_MS));
         if (stopped(arg)) {
@@ -45,15 +46,13 @@ static enum sl_status wait_for_turn(struct sl_intake_turn *turn, bool (*stopped)
         }
     }
     turn->taken |= status == SL_OK;
-    pthread_mutex_unlock(&turn->mutex);
     return status;
 }
 
 static void end_turn(struct sl_intake_turn *turn) {
-    pthread_mutex_lock(&turn->mutex);
+    SL_LOCKED(&turn->mutex);
     turn->taken = false;
     pthread_cond_signal(&turn->over);
-    pthread_mutex_unlock(&turn->mutex);
 }
 
 enum sl_status sl_intake_begin(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,

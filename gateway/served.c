@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -23,7 +24,7 @@ static void ask(struct sl_served *served) {
     Sluice__V1__ModelReply *reply = NULL;
     struct sl_error err = {0};
     enum sl_status status = sl_client_model(served->client, sl_deadline_in_ms(CALL_MS), &reply, &err);
-    pthread_mutex_lock(&served->mutex);
+    SL_LOCKED(&served->mutex);
     struct sl_served_model *model = &served->model;
     bool was_ready = model->ready, ready = status == SL_OK && reply->ready;
     if (status == SL_OK) {
@@ -43,7 +44,6 @@ static void ask(struct sl_served *served) {
     model->answers = status == SL_OK;
     model->ready = ready;
     model->asked_ns = sl_now_ns();
-    pthread_mutex_unlock(&served->mutex);
 }
 
 static void *ask_always(void *arg) {
@@ -96,8 +96,6 @@ void sl_served_destroy(struct sl_served **served_ptr) {
 }
 
 struct sl_served_model sl_served_model(struct sl_served *served) {
-    pthread_mutex_lock(&served->mutex);
-    struct sl_served_model model = served->model;
-    pthread_mutex_unlock(&served->mutex);
-    return model;
+    SL_LOCKED(&served->mutex);
+    return served->model;
 }

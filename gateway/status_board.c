@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locked.h"
 #include "base/thread.h"
 #include "gateway/status_json.h"
 
@@ -192,18 +193,15 @@ enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bo
 }
 
 int64_t sl_board_still_ms(struct sl_board *board) {
-    pthread_mutex_lock(&board->mutex);
-    int64_t still_ms = board->waiting ? (sl_now_ns() - board->moved_ns) / SL_NS_PER_MS : 0;
-    pthread_mutex_unlock(&board->mutex);
-    return still_ms;
+    SL_LOCKED(&board->mutex);
+    return board->waiting ? (sl_now_ns() - board->moved_ns) / SL_NS_PER_MS : 0;
 }
 
 char *sl_snapshot_take(struct sl_snapshot *snapshot, struct sl_refusal *refusal_out) {
-    pthread_mutex_lock(&snapshot->board->mutex);
+    SL_LOCKED(&snapshot->board->mutex);
     char *text = snapshot->text;
     snapshot->text = NULL;
     *refusal_out = snapshot->refusal;
-    pthread_mutex_unlock(&snapshot->board->mutex);
     return text;
 }
 

@@ -17,3 +17,15 @@ struct sl_bench {
     enum sl_status (*check)(void *bench, struct sl_error *err);
     enum sl_status (*run)(void *bench, struct sl_error *err);
 };
+
+// Defines sl_bench_ID of a file whose state is a struct bench with `signals`, whose options are option_table[], and which has
+// run(). More members follow.
+#define SL_BENCH(id, usage_, summary_, ...)                                                                            \
+    const struct sl_bench sl_bench_##id = {.name = "sluice bench " #id,                                                \
+                                           .usage = (usage_),                                                          \
+                                           .summary = (summary_),                                                      \
+                                           SL_OPTIONS(option_table),                                                   \
+                                           .bytes = sizeof(struct bench),                                              \
+                                           .signals = offsetof(struct bench, signals),                                 \
+                                           .run = run,                                                                 \
+                                           __VA_ARGS__}

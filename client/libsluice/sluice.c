@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/locked.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
@@ -17,21 +18,19 @@ static struct {
 } means = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void sl_client_init(void) {
-    pthread_mutex_lock(&means.lock);
+    SL_LOCKED(&means.lock);
     if (means.n_users++ == 0 && !sl_rpc_is_up()) {
         sl_rpc_init();
         means.ours = true;
     }
-    pthread_mutex_unlock(&means.lock);
 }
 
 void sl_client_shutdown(void) {
-    pthread_mutex_lock(&means.lock);
+    SL_LOCKED(&means.lock);
     if (--means.n_users == 0 && means.ours) {
         sl_rpc_shutdown();
         means.ours = false;
     }
-    pthread_mutex_unlock(&means.lock);
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 #include "client/cli/subcommands.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
-#include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
 #include "lab/simulate/commands.h"
 #include "lab/train/train.h"

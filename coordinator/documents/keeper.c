@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/documents/keeper.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/rpc/rpc.h"
@@ -23,7 +25,8 @@ struct sl_document_keeper {
     void *arg;
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t changed, told;
+    pthread_cond_t changed;
+    struct sl_bell told;
     // Under the mutex:
     bool stopping;
     int64_t n_asked, n_told;     // calls of sl_document_keeper_tell(), and those of them that a round has served
@@ -143,7 +146,7 @@ void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
     int64_t number = ++keeper->n_asked;
     pthread_cond_signal(&keeper->changed);
     while (!keeper->stopping && keeper->n_told < number &&
-           sl_cond_wait_until(&keeper->told, &keeper->mutex, until_ns) == SL_OK) {
+           sl_bell_wait(&keeper->told, &keeper->mutex, until_ns) == SL_OK) {
     }
     pthread_mutex_unlock(&keeper->mutex);
 }
@@ -221,7 +224,7 @@ static void *keeper_main(void *arg) {
         }
         pthread_mutex_lock(&keeper->mutex);
         keeper->n_told = n_asked;
-        pthread_cond_broadcast(&keeper->told);
+        sl_bell_ring_held(&keeper->told, INT_MAX);
         int64_t next_ns = sl_deadline_in_ms(ROUND_MS);
         while (!keeper->stopping && keeper->removed == NULL && keeper->n_asked == n_asked &&
                sl_cond_wait_until(&keeper->changed, &keeper->mutex, next_ns) == SL_OK) {
@@ -243,7 +246,6 @@ enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct s
     keeper->arg = arg;
     pthread_mutex_init(&keeper->mutex, NULL);
     sl_cond_init(&keeper->changed);
-    sl_cond_init(&keeper->told);
     enum sl_status status = sl_thread_start("documents", keeper_main, keeper, &keeper->thread, err);
     if (status != SL_OK) {
         free(keeper);
@@ -261,11 +263,10 @@ void sl_document_keeper_stop(struct sl_document_keeper **keeper_inout) {
     pthread_mutex_lock(&keeper->mutex);
     keeper->stopping = true;
     pthread_cond_broadcast(&keeper->changed);
-    pthread_cond_broadcast(&keeper->told);
+    sl_bell_ring_held(&keeper->told, INT_MAX);
     pthread_mutex_unlock(&keeper->mutex);
     pthread_join(keeper->thread, NULL);
     drop_removed(keeper);
-    pthread_cond_destroy(&keeper->told);
     pthread_cond_destroy(&keeper->changed);
     pthread_mutex_destroy(&keeper->mutex);
     free(keeper);

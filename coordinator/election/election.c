@@ -2,11 +2,13 @@
 // Purpose: see election.h. A candidate, its leader key, and the thread that uses both.
 #include "coordinator/election/election.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "base/thread.h"
 #include "coordinator/election/candidate.h"
 #include "coordinator/election/etcd.h"
@@ -17,7 +19,8 @@ struct sl_election {
     struct sl_candidate candidate;
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t wake, stepped;
+    pthread_cond_t wake;
+    struct sl_bell stepped;
     bool standing, stopping, hurried, doubted;
     uint64_t n_begun, n_ended; // steps of the candidate
 };
@@ -39,7 +42,7 @@ static void *stand_always(void *arg) {
         const int64_t next_ns = sl_candidate_step(&election->candidate);
         pthread_mutex_lock(&election->mutex);
         election->n_ended = election->n_begun;
-        pthread_cond_broadcast(&election->stepped);
+        sl_bell_ring_held(&election->stepped, INT_MAX);
         while (!election->stopping && !election->hurried &&
                sl_cond_wait_until(&election->wake, &election->mutex,
                                   election->doubted && doubt_ns < next_ns ? doubt_ns : next_ns) == SL_OK) {
@@ -71,7 +74,6 @@ enum sl_status sl_election_create(const struct sl_election_config *config, struc
     sl_candidate_init(&election->candidate, &candidate);
     pthread_mutex_init(&election->mutex, NULL);
     sl_cond_init(&election->wake);
-    sl_cond_init(&election->stepped);
     *election_out = election;
     return SL_OK;
 }
@@ -107,7 +109,6 @@ void sl_election_destroy(struct sl_election **election_in) {
     sl_candidate_cleanup(&election->candidate);
     sl_etcd_destroy(&election->etcd);
     pthread_cond_destroy(&election->wake);
-    pthread_cond_destroy(&election->stepped);
     pthread_mutex_destroy(&election->mutex);
     free(election);
     *election_in = NULL;
@@ -143,7 +144,7 @@ int64_t sl_election_confirm(struct sl_election *election, int64_t deadline_ns) {
     election->doubted = true;
     pthread_cond_signal(&election->wake);
     while (election->n_ended <= n_before && !election->stopping &&
-           sl_cond_wait_until(&election->stepped, &election->mutex, deadline_ns) == SL_OK) {
+           sl_bell_wait(&election->stepped, &election->mutex, deadline_ns) == SL_OK) {
     }
     pthread_mutex_unlock(&election->mutex);
     return sl_election_term(election);

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/thread.h"
+#include "base/fiber/bell.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 struct sl_event_bytes; // one packed event

@@ -6,7 +6,6 @@
 
 #include "base/clock.h"
 #include "base/processors.h"
-#include "base/thread.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 #define SLICE_NS (5 * SL_NS_PER_MS)
@@ -71,7 +70,7 @@ static void grant(struct sl_tokenizing *tokenizing) {
         turn->tenant->tokenizing_ns += SLICE_NS;
         turn->tenant->n_turns++;
         turn->has_turn = true;
-        pthread_cond_signal(&turn->granted);
+        sl_bell_ring_held(&turn->granted, 1);
     }
 }
 
@@ -91,7 +90,7 @@ static enum sl_status wait_in_line(struct sl_tokenizing *tokenizing, struct sl_t
     grant(tokenizing);
     tokenizing->stats.n_waits += !turn->has_turn;
     while (!turn->has_turn) {
-        if (sl_cond_wait_until(&turn->granted, &tokenizing->mutex, turn->deadline_ns) != SL_OK && !turn->has_turn) {
+        if (sl_bell_wait(&turn->granted, &tokenizing->mutex, turn->deadline_ns) != SL_OK && !turn->has_turn) {
             struct sl_tokenizing_turn **at = &tokenizing->first;
             while (*at != turn) {
                 at = &(*at)->next;
@@ -135,7 +134,6 @@ static void leave(struct sl_tokenizing_turn *turn) {
     }
     turn->tenant->n_tokenizing--;
     pthread_mutex_unlock(&tokenizing->mutex);
-    pthread_cond_destroy(&turn->granted);
     sl_tenant_give(&turn->tenant);
 }
 
@@ -143,7 +141,6 @@ enum sl_status sl_tokenizing_begin(struct sl_tokenizing *tokenizing, struct sl_t
                                    int64_t deadline_ns, struct sl_tokenizing_turn *turn_out, struct sl_error *err) {
     *turn_out = (struct sl_tokenizing_turn){.tokenizing = tokenizing, .deadline_ns = deadline_ns};
     SL_TRY(sl_tenants_take(tenants, tenant, &turn_out->tenant, err));
-    sl_cond_init(&turn_out->granted);
     pthread_mutex_lock(&tokenizing->mutex);
     struct sl_tenant *its = turn_out->tenant;
     if (its->n_tokenizing++ == 0 && its->tokenizing_ns < tokenizing->time_ns) {

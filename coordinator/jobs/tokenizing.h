@@ -2,12 +2,12 @@
 /*
  * Purpose: shares the coordinator's processors among the tenants whose requests are tokenized.
  *
- * Design: a thread tokenizes while it has one of as many turns as there are processors. Every few milliseconds it gives
+ * Design: a request is tokenized while it has one of as many turns as there are processors. Every few milliseconds it gives
  *         its turn back, and waits for the next, if others wait. A tenant has at most its share of the turns, so that a
  *         processor is free for others at once. The next turn goes to the tenant that has used least time; within a
  *         tenant, to the request that waits longest. A tenant that comes anew begins with the time of the last turn, so
  *         that it neither pays for the past nor is paid for it.
- * Threads: any number; a thread has one turn at a time.
+ * Threads: any number; a thread or fiber has one turn at a time.
  */
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fiber/bell.h"
 #include "base/status.h"
 #include "coordinator/workers/tenants.h"
 
@@ -25,7 +26,7 @@ struct sl_tokenizing_turn {
     struct sl_tokenizing *tokenizing;
     struct sl_tokenizing_turn *next;
     struct sl_tenant *tenant;
-    pthread_cond_t granted;
+    struct sl_bell granted;
     bool has_turn;
     int64_t deadline_ns, since_ns;
 };

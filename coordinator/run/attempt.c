@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "base/log.h"
 #include "base/term.h"
 #include "coordinator/run/joined.h"
@@ -105,7 +106,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
             status = check_leads(run, err);
         }
         if (status == SL_AGAIN) {
-            sl_sleep_ms(CLAIM_WAIT_MS);
+            sl_wait_ms(CLAIM_WAIT_MS);
             continue;
         }
         if (status != SL_OK) {
@@ -118,7 +119,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
             if (sl_worker_wait_ends(&wait, run->job, run->context->worker_wait_ms, err)) {
                 return fail_as(run, SL_RUN_ON_LOSE_HOPE, status, err);
             }
-            sl_sleep_ms(CLAIM_WAIT_MS);
+            sl_wait_ms(CLAIM_WAIT_MS);
         } else {
             return status;
         }
@@ -199,7 +200,7 @@ static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
         }
         sl_log_info("job", "job=%s waits: %s", run->job->id, err->text);
         sl_admission_release(run->context->admission, &run->claim);
-        sl_sleep_ms(RESERVE_AGAIN_MS);
+        sl_wait_ms(RESERVE_AGAIN_MS);
         SL_TRY(sl_run_move(run, SL_RUN_ON_NO_MEMORY, err));
     }
 }

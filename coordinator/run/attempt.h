@@ -3,7 +3,7 @@
  * Purpose: one attempt at a job: it claims workers, reserves memory, reads the prompt and writes the answer (run.h), and gives back
  *          everything that it took.
  * Invariants: what a step takes is in struct sl_run, and is given back at the end of the attempt in every case.
- * Threads: the job's thread only.
+ * Threads: the job's fiber only.
  */
 #pragma once
 

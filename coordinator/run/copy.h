@@ -9,7 +9,7 @@
  *                     |                 |
  *                     +-----------------+--> none                 it returns why
  *
- * Threads: the job's thread only, except sl_copy_forget().
+ * Threads: the job's fiber only, except sl_copy_forget().
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 /*
  * Purpose: the remote KV of a job, which stores hold for its offloaded layers: which store is asked to hold which share,
  *          the check of what prefill reports, and the release.
- * Threads: the job's thread only.
+ * Threads: the job's fiber only.
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 /*
  * Purpose: reports a running job to clients: progress at a limited rate, and statistics with one definition each, from
  *          both worker calls and the coordinator's clock.
- * Threads: the job's thread only.
+ * Threads: the job's fiber only.
  */
 #pragma once
 

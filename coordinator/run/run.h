@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: runs one job from its place in the line to its last event, as sequential code on a thread of its own.
+ * Purpose: runs one job from its place in the line to its last event, as sequential code on a fiber of its own (base/fiber/fiber.h).
  *
  *     claim workers -> Decode.Reserve -> Prefill.Run -> Decode.Run -> finished
  *

@@ -11,7 +11,7 @@
  *       | not stored, no memory, no answer from the store
  *     WHOLE   as any other job                                        Decode.Reserve -> Prefill.Run -> Decode.Run(lease)
  *
- * Threads: the job's thread only, except sl_turn_release_left().
+ * Threads: the job's fiber only, except sl_turn_release_left().
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 /*
  * Purpose: one call to a worker on behalf of a job, with everything that can end it early.
  *
- * Design: every few tens of milliseconds, the thread that waits for a call also checks whether the job was cancelled or ran out
+ * Design: every few tens of milliseconds, a job that waits for a call also checks whether the job was cancelled or ran out
  *         of time, whether a worker of the job was lost, whether the lease must be renewed, and how long the call has been
  *         silent. What ends a call early is one of three:
  *
@@ -11,7 +11,7 @@
  *           anything else                                      the worker refuses; another worker would, too, except
  *                                                              when a kvstore is full (attempt.c)
  *
- * Threads: a call and a lease are used by the job's thread only.
+ * Threads: a call and a lease are used by the job's fiber only.
  */
 #pragma once
 

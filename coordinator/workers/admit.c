@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
 
@@ -111,8 +110,8 @@ static void choose_first(struct sl_admission *admission) {
 // Wakes the first place, when room may have appeared or another place has become the first. Only the first can start: waking a long line
 // at every end of a job would cost more than the jobs. Called under the lock.
 static void wake_first(struct sl_admission *admission) {
-    if (admission->first != NULL && admission->first->turn != NULL) {
-        pthread_cond_signal(admission->first->turn);
+    if (admission->first != NULL) {
+        sl_bell_ring_held(&admission->first->turn, 1);
     }
 }
 
@@ -308,18 +307,13 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
         line_insert(admission, place);
         choose_first(admission);
     }
-    pthread_cond_t turn;
-    sl_cond_init(&turn);
-    place->turn = &turn;
     enum sl_status status;
     while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {
         if (!note_lack(admission, place, false) &&
-            sl_cond_wait_until(&turn, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
+            sl_bell_wait(&place->turn, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
             break;
         }
     }
-    place->turn = NULL;
-    pthread_cond_destroy(&turn);
     (void)note_lack(admission, place, status == SL_ERR_PEER_LOST);
     if (status == SL_OK) {
         line_remove(place);

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fiber/bell.h"
 #include "base/status.h"
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/place.h"
@@ -69,7 +70,7 @@ struct sl_queue_place {
     bool in_line, was_admitted;
     bool lacks_worker; // a role that it needs has no ready worker: it cannot be the first
     int64_t admitted_ns;
-    pthread_cond_t *turn; // of the waiting thread: the place is the first, or room may have appeared
+    struct sl_bell turn; // of the waiting job: the place is the first, or room may have appeared
 };
 
 // Workers promised to a job. Owned by the caller between claim and release.

@@ -9,7 +9,6 @@
 
 #include "base/hash.h"
 #include "base/processors.h"
-#include "base/thread.h"
 
 #define N_BUCKETS 256
 
@@ -65,7 +64,6 @@ enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, str
             tenant->tenants = tenants;
             strcpy(tenant->name, name);
             pthread_mutex_init(&tenant->sending, NULL);
-            sl_cond_init(&tenant->sent);
             *at = &tenant->by_name;
         }
     }
@@ -88,7 +86,6 @@ void sl_tenant_give(struct sl_tenant **tenant) {
     pthread_mutex_lock(&tenants->mutex);
     if (--(*tenant)->refs == 0) {
         *find(tenants, (*tenant)->name) = (*tenant)->by_name.next;
-        pthread_cond_destroy(&(*tenant)->sent);
         pthread_mutex_destroy(&(*tenant)->sending);
         free(*tenant);
     }
@@ -110,7 +107,7 @@ bool sl_tenant_begin_sending(struct sl_tenant *tenant, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&tenant->sending);
     while (tenant->n_sending >= most && status == SL_OK) {
-        status = sl_cond_wait_until(&tenant->sent, &tenant->sending, deadline_ns);
+        status = sl_bell_wait(&tenant->sent, &tenant->sending, deadline_ns);
     }
     const bool has_turn = tenant->n_sending < most;
     tenant->n_sending += has_turn;
@@ -121,6 +118,5 @@ bool sl_tenant_begin_sending(struct sl_tenant *tenant, int64_t deadline_ns) {
 void sl_tenant_end_sending(struct sl_tenant *tenant) {
     pthread_mutex_lock(&tenant->sending);
     tenant->n_sending--;
-    pthread_cond_signal(&tenant->sent);
-    pthread_mutex_unlock(&tenant->sending);
+    sl_bell_ring(&tenant->sent, &tenant->sending, 1);
 }

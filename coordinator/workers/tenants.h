@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fiber/bell.h"
 #include "base/hash_table.h"
 #include "base/status.h"
 #include "coordinator/workers/totals.h"
@@ -32,7 +33,7 @@ struct sl_tenant {
     struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
     pthread_mutex_t sending; // guards n_sending
-    pthread_cond_t sent;     // it was lowered
+    struct sl_bell sent;     // it was lowered
     int n_sending;           // turns to send events, see sl_tenant_begin_sending()
     int n_tokenizing,
         n_turns; // requests, their turns, and the time that they took, under the lock of coordinator/jobs/tokenizing.h

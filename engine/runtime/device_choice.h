@@ -33,6 +33,11 @@ enum sl_status sl_device_choice_add_ranks(struct sl_device_choice *choice_inout,
                   "what computes: auto, cpu, cuda, cuda:N, cuda:A-B (ranks), or emulated (played by processors)",      \
                   SL_FIELD(type, field))
 
+// The option row of the model that is opened; without the option it is default_value, which may be NULL.
+#define SL_MODEL_OPTION(type, field, default_value)                                                                    \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, default_value, "MODEL",                                               \
+                  "model folder, GGUF file, or a name of `sluice models`", SL_FIELD(type, field))
+
 // The option row for the number of ranks that compute one model together (engine/tensor/ranks/ranks.h).
 #define SL_RANKS_OPTION(type, field)                                                                                   \
     SL_OPTION_ROW("ranks", 0, SL_OPTION_INT, "1", "N",                                                                 \

@@ -228,7 +228,7 @@ struct sl_columns {
  */
 struct sl_softmax {
     float *out; // [m][H][d] sum_j exp(s_j - max) V_j
-    float *max; // [H][m]    max_j s_j
+    float *max; // [H][m]    max_j s_j; tier amx: at most 14 less
     float *sum; // [H][m]    sum_j exp(s_j - max)
 };
 #define SL_ATTEND_SPLIT (64 * SL_PAGE_SLOTS) // slots; see attend_before

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 
 enum { N_HEADS = 4096, N_BUCKETS = 2, SWEEP_AT_LEAST = 1024 };
 
@@ -184,13 +185,12 @@ void sl_limits_give_back(struct sl_limits *limits, const struct sl_api_key *who,
     if (!is_limited(who) || n == 0) {
         return;
     }
-    pthread_mutex_lock(&limits->mutex);
+    SL_LOCKED(&limits->mutex);
     // Buckets that were forgotten are full, but this charge may put them in debt.
     struct limited *one = find(limits, who, now_ns, n < 0);
     if (one && one->most[what] > 0) {
         one->level[what] = fmin(one->most[what], one->level[what] + (double)n);
     }
-    pthread_mutex_unlock(&limits->mutex);
 }
 
 void sl_limits_count_refused(struct sl_limits *limits, enum sl_limit what) {
@@ -202,8 +202,6 @@ int64_t sl_limits_n_refused(struct sl_limits *limits, enum sl_limit what) {
 }
 
 int64_t sl_limits_n_buckets(struct sl_limits *limits) {
-    pthread_mutex_lock(&limits->mutex);
-    int64_t n = limits->n;
-    pthread_mutex_unlock(&limits->mutex);
-    return n;
+    SL_LOCKED(&limits->mutex);
+    return limits->n;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
 
@@ -199,11 +200,9 @@ void sl_web_token_keys_close(struct sl_web_token_keys **keys_ptr) {
 enum sl_status sl_web_token_keys_check(struct sl_web_token_keys *keys, const char *token,
                                        char tenant_out[SL_TENANT_NAME_BYTES], struct sl_error *err) {
     struct sl_error why;
-    pthread_mutex_lock(&keys->mutex);
+    SL_LOCKED(&keys->mutex);
     if (sl_changing_file_is_due(&keys->file) && load(keys, &why) != SL_OK) {
         sl_log_error("gateway", "%s: %s: the previous %d keys stay in use", keys->path, why.text, keys->keys.n);
     }
-    enum sl_status status = sl_web_token_check(&keys->keys, &keys->policy, token, sl_wall_ms() / 1000, tenant_out, err);
-    pthread_mutex_unlock(&keys->mutex);
-    return status;
+    return sl_web_token_check(&keys->keys, &keys->policy, token, sl_wall_ms() / 1000, tenant_out, err);
 }

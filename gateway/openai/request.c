@@ -10,7 +10,6 @@
 #include "engine/compress/recipe/recipe.h"
 #include "gateway/openai/messages.h"
 #include "gateway/openai/unused.h"
-#include "gateway/openai/request_documents.h"
 
 enum { MAX_TOP_LOGPROBS = 20 };
 
@@ -296,7 +295,30 @@ static enum sl_status take_document(const struct taking *taking) {
 }
 
 static enum sl_status take_documents(const struct taking *taking) {
-    return sl_openai_take_documents(taking->request, taking->name, taking->value, taking->refusal);
+    struct sl_openai_request *request = taking->request;
+    size_t n = json_array_size(taking->value);
+    bool fits = n >= 1 && n <= SL_OPENAI_MAX_DOCUMENTS;
+    for (size_t i = 0; fits && i < n; i++) {
+        request->documents[i] = (char *)json_string_value(json_array_get(taking->value, i));
+        fits = request->documents[i] != NULL;
+    }
+    if (!fits) {
+        return sl_refuse_field(taking->refusal, taking->name, "documents: expected a list of 1 to %d names",
+                               SL_OPENAI_MAX_DOCUMENTS);
+    }
+    request->message.documents = request->documents;
+    request->message.n_documents = n;
+    return SL_OK;
+}
+
+static enum sl_status take_reread(const struct taking *taking) {
+    json_int_t n = json_integer_value(taking->value);
+    if (!json_is_integer(taking->value) || n < 0 || n > INT32_MAX) {
+        return sl_refuse_field(taking->refusal, "reread", "reread: expected an integer, 0 or more");
+    }
+    taking->request->message.reread_present_case = SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT_REREAD;
+    taking->request->message.reread = (int32_t)n;
+    return SL_OK;
 }
 
 static enum sl_status take_ship_at_most(const struct taking *taking) {
@@ -362,7 +384,7 @@ static const struct field {
     {"document", BOTH, take_document},
     {"documents", BOTH, take_documents},
     {"ship_at_most", BOTH, take_ship_at_most}, // depends on documents
-    {"reread", BOTH, take_documents},
+    {"reread", BOTH, take_reread},
     {"top_k", BOTH, take_top_k},
     {"min_p", BOTH, take_min_p},
     {"repetition_penalty", BOTH, take_repetition_penalty},

@@ -30,8 +30,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"out", 'o', SL_OPTION_STRING, NULL, "FILE", "the table (required)", SL_FIELD(options, output)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times. Without: the full cache and full,format=int8", SL_FIELD(options, recipes)},
@@ -190,13 +189,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_calibrate = {
-    .name = "sluice bench calibrate",
-    .usage = "--out FILE [options]",
-    .summary = "Measure how long reading, writing and shipping take, for `sluice simulate` and `sluice plan`.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(calibrate, "--out FILE [options]",
+         "Measure how long reading, writing and shipping take, for `sluice simulate` and `sluice plan`.",
+         .check = check);

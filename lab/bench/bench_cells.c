@@ -32,8 +32,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a random model instead: " SL_GEOMETRY_HELP,
      SL_FIELD(options, geometry)},
     {"layers", 0, SL_OPTION_INT, "0", "N", "with --geometry: so many layers", SL_FIELD(options, layers), 0,
@@ -246,13 +245,5 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status == SL_OK ? worst : status;
 }
 
-const struct sl_bench sl_bench_cells = {
-    .name = "sluice bench cells",
-    .usage = "--cell CELL [options]",
-    .summary = "Measure single cells of the engine: one prompt length, or one depth and batch.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(cells, "--cell CELL [options]",
+         "Measure single cells of the engine: one prompt length, or one depth and batch.", .check = check);

@@ -38,8 +38,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"synthetic", 0, SL_OPTION_FLAG, "no", NULL, "a random model of 135 M parameters instead",
      SL_FIELD(options, synthetic)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
@@ -246,13 +245,4 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_compress = {
-    .name = "sluice bench compress",
-    .usage = "[options]",
-    .summary = "Measure the prefill time of each recipe beside the full cache's.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(compress, "[options]", "Measure the prefill time of each recipe beside the full cache's.", .check = check);

@@ -308,13 +308,5 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_decode = {
-    .name = "sluice bench decode",
-    .usage = "[options]",
-    .summary = "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(decode, "[options]",
+         "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.", .check = check);

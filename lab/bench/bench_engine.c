@@ -574,13 +574,5 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return bench_all(b, err);
 }
 
-const struct sl_bench sl_bench_engine = {
-    .name = "sluice bench engine",
-    .usage = "[options]",
-    .summary = "Measure prefill and decode against this machine's arithmetic and memory.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(engine, "[options]", "Measure prefill and decode against this machine's arithmetic and memory.",
+         .check = check);

@@ -109,14 +109,5 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_evict = {
-    .name = "sluice bench evict",
-    .usage = "[options]",
-    .summary = "Replay a trace against the memory of a store, for each eviction policy and size.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .counts = true,
-    .check = check,
-    .run = run,
-};
+SL_BENCH(evict, "[options]", "Replay a trace against the memory of a store, for each eviction policy and size.",
+         .counts = true, .check = check);

@@ -207,12 +207,5 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_group = {
-    .name = "sluice bench group",
-    .usage = "[options]",
-    .summary = "Measure what it costs ranks of one model to have each other's activations.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .run = run,
-};
+SL_BENCH(group, "[options]", "Measure what it costs ranks of one model to have each other's activations.",
+         .check = NULL);

@@ -145,6 +145,17 @@ static void do_prefill(struct bench *b, int products) {
     OPS->attend(STREAM, &call, 1);
 }
 
+// Reads --rows, a question, over pages of a format.
+static void do_question(struct bench *b, int f) {
+    struct sl_attend call = sl_world_attend(&b->world, f, (int)b->world.shape.rows);
+    OPS->attend(STREAM, &call, 1);
+}
+
+static struct sl_cost cost_question(const struct sl_world *w, int f) {
+    (void)f;
+    return sl_cost_attention(w, 2);
+}
+
 static void do_decode(struct bench *b, int f) {
     struct sl_attend call = sl_world_attend(&b->world, f, 1);
     OPS->attend(STREAM, &call, 1);
@@ -269,6 +280,8 @@ static const struct {
     {"rotate", do_rotate, sl_cost_rotate, 0, 0.80},
     {"append", do_append, sl_cost_append, 0, 0.50},
     {"attend, a prompt, f16", do_prefill, sl_cost_attention, 2, 0.65},
+    {"attend, rows, int8", do_question, cost_question, 1, 0},
+    {"attend, rows, int4", do_question, cost_question, 2, 0},
     {"attend, a step, f16", do_decode, sl_cost_pages, 0, 0.85},
     {"attend, a step, int8", do_decode, sl_cost_pages, 1, 0.80},
     {"attend, a step, int4", do_decode, sl_cost_pages, 2, 0.75},
@@ -561,13 +574,4 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_kernels = {
-    .name = "sluice bench kernels",
-    .usage = "[options]",
-    .summary = "Time every operation of a device beside the least that it could take.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(kernels, "[options]", "Time every operation of a device beside the least that it could take.", .check = check);

@@ -32,8 +32,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a model of that size instead, all of its layers: 135m, 1b or 8b",
      SL_FIELD(options, geometry)},
     {"retaining-heads", 0, SL_OPTION_INT, "1024", "N", "with --geometry: rows of its retaining heads; 0: none",
@@ -171,14 +170,6 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     return sl_recipe_parse(b->options.recipe, &b->recipe, err);
 }
 
-const struct sl_bench sl_bench_memory = {
-    .name = "sluice bench memory",
-    .usage = "[options]",
-    .summary = "How much of a device's memory the reading of a prompt takes at most. Nothing is computed.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .counts = true,
-    .check = check,
-    .run = run,
-};
+SL_BENCH(memory, "[options]",
+         "How much of a device's memory the reading of a prompt takes at most. Nothing is computed.", .counts = true,
+         .check = check);

@@ -45,8 +45,7 @@ static const struct sl_option option_table[] = {
     {"coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",
      "a cluster that runs already, with this --model; else one is started here", SL_FIELD(options, coordinator)},
     SL_TLS_OPTIONS(options, tls, "client"),
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"synthetic", 0, SL_OPTION_FLAG, NULL, NULL,
      "random weights of --model's shape, with as many positions as are needed", SL_FIELD(options, synthetic)},
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of all jobs", SL_FIELD(options, recipe)},
@@ -359,12 +358,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_mixed = {
-    .name = "sluice bench mixed",
-    .usage = "[options]",
-    .summary = "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .run = run,
-};
+SL_BENCH(mixed, "[options]",
+         "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.",
+         .check = NULL);

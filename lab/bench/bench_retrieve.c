@@ -273,13 +273,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_retrieve = {
-    .name = "sluice bench retrieve",
-    .usage = "[options]",
-    .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(retrieve, "[options]",
+         "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
+         .check = check);

@@ -489,13 +489,5 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status == SL_OK && b->n_tokens > 0 ? measure_job(b, err) : status;
 }
 
-const struct sl_bench sl_bench_ship = {
-    .name = "sluice bench ship",
-    .usage = "[options]",
-    .summary = "Measure capsules between two processes against other ways, and what shipping adds to a job.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .check = check,
-    .run = run,
-};
+SL_BENCH(ship, "[options]",
+         "Measure capsules between two processes against other ways, and what shipping adds to a job.", .check = check);

@@ -13,17 +13,6 @@
 #include "lab/bench/store/store_bench.h"
 #include "lab/python.h"
 
-static const struct sl_bench sl_bench_store = {
-    .name = "sluice bench store",
-    .usage = "[options]",
-    .summary = "Measure a kvstore against Redis: PUT and GET of capsules; and the look-up of long prompts.",
-    .options = sl_store_bench_options,
-    .n_options = SL_STORE_BENCH_N_OPTIONS,
-    .bytes = sizeof(struct sl_store_bench),
-    .signals = offsetof(struct sl_store_bench, signals),
-    .run = sl_store_bench_run,
-};
-
 // Runs the bench whose name is argv[0].
 static int run_bench(int argc, char **argv) {
     static const struct sl_bench *const all[] = {

@@ -27,8 +27,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(options, model)},
+    SL_MODEL_OPTION(options, model, "demo"),
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the jobs", SL_FIELD(options, recipe)},
     {"tokens", 0, SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},
     {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every measurement", SL_FIELD(options, runs), 1, MAX_RUNS},
@@ -197,12 +196,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_ttft = {
-    .name = "sluice bench ttft",
-    .usage = "[options]",
-    .summary = "Measure the time to first token of a cluster on this machine beside one process doing both phases.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .run = run,
-};
+SL_BENCH(ttft, "[options]",
+         "Measure the time to first token of a cluster on this machine beside one process doing both phases.",
+         .check = NULL);

@@ -30,8 +30,7 @@ struct profile_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(profile_config, model)},
+    SL_MODEL_OPTION(profile_config, model, NULL),
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
      SL_FIELD(profile_config, weights)},
     {"text", 0, SL_OPTION_LIST, NULL, "FILE",

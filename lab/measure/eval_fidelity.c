@@ -28,8 +28,7 @@ struct eval_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(eval_config, model)},
+    SL_MODEL_OPTION(eval_config, model, NULL),
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
      SL_FIELD(eval_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",

@@ -33,8 +33,7 @@ struct weights_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     SL_FIELD(weights_config, model)},
+    SL_MODEL_OPTION(weights_config, model, NULL),
     {"text", 0, SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
      SL_FIELD(weights_config, text)},
     {"tokens", 0, SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),

@@ -5,7 +5,7 @@
 int sl_command_inspect(int argc, char **argv);
 int sl_command_profile(int argc, char **argv);
 
-// Commands of `sluice eval` (lab/eval/eval.h).
+int sl_command_eval(int argc, char **argv); // finds one of the next three and runs it
 int sl_command_eval_fidelity(int argc, char **argv);
 int sl_command_eval_perplexity(int argc, char **argv);
 int sl_command_eval_weights(int argc, char **argv);

@@ -43,8 +43,7 @@ struct train_config {
 
 #define OPTION(field) SL_FIELD(train_config, field)
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
-     OPTION(model), 0, 0},
+    SL_MODEL_OPTION(train_config, model, NULL),
     {"data", 0, SL_OPTION_STRING, NULL, "FILE", "prompts: {\"prompt\": text, \"answer\": text} a line", OPTION(data), 0,
      0},
     {"task", 0, SL_OPTION_LIST, NULL, "NAME[:TOKENS]",

@@ -15,6 +15,7 @@
 #include "net/admin/listen.h"
 #include "net/admin/process.h"
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/metrics.h"
 
@@ -306,20 +307,18 @@ void sl_admin_add_check(struct sl_admin *admin, const struct sl_admin_check *che
     if (!admin) {
         return;
     }
-    pthread_mutex_lock(&admin->mutex);
+    SL_LOCKED(&admin->mutex);
     assert(admin->n_checks < MAX_ADDED);
     admin->checks[admin->n_checks++] = *check;
-    pthread_mutex_unlock(&admin->mutex);
 }
 
 void sl_admin_add_metrics(struct sl_admin *admin, void (*write_fn)(void *arg, FILE *page), void *arg) {
     if (!admin) {
         return;
     }
-    pthread_mutex_lock(&admin->mutex);
+    SL_LOCKED(&admin->mutex);
     assert(admin->n_sources < MAX_ADDED);
     admin->sources[admin->n_sources++] = (struct source){write_fn, arg};
-    pthread_mutex_unlock(&admin->mutex);
 }
 
 void sl_admin_started(struct sl_admin *admin) {

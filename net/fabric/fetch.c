@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "net/fabric/connection.h"
 #include "net/fabric/fetch.h"
 #include "net/fabric/core/outcome.h"
@@ -185,10 +186,9 @@ static void detach(struct sl_fetch *fetch) {
     *at = fetch->next;
     sl_connection_leave(fetch->connection, &fetch->user);
     atomic_fetch_sub(&fetches->n_open, 1);
-    pthread_mutex_lock(&fetch->outcome.lock);
+    SL_LOCKED(&fetch->outcome.lock);
     fetch->detached = true;
     pthread_cond_broadcast(&fetch->outcome.changed);
-    pthread_mutex_unlock(&fetch->outcome.lock);
 }
 
 static struct read *reads_of(const struct fetches *fetches, struct sl_peer *peer) {

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "base/thread.h"
+#include "base/fiber/bell.h"
 #include "net/fabric/core/core.h"
 #include "net/fabric/fabric.h"
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "net/fabric/ship.h"
 
 // ---- the caller's side -----------------------------------------------------------------------------------------
@@ -122,14 +123,13 @@ enum sl_status sl_ship_end(struct sl_ship *ship, const void *header, size_t head
 }
 
 enum sl_status sl_ship_await(struct sl_ship *ship, int64_t until_ns, struct sl_error *err) {
-    pthread_mutex_lock(&ship->lock);
+    SL_LOCKED(&ship->lock);
     while (!ship->detached && sl_bell_wait(&ship->changed, &ship->lock, until_ns) == SL_OK) {
     }
     enum sl_status status = ship->detached ? ship->status : SL_AGAIN;
     if (status != SL_OK && status != SL_AGAIN) {
         sl_fail(err, status, "ship to %s: %s", ship->ticket.address, ship->text);
     }
-    pthread_mutex_unlock(&ship->lock);
     return status;
 }
 

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
+#include "base/locked.h"
 #include "net/fabric/fetch.h"
 
 extern const struct sl_verb_ops sl_window_ops;
@@ -193,11 +194,10 @@ static bool ranges_fit(struct ranges *ranges, const struct sl_window *window) {
 static enum sl_status check(struct windows *windows, const struct sl_wire_read *read, struct ranges *ranges,
                             const uint8_t **base_out) {
     struct sl_gate *gate = windows->verb.fabric->gate;
-    pthread_mutex_lock(&gate->lock);
+    SL_LOCKED(&gate->lock);
     const struct sl_window *window = find(windows, read->window_id, read->generation, &read->secret);
     enum sl_status status = !window ? SL_ERR_PEER_STALE : ranges_fit(ranges, window) ? SL_OK : SL_ERR_RANGE;
     *base_out = window ? window->base : NULL;
-    pthread_mutex_unlock(&gate->lock);
     return status;
 }
 

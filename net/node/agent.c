@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/admin/admin.h"
@@ -56,14 +57,12 @@ struct sl_agent {
 static bool pause_for(struct tie *tie, int64_t ms) {
     struct sl_agent *agent = tie->agent;
     int64_t deadline = sl_deadline_in_ms(ms);
-    pthread_mutex_lock(&agent->mutex);
+    SL_LOCKED(&agent->mutex);
     while (!agent->stopping && tie->n_seen == agent->n_announced &&
            sl_cond_wait_until(&agent->wake, &agent->mutex, deadline) == SL_OK) {
     }
     tie->n_seen = agent->n_announced;
-    bool go_on = !agent->stopping;
-    pthread_mutex_unlock(&agent->mutex);
-    return go_on;
+    return !agent->stopping;
 }
 
 static enum sl_status register_worker(struct tie *tie, struct sl_error *err) {
@@ -83,16 +82,15 @@ static enum sl_status register_worker(struct tie *tie, struct sl_error *err) {
 }
 
 static void set_why_not(struct tie *tie, const char *words) {
-    pthread_mutex_lock(&tie->agent->mutex);
+    SL_LOCKED(&tie->agent->mutex);
     snprintf(tie->why_not, sizeof tie->why_not, "%s", words);
-    pthread_mutex_unlock(&tie->agent->mutex);
 }
 
 // Returns true if one coordinator accepts us, as that may be the leader; but false once one of them drains us, as the
 // others will soon know it.
 bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes) {
     bool takes = false;
-    pthread_mutex_lock(&agent->mutex);
+    SL_LOCKED(&agent->mutex);
     for (int i = 0; i < agent->addresses.n; i++) {
         takes |= agent->ties[i].why_not[0] == '\0';
     }
@@ -106,7 +104,6 @@ bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes) {
         }
         snprintf(why, why_bytes, "%s", words);
     }
-    pthread_mutex_unlock(&agent->mutex);
     return takes;
 }
 
@@ -260,7 +257,7 @@ enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_a
 
 bool sl_agent_announce(struct sl_agent *agent, int64_t deadline_ns) {
     bool heard = false;
-    pthread_mutex_lock(&agent->mutex);
+    SL_LOCKED(&agent->mutex);
     uint64_t number = ++agent->n_announced;
     pthread_cond_broadcast(&agent->wake);
     for (;;) {
@@ -272,7 +269,6 @@ bool sl_agent_announce(struct sl_agent *agent, int64_t deadline_ns) {
             break;
         }
     }
-    pthread_mutex_unlock(&agent->mutex);
     return heard;
 }
 

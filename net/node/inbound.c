@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/lease_id.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -120,7 +121,7 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
     uint8_t *copy = malloc(header_bytes ? header_bytes : 1);
-    pthread_mutex_lock(&table->mutex);
+    SL_LOCKED(&table->mutex);
     transfer->in_device = transfer->grant && sl_grant_is_in_device(transfer->grant); // no grant: it was just given up
     if (transfer->in_device) {
         judge(transfer, SL_OK);
@@ -138,13 +139,12 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
         transfer->state = RECEIVED;
     }
     announce(table);
-    pthread_mutex_unlock(&table->mutex);
 }
 
 static void on_failure(void *arg, enum sl_status status, const char *text) {
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
-    pthread_mutex_lock(&table->mutex);
+    SL_LOCKED(&table->mutex);
     if (transfer->grant && sl_grant_is_in_device(transfer->grant)) {
         judge(transfer, status);
     }
@@ -153,16 +153,14 @@ static void on_failure(void *arg, enum sl_status status, const char *text) {
         sl_fail(&transfer->failure, status, "capsule did not arrive: %s", text);
     }
     announce(table);
-    pthread_mutex_unlock(&table->mutex);
 }
 
 static void on_release(void *arg) {
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
-    pthread_mutex_lock(&table->mutex);
+    SL_LOCKED(&table->mutex);
     transfer->released = true;
     free_if_over(transfer);
-    pthread_mutex_unlock(&table->mutex);
 }
 
 // ---- the table -----------------------------------------------------------------------------------------------------
@@ -214,12 +212,11 @@ static void reap(struct sl_inbound *table, int64_t now_ns) {
 
 static void *reaper_main(void *arg) {
     struct sl_inbound *table = arg;
-    pthread_mutex_lock(&table->mutex);
+    SL_LOCKED(&table->mutex);
     while (!table->stopping) {
         sl_cond_wait_until(&table->changed, &table->mutex, sl_deadline_in_ms(REAP_MS));
         reap(table, sl_now_ns());
     }
-    pthread_mutex_unlock(&table->mutex);
     return NULL;
 }
 
@@ -365,7 +362,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
 
 enum sl_status sl_inbound_renew(struct sl_inbound *table, const char *id, int64_t *lease_ms_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&table->mutex);
+    SL_LOCKED(&table->mutex);
     struct transfer *transfer = *find(table, id);
     if (transfer) {
         transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
@@ -374,7 +371,6 @@ enum sl_status sl_inbound_renew(struct sl_inbound *table, const char *id, int64_
     } else {
         status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(id).text);
     }
-    pthread_mutex_unlock(&table->mutex);
     return status;
 }
 
@@ -428,17 +424,14 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
 }
 
 void sl_inbound_wait_change(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns) {
-    pthread_mutex_lock(&table->mutex);
+    SL_LOCKED(&table->mutex);
     while (table->n_changes == *seen_inout &&
            sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
     }
     *seen_inout = table->n_changes;
-    pthread_mutex_unlock(&table->mutex);
 }
 
 int64_t sl_inbound_count(struct sl_inbound *table) {
-    pthread_mutex_lock(&table->mutex);
-    int64_t n_leases = table->n_leases;
-    pthread_mutex_unlock(&table->mutex);
-    return n_leases;
+    SL_LOCKED(&table->mutex);
+    return table->n_leases;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/node/ledger.h"
+#include "base/locked.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -51,10 +52,9 @@ static void change(struct sl_ledger *ledger, size_t from_bytes, size_t to_bytes)
 
 enum sl_status sl_ledger_try_promise(struct sl_ledger *ledger, size_t bytes) {
     struct sl_arena_stats stats;
-    pthread_mutex_lock(&ledger->mutex);
+    SL_LOCKED(&ledger->mutex);
     bool fit = fits(ledger, bytes, &stats);
     change(ledger, 0, fit ? bytes : 0);
-    pthread_mutex_unlock(&ledger->mutex);
     return fit ? SL_OK : SL_AGAIN;
 }
 
@@ -84,7 +84,7 @@ enum sl_status sl_ledger_take_block(struct sl_ledger *ledger, const char *label,
                "%s: a capsule of %zu bytes cannot be reserved", label, block_bytes);
     struct sl_arena_stats stats;
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&ledger->mutex);
+    SL_LOCKED(&ledger->mutex);
     void *block =
         fits(ledger, block_bytes + promised_bytes, &stats) ? sl_arena_alloc(ledger->arena, block_bytes) : NULL;
     if (block) {
@@ -97,13 +97,10 @@ enum sl_status sl_ledger_take_block(struct sl_ledger *ledger, const char *label,
                     "retry in 500 ms",
                     label, block_bytes, promised_bytes, stats.capacity_bytes, stats.used_bytes, ledger->promised_bytes);
     }
-    pthread_mutex_unlock(&ledger->mutex);
     return status;
 }
 
 size_t sl_ledger_promised_bytes(struct sl_ledger *ledger) {
-    pthread_mutex_lock(&ledger->mutex);
-    size_t promised_bytes = ledger->promised_bytes;
-    pthread_mutex_unlock(&ledger->mutex);
-    return promised_bytes;
+    SL_LOCKED(&ledger->mutex);
+    return ledger->promised_bytes;
 }

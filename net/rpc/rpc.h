@@ -4,7 +4,7 @@
  *          The only user of gRPC core. Messages are protobuf-c's.
  *
  * Design: completion queues are polled by their own threads, which never run handlers; each accepted call runs its
- *         handler on a thread of a bounded pool, so a handler may block as long as it watches sl_rpc_call_cancelled()
+ *         handler on a thread of a bounded pool, or a fiber, so that it may wait as long as it watches sl_rpc_call_cancelled()
  *         or a deadline. A call over the bound is refused with RESOURCE_EXHAUSTED at once. Unknown methods get
  *         UNIMPLEMENTED. Health and reflection are ordinary services (net/rpc/rpc_standard.h). A C string cannot hold a
  *         zero byte, so messages from the network whose strings have one are refused: a server answers INVALID_ARGUMENT
@@ -82,8 +82,9 @@ struct sl_rpc_implementation {
     const struct sl_rpc_service *service;
     const struct sl_rpc_handler *handlers; // [n_handlers], one for each method of the service
     size_t n_handlers;
-    void *context; // passed to the handlers
-    int max_calls; // concurrent handlers of this service only, with memory of their own; 0: it shares the server's
+    void *context;  // passed to the handlers
+    int max_calls;  // concurrent handlers of this service only, with memory of their own; 0: it shares the server's
+    bool on_fibers; // handlers wait for nothing but bells (base/fiber/fiber.h); else each has a thread
     void (*stopping_fn)(void *context); // the server begins to stop: handlers that only wait must return; may be NULL
 };
 // Initializes an implementation from an array of handlers.

@@ -115,7 +115,7 @@ static void run_on_cancel_locked(struct sl_rpc_call *call) {
     }
     call->on_cancel = NULL; // call it only once
     call->on_cancel_running = true;
-    call->on_cancel_thread = pthread_self();
+    call->on_cancel_locals = sl_locals();
     pthread_mutex_unlock(&call->mutex);
     fn(arg);
     pthread_mutex_lock(&call->mutex);
@@ -173,7 +173,7 @@ void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *a
         run_on_cancel_locked(call);
     }
     // The callback itself may unregister; it cannot wait for its own end.
-    while (!fn && call->on_cancel_running && !pthread_equal(call->on_cancel_thread, pthread_self())) {
+    while (!fn && call->on_cancel_running && call->on_cancel_locals != sl_locals()) {
         sl_bell_wait(&call->changed, &call->mutex, SL_NO_DEADLINE);
     }
     sl_bell_ring(&call->changed, &call->mutex, INT_MAX);

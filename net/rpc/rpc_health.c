@@ -7,12 +7,14 @@
  */
 #include "net/rpc/rpc_health.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "proto/grpc/health/v1/health.pb-c.h"
 #include "proto/methods.h"
 
@@ -29,7 +31,7 @@ struct row {
 
 struct sl_rpc_health {
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    struct sl_bell changed;
     bool closed;
     size_t n_rows;
     struct row rows[]; // rows[0] is ""
@@ -40,7 +42,6 @@ enum sl_status sl_rpc_health_create(const struct sl_rpc_implementation *services
     struct sl_rpc_health *health = calloc(1, sizeof *health + (n_services + 1) * sizeof health->rows[0]);
     SL_FAIL_IF(!health, err, SL_ERR_EXHAUSTED, "no memory for the health of %zu services", n_services);
     pthread_mutex_init(&health->mutex, NULL);
-    sl_cond_init(&health->changed);
     health->n_rows = n_services + 1;
     health->rows[0] = (struct row){"", true};
     for (size_t i = 0; i < n_services; i++) {
@@ -52,7 +53,6 @@ enum sl_status sl_rpc_health_create(const struct sl_rpc_implementation *services
 
 void sl_rpc_health_destroy(struct sl_rpc_health **health) {
     if (*health) {
-        pthread_cond_destroy(&(*health)->changed);
         pthread_mutex_destroy(&(*health)->mutex);
         free(*health);
         *health = NULL;
@@ -76,8 +76,7 @@ void sl_rpc_health_set(struct sl_rpc_health *health, const char *service, bool s
     }
     pthread_mutex_lock(&health->mutex);
     row->serving = serving;
-    pthread_cond_broadcast(&health->changed);
-    pthread_mutex_unlock(&health->mutex);
+    sl_bell_ring(&health->changed, &health->mutex, INT_MAX);
 }
 
 // Sets every row to NOT_SERVING, and ends the watchers' calls.
@@ -85,8 +84,7 @@ static void close_health(void *context) {
     struct sl_rpc_health *health = context;
     pthread_mutex_lock(&health->mutex);
     health->closed = true;
-    pthread_cond_broadcast(&health->changed);
-    pthread_mutex_unlock(&health->mutex);
+    sl_bell_ring(&health->changed, &health->mutex, INT_MAX);
 }
 
 static Serving state_locked(const struct sl_rpc_health *health, const struct row *row) {
@@ -112,8 +110,7 @@ static enum sl_status check(void *context, struct sl_rpc_call *call, const Proto
 static void wake_watchers(void *arg) {
     struct sl_rpc_health *health = arg;
     pthread_mutex_lock(&health->mutex);
-    pthread_cond_broadcast(&health->changed);
-    pthread_mutex_unlock(&health->mutex);
+    sl_bell_ring(&health->changed, &health->mutex, INT_MAX);
 }
 
 static enum sl_status watch(void *context, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -126,7 +123,7 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
     for (;;) {
         pthread_mutex_lock(&health->mutex);
         while (state_locked(health, row) == sent && !health->closed && !sl_rpc_call_cancelled(call)) {
-            pthread_cond_wait(&health->changed, &health->mutex);
+            sl_bell_wait(&health->changed, &health->mutex, SL_NO_DEADLINE);
         }
         Response response = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
         response.status = state_locked(health, row);

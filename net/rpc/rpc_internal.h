@@ -3,7 +3,7 @@
  * Purpose: declarations that only the files of net/rpc/ share.
  *
  * Design: a tag is the first member of a struct that waits for an operation; a polling thread calls tag->fn, which must
- *         be short and must never wait. Code that wants to wait uses sl_rpc_batch_run() on a thread of its own.
+ *         be short and must never wait. Code that wants to wait uses sl_rpc_batch_run() on a thread or fiber of its own.
  */
 #pragma once
 
@@ -13,6 +13,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/fiber/bell.h"
+#include "base/locals.h"
 #include "base/thread.h"
 #include "base/trace.h"
 #include "net/rpc/rpc.h"
@@ -209,6 +211,7 @@ struct sl_rpc_bound { // a method as registered with gRPC
     unsigned roles;
     void *context;
     struct sl_rpc_quota *quota;
+    bool on_fibers;
     void *registered;
 };
 
@@ -243,7 +246,7 @@ struct sl_rpc_call {
     void (*on_cancel)(void *);
     void *on_cancel_arg;
     bool on_cancel_running;
-    pthread_t on_cancel_thread;
+    const struct sl_locals *on_cancel_locals; // of the thread or fiber that runs it
 };
 
 void sl_rpc_calls_init(struct sl_rpc_calls *calls);

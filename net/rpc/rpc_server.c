@@ -4,7 +4,7 @@
  *
  * Design: for every method a few calls are posted to gRPC, and each accepted call posts its successor. A catch-all is
  *         posted as well: without it, calls of unknown methods would hang until their deadline instead of getting
- *         UNIMPLEMENTED. Polling threads accept calls and only decide: refuse at once, or pass to the pool. A service
+ *         UNIMPLEMENTED. Polling threads accept calls and only decide: refuse at once, or pass to the pool, or to a fiber. A service
  *         may have a limit of its own, with memory of its own, so that probes and heartbeats are answered when the others
  *         are full.
  *
@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
@@ -96,8 +97,8 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     return status;
 }
 
-static void serve(struct sl_rpc_job *job) {
-    struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)job - offsetof(struct sl_rpc_call, job));
+static void serve(void *arg) {
+    struct sl_rpc_call *call = arg;
     struct sl_error err = {0};
     struct sl_trace client;
     struct sl_span span = {0};
@@ -118,6 +119,10 @@ static void serve(struct sl_rpc_job *job) {
     atomic_fetch_sub(&call->bound->quota->n_running, 1);
     sl_rpc_call_finish(call, status, told ? &err : NULL);
     sl_rpc_call_unref(call);
+}
+
+static void serve_on_thread(struct sl_rpc_job *job) {
+    serve((char *)job - offsetof(struct sl_rpc_call, job));
 }
 
 static void refuse(struct sl_rpc_call *call, const struct sl_error *err) {
@@ -145,8 +150,9 @@ static void admit(struct sl_rpc_call *call) {
     if (atomic_fetch_add(&quota->n_running, 1) >= quota->limit) {
         sl_fail(&err, SL_ERR_EXHAUSTED, "%s handles %d calls already; retry in 1000 ms", server->address, quota->limit);
     } else {
-        call->job.fn = serve;
-        if (sl_rpc_pool_submit(server->pool, &call->job, &err) == SL_OK) {
+        call->job.fn = serve_on_thread;
+        if ((call->bound->on_fibers ? sl_fiber_start(call->bound->method->path, serve, call, &err)
+                                    : sl_rpc_pool_submit(server->pool, &call->job, &err)) == SL_OK) {
             return;
         }
         sl_log_warn("rpc", "%s: no thread for a call: %s", server->address, err.text);
@@ -262,7 +268,10 @@ static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl
                "%s has handlers of methods that are not its own", service->name);
     for (size_t i = 0; i < service->n_methods; i++) {
         const struct sl_rpc_method *method = service->methods[i];
-        struct sl_rpc_bound bound = {.method = method, .context = implementation->context, .quota = quota};
+        struct sl_rpc_bound bound = {.method = method,
+                                     .context = implementation->context,
+                                     .quota = quota,
+                                     .on_fibers = implementation->on_fibers};
         const enum sl_status status = find_handler(implementation, &bound, err);
         if (status != SL_OK) {
             return status;

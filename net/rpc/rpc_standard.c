@@ -19,6 +19,7 @@ enum sl_status sl_rpc_standard_init(struct sl_rpc_standard *standard, struct sl_
     sl_rpc_reflection_services(standard->reflection, &added[1]);
     for (int i = 0; i < SL_RPC_N_STANDARD; i++) {
         added[i].max_calls = MAX_CALLS;
+        added[i].on_fibers = true;
     }
     return SL_OK;
 }

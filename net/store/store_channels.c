@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 
 struct sl_store_channels {
     const struct sl_rpc_credentials *credentials;
@@ -92,7 +93,7 @@ static enum sl_status add(struct sl_store_channels *channels, const char *addres
 
 enum sl_status sl_store_channels_take(struct sl_store_channels *channels, const char *address,
                                       struct sl_rpc_channel **channel_out, struct sl_error *err) {
-    pthread_mutex_lock(&channels->mutex);
+    SL_LOCKED(&channels->mutex);
     struct entry *entry = find(channels, address);
     enum sl_status status = entry ? SL_OK : add(channels, address, &entry, err);
     if (status == SL_OK) {
@@ -100,40 +101,33 @@ enum sl_status sl_store_channels_take(struct sl_store_channels *channels, const 
         entry->used_ns = sl_now_ns();
         *channel_out = entry->channel;
     }
-    pthread_mutex_unlock(&channels->mutex);
     return status;
 }
 
 void sl_store_channels_give(struct sl_store_channels *channels, struct sl_rpc_channel *channel) {
-    pthread_mutex_lock(&channels->mutex);
+    SL_LOCKED(&channels->mutex);
     for (int i = 0; i < channels->n; i++) {
         if (channels->at[i].channel == channel) {
             channels->at[i].n_users--;
         }
     }
-    pthread_mutex_unlock(&channels->mutex);
 }
 
 void sl_store_channels_avoid(struct sl_store_channels *channels, const char *address, int64_t until_ns) {
-    pthread_mutex_lock(&channels->mutex);
+    SL_LOCKED(&channels->mutex);
     struct entry *entry = find(channels, address);
     if (entry) {
         entry->avoid_until_ns = until_ns;
     }
-    pthread_mutex_unlock(&channels->mutex);
 }
 
 bool sl_store_channels_is_avoided(struct sl_store_channels *channels, const char *address) {
-    pthread_mutex_lock(&channels->mutex);
+    SL_LOCKED(&channels->mutex);
     const struct entry *entry = find(channels, address);
-    bool avoided = entry && sl_now_ns() < entry->avoid_until_ns;
-    pthread_mutex_unlock(&channels->mutex);
-    return avoided;
+    return entry && sl_now_ns() < entry->avoid_until_ns;
 }
 
 int sl_store_channels_count(struct sl_store_channels *channels) {
-    pthread_mutex_lock(&channels->mutex);
-    int n = channels->n;
-    pthread_mutex_unlock(&channels->mutex);
-    return n;
+    SL_LOCKED(&channels->mutex);
+    return channels->n;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/thread.h"
 #include "net/trace/internal.h"
 
@@ -39,7 +40,7 @@ bool sl_spans_are_kept(double *share_out) {
 }
 
 void sl_spans_put(const struct sl_span *span) {
-    pthread_mutex_lock(&queue.mutex);
+    SL_LOCKED(&queue.mutex);
     if (!queue.ring || queue.n == QUEUE) {
         queue.n_dropped++;
     } else {
@@ -48,12 +49,11 @@ void sl_spans_put(const struct sl_span *span) {
             pthread_cond_signal(&queue.wake);
         }
     }
-    pthread_mutex_unlock(&queue.mutex);
 }
 
 int sl_spans_take(struct sl_span *spans_out, int n, int64_t wait_ms) {
     int64_t until_ns = sl_deadline_in_ms(wait_ms);
-    pthread_mutex_lock(&queue.mutex);
+    SL_LOCKED(&queue.mutex);
     while (queue.n < (size_t)n && !queue.woken && sl_cond_wait_until(&queue.wake, &queue.mutex, until_ns) == SL_OK) {
     }
     int taken = queue.n < (size_t)n ? (int)queue.n : n;
@@ -62,15 +62,13 @@ int sl_spans_take(struct sl_span *spans_out, int n, int64_t wait_ms) {
     }
     queue.first = (queue.first + (size_t)taken) % QUEUE;
     queue.n -= (size_t)taken;
-    pthread_mutex_unlock(&queue.mutex);
     return taken;
 }
 
 void sl_spans_wake(void) {
-    pthread_mutex_lock(&queue.mutex);
+    SL_LOCKED(&queue.mutex);
     queue.woken = true;
     pthread_cond_signal(&queue.wake);
-    pthread_mutex_unlock(&queue.mutex);
 }
 
 void sl_spans_close(void) {
@@ -85,14 +83,11 @@ void sl_spans_close(void) {
 }
 
 int64_t sl_spans_dropped(void) {
-    pthread_mutex_lock(&queue.mutex);
-    int64_t n = queue.n_dropped;
-    pthread_mutex_unlock(&queue.mutex);
-    return n;
+    SL_LOCKED(&queue.mutex);
+    return queue.n_dropped;
 }
 
 void sl_spans_add_dropped(int64_t n) {
-    pthread_mutex_lock(&queue.mutex);
+    SL_LOCKED(&queue.mutex);
     queue.n_dropped += n;
-    pthread_mutex_unlock(&queue.mutex);
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
 
@@ -272,12 +273,11 @@ enum sl_status sl_api_keys_find(struct sl_api_keys *keys, const char *presented,
     if (!make_hash(presented, strlen(presented), hash)) {
         return SL_ERR_DENIED;
     }
-    pthread_mutex_lock(&keys->mutex);
+    SL_LOCKED(&keys->mutex);
     look_again(keys);
     const struct sl_api_key *key = find(keys, hash);
     if (key) {
         *key_out = *key;
     }
-    pthread_mutex_unlock(&keys->mutex);
     return key ? SL_OK : SL_ERR_DENIED;
 }

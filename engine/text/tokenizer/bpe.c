@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locals.h"
 #include "base/hash.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
@@ -269,14 +270,10 @@ static struct sl_bpe_candidate heap_pop(struct sl_bpe_candidate *heap, size_t *n
 // --- pauses ----------------------------------------------------------------------------------------------------------
 #define WORK_PER_PAUSE 8192 // less than a millisecond
 
-static _Thread_local struct {
-    sl_tokenizer_pause_fn fn;
-    void *arg;
-} pauses;
-
 void sl_tokenizer_set_pause(sl_tokenizer_pause_fn fn, void *arg) {
-    pauses.fn = fn;
-    pauses.arg = arg;
+    struct sl_locals *own = sl_locals();
+    own->pause = fn;
+    own->pause_arg = arg;
 }
 
 enum sl_status sl_bpe_pause(struct sl_bpe_scratch *scratch, size_t n_work) {
@@ -285,7 +282,8 @@ enum sl_status sl_bpe_pause(struct sl_bpe_scratch *scratch, size_t n_work) {
         return SL_OK;
     }
     scratch->n_work = 0;
-    return pauses.fn ? pauses.fn(pauses.arg) : SL_OK;
+    const struct sl_locals *own = sl_locals();
+    return own->pause ? own->pause(own->pause_arg) : SL_OK;
 }
 
 // --- one piece -------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/descriptors.h"
+#include "base/locked.h"
 #include "base/thread.h"
 #include "client/cli/tool.h"
 #include "engine/model/model.h"
@@ -107,7 +108,7 @@ struct load {
 static void on_news(void *arg) {
     struct client *client = arg;
     struct load *load = client->load;
-    pthread_mutex_lock(&load->mutex);
+    SL_LOCKED(&load->mutex);
     if (!client->queued) {
         client->queued = true;
         client->news_ns = sl_now_ns();
@@ -116,11 +117,10 @@ static void on_news(void *arg) {
         load->tail = &client->next;
         pthread_cond_signal(&load->news);
     }
-    pthread_mutex_unlock(&load->mutex);
 }
 
 static struct client *next_news(struct load *load, int64_t until_ns) {
-    pthread_mutex_lock(&load->mutex);
+    SL_LOCKED(&load->mutex);
     while (!load->head && sl_cond_wait_until(&load->news, &load->mutex, until_ns) == SL_OK) {
     }
     struct client *client = load->head;
@@ -129,15 +129,12 @@ static struct client *next_news(struct load *load, int64_t until_ns) {
         load->tail = load->head ? load->tail : &load->head;
         client->queued = false;
     }
-    pthread_mutex_unlock(&load->mutex);
     return client;
 }
 
 static bool is_queued(struct client *client) {
-    pthread_mutex_lock(&client->load->mutex);
-    bool queued = client->queued;
-    pthread_mutex_unlock(&client->load->mutex);
-    return queued;
+    SL_LOCKED(&client->load->mutex);
+    return client->queued;
 }
 
 static void note_lag(struct load *load, int64_t since_ns, int64_t now_ns) {
@@ -502,12 +499,6 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     return status;
 }
 
-const struct sl_bench sl_bench_coordinator = {
-    .name = "sluice bench coordinator",
-    .usage = "[options]",
-    .summary = "Measure the coordinator with workers that only wait: jobs a second, added latency, memory a job.",
-    SL_OPTIONS(option_table),
-    .bytes = sizeof(struct bench),
-    .signals = offsetof(struct bench, signals),
-    .run = run,
-};
+SL_BENCH(coordinator, "[options]",
+         "Measure the coordinator with workers that only wait: jobs a second, added latency, memory a job.",
+         .check = NULL);

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: measures a kvstore against Redis: PUT and GET of capsules, by one client and by several; and how fast the store's
+ *          index finds the longest stored prefix of a long prompt, and the memory that an entry takes.
+ *
+ * Design: kvstores and redis-server are children of this process, whose threads are the clients. The clients of the kvstore
+ *         share a fabric and a channel, as the jobs of a worker do; each client of Redis has a connection. A PUT reserves
+ *         and ships a capsule under a new key; a GET looks it up, grants memory and has it shipped: the calls of a
+ *         prefill worker, with the digests that Redis has not. Redis answers over its Unix socket where the kvstore
+ *         uses shared memory. Runs of both alternate.
+ */
 #include "lab/bench/store/store_bench.h"
 
 #include <inttypes.h>
@@ -8,14 +18,16 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "client/cli/tool.h"
 #include "lab/bench/store/clients.h"
 #include "lab/bench/store/index.h"
 #include "lab/bench/store/redis.h"
 #include "lab/result.h"
 
-#define TURN_BYTES ((int64_t)256 << 20) // about what a run moves
-#define AIM_SHM    5.0                  // times Redis, GET of 1 MiB and more
-#define AIM_TCP    1.0
+#define TURN_BYTES  ((int64_t)256 << 20) // about what a run moves
+#define AIM_SHM     5.0                  // times Redis, GET of 1 MiB and more
+#define AIM_TCP     1.0
+#define MAX_CLIENTS 64
 
 static const struct {
     const char *transport, *reference;
@@ -25,34 +37,39 @@ enum { N_WAYS = sizeof ways / sizeof ways[0] };
 static const int64_t sizes[] = {64 << 10, 1 << 20, 64 << 20};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
-const struct sl_option sl_store_bench_options[SL_STORE_BENCH_N_OPTIONS] = {
+struct options {
+    int64_t largest, clients, entries, runs;
+    bool json;
+};
+
+static const struct sl_option option_table[] = {
     {"largest", 0, SL_OPTION_SIZE, "64M", "SIZE",
-     "the largest capsule: of 64 KiB, 1 MiB and 64 MiB, larger ones are left out", SL_FIELD(sl_store_bench, largest),
-     64 << 10, 64 << 20},
-    {"clients", 0, SL_OPTION_INT, "8", "N", "measured after one", SL_FIELD(sl_store_bench, clients), 1,
-     SL_STORE_BENCH_MAX_CLIENTS},
+     "the largest capsule: of 64 KiB, 1 MiB and 64 MiB, larger ones are left out", SL_FIELD(options, largest), 64 << 10,
+     64 << 20},
+    {"clients", 0, SL_OPTION_INT, "8", "N", "measured after one", SL_FIELD(options, clients), 1, MAX_CLIENTS},
     {"entries", 0, SL_OPTION_INT, "1000000", "N", "keys in the index when chains are looked up",
-     SL_FIELD(sl_store_bench, entries), 1024, 20000000},
-    {"runs", 0, SL_OPTION_INT, "5", "N", "of each, by turns", SL_FIELD(sl_store_bench, runs), 1, SL_BENCH_MAX_TURNS},
-    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(sl_store_bench, json)},
+     SL_FIELD(options, entries), 1024, 20000000},
+    {"runs", 0, SL_OPTION_INT, "5", "N", "of each, by turns", SL_FIELD(options, runs), 1, SL_BENCH_MAX_TURNS},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 struct bench {
-    struct sl_store_bench *config;
+    struct options options;
+    struct sl_signals signals;
     struct sl_store_rig stores[N_WAYS];
     struct sl_redis redis;
     bool has_redis;
-    struct sl_store_bench_client clients[SL_STORE_BENCH_MAX_CLIENTS];
+    struct sl_store_bench_client clients[MAX_CLIENTS];
     struct sl_store_ends ends; // of the store that is measured now
 };
 
 // Runs the operation in all clients at once. rate_out: MB/s of all.
 static enum sl_status run_turn(struct bench *b, enum sl_store_op op, int n_clients, double *rate_out,
                                struct sl_error *err) {
-    pthread_t threads[SL_STORE_BENCH_MAX_CLIENTS];
+    pthread_t threads[MAX_CLIENTS];
     int64_t n = TURN_BYTES / b->ends.size / n_clients, begin_ns = sl_now_ns();
     n = n < 2 ? 2 : n > 256 ? 256 : n;
-    enum sl_status status = sl_signals_check(&b->config->signals, err);
+    enum sl_status status = sl_signals_check(&b->signals, err);
     int started = 0;
     for (; started < n_clients && status == SL_OK; started += status == SL_OK) {
         struct sl_store_bench_client *c = &b->clients[started];
@@ -85,14 +102,14 @@ static enum sl_status measure_both(struct bench *b, int way, int n_clients, stru
         snprintf(names[g], sizeof names[g], "%s %s over %s, %d client%s", words[g], size_name(b->ends.size),
                  ways[way].transport, n_clients, n_clients > 1 ? "s" : "");
     }
-    for (int64_t r = 0; r < b->config->runs && status == SL_OK; r++) {
+    for (int64_t r = 0; r < b->options.runs && status == SL_OK; r++) {
         for (int op = 0; op < (b->has_redis ? 4 : 2) && status == SL_OK; op++) {
             sl_bench_progress("%s, run %" PRId64, names[op % 2], r + 1);
             status = run_turn(b, (enum sl_store_op)op, n_clients, &rates[op][r], err);
         }
         for (int g = 0; g < 2 && status == SL_OK; g++) {
             result.test = names[g];
-            sl_bench_print_run(result, r + 1, rates[g][r], b->config->json);
+            sl_bench_print_run(result, r + 1, rates[g][r], b->options.json);
         }
     }
     for (int g = 0; g < 2 && status == SL_OK; g++) {
@@ -100,10 +117,10 @@ static enum sl_status measure_both(struct bench *b, int way, int n_clients, stru
         result.reference = b->has_redis ? ways[way].reference : NULL;
         result.aim = b->has_redis && g == 1 && b->ends.size >= 1 << 20 ? ways[way].aim : 0;
         if (b->has_redis) {
-            sl_bench_print_turns(result, rates[g], rates[g + 2], (size_t)b->config->runs, b->config->json);
+            sl_bench_print_turns(result, rates[g], rates[g + 2], (size_t)b->options.runs, b->options.json);
         } else {
-            result.value = sl_bench_median(rates[g], (size_t)b->config->runs);
-            sl_bench_print(&result, b->config->json);
+            result.value = sl_bench_median(rates[g], (size_t)b->options.runs);
+            sl_bench_print(&result, b->options.json);
         }
     }
     return status;
@@ -111,18 +128,18 @@ static enum sl_status measure_both(struct bench *b, int way, int n_clients, stru
 
 static enum sl_status connect_all(struct bench *b, int way, struct sl_error *err) {
     b->ends.store = &b->stores[way];
-    b->ends.block_bytes = (size_t)b->config->largest + 4096;
+    b->ends.block_bytes = (size_t)b->options.largest + 4096;
     enum sl_status status = sl_store_rig_connect(b->ends.store, ways[way].transport, err);
     SL_THEN(status,
-            sl_fabric_region_create(b->ends.store->fabric, b->ends.block_bytes * (size_t)(b->config->clients + 1), 0,
+            sl_fabric_region_create(b->ends.store->fabric, b->ends.block_bytes * (size_t)(b->options.clients + 1), 0,
                                     &b->ends.store->region, err));
     if (status == SL_OK) {
         b->ends.source = b->ends.store->region;
         b->ends.blocks = b->ends.source + b->ends.block_bytes;
-        memset(b->ends.blocks, 1, b->ends.block_bytes * (size_t)b->config->clients);
-        sl_random_halves(b->ends.store->region, (size_t)b->config->largest / sizeof(uint16_t), 1);
+        memset(b->ends.blocks, 1, b->ends.block_bytes * (size_t)b->options.clients);
+        sl_random_halves(b->ends.store->region, (size_t)b->options.largest / sizeof(uint16_t), 1);
     }
-    for (int i = 0; i < b->config->clients && status == SL_OK; i++) {
+    for (int i = 0; i < b->options.clients && status == SL_OK; i++) {
         struct sl_store_bench_client *c = &b->clients[i];
         c->fd = -1;
         c->n_stored = 0;
@@ -133,11 +150,11 @@ static enum sl_status connect_all(struct bench *b, int way, struct sl_error *err
 
 static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err) {
     enum sl_status status = connect_all(b, way, err);
-    for (int s = 0; s < N_SIZES && status == SL_OK && sizes[s] <= b->config->largest; s++) {
+    for (int s = 0; s < N_SIZES && status == SL_OK && sizes[s] <= b->options.largest; s++) {
         status = sl_store_ends_take_size(&b->ends, sizes[s], err);
         SL_THEN(status, measure_both(b, way, 1, err));
-        if (b->config->clients > 1 && status == SL_OK) {
-            status = measure_both(b, way, (int)b->config->clients, err);
+        if (b->options.clients > 1 && status == SL_OK) {
+            status = measure_both(b, way, (int)b->options.clients, err);
         }
         if (s == 0 && way == 1 && status == SL_OK) {
             double rate = 0;
@@ -147,11 +164,11 @@ static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err
                                                          .test = "look-up of 128k tokens, one client, by gRPC",
                                                          .value = rate,
                                                          .unit = "calls/s"},
-                               b->config->json);
+                               b->options.json);
             }
         }
     }
-    for (int i = 0; i < b->config->clients; i++) {
+    for (int i = 0; i < b->options.clients; i++) {
         if (b->clients[i].fd >= 0) {
             close(b->clients[i].fd);
         }
@@ -161,15 +178,11 @@ static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err
     return status;
 }
 
-enum sl_status sl_store_bench_run(void *bench, struct sl_error *err) {
-    struct bench *b = calloc(1, sizeof *b);
-    if (!b) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    b->config = bench;
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
     char arena[32];
     // Holds, for each client, the two capsules of a turn, the one of the turn before that --keep holds, and a spare one.
-    snprintf(arena, sizeof arena, "%" PRId64 "M", ((4 * b->config->clients + 2) * b->config->largest >> 20) + 256);
+    snprintf(arena, sizeof arena, "%" PRId64 "M", ((4 * b->options.clients + 2) * b->options.largest >> 20) + 256);
     enum sl_status status = sl_redis_start(&b->redis, err); // children are forked before this process has threads
     b->has_redis = status == SL_OK;
     if (status == SL_ERR_NOT_FOUND) {
@@ -183,13 +196,13 @@ enum sl_status sl_store_bench_run(void *bench, struct sl_error *err) {
         sl_rpc_init();
         status = sl_arena_create_mapped((size_t)128 << 20, &b->ends.arena, err);
     }
-    for (int i = 0; i < b->config->clients; i++) {
+    for (int i = 0; i < b->options.clients; i++) {
         b->clients[i] = (struct sl_store_bench_client){.ends = &b->ends, .index = i, .fd = -1};
         sem_init(&b->clients[i].released, 0, 0);
     }
-    SL_THEN(status, sl_index_bench_run(&(struct sl_index_bench){b->ends.arena, b->config->entries, &b->config->signals,
-                                                                b->config->json},
-                                       err));
+    SL_THEN(status,
+            sl_index_bench_run(
+                &(struct sl_index_bench){b->ends.arena, b->options.entries, &b->signals, b->options.json}, err));
     for (int way = 0; way < N_WAYS; way++) {
         SL_THEN(status, measure_way(b, way, err));
         sl_store_rig_close(&b->stores[way]);
@@ -197,6 +210,8 @@ enum sl_status sl_store_bench_run(void *bench, struct sl_error *err) {
     sl_redis_stop(&b->redis);
     free(b->ends.header);
     sl_arena_destroy(&b->ends.arena);
-    free(b);
     return status;
 }
+
+SL_BENCH(store, "[options]",
+         "Measure a kvstore against Redis: PUT and GET of capsules; and the look-up of long prompts.", .check = NULL);

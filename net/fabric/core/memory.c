@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "net/fabric/core/huge.h"
+#include "base/locked.h"
 #include "net/fabric/core/ucx.h"
 
 #define MAX_REMOTE_REGIONS 64 // per peer
@@ -142,7 +143,7 @@ static void run_region_create(struct sl_fabric *fabric, struct sl_command *comma
     struct sl_region *region = calloc(1, sizeof *region);
     enum sl_status status =
         region ? open_region(fabric, call, region) : sl_fail(call->err, SL_ERR_EXHAUSTED, "no memory for a region");
-    pthread_mutex_lock(&fabric->lock);
+    SL_LOCKED(&fabric->lock);
     if (status == SL_OK) {
         region->next = fabric->regions;
         fabric->regions = region;
@@ -153,17 +154,15 @@ static void run_region_create(struct sl_fabric *fabric, struct sl_command *comma
     call->status = status;
     call->done = true;
     pthread_cond_broadcast(&fabric->changed);
-    pthread_mutex_unlock(&fabric->lock);
 }
 
 // Runs the command on the progress thread. It lies on the stack of the caller, which waits here.
 static enum sl_status run(struct sl_fabric *fabric, struct region_command *call) {
     sl_fabric_post(fabric, &call->command);
-    pthread_mutex_lock(&fabric->lock);
+    SL_LOCKED(&fabric->lock);
     while (!call->done) { // commands always run, in wind_down() at the latest
         pthread_cond_wait(&fabric->changed, &fabric->lock);
     }
-    pthread_mutex_unlock(&fabric->lock);
     return call->status;
 }
 

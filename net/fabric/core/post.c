@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "net/fabric/core/core.h"
+#include "base/locked.h"
 
 void sl_fabric_wake(struct sl_fabric *fabric) {
     if (atomic_load(&fabric->sleeping)) {
@@ -70,29 +71,26 @@ void sl_gate_unref(struct sl_gate *gate) {
 }
 
 bool sl_gate_post(struct sl_gate *gate, struct sl_command *command) {
-    pthread_mutex_lock(&gate->lock);
+    SL_LOCKED(&gate->lock);
     bool open = gate->fabric != NULL;
     if (open) {
         sl_fabric_post(gate->fabric, command);
     }
-    pthread_mutex_unlock(&gate->lock);
     return open;
 }
 
 void sl_gate_wake(struct sl_gate *gate) {
-    pthread_mutex_lock(&gate->lock);
+    SL_LOCKED(&gate->lock);
     if (gate->fabric) {
         atomic_store(&gate->fabric->posted, true);
         sl_fabric_wake(gate->fabric);
     }
-    pthread_mutex_unlock(&gate->lock);
 }
 
 void sl_gate_shut(struct sl_gate *gate) {
-    pthread_mutex_lock(&gate->lock);
+    SL_LOCKED(&gate->lock);
     SL_VERBS_WITH(leave, gate->fabric, verb) {
         verb->ops->leave(verb);
     }
     gate->fabric = NULL;
-    pthread_mutex_unlock(&gate->lock);
 }

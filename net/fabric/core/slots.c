@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "net/fabric/core/core.h"
+#include "base/locked.h"
 
 void sl_slots_init(struct sl_slots *slots) {
     pthread_mutex_init(&slots->lock, NULL);
@@ -30,7 +31,7 @@ static bool grow(struct sl_slots *slots) {
 }
 
 bool sl_slots_take(struct sl_slots *slots, void *item, uint32_t *id_out) {
-    pthread_mutex_lock(&slots->lock);
+    SL_LOCKED(&slots->lock);
     uint32_t id = slots->first_free; // no lower one is free
     while (id < slots->n && slots->at[id]) {
         id++;
@@ -41,30 +42,25 @@ bool sl_slots_take(struct sl_slots *slots, void *item, uint32_t *id_out) {
         slots->first_free = id + 1;
         *id_out = id;
     }
-    pthread_mutex_unlock(&slots->lock);
     return taken;
 }
 
 void sl_slots_give(struct sl_slots *slots, uint32_t id) {
-    pthread_mutex_lock(&slots->lock);
+    SL_LOCKED(&slots->lock);
     slots->at[id] = NULL;
     slots->first_free = id < slots->first_free ? id : slots->first_free;
-    pthread_mutex_unlock(&slots->lock);
 }
 
 void *sl_slots_find(struct sl_slots *slots, uint32_t id) {
-    pthread_mutex_lock(&slots->lock);
-    void *item = id < slots->n ? slots->at[id] : NULL;
-    pthread_mutex_unlock(&slots->lock);
-    return item;
+    SL_LOCKED(&slots->lock);
+    return id < slots->n ? slots->at[id] : NULL;
 }
 
 void *sl_slots_next(struct sl_slots *slots, uint32_t *id_inout) {
     void *item = NULL;
-    pthread_mutex_lock(&slots->lock);
+    SL_LOCKED(&slots->lock);
     while (!item && *id_inout < slots->n) {
         item = slots->at[(*id_inout)++];
     }
-    pthread_mutex_unlock(&slots->lock);
     return item;
 }

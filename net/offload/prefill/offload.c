@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/locked.h"
 #include "base/thread.h"
 #include "engine/runtime/transfer.h"
 #include "net/offload/prefill/offload_internal.h"
@@ -472,11 +473,10 @@ enum sl_status sl_offload_finish(struct sl_offload *offload, struct sl_session *
 
 void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_stats *stats_out) {
     struct sl_offload *o = (struct sl_offload *)offload; // writes to the mutex alone
-    pthread_mutex_lock(&o->mutex);
+    SL_LOCKED(&o->mutex);
     *stats_out = (struct sl_offload_stats){.shipped_bytes = o->shipped_bytes,
                                            .shipped_tokens = o->shipped_tokens,
                                            .stored_tokens = sl_offload_is_stored(o) ? o->plan->n_prompt : o->n_stored,
                                            .read_back_bytes = o->read_back_bytes,
                                            .read_back_wait_ns = o->read_back_wait_ns};
-    pthread_mutex_unlock(&o->mutex);
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "engine/runtime/transfer.h"
 #include "net/offload/prefill/offload_internal.h"
@@ -37,7 +38,7 @@ static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link
     size_t n = 0, page_bytes = offload->kept.bytes;
     int share_offloaded_head = sl_offloaded_heads_first(&offload->offloaded_heads, read->layer) +
                                offloaded_heads.first - link->share->first_lane;
-    pthread_mutex_lock(&offload->mutex);
+    SL_LOCKED(&offload->mutex);
     for (int i = 0; i < offloaded_heads.n; i++) {
         size_t at = 0;
         for (uint32_t p = 0; p < read->n_pages; p++) {
@@ -52,7 +53,6 @@ static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link
             }
         }
     }
-    pthread_mutex_unlock(&offload->mutex);
     return n;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/node/send.h"
@@ -177,10 +178,9 @@ static enum sl_status finish_sending(struct sl_offload *offload, const struct sl
         status = lost && !atomic_load(&offload->stopping) ? SL_ERR_PEER_LOST : status;
         return sl_store_link_fail(link, status, &why, err);
     }
-    pthread_mutex_lock(&offload->mutex);
+    SL_LOCKED(&offload->mutex);
     offload->shipped_bytes += (int64_t)sending->bytes;
     offload->shipped_tokens += link->share->replica == 0 && link->share->first_lane == 0 ? sending->n_slots : 0;
-    pthread_mutex_unlock(&offload->mutex);
     return SL_OK;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/offload/remote/connections.h"
+#include "base/locked.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -73,7 +74,7 @@ static enum sl_status open_entry(struct sl_connections *connections, const char 
 
 enum sl_status sl_connections_take(struct sl_connections *connections, const char *address, uint64_t epoch,
                                    struct sl_connection **connection_out, struct sl_error *err) {
-    pthread_mutex_lock(&connections->mutex);
+    SL_LOCKED(&connections->mutex);
     enum sl_status status = SL_OK;
     struct connection_entry *entry = connections->first;
     while (entry && (entry->is_cut || entry->epoch != epoch || strcmp(entry->address, address) != 0)) {
@@ -86,7 +87,6 @@ enum sl_status sl_connections_take(struct sl_connections *connections, const cha
         entry->n_users++;
         *connection_out = entry->connection;
     }
-    pthread_mutex_unlock(&connections->mutex);
     return status;
 }
 

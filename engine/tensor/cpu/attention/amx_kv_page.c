@@ -43,6 +43,20 @@ static bool of_codes(const struct sl_page_layout *layout, enum sl_kv_format half
     return sl_bf16_decodes(half) && sl_v_group(layout->head_dim) % 32 == 0;
 }
 
+// Prefetches the bytes of page `next` that are at the place of those of `page`.
+static inline __attribute__((always_inline)) void fetch_same(const char *page, const char *next, const char *at,
+                                                             size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64) {
+        sl_avx512_fetch(next + (at - page) + line, 1);
+    }
+}
+
+#define PAIRS_BYTES 32 // of eight scales and zeros
+
+static inline void widen_pairs(const char *pairs, float wide_out[16]) {
+    _mm512_store_ps(wide_out, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)pairs)));
+}
+
 // --- keys ------------------------------------------------------------------------------------------------------------
 
 // Writes registers of 8 channels of 32 slots as rows.
@@ -74,22 +88,32 @@ static void rows_of_keys(const float *tile, size_t d, uint16_t *out) {
 }
 
 // Converts codes, 64 of one channel after the other, to rows.
-static inline __attribute__((always_inline)) void
-rows_of_packed_keys(const struct sl_page_layout *layout, const char *page, enum sl_kv_format format, uint16_t *out) {
+static inline __attribute__((always_inline)) void rows_of_packed_keys(const struct sl_page_layout *layout,
+                                                                      const char *page, const char *next,
+                                                                      enum sl_kv_format format, uint16_t *out) {
     // half: bytes of 32 slots
     size_t d = (size_t)layout->head_dim, half = sl_row_bytes(SL_PAGE_SLOTS / 2, sl_kv_format_bits(format));
     const uint8_t *codes = (const uint8_t *)page + layout->k;
-    const uint16_t *pairs = (const uint16_t *)(page + layout->k_scale);
-    for (size_t i = 0; i < d; i += 8, codes += 8 * 2 * half, pairs += 8 * 2) {
+    const char *pairs = page + layout->k_scale;
+    bool by_parity = format == SL_KV_INT4; // x has the even slots, y the odd ones; else the first 32, and the last
+    for (size_t i = 0; i < d; i += 8, codes += 8 * 2 * half, pairs += PAIRS_BYTES) {
+        _Alignas(64) float wide[16];
         __m512i x[8], y[8];
+        fetch_same(page, next, (const char *)codes, 8 * 2 * half);
+        fetch_same(page, next, pairs, PAIRS_BYTES);
+        widen_pairs(pairs, wide);
         SL_UNROLL
         for (size_t c = 0; c < 8; c++) {
-            struct sl_bf16_codebook b = sl_bf16_codebook(pairs + 2 * c, format);
-            x[c] = sl_bf16_decode32(codes + 2 * c * half, format, &b);
-            y[c] = sl_bf16_decode32(codes + (2 * c + 1) * half, format, &b);
+            struct sl_bf16_codebook b = sl_bf16_codebook(wide + 2 * c, format);
+            if (by_parity) {
+                sl_bf16_look_up64(codes + 2 * c * half, b.values, &x[c], &y[c]);
+            } else {
+                x[c] = sl_bf16_decode32(codes + 2 * c * half, format, &b);
+                y[c] = sl_bf16_decode32(codes + (2 * c + 1) * half, format, &b);
+            }
         }
-        store_rows(x, d, out + i);
-        store_rows(y, d, out + 32 * d + i);
+        store_rows(x, by_parity ? 2 * d : d, out + i);
+        store_rows(y, by_parity ? 2 * d : d, out + (by_parity ? d : 32 * d) + i);
     }
 }
 
@@ -124,7 +148,7 @@ const uint16_t *sl_amx_load_keys(const struct sl_kv *kv, const struct sl_slot_an
         return out;
     }
     if (angles == NULL && of_codes(layout, layout->k_format)) {
-        SL_KV_WITH_FORMAT(layout->k_format, rows_of_packed_keys(layout, kv->pages[page], FORMAT, out));
+        SL_KV_WITH_FORMAT(layout->k_format, rows_of_packed_keys(layout, kv->pages[page], next, FORMAT, out));
         return out;
     }
     sl_avx512_fill_keys(layout, kv->pages[page], next, s->tile);
@@ -141,8 +165,14 @@ static inline __m128i row_or_zero(const uint16_t *v, size_t d, size_t slot, size
     return slot < n ? _mm_load_si128((const __m128i *)(v + slot * d)) : _mm_setzero_si128();
 }
 
+// The order of the channels of rows: as they are, or in each 64 the even ones before the odd ones.
+static inline size_t channel_at(size_t place, bool by_parity) {
+    return by_parity ? place / 64 * 64 + place % 32 * 2 + place / 32 % 2 : place;
+}
+
 static inline __attribute__((always_inline)) void values_from_16_bits(const uint16_t *v, const char *next, size_t d,
-                                                                      size_t n, bool is_bf16, uint16_t *out) {
+                                                                      size_t n, bool is_bf16, bool by_parity,
+                                                                      uint16_t *out) {
     for (size_t k = 0; k < 2; k++) {
         for (size_t i = 0; i < d; i += 8, next += 512) {
             sl_avx512_fetch(next, 8);
@@ -156,26 +186,42 @@ static inline __attribute__((always_inline)) void values_from_16_bits(const uint
                 x[t] = _mm512_mask_broadcast_i32x4(r, 0xf000, row_or_zero(v + i, d, j + 24, n));
             }
             sl_avx512_transpose_32x8(x);
-            uint16_t *to = out + (i / SL_TILE * 2 + k) * SL_TILE_HALVES + i % SL_TILE * SL_TILE_STEP;
+            size_t first = channel_at(i, by_parity), apart = by_parity ? 2 : 1;
+            uint16_t *to = out + (first / SL_TILE * 2 + k) * SL_TILE_HALVES + first % SL_TILE * SL_TILE_STEP;
             SL_UNROLL
             for (size_t c = 0; c < 8; c++) {
-                _mm512_store_si512(to + c * SL_TILE_STEP, is_bf16 ? x[c] : sl_bf16_narrow32(x[c]));
+                _mm512_store_si512(to + c * apart * SL_TILE_STEP, is_bf16 ? x[c] : sl_bf16_narrow32(x[c]));
             }
         }
     }
 }
 
-// Converts codes of n slots, one group of channels after the other, to rows.
+// Converts codes of n slots, one group of channels after the other, to rows, perhaps in the order of channel_at().
 static inline __attribute__((always_inline)) void rows_of_packed_values(const struct sl_page_layout *layout,
-                                                                        const char *page, size_t n,
-                                                                        enum sl_kv_format format, uint16_t *out) {
-    size_t d = (size_t)layout->head_dim, group = (size_t)sl_v_group(layout->head_dim);
+                                                                        const char *page, const char *next, size_t n,
+                                                                        enum sl_kv_format format, bool by_parity,
+                                                                        uint16_t *out) {
+    size_t d = (size_t)layout->head_dim, group = (size_t)sl_v_group(layout->head_dim), n_groups = n * d / group;
+    size_t bytes = sl_row_bytes((int)group, sl_kv_format_bits(format));
     const uint8_t *codes = (const uint8_t *)page + layout->v;
-    const uint16_t *pair = (const uint16_t *)(page + layout->v_scale);
-    for (size_t at = 0; at < n * d; at += group, pair += 2) {
-        struct sl_bf16_codebook b = sl_bf16_codebook(pair, format);
-        for (size_t e = at; e < at + group; e += 32, codes += sl_row_bytes(32, sl_kv_format_bits(format))) {
-            _mm512_store_si512(out + e, sl_bf16_decode32(codes, format, &b));
+    const char *pairs = page + layout->v_scale;
+    for (size_t at = 0; at < n_groups; at += 8, pairs += PAIRS_BYTES) { // pages have groups by the eight
+        _Alignas(64) float wide[16];
+        fetch_same(page, next, (const char *)codes, 8 * bytes);
+        fetch_same(page, next, pairs, PAIRS_BYTES);
+        widen_pairs(pairs, wide);
+        for (size_t g = 0; g < 8 && at + g < n_groups; g++, codes += bytes, out += group) {
+            struct sl_bf16_codebook b = sl_bf16_codebook(wide + 2 * g, format);
+            for (size_t e = 0; by_parity && e < group; e += 64) {
+                __m512i even, odd;
+                sl_bf16_look_up64(codes + e / 2, b.values, &even, &odd);
+                _mm512_store_si512(out + e, even);
+                _mm512_store_si512(out + e + 32, odd);
+            }
+            for (size_t e = 0; !by_parity && e < group; e += 32) {
+                _mm512_store_si512(
+                    out + e, sl_bf16_decode32(codes + sl_row_bytes((int)e, sl_kv_format_bits(format)), format, &b));
+            }
         }
     }
 }
@@ -187,14 +233,20 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
     size_t d = (size_t)layout->head_dim, n_slots = (size_t)n;
     if (sl_bf16_rounds(layout->v_format)) {
         next += layout->v;
-        n == SL_PAGE_SLOTS ? values_from_16_bits(v, next, d, SL_PAGE_SLOTS, false, out)
-                           : values_from_16_bits(v, next, d, n_slots, false, out);
+        n == SL_PAGE_SLOTS ? values_from_16_bits(v, next, d, SL_PAGE_SLOTS, false, false, out)
+                           : values_from_16_bits(v, next, d, n_slots, false, false, out);
         return;
     }
-    if (of_codes(layout, layout->v_format)) {
-        SL_KV_WITH_FORMAT(layout->v_format, rows_of_packed_values(layout, kv->pages[page], n_slots, FORMAT, s->rows));
+    bool by_parity = layout->v_format == SL_KV_INT4 && sl_v_group(layout->head_dim) == 64;
+    if (by_parity) {
+        rows_of_packed_values(layout, kv->pages[page], next, n_slots, SL_KV_INT4, true, s->rows);
         v = s->rows;
-        next = (const char *)v; // nothing to fetch
+        next = (const char *)v; // it is fetched already
+    } else if (of_codes(layout, layout->v_format)) {
+        SL_KV_WITH_FORMAT(layout->v_format,
+                          rows_of_packed_values(layout, kv->pages[page], next, n_slots, FORMAT, false, s->rows));
+        v = s->rows;
+        next = (const char *)v; // it is fetched already
     } else if (!sl_bf16_is(layout->v_format)) {
         sl_avx512_fill_values(layout, kv->pages[page], next, n, s->tile);
         for (size_t j = 0; j < n_slots; j++) {
@@ -210,8 +262,13 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
     } else {
         next += layout->v;
     }
-    n == SL_PAGE_SLOTS ? values_from_16_bits(v, next, d, SL_PAGE_SLOTS, true, out)
-                       : values_from_16_bits(v, next, d, n_slots, true, out);
+    if (by_parity && n == SL_PAGE_SLOTS) {
+        values_from_16_bits(v, next, d, SL_PAGE_SLOTS, true, true, out);
+    } else if (n == SL_PAGE_SLOTS) {
+        values_from_16_bits(v, next, d, SL_PAGE_SLOTS, true, false, out);
+    } else {
+        values_from_16_bits(v, next, d, n_slots, true, by_parity, out);
+    }
 }
 
 // --- queries and sums ------------------------------------------------------------------------------------------------

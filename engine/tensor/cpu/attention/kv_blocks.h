@@ -72,7 +72,7 @@ static inline const char *sl_kv_next_page(const struct sl_kv *kv, uint32_t page,
 // A block's running softmax over the slots that were merged so far.
 struct sl_kv_partial {
     float *out; // [n][d] sum_j exp(s_j - max) V_j
-    float *max; // [n] max_j s_j; minus infinity for no slots
+    float *max; // [n] as in struct sl_softmax; minus infinity for no slots
     float *sum; // [n] sum_j exp(s_j - max)
 };
 

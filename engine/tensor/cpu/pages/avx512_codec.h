@@ -89,10 +89,10 @@ struct sl_bf16_codebook {
     __m512 scale, zero; // for 8 bits
 };
 
-static inline __attribute__((always_inline)) struct sl_bf16_codebook sl_bf16_codebook(const uint16_t *pair,
+// pair: scale and zero. Callers widen eight pairs at once: one by one, they would cost as much as the codes.
+static inline __attribute__((always_inline)) struct sl_bf16_codebook sl_bf16_codebook(const float *pair,
                                                                                       enum sl_kv_format format) {
-    struct sl_bf16_codebook b = {.scale = _mm512_set1_ps(_cvtsh_ss(pair[0])),
-                                 .zero = _mm512_set1_ps(_cvtsh_ss(pair[1]))};
+    struct sl_bf16_codebook b = {.scale = _mm512_set1_ps(pair[0]), .zero = _mm512_set1_ps(pair[1])};
     if (format != SL_KV_INT8) {
         __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
         __m512 x = _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << sl_kv_format_bits(format)) - 1)));
@@ -120,6 +120,14 @@ static inline __attribute__((always_inline)) __m512i sl_bf16_look_up32(const uin
         x = _mm512_maskz_set1_epi16(ones, 1);
     }
     return _mm512_permutexvar_epi16(x, values);
+}
+
+// Converts 64 codes of 4 bits to bf16: those of even places, and those of odd ones.
+static inline __attribute__((always_inline)) void sl_bf16_look_up64(const uint8_t *at, __m512i values,
+                                                                    __m512i *even_out, __m512i *odd_out) {
+    __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)at));
+    *even_out = _mm512_permutexvar_epi16(bytes, values);
+    *odd_out = _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), values);
 }
 
 // Converts 32 codes to bf16.

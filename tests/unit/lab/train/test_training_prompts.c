@@ -150,6 +150,10 @@ static void test_a_writer_that_cannot_start_says_what_it_needs(void **state) {
 }
 
 int main(void) {
+    if (system("python3 -c 'import numpy'") != 0) {
+        puts("skipped: NumPy is missing (python3-numpy)");
+        return 77;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_and_tasks_come_by_turns_and_again_in_another_order),
         cmocka_unit_test(test_long_prompts_lose_their_beginning),

@@ -5,7 +5,6 @@
 
 #include "client/cli/subcommands.h"
 #include "client/cli/tool.h"
-#include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
 
 // To add one: a function in its own file (lab/measure/measure.h), and a row here.

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Design: one lock guards the ready fibers, the deadlines, the idle carriers and the free stacks. It is innermost, and held for a moment.
+ *         A fiber that waits saves its registers on its stack and goes back to its carrier, which notes the wait under the lock. A wake
+ *         that comes in between is noted, and the carrier makes the fiber ready again: so no wake is lost, and no fiber runs before its
+ *         registers are saved. A thread of its own waits for the deadlines: carriers may be busy.
+ *         An idle carrier is called only if none is on its way; it calls the next one if there is more to do.
+ */
+#include "base/fiber/fiber.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/futex.h"
+#include "base/locals.h"
+#include "base/processors.h"
+#include "base/thread.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#elif defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <ucontext.h>
+#endif
+
+enum { SPARE_CARRIERS = 2, SPARE_STACKS = 32 }; // carriers beside those of tokenizing; free stacks that are kept
+
+enum state { RUNNING, PREPARING, WOKEN, WAITING, ENDED }; // a ready fiber counts as running
+
+struct context { // of a fiber, or of the carrier that runs it
+    void *stack; // where the registers are
+#if defined(__SANITIZE_ADDRESS__)
+    const void *bottom;
+    size_t bytes;
+    void *fake;
+#elif defined(__SANITIZE_THREAD__)
+    void *tsan;
+#endif
+};
+
+struct sl_carrier {
+    struct context context;
+    struct sl_fiber *fiber;
+    struct sl_carrier *next; // idle
+    _Atomic uint32_t called;
+};
+
+struct sl_fiber { // at the top of its stack
+    struct context context;
+    struct sl_carrier *carrier; // that runs it
+    struct sl_fiber *next;      // ready, or free
+    enum state state;           // guarded by the lock unless RUNNING
+    bool late;
+    int64_t deadline_ns;
+    size_t at; // in the heap, if it has a deadline
+    const char *name;
+    void (*fn)(void *arg);
+    void *arg;
+    struct sl_locals locals;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct sl_fiber *ready, **last;
+    struct sl_carrier *idle;
+    bool calling; // a carrier was called, and is on its way
+    int n_carriers;
+    bool has_clock;
+    struct sl_fiber *free;
+    size_t n_free, n_fibers; // n_fibers: not free
+    struct sl_fiber **heap;  // those that wait with a deadline, the first one on top
+    size_t n_heap, cap_heap;
+    int64_t clock_ns; // when the clock looks again
+    _Atomic uint32_t clock_rings;
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &all.ready, .clock_ns = SL_NO_DEADLINE};
+
+static _Thread_local struct sl_carrier *own_carrier;
+
+// A function that a compiler does not put into another one reads the thread's register anew after each switch.
+__attribute__((noinline)) struct sl_fiber *sl_fiber_current(void) {
+    __asm__ volatile("");
+    return own_carrier ? own_carrier->fiber : NULL;
+}
+
+// ---- from one stack to another ----------------------------------------------------------------------------------------
+
+// Saves what a function has to keep on the stack and the stack's address in *from, and goes on with `to`.
+void sl_fiber_switch(void **from, void *to);
+static void begin(void);
+
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".globl sl_fiber_switch\n"
+        ".hidden sl_fiber_switch\n"
+        ".type sl_fiber_switch,@function\n"
+        "sl_fiber_switch:\n"
+        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+        "    movq %rsp, (%rdi)\n    movq %rsi, %rsp\n"
+        "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+        "    ret\n"
+        ".size sl_fiber_switch, .-sl_fiber_switch\n");
+enum { N_WORDS = 8, BEGIN_AT = 6 }; // saved words; the address to go on at. The last one ends the frames
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".globl sl_fiber_switch\n"
+        ".hidden sl_fiber_switch\n"
+        ".type sl_fiber_switch,@function\n"
+        "sl_fiber_switch:\n"
+        "    sub sp, sp, #160\n"
+        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n"
+        "    stp x25, x26, [sp, #48]\n    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
+        "    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n    stp d12, d13, [sp, #128]\n"
+        "    stp d14, d15, [sp, #144]\n"
+        "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
+        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n"
+        "    ldp x25, x26, [sp, #48]\n    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
+        "    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n    ldp d12, d13, [sp, #128]\n"
+        "    ldp d14, d15, [sp, #144]\n"
+        "    add sp, sp, #160\n"
+        "    ret\n"
+        ".size sl_fiber_switch, .-sl_fiber_switch\n");
+enum { N_WORDS = 20, BEGIN_AT = 11 };
+#else
+enum { N_WORDS = sizeof(ucontext_t) / sizeof(void *) + 2 };
+
+void sl_fiber_switch(void **from, void *to) {
+    ucontext_t here;
+    *from = &here;
+    swapcontext(&here, to);
+}
+#endif
+
+// Prepares a stack that grows down from the fiber, so that a switch to it calls begin().
+static void make_stack(struct sl_fiber *fiber, char *bottom) {
+    void **top = (void **)((uintptr_t)fiber & ~(uintptr_t)15);
+    void **words = top - (N_WORDS + 1) / 2 * 2;
+    memset(words, 0, N_WORDS * sizeof *words);
+#if defined(__x86_64__) || defined(__aarch64__)
+    (void)bottom;
+    words[BEGIN_AT] = (void *)(uintptr_t)begin;
+#else
+    ucontext_t *first = (ucontext_t *)words;
+    getcontext(first);
+    first->uc_stack.ss_sp = bottom;
+    first->uc_stack.ss_size = (size_t)((char *)words - bottom);
+    makecontext(first, begin, 0);
+#endif
+    fiber->context.stack = words;
+#if defined(__SANITIZE_THREAD__) // of which each keeps its calls, and the last one's did not return
+    if (fiber->context.tsan) {
+        __tsan_destroy_fiber(fiber->context.tsan);
+    }
+    fiber->context.tsan = __tsan_create_fiber(0);
+#endif
+}
+
+// Goes from a fiber to its carrier or back. ends: the fiber does not go on.
+static void go(struct context *from, struct context *to, bool ends) {
+    (void)ends;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(ends ? NULL : &from->fake, to->bottom, to->bytes);
+#elif defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(to->tsan, 0);
+#endif
+    sl_fiber_switch(&from->stack, to->stack);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
+#endif
+}
+
+static void begin(void) {
+    struct sl_fiber *fiber = sl_fiber_current();
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(NULL, NULL, NULL);
+#endif
+    fiber->fn(fiber->arg);
+    fiber->state = ENDED;
+    go(&fiber->context, &fiber->carrier->context, true);
+    abort(); // it does not go on
+}
+
+// ---- stacks ---------------------------------------------------------------------------------------------------------------
+
+static struct sl_fiber *map_fiber(void) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *bottom = mmap(NULL, SL_FIBER_STACK_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (bottom == MAP_FAILED) {
+        return NULL;
+    }
+    if (mprotect(bottom, page, PROT_NONE) != 0) {
+        munmap(bottom, SL_FIBER_STACK_BYTES);
+        return NULL;
+    }
+    struct sl_fiber *fiber = (struct sl_fiber *)(bottom + SL_FIBER_STACK_BYTES - (sizeof *fiber + 63) / 64 * 64);
+#if defined(__SANITIZE_ADDRESS__)
+    fiber->context.bottom = bottom + page;
+    fiber->context.bytes = SL_FIBER_STACK_BYTES - page;
+#endif
+    return fiber;
+}
+
+static char *bottom_of(struct sl_fiber *fiber) {
+    return (char *)(fiber + 1) + (64 - sizeof *fiber % 64) % 64 - SL_FIBER_STACK_BYTES;
+}
+
+static void unmap_fiber(struct sl_fiber *fiber) {
+    if (fiber) {
+#if defined(__SANITIZE_THREAD__)
+        __tsan_destroy_fiber(fiber->context.tsan);
+#endif
+        munmap(bottom_of(fiber), SL_FIBER_STACK_BYTES);
+    }
+}
+
+// ---- under the lock ---------------------------------------------------------------------------------------------------------
+
+static void put(size_t at, struct sl_fiber *fiber) {
+    all.heap[at] = fiber;
+    fiber->at = at;
+}
+
+// Moves a fiber up or down from a place in the heap where it may not stay.
+static void settle(size_t at, struct sl_fiber *fiber) {
+    for (; at > 0 && all.heap[(at - 1) / 2]->deadline_ns > fiber->deadline_ns; at = (at - 1) / 2) {
+        put(at, all.heap[(at - 1) / 2]);
+    }
+    for (size_t child; (child = 2 * at + 1) < all.n_heap; at = child) {
+        child += child + 1 < all.n_heap && all.heap[child + 1]->deadline_ns < all.heap[child]->deadline_ns;
+        if (all.heap[child]->deadline_ns >= fiber->deadline_ns) {
+            break;
+        }
+        put(at, all.heap[child]);
+    }
+    put(at, fiber);
+}
+
+// Takes an idle carrier, if there is one and none is on its way. The caller calls it: until it comes, no other is taken.
+static struct sl_carrier *take_idle(void) {
+    struct sl_carrier *carrier = all.calling ? NULL : all.idle;
+    if (carrier) {
+        all.idle = carrier->next;
+        all.calling = true;
+    }
+    return carrier;
+}
+
+// Puts a fiber at the end of those that are ready.
+static void make_ready(struct sl_fiber *fiber) {
+    fiber->state = RUNNING;
+    fiber->next = NULL;
+    *all.last = fiber;
+    all.last = &fiber->next;
+}
+
+// Ends the wait of a fiber. Returns a carrier to call, or NULL.
+static struct sl_carrier *end_wait(struct sl_fiber *fiber, bool late) {
+    fiber->late = late;
+    if (fiber->deadline_ns != SL_NO_DEADLINE) {
+        struct sl_fiber *moved = all.heap[--all.n_heap];
+        if (moved != fiber) {
+            settle(fiber->at, moved);
+        }
+    }
+    make_ready(fiber);
+    return take_idle();
+}
+
+// Notes what a fiber has done that gave its carrier back. Returns a fiber whose stack is to be unmapped, or NULL.
+static struct sl_fiber *note(struct sl_fiber *fiber, bool *is_sooner_out) {
+    *is_sooner_out = false;
+    if (fiber->state == WOKEN) {
+        make_ready(fiber); // this carrier looks next
+    } else if (fiber->state == PREPARING) {
+        fiber->state = WAITING;
+        if (fiber->deadline_ns != SL_NO_DEADLINE) {
+            settle(all.n_heap++, fiber);
+            *is_sooner_out = fiber->deadline_ns < all.clock_ns;
+        }
+    } else { // it has ended
+        all.n_fibers--;
+        if (all.n_free >= SPARE_STACKS + all.n_fibers / 4) {
+            return fiber;
+        }
+        fiber->next = all.free;
+        all.free = fiber;
+        all.n_free++;
+    }
+    return NULL;
+}
+
+// ---- threads ----------------------------------------------------------------------------------------------------------------
+
+void sl_carrier_call(struct sl_carrier *carrier) {
+    if (carrier) {
+        atomic_store(&carrier->called, 1);
+        sl_futex_wake_private(&carrier->called, 1);
+    }
+}
+
+// Waits for a ready fiber, and takes it. Lock held.
+static struct sl_fiber *take(struct sl_carrier *own) {
+    while (!all.ready) {
+        own->next = all.idle;
+        all.idle = own;
+        atomic_store(&own->called, 0);
+        pthread_mutex_unlock(&all.lock);
+        while (!atomic_load(&own->called)) {
+            (void)sl_futex_wait_private(&own->called, 0, SL_NO_DEADLINE);
+        }
+        pthread_mutex_lock(&all.lock);
+        all.calling = false;
+    }
+    struct sl_fiber *fiber = all.ready;
+    all.ready = fiber->next;
+    all.last = all.ready ? all.last : &all.ready;
+    return fiber;
+}
+
+static void *carry(void *arg) {
+    struct sl_carrier *own = own_carrier = arg;
+#if defined(__SANITIZE_THREAD__)
+    own->context.tsan = __tsan_get_current_fiber();
+#elif defined(__SANITIZE_ADDRESS__)
+    pthread_attr_t attr;
+    void *bottom = NULL;
+    if (pthread_getattr_np(pthread_self(), &attr) == 0) {
+        pthread_attr_getstack(&attr, &bottom, &own->context.bytes);
+        pthread_attr_destroy(&attr);
+    }
+    own->context.bottom = bottom;
+#endif
+    pthread_mutex_lock(&all.lock);
+    for (;;) {
+        struct sl_fiber *fiber = own->fiber = take(own);
+        struct sl_carrier *other = all.ready ? take_idle() : NULL;
+        pthread_mutex_unlock(&all.lock);
+        sl_carrier_call(other);
+        fiber->carrier = own;
+        sl_locals_use(&fiber->locals);
+        go(&own->context, &fiber->context, false);
+        own->fiber = NULL;
+        sl_locals_use(NULL);
+        bool is_sooner;
+#if defined(__SANITIZE_ADDRESS__)
+        if (fiber->state == ENDED) {
+            __asan_unpoison_memory_region(fiber->context.bottom,
+                                          (size_t)((char *)fiber - (char *)fiber->context.bottom));
+        }
+#endif
+        pthread_mutex_lock(&all.lock);
+        struct sl_fiber *unused = note(fiber, &is_sooner);
+        if (unused || is_sooner) {
+            pthread_mutex_unlock(&all.lock);
+            unmap_fiber(unused);
+            if (is_sooner) {
+                atomic_fetch_add(&all.clock_rings, 1);
+                sl_futex_wake_private(&all.clock_rings, 1);
+            }
+            pthread_mutex_lock(&all.lock);
+        }
+    }
+    return NULL;
+}
+
+// Ends waits whose deadline has passed.
+static void *keep_time(void *arg) {
+    (void)arg;
+    for (;;) {
+        struct sl_carrier *called = NULL;
+        const uint32_t seen = atomic_load(&all.clock_rings);
+        pthread_mutex_lock(&all.lock);
+        for (const int64_t now_ns = sl_now_ns(); all.n_heap > 0 && all.heap[0]->deadline_ns <= now_ns;) {
+            struct sl_carrier *carrier = end_wait(all.heap[0], true);
+            called = carrier ? carrier : called; // at most one is on its way
+        }
+        const int64_t next_ns = all.clock_ns = all.n_heap > 0 ? all.heap[0]->deadline_ns : SL_NO_DEADLINE;
+        pthread_mutex_unlock(&all.lock);
+        sl_carrier_call(called);
+        (void)sl_futex_wait_private(&all.clock_rings, seen, next_ns);
+    }
+    return NULL;
+}
+
+// Starts the threads that are not there yet. Lock held: another thread that starts the first fiber waits.
+static enum sl_status start_threads(struct sl_error *err) {
+    pthread_t thread;
+    if (!all.has_clock) {
+        SL_TRY(sl_thread_start("fiber-clock", keep_time, NULL, &thread, err));
+        pthread_detach(thread);
+        all.has_clock = true;
+    }
+    static int n_wanted;
+    n_wanted = n_wanted > 0 ? n_wanted : sl_processors_count() + SPARE_CARRIERS;
+    while (all.n_carriers < n_wanted) {
+        struct sl_carrier *carrier = calloc(1, sizeof *carrier);
+        SL_FAIL_IF(!carrier, err, SL_ERR_EXHAUSTED, "no memory for threads of fibers");
+        if (sl_thread_start("fibers", carry, carrier, &thread, err) != SL_OK) {
+            free(carrier);
+            return all.n_carriers > 0 ? SL_OK : SL_ERR_EXHAUSTED;
+        }
+        pthread_detach(thread);
+        all.n_carriers++;
+    }
+    return SL_OK;
+}
+
+// Makes room for the deadline of one more fiber. Lock held.
+static enum sl_status grow_heap(struct sl_error *err) {
+    if (all.n_fibers + 1 > all.cap_heap) {
+        const size_t cap = all.cap_heap > 0 ? 2 * all.cap_heap : 64;
+        struct sl_fiber **heap = realloc(all.heap, cap * sizeof(struct sl_fiber *));
+        SL_FAIL_IF(!heap, err, SL_ERR_EXHAUSTED, "no memory for the deadlines of %zu fibers", cap);
+        all.heap = heap;
+        all.cap_heap = cap;
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg, struct sl_error *err) {
+    pthread_mutex_lock(&all.lock);
+    enum sl_status status = start_threads(err);
+    status = status == SL_OK ? grow_heap(err) : status;
+    struct sl_fiber *fiber = status == SL_OK ? all.free : NULL;
+    if (fiber) {
+        all.free = fiber->next;
+        all.n_free--;
+    }
+    all.n_fibers += status == SL_OK;
+    pthread_mutex_unlock(&all.lock);
+    SL_TRY(status);
+    fiber = fiber ? fiber : map_fiber();
+    if (fiber) {
+        fiber->name = name;
+        fiber->fn = fn;
+        fiber->arg = arg;
+        fiber->locals = (struct sl_locals){0};
+        make_stack(fiber, bottom_of(fiber));
+    }
+    pthread_mutex_lock(&all.lock);
+    struct sl_carrier *carrier = NULL;
+    if (fiber) {
+        make_ready(fiber);
+        carrier = take_idle();
+    } else {
+        all.n_fibers--;
+    }
+    pthread_mutex_unlock(&all.lock);
+    sl_carrier_call(carrier);
+    return fiber ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "fiber %s: no memory for its stack", name);
+}
+
+// ---- waits ----------------------------------------------------------------------------------------------------------------
+
+void sl_fiber_prepare(struct sl_fiber *fiber) {
+    fiber->state = PREPARING; // no other thread knows it yet
+}
+
+bool sl_fiber_park(struct sl_fiber *fiber, int64_t deadline_ns) {
+    fiber->deadline_ns = deadline_ns;
+    fiber->late = false;
+    go(&fiber->context, &fiber->carrier->context, false);
+    return !fiber->late;
+}
+
+struct sl_carrier *sl_fiber_wake(struct sl_fiber *fiber) {
+    struct sl_carrier *carrier = NULL;
+    pthread_mutex_lock(&all.lock);
+    if (fiber->state == WAITING) {
+        carrier = end_wait(fiber, false);
+    } else if (fiber->state == PREPARING) {
+        fiber->state = WOKEN;
+    }
+    pthread_mutex_unlock(&all.lock);
+    return carrier;
+}
