@@ -333,13 +333,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
                                int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err) {
     struct sl_job_spec *spec = malloc(sizeof *spec);
     SL_FAIL_IF(spec == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job");
-    struct sl_tokenizing_turn turn;
-    enum sl_status status = sl_coordinator_begin_tokenizing(coordinator, caller->tenant, request->deadline_ms,
-                                                            call_deadline_ns, &turn, err);
-    if (status == SL_OK) {
-        status = specify(coordinator, caller, request, call_deadline_ns, spec, err);
-        sl_tokenizing_end(&turn);
-    }
+    enum sl_status status = specify(coordinator, caller, request, call_deadline_ns, spec, err);
     if (status == SL_OK) {
         strcpy(spec->tenant, caller->tenant);
         spec->request_hash = request_hash;
@@ -383,7 +377,13 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                                      bool attached, struct sl_job **job_out, struct sl_error *err) {
-    enum sl_status status = submit(coordinator, caller, request, call_deadline_ns, attached, job_out, err);
+    struct sl_tokenizing_turn turn; // of the whole, so that a tenant that sends hundreds at once does not take every processor
+    enum sl_status status = sl_coordinator_begin_tokenizing(coordinator, caller->tenant, request->deadline_ms,
+                                                            call_deadline_ns, &turn, err);
+    if (status == SL_OK) {
+        status = submit(coordinator, caller, request, call_deadline_ns, attached, job_out, err);
+        sl_tokenizing_end(&turn);
+    }
     if (status != SL_OK) {
         atomic_fetch_add(&coordinator->figures.n_jobs[SL_OUTCOME_REFUSED], 1);
     } else { // a client that knows a job finds it after a restart, unless the disk does not answer

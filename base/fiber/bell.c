@@ -65,8 +65,7 @@ static int wake_fibers(struct sl_bell *bell, int n, struct sl_carrier **called_o
     for (; n > 0 && bell->waiters; n--) {
         struct sl_bell_waiter *waiter = bell->waiters;
         leave(bell, waiter);
-        struct sl_carrier *carrier = sl_fiber_wake(waiter->fiber);
-        *called_out = carrier ? carrier : *called_out; // one is on its way at a time
+        sl_carriers_add(called_out, sl_fiber_wake(waiter->fiber));
     }
     atomic_fetch_add(&bell->rings, 1);
     return bell->n_waiting > 0 ? n : 0;
@@ -74,7 +73,7 @@ static int wake_fibers(struct sl_bell *bell, int n, struct sl_carrier **called_o
 
 // Calls those that wake. If the bell is gone by now, another thread wakes without a reason, at worst.
 static void call(struct sl_bell *bell, int n, struct sl_carrier *called) {
-    sl_carrier_call(called);
+    sl_carriers_call(called);
     if (n > 0) {
         sl_futex_wake_private(&bell->rings, n);
     }

@@ -4,11 +4,11 @@
  *         A fiber that waits saves its registers on its stack and goes back to its carrier, which notes the wait under the lock. A wake
  *         that comes in between is noted, and the carrier makes the fiber ready again: so no wake is lost, and no fiber runs before its
  *         registers are saved. A thread of its own waits for the deadlines: carriers may be busy.
- *         An idle carrier is called only if none is on its way; it calls the next one if there is more to do.
+ *         An idle carrier is called if fewer are on their way than fibers are ready.
  */
 #include "base/fiber/fiber.h"
 
-#include <limits.h>
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +27,17 @@
 #elif defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
-#if !defined(__x86_64__) && !defined(__aarch64__)
-#include <ucontext.h>
+#if defined(__x86_64__) && !defined(SL_FIBER_PORTABLE) // a test has the other one here too
+#define HAS_SWITCH
+#else
+#include <ucontext.h> // a system call for each switch
 #endif
+
+#define SLACK_NS SL_NS_PER_MS // most waits end before their deadline, and the clock looks no more often
 
 enum { SPARE_CARRIERS = 2, SPARE_STACKS = 32 }; // carriers beside those of tokenizing; free stacks that are kept
 
-enum state { RUNNING, PREPARING, WOKEN, WAITING, ENDED }; // a ready fiber counts as running
+enum state { RUNNING, CALLING, PREPARING, WOKEN, WAITING, ENDED }; // a ready fiber counts as running
 
 struct context { // of a fiber, or of the carrier that runs it
     void *stack; // where the registers are
@@ -49,7 +53,7 @@ struct context { // of a fiber, or of the carrier that runs it
 struct sl_carrier {
     struct context context;
     struct sl_fiber *fiber;
-    struct sl_carrier *next; // idle
+    struct sl_carrier *next; // idle, or to be called
     _Atomic uint32_t called;
 };
 
@@ -57,21 +61,22 @@ struct sl_fiber { // at the top of its stack
     struct context context;
     struct sl_carrier *carrier; // that runs it
     struct sl_fiber *next;      // ready, or free
-    enum state state;           // guarded by the lock unless RUNNING
+    _Atomic enum state state;   // changed under the lock unless RUNNING or CALLING
     bool late;
     int64_t deadline_ns;
     size_t at; // in the heap, if it has a deadline
     const char *name;
-    void (*fn)(void *arg);
+    void (*fn)(void *arg); // of the fiber, and then what it calls on its carrier's stack
     void *arg;
     struct sl_locals locals;
 };
+#define FIBER_BYTES ((sizeof(struct sl_fiber) + 63) / 64 * 64)
 
 static struct {
     pthread_mutex_t lock;
     struct sl_fiber *ready, **last;
     struct sl_carrier *idle;
-    bool calling; // a carrier was called, and is on its way
+    int n_ready, n_called; // n_called: carriers that are on their way
     int n_carriers;
     bool has_clock;
     struct sl_fiber *free;
@@ -90,13 +95,17 @@ __attribute__((noinline)) struct sl_fiber *sl_fiber_current(void) {
     return own_carrier ? own_carrier->fiber : NULL;
 }
 
+static char *bottom_of(struct sl_fiber *fiber) {
+    return (char *)fiber + FIBER_BYTES - SL_FIBER_STACK_BYTES;
+}
+
 // ---- from one stack to another ----------------------------------------------------------------------------------------
 
-// Saves what a function has to keep on the stack and the stack's address in *from, and goes on with `to`.
+// Saves the registers that a function has to keep on the stack and the stack's address in *from, and goes on with `to`.
 void sl_fiber_switch(void **from, void *to);
 static void begin(void);
 
-#if defined(__x86_64__)
+#ifdef HAS_SWITCH
 __asm__(".text\n"
         ".globl sl_fiber_switch\n"
         ".hidden sl_fiber_switch\n"
@@ -107,60 +116,30 @@ __asm__(".text\n"
         "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
         "    ret\n"
         ".size sl_fiber_switch, .-sl_fiber_switch\n");
-enum { N_WORDS = 8, BEGIN_AT = 6 }; // saved words; the address to go on at. The last one ends the frames
-#elif defined(__aarch64__)
-__asm__(".text\n"
-        ".globl sl_fiber_switch\n"
-        ".hidden sl_fiber_switch\n"
-        ".type sl_fiber_switch,@function\n"
-        "sl_fiber_switch:\n"
-        "    sub sp, sp, #160\n"
-        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n"
-        "    stp x25, x26, [sp, #48]\n    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
-        "    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n    stp d12, d13, [sp, #128]\n"
-        "    stp d14, d15, [sp, #144]\n"
-        "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
-        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n"
-        "    ldp x25, x26, [sp, #48]\n    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
-        "    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n    ldp d12, d13, [sp, #128]\n"
-        "    ldp d14, d15, [sp, #144]\n"
-        "    add sp, sp, #160\n"
-        "    ret\n"
-        ".size sl_fiber_switch, .-sl_fiber_switch\n");
-enum { N_WORDS = 20, BEGIN_AT = 11 };
-#else
-enum { N_WORDS = sizeof(ucontext_t) / sizeof(void *) + 2 };
 
+// Returns what a switch takes from a stack that grows down from the fiber: it calls begin(), whose return address, 0, ends the frames.
+static void *make_stack(struct sl_fiber *fiber) {
+    void **words = (void **)((uintptr_t)fiber & ~(uintptr_t)15) - 8;
+    memset(words, 0, 8 * sizeof *words);
+    words[6] = (void *)(uintptr_t)begin;
+    return words;
+}
+#else
 void sl_fiber_switch(void **from, void *to) {
     ucontext_t here;
     *from = &here;
     swapcontext(&here, to);
 }
-#endif
 
-// Prepares a stack that grows down from the fiber, so that a switch to it calls begin().
-static void make_stack(struct sl_fiber *fiber, char *bottom) {
-    void **top = (void **)((uintptr_t)fiber & ~(uintptr_t)15);
-    void **words = top - (N_WORDS + 1) / 2 * 2;
-    memset(words, 0, N_WORDS * sizeof *words);
-#if defined(__x86_64__) || defined(__aarch64__)
-    (void)bottom;
-    words[BEGIN_AT] = (void *)(uintptr_t)begin;
-#else
-    ucontext_t *first = (ucontext_t *)words;
+static void *make_stack(struct sl_fiber *fiber) {
+    ucontext_t *first = (ucontext_t *)(((uintptr_t)fiber & ~(uintptr_t)63) - (sizeof *first + 63) / 64 * 64);
     getcontext(first);
-    first->uc_stack.ss_sp = bottom;
-    first->uc_stack.ss_size = (size_t)((char *)words - bottom);
+    first->uc_stack.ss_sp = bottom_of(fiber);
+    first->uc_stack.ss_size = (size_t)((char *)first - bottom_of(fiber));
     makecontext(first, begin, 0);
-#endif
-    fiber->context.stack = words;
-#if defined(__SANITIZE_THREAD__) // of which each keeps its calls, and the last one's did not return
-    if (fiber->context.tsan) {
-        __tsan_destroy_fiber(fiber->context.tsan);
-    }
-    fiber->context.tsan = __tsan_create_fiber(0);
-#endif
+    return first;
 }
+#endif
 
 // Goes from a fiber to its carrier or back. ends: the fiber does not go on.
 static void go(struct context *from, struct context *to, bool ends) {
@@ -200,16 +179,12 @@ static struct sl_fiber *map_fiber(void) {
         munmap(bottom, SL_FIBER_STACK_BYTES);
         return NULL;
     }
-    struct sl_fiber *fiber = (struct sl_fiber *)(bottom + SL_FIBER_STACK_BYTES - (sizeof *fiber + 63) / 64 * 64);
+    struct sl_fiber *fiber = (struct sl_fiber *)(bottom + SL_FIBER_STACK_BYTES - FIBER_BYTES);
 #if defined(__SANITIZE_ADDRESS__)
     fiber->context.bottom = bottom + page;
     fiber->context.bytes = SL_FIBER_STACK_BYTES - page;
 #endif
     return fiber;
-}
-
-static char *bottom_of(struct sl_fiber *fiber) {
-    return (char *)(fiber + 1) + (64 - sizeof *fiber % 64) % 64 - SL_FIBER_STACK_BYTES;
 }
 
 static void unmap_fiber(struct sl_fiber *fiber) {
@@ -243,12 +218,13 @@ static void settle(size_t at, struct sl_fiber *fiber) {
     put(at, fiber);
 }
 
-// Takes an idle carrier, if there is one and none is on its way. The caller calls it: until it comes, no other is taken.
+// Takes an idle carrier, if there is one, and fewer are on their way than fibers are ready. The caller calls it.
 static struct sl_carrier *take_idle(void) {
-    struct sl_carrier *carrier = all.calling ? NULL : all.idle;
+    struct sl_carrier *carrier = all.n_called < all.n_ready ? all.idle : NULL;
     if (carrier) {
         all.idle = carrier->next;
-        all.calling = true;
+        carrier->next = NULL;
+        all.n_called++;
     }
     return carrier;
 }
@@ -259,6 +235,7 @@ static void make_ready(struct sl_fiber *fiber) {
     fiber->next = NULL;
     *all.last = fiber;
     all.last = &fiber->next;
+    all.n_ready++;
 }
 
 // Ends the wait of a fiber. Returns a carrier to call, or NULL.
@@ -283,7 +260,7 @@ static struct sl_fiber *note(struct sl_fiber *fiber, bool *is_sooner_out) {
         fiber->state = WAITING;
         if (fiber->deadline_ns != SL_NO_DEADLINE) {
             settle(all.n_heap++, fiber);
-            *is_sooner_out = fiber->deadline_ns < all.clock_ns;
+            *is_sooner_out = fiber->deadline_ns < all.clock_ns - SLACK_NS;
         }
     } else { // it has ended
         all.n_fibers--;
@@ -299,8 +276,16 @@ static struct sl_fiber *note(struct sl_fiber *fiber, bool *is_sooner_out) {
 
 // ---- threads ----------------------------------------------------------------------------------------------------------------
 
-void sl_carrier_call(struct sl_carrier *carrier) {
+void sl_carriers_add(struct sl_carrier **carriers, struct sl_carrier *carrier) {
     if (carrier) {
+        carrier->next = *carriers;
+        *carriers = carrier;
+    }
+}
+
+void sl_carriers_call(struct sl_carrier *carriers) {
+    for (struct sl_carrier *carrier; (carrier = carriers) != NULL;) {
+        carriers = carrier->next; // which it changes when it is idle again
         atomic_store(&carrier->called, 1);
         sl_futex_wake_private(&carrier->called, 1);
     }
@@ -317,11 +302,12 @@ static struct sl_fiber *take(struct sl_carrier *own) {
             (void)sl_futex_wait_private(&own->called, 0, SL_NO_DEADLINE);
         }
         pthread_mutex_lock(&all.lock);
-        all.calling = false;
+        all.n_called--;
     }
     struct sl_fiber *fiber = all.ready;
     all.ready = fiber->next;
     all.last = all.ready ? all.last : &all.ready;
+    all.n_ready--;
     return fiber;
 }
 
@@ -341,12 +327,17 @@ static void *carry(void *arg) {
     pthread_mutex_lock(&all.lock);
     for (;;) {
         struct sl_fiber *fiber = own->fiber = take(own);
-        struct sl_carrier *other = all.ready ? take_idle() : NULL;
+        struct sl_carrier *other = take_idle();
         pthread_mutex_unlock(&all.lock);
-        sl_carrier_call(other);
+        sl_carriers_call(other);
         fiber->carrier = own;
         sl_locals_use(&fiber->locals);
         go(&own->context, &fiber->context, false);
+        while (fiber->state == CALLING) {
+            fiber->fn(fiber->arg);
+            fiber->state = RUNNING;
+            go(&own->context, &fiber->context, false);
+        }
         own->fiber = NULL;
         sl_locals_use(NULL);
         bool is_sooner;
@@ -379,12 +370,11 @@ static void *keep_time(void *arg) {
         const uint32_t seen = atomic_load(&all.clock_rings);
         pthread_mutex_lock(&all.lock);
         for (const int64_t now_ns = sl_now_ns(); all.n_heap > 0 && all.heap[0]->deadline_ns <= now_ns;) {
-            struct sl_carrier *carrier = end_wait(all.heap[0], true);
-            called = carrier ? carrier : called; // at most one is on its way
+            sl_carriers_add(&called, end_wait(all.heap[0], true));
         }
         const int64_t next_ns = all.clock_ns = all.n_heap > 0 ? all.heap[0]->deadline_ns : SL_NO_DEADLINE;
         pthread_mutex_unlock(&all.lock);
-        sl_carrier_call(called);
+        sl_carriers_call(called);
         (void)sl_futex_wait_private(&all.clock_rings, seen, next_ns);
     }
     return NULL;
@@ -443,7 +433,13 @@ enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg
         fiber->fn = fn;
         fiber->arg = arg;
         fiber->locals = (struct sl_locals){0};
-        make_stack(fiber, bottom_of(fiber));
+        fiber->context.stack = make_stack(fiber);
+#if defined(__SANITIZE_THREAD__) // of which each keeps its calls, and the last one's did not return
+        if (fiber->context.tsan) {
+            __tsan_destroy_fiber(fiber->context.tsan);
+        }
+        fiber->context.tsan = __tsan_create_fiber(0);
+#endif
     }
     pthread_mutex_lock(&all.lock);
     struct sl_carrier *carrier = NULL;
@@ -454,14 +450,27 @@ enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg
         all.n_fibers--;
     }
     pthread_mutex_unlock(&all.lock);
-    sl_carrier_call(carrier);
+    sl_carriers_call(carrier);
     return fiber ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "fiber %s: no memory for its stack", name);
+}
+
+void sl_fiber_call(void (*fn)(void *arg), void *arg) {
+    struct sl_fiber *fiber = sl_fiber_current();
+    if (!fiber || fiber->state == CALLING) {
+        fn(arg);
+        return;
+    }
+    fiber->fn = fn;
+    fiber->arg = arg;
+    fiber->state = CALLING;
+    go(&fiber->context, &fiber->carrier->context, false);
 }
 
 // ---- waits ----------------------------------------------------------------------------------------------------------------
 
 void sl_fiber_prepare(struct sl_fiber *fiber) {
-    fiber->state = PREPARING; // no other thread knows it yet
+    assert(fiber->state == RUNNING); // it does not wait in sl_fiber_call()
+    fiber->state = PREPARING;        // no other thread knows it yet
 }
 
 bool sl_fiber_park(struct sl_fiber *fiber, int64_t deadline_ns) {

@@ -28,6 +28,9 @@ struct sl_fiber;
 // Starts a fiber that runs fn(arg). name: of its kind, for debuggers; not copied. SL_ERR_EXHAUSTED: there is no memory, or no carrier.
 enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg, struct sl_error *err);
 
+// Calls a function that needs much stack, and does not wait, on the stack of the carrier: what a fiber's stack has once needed, it keeps.
+void sl_fiber_call(void (*fn)(void *arg), void *arg);
+
 // ---- for base/fiber/bell.c ----------------------------------------------------------------------------------------------------
 
 // Returns the fiber that runs this code; NULL: a thread does.
@@ -37,4 +40,5 @@ void sl_fiber_prepare(struct sl_fiber *fiber);
 bool sl_fiber_park(struct sl_fiber *fiber, int64_t deadline_ns);
 // Makes a fiber ready that waits or prepares to. Returns a carrier that has to be called for it, or NULL.
 struct sl_carrier *sl_fiber_wake(struct sl_fiber *fiber);
-void sl_carrier_call(struct sl_carrier *carrier); // accepts NULL
+void sl_carriers_add(struct sl_carrier **carriers, struct sl_carrier *carrier); // accepts NULL
+void sl_carriers_call(struct sl_carrier *carriers);                             // likewise

@@ -324,12 +324,14 @@ void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill
     sl_error_statistics_attach(&job->errors, &job->statistics);
 }
 
-void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode, struct sl_error_statistics *scratch) {
+void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode) {
+    struct sl_error_statistics *steps;
     if (job->spec.demand.n_prefill_tokens == 0) { // decode has read everything
         sl_error_statistics_copy(decode, &job->errors);
-    } else {
-        sl_error_statistics_copy(decode, scratch);
-        sl_error_statistics_add_steps(&job->errors, scratch);
+    } else if (job->errors.n_layers > 0 && (steps = malloc(sizeof *steps)) != NULL) {
+        sl_error_statistics_copy(decode, steps);
+        sl_error_statistics_add_steps(&job->errors, steps);
+        free(steps);
     }
     sl_error_statistics_attach(&job->errors, &job->statistics);
 }

@@ -213,7 +213,7 @@ void sl_job_set_transport(struct sl_job *job, const char *transport);           
 void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known); // while locked
 // Sets prefill's error statistics (replaces those of an earlier attempt), and adds decode's; while locked.
 void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill);
-void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode, struct sl_error_statistics *scratch);
+void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode);
 // Sets what prefill has offloaded (replaces an earlier attempt's), and how decode was served; while locked.
 void sl_job_set_offloaded(struct sl_job *job, const Sluice__V1__Statistics *prefill);
 void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "engine/job/job_budget.h"
 #include "engine/job/job_chat.h"
 #include "engine/job/job_recipe.h"
@@ -270,6 +271,24 @@ static enum sl_status plan(const struct sl_request_rules *rules, struct sl_job_s
     return SL_OK;
 }
 
+struct stacked {
+    const struct sl_request_rules *rules;
+    const Sluice__V1__GenerateRequest *request;
+    struct sl_job_spec *spec;
+    struct sl_error *err;
+    enum sl_status status;
+};
+
+static void check_recipe_there(void *arg) {
+    struct stacked *it = arg;
+    it->status = check_recipe(it->rules, it->request, &it->spec->parsed_recipe, it->err);
+}
+
+static void plan_there(void *arg) {
+    struct stacked *it = arg;
+    it->status = plan(it->rules, it->spec, it->err);
+}
+
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,
                                 struct sl_error *err) {
@@ -280,6 +299,7 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
     spec->estimate_errors = request->estimate_errors;
     spec->no_reuse = request->no_reuse;
     spec->salt = setting->salt;
+    struct stacked there = {rules, request, spec, err, SL_OK};
     enum sl_status status = check_label(request->label, spec, err);
     if (status == SL_OK) {
         status = check_key(request->idempotency_key, spec, err);
@@ -297,7 +317,8 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
         status = check_prompt(rules, request, spec, err);
     }
     if (status == SL_OK) {
-        status = check_recipe(rules, request, &spec->parsed_recipe, err);
+        sl_fiber_call(check_recipe_there, &there); // numbers as text take kilobytes of stack
+        status = there.status;
     }
     if (status == SL_OK) {
         status = check_length(rules, request, setting, spec, err);
@@ -306,7 +327,8 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
         status = check_resumption(rules, request->resumption, spec, err);
     }
     if (status == SL_OK) {
-        status = plan(rules, spec, err);
+        sl_fiber_call(plan_there, &there);
+        status = there.status;
     }
     if (status == SL_OK) {
         *spec_out = *spec;

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -424,6 +425,10 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     struct sl_joined_parts joined;
     enum sl_status status = choose_store(run, store, err);
     status = status == SL_OK ? sl_joined_parts_fill(run, &joined, &request, err) : status;
+    if (status == SL_OK && run->remote_kvs == NULL && run->prefilled != NULL && run->prefilled->done->n_annex > 0) {
+        run->remote_kvs = malloc(SL_MAX_SHARES * sizeof *run->remote_kvs);
+        status = run->remote_kvs != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for leases of stores");
+    }
     if (status != SL_OK) {
         return status;
     }

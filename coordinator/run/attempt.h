@@ -37,9 +37,9 @@ struct sl_run {
     struct sl_claim claim;
     struct sl_lease lease;
     Sluice__V1__Grant *grant;
-    Sluice__V1__PrefillEvent *prefilled;       // prefill's last event: it says which stores hold offloaded layers
-    struct sl_store_shares shares;             // of the request to prefill
-    struct sl_lease remote_kvs[SL_MAX_SHARES]; // renewed while decode writes
+    Sluice__V1__PrefillEvent *prefilled; // prefill's last event: it says which stores hold offloaded layers
+    struct sl_store_shares shares;       // of the request to prefill
+    struct sl_lease *remote_kvs;         // [SL_MAX_SHARES], renewed while decode writes; NULL: there are none
 };
 
 /*

@@ -185,7 +185,7 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
         statistics->slots_merged += done->statistics->slots_merged;
         statistics->slots_fetched = done->statistics->slots_fetched;
         sl_job_set_slots(job, done->statistics);
-        sl_job_add_errors(job, done->statistics, &report->steps);
+        sl_job_add_errors(job, done->statistics);
         sl_job_set_served(job, done->statistics);
         if (__builtin_add_overflow(job->retrieval.fallbacks, report->fallbacks_lost, &job->retrieval.fallbacks)) {
             job->retrieval.fallbacks = INT64_MAX; // a worker reports it

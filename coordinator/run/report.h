@@ -21,7 +21,6 @@ struct sl_run_report {
     char *text;                             // the complete answer; NULL: there is none yet. Owned
     bool another_leads;                     // the job fails only at this coordinator
     int64_t fallbacks_told, fallbacks_lost; // from the notices of this attempt; of lost attempts
-    struct sl_error_statistics steps;       // scratch of sl_job_add_errors()
 };
 
 void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job); // only the first call counts

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "coordinator/run/attempt.h"
@@ -87,7 +88,7 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct
     sl_log_set_job(job->id);
     struct sl_span span;
     sl_span_begin(&span, "job", SL_SPAN_INTERNAL);
-    struct sl_error err, ignored;
+    struct sl_error err;
     enum sl_status status;
     do {
         err = (struct sl_error){0};
@@ -96,10 +97,10 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct
     if (status != SL_OK && run->report.text != NULL) { // an earlier attempt had the answer; only the session is lost
         sl_log_warn("job", "job=%s has its answer, and no session for the next turn: %s", job->id, err.text);
         sl_turn_end_without(run);
-        (void)sl_run_move(run, SL_RUN_ON_KEEP_ANSWER, &ignored);
+        (void)sl_run_move(run, SL_RUN_ON_KEEP_ANSWER, NULL);
         status = SL_OK;
     } else if (status != SL_OK) {
-        (void)sl_run_move(run, SL_RUN_ON_GIVE_UP, &ignored);
+        (void)sl_run_move(run, SL_RUN_ON_GIVE_UP, NULL);
     }
     sl_admission_leave(context->admission, &job->place);
     if (sl_status_is_lost(status)) { // the difference matters to workers only: a client may try again
@@ -112,4 +113,5 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct
     sl_turn_release_left(context->registry, run->mode == SL_TURN_KEPT ? &run->from : NULL, &run->left,
                          sl_run_last_term(run));
     sl_turn_await_copy(run);
+    free(run->remote_kvs);
 }

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
@@ -131,13 +132,27 @@ void sl_rpc_live_calls_add(int n) {
 
 // ---- operations ----------------------------------------------------------------------------------------------------
 
+struct batch {
+    grpc_call *call;
+    const grpc_op *ops;
+    size_t n_ops;
+    void *tag;
+    grpc_call_error error;
+};
+
+static void start_batch(void *arg) {
+    struct batch *batch = arg;
+    batch->error = grpc_call_start_batch(batch->call, batch->ops, batch->n_ops, batch->tag, NULL);
+}
+
 enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag) {
+    struct batch batch = {.call = call, .ops = ops, .n_ops = n_ops, .tag = tag};
     SL_RPC_HAND_OVER(tag);
-    grpc_call_error error = grpc_call_start_batch(call, ops, n_ops, tag, NULL);
-    if (error == GRPC_CALL_OK) {
+    sl_fiber_call(start_batch, &batch);
+    if (batch.error == GRPC_CALL_OK) {
         return SL_OK;
     }
-    sl_log_error("rpc", "grpc_call_start_batch: %s", grpc_call_error_to_string(error));
+    sl_log_error("rpc", "grpc_call_start_batch: %s", grpc_call_error_to_string(batch.error));
     return SL_ERR_INTERNAL;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/descriptors.h"
+#include "base/fiber/bell.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
@@ -44,7 +45,7 @@ struct heart {
 // Adds to *waited_ms how long it has waited in truth.
 static bool nap(struct sl_rpc_call *call, int64_t ms, double *waited_ms) {
     int64_t begin_ns = sl_now_ns();
-    sl_sleep_ms(ms);
+    sl_wait_ms(ms);
     *waited_ms += (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS;
     return !sl_rpc_call_cancelled(call);
 }
@@ -157,9 +158,9 @@ static enum sl_status start(struct worker *worker, int64_t i, struct sl_rpc_chan
         worker->server = worker[-N_SERVERS].server;
         return join(worker, channel, err);
     }
-    const struct sl_rpc_implementation services[] = {
-        SL_RPC_IMPLEMENTATION(&sl_service_decode, decode_handlers, worker),
-        SL_RPC_IMPLEMENTATION(&sl_service_prefill, prefill_handlers, worker)};
+    struct sl_rpc_implementation services[] = {SL_RPC_IMPLEMENTATION(&sl_service_decode, decode_handlers, worker),
+                                               SL_RPC_IMPLEMENTATION(&sl_service_prefill, prefill_handlers, worker)};
+    services[reads].on_fibers = true; // as few threads as the coordinator, so that it has the processors
     const struct sl_rpc_server_config config = {
         .listen = "127.0.0.1:0", .services = &services[reads], .n_services = 1, .max_calls = MAX_JOBS};
     SL_TRY(sl_rpc_server_start(&config, &worker->server, err));

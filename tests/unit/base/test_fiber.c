@@ -311,6 +311,45 @@ static void test_stacks_are_used_again_and_begin_anew(void **state) {
     }
 }
 
+static void need_much(void *arg) {
+    volatile char bytes[3 << 20]; // more than a fiber has
+    for (size_t i = 0; i < sizeof bytes; i += 4096) {
+        bytes[i] = 1;
+    }
+    *(bool *)arg = sl_locals()->job_id[0] == 'j' && bytes[4096] == 1;
+    pthread_mutex_lock(&shared.mutex);
+    sl_bell_ring(&shared.changed, &shared.mutex, INT_MAX); // it may wake others
+}
+
+static void call_for_much(void *arg) {
+    sl_log_set_job("job");
+    for (int i = 0; i < 10; i++) {
+        bool was_there = false;
+        sl_fiber_call(need_much, &was_there);
+        assert_true(was_there);
+        sl_wait_ms(i % 2);
+    }
+    *(int *)arg += 1;
+    end();
+}
+
+static void test_what_needs_much_stack_has_the_carrier_s(void **state) {
+    (void)state;
+    enum { N = 20 };
+    int done[N] = {0};
+    for (int i = 0; i < N; i++) {
+        start(call_for_much, &done[i]);
+    }
+    wait_for_ends(N);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(done[i], 1);
+    }
+    bool on_thread = true;
+    sl_log_set_job("");
+    sl_fiber_call(need_much, &on_thread);
+    assert_false(on_thread);
+}
+
 static int go_down(int depth) {
     volatile char bytes[4096];
     bytes[0] = (char)depth;
@@ -350,6 +389,7 @@ int main(void) {
         cmocka_unit_test_setup(test_a_bell_wakes_as_many_as_it_says, setup),
         cmocka_unit_test_setup(test_values_travel_with_the_fiber, setup),
         cmocka_unit_test_setup(test_stacks_are_used_again_and_begin_anew, setup),
+        cmocka_unit_test_setup(test_what_needs_much_stack_has_the_carrier_s, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
