@@ -47,6 +47,7 @@ MORE = {
     "boundary": "h2o,budget=80",
     "repeated": "kvzip,score=reconstruct_sum,budget=0.4,heads=adaptive,format=int4",
     "global": "h2o,budget=0.4,scope=sinks:4,heads=global,when=end",
+    "pages": "kvzip,budget=0.6,heads=pages,format=int4",
     "thin": "tailorkv,topk=16,score=cis,budget=0.5,when=chunk",
 }
 # Asked another question about the prompt that is in the store. Those of full precision, and those that go on from a state between

@@ -261,7 +261,7 @@ static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *ses
     size_t n_heads = (size_t)session->geometry.n_kv_heads;
     uint32_t *counts = NULL;
     enum sl_status status = by_variance ? divide_budgets(c, session, divided, err) : SL_OK;
-    if (recipe->heads == SL_HEADS_GLOBAL) {
+    if (sl_recipe_counts_globally(recipe)) {
         counts = calloc((size_t)session->geometry.n_layers * n_heads, sizeof *counts);
         status = counts != NULL ? sl_count_globally(c, session, counts, err)
                                 : sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the counts of all heads");

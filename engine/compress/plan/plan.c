@@ -148,7 +148,7 @@ static void set_budgets(struct sl_plan *plan) {
     if (recipe->layers == SL_LAYERS_PYRAMID) {
         sl_budget_pyramid(plan->total_budget, n, plan->least_slots, most, shares);
     } else if (sl_recipe_uneven_layers(recipe)) {
-        int64_t others = recipe->heads == SL_HEADS_GLOBAL ? 0 : plan->least_slots * (n - 1);
+        int64_t others = sl_recipe_counts_globally(recipe) ? 0 : plan->least_slots * (n - 1);
         for (int l = 0; l < n; l++) {
             shares[l] = smaller(most, plan->total_budget - others);
         }

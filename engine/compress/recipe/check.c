@@ -227,15 +227,15 @@ static enum sl_status check_eviction(const struct sl_recipe *r, struct sl_error 
          "use when=end, or heads=uniform"},
         {sl_score_repeats(traits) && r->when != SL_WHEN_END,
          "score={score} is known when the prompt has been read twice; use when=end alone"},
-        {r->heads == SL_HEADS_GLOBAL && r->when != SL_WHEN_END,
-         "heads=global needs the scores of all layers over the whole prompt; use when=end alone"},
-        {r->heads == SL_HEADS_GLOBAL && r->layers != SL_LAYERS_UNIFORM,
-         "heads=global divides the budget over layers as well; remove layers={layers}"},
-        {r->heads == SL_HEADS_GLOBAL && (sl_score_is_of_rows(traits) || heads),
-         "heads=global evicts when no query is at hand, and score={score} or value={value} looks at queries; use "
+        {sl_recipe_counts_globally(r) && r->when != SL_WHEN_END,
+         "heads={heads} needs the scores of all layers over the whole prompt; use when=end alone"},
+        {sl_recipe_counts_globally(r) && r->layers != SL_LAYERS_UNIFORM,
+         "heads={heads} divides the budget over layers as well; remove layers={layers}"},
+        {sl_recipe_counts_globally(r) && (sl_score_is_of_rows(traits) || heads),
+         "heads={heads} evicts when no query is at hand, and score={score} or value={value} looks at queries; use "
          "score=reconstruct, or heads=adaptive"},
-        {r->heads == SL_HEADS_GLOBAL && r->sinks == 0 && r->recent.slots == 0,
-         "heads=global could leave a head without a slot; add scope=sinks:4"},
+        {sl_recipe_counts_globally(r) && r->sinks == 0 && r->recent.slots == 0,
+         "heads={heads} could leave a head without a slot; add scope=sinks:4"},
         {r->std > 0 && !traits->sums_squares,
          "scope=std needs deviations of attention, which score={score} does not have; use score={?squares}, or remove "
          "std"},
