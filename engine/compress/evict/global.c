@@ -83,7 +83,7 @@ enum sl_status sl_count_globally(struct sl_compressor *c, struct sl_session *ses
     if (scores == NULL || begins == NULL || keep == NULL || most > UINT32_MAX) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory to compare the %zu slots of all layers", most);
     }
-    status = status == SL_OK ? collect_scores(c, session, scores, begins, err) : status;
+    SL_THEN(status, collect_scores(c, session, scores, begins, err));
     if (status == SL_OK) {
         int64_t budget = (c->plan.total_budget + c->plan.tail_slots * n_evicting) * n_heads;
         uint32_t n = begins[n_layers * n_heads], stay = budget < n ? (uint32_t)budget : n;

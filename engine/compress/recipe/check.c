@@ -307,28 +307,19 @@ static enum sl_status check_offloaded_formats(const struct sl_recipe *recipe, in
             continue;
         }
         enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
-        if (sl_kv_format_is_quantized(format) && format != SL_KV_INT8) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
-                "f16, bf16, f32 or int8",
-                sl_kv_format_name(format), l);
-        }
-        if (sl_kv_format_is_quantized(format) && sl_recipe_evicts(recipe)) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: format=%s of layer %d, which place=offload thins to its budget: what comes back while "
-                "the prompt is read would not be what was shipped; use f16, bf16 or f32 there",
-                sl_kv_format_name(format), l);
-        }
+        SL_FAIL_IF(sl_kv_format_is_quantized(format) && format != SL_KV_INT8, err, SL_ERR_INVALID,
+                   "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
+                   "f16, bf16, f32 or int8",
+                   sl_kv_format_name(format), l);
+        SL_FAIL_IF(sl_kv_format_is_quantized(format) && sl_recipe_evicts(recipe), err, SL_ERR_INVALID,
+                   "recipe: format=%s of layer %d, which place=offload thins to its budget: what comes back while "
+                   "the prompt is read would not be what was shipped; use f16, bf16 or f32 there",
+                   sl_kv_format_name(format), l);
         first = first < 0 ? l : first;
-        if (format != sl_recipe_layer_format(recipe, first)) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: place=offload keeps all layers in one format, and layer %d is %s, layer %d %s; give "
-                "offloaded layers the same",
-                first, sl_kv_format_name(sl_recipe_layer_format(recipe, first)), l, sl_kv_format_name(format));
-        }
+        SL_FAIL_IF(format != sl_recipe_layer_format(recipe, first), err, SL_ERR_INVALID,
+                   "recipe: place=offload keeps all layers in one format, and layer %d is %s, layer %d %s; give "
+                   "offloaded layers the same",
+                   first, sl_kv_format_name(sl_recipe_layer_format(recipe, first)), l, sl_kv_format_name(format));
     }
     return SL_OK;
 }
@@ -366,9 +357,7 @@ enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *
                    "recipe: %s holds a value that no recipe text can mean", axis->name);
     }
     enum sl_status status = check_needs(recipe, err);
-    if (status == SL_OK) {
-        status = check_belongings(recipe, err);
-    }
+    SL_THEN(status, check_belongings(recipe, err));
     if (status == SL_OK && sl_recipe_evicts(recipe)) {
         status = check_eviction(recipe, err);
     }
