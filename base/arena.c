@@ -27,7 +27,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -260,11 +259,7 @@ enum sl_status sl_arena_create_mapped(size_t bytes, struct sl_arena **arena_out,
     bytes = (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     SL_FAIL_IF(memory == MAP_FAILED, err, SL_ERR_EXHAUSTED, "no address space for an arena of %zu bytes", bytes);
-    enum sl_status status = sl_arena_create(memory, bytes, arena_out, err);
-    if (status != SL_OK) {
-        munmap(memory, bytes);
-        return status;
-    }
+    SL_TRY_OR(sl_arena_create(memory, bytes, arena_out, err), munmap(memory, bytes));
     (*arena_out)->mapped_bytes = bytes;
     return SL_OK;
 }

@@ -81,10 +81,7 @@ enum sl_status sl_log_configure(const char *text, struct sl_error *err) {
     for (const char *word = text; *word;) {
         size_t n = strcspn(word, ",");
         enum sl_status status = n == 0 ? SL_OK : parse_word(filter, word, n, err);
-        if (status != SL_OK) {
-            free(filter);
-            return status;
-        }
+        SL_TRY_OR(status, free(filter));
         word += n + (word[n] == ',');
     }
     filter->previous = atomic_load(&current_filter);

@@ -116,12 +116,22 @@ enum sl_reason sl_reason_of_name(const char *name, size_t n);
 // Returns true if a server sends this reason to its callers.
 bool sl_reason_is_sent(enum sl_reason reason);
 
-// Returns the status of a call that did not return SL_OK. This macro and the next one are only for functions that have
+// Returns the status of a call that did not return SL_OK. This macro and SL_FAIL_IF are only for functions that have
 // nothing to release at that point.
 #define SL_TRY(call)                                                                                                   \
     do {                                                                                                               \
         enum sl_status tried_ = (call);                                                                                \
         if (tried_ != SL_OK) {                                                                                         \
+            return tried_;                                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+// Does what SL_TRY does, after `undo`, which releases what the function holds at that point.
+#define SL_TRY_OR(call, undo)                                                                                          \
+    do {                                                                                                               \
+        enum sl_status tried_ = (call);                                                                                \
+        if (tried_ != SL_OK) {                                                                                         \
+            undo;                                                                                                      \
             return tried_;                                                                                             \
         }                                                                                                              \
     } while (0)

@@ -15,9 +15,9 @@ static enum sl_status fail(const char *path, const char *why, struct sl_error *e
 enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path, struct sl_error *err) {
     struct stat found;
     *whole = (struct sl_whole_file){.path = path, .mode = 0644};
-    if ((size_t)snprintf(whole->temporary, sizeof whole->temporary, "%s.XXXXXX", path) >= sizeof whole->temporary) {
-        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
-    }
+    SL_FAIL_IF((size_t)snprintf(whole->temporary, sizeof whole->temporary, "%s.XXXXXX", path) >=
+                   sizeof whole->temporary,
+               err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
     if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
         return fail(path, strerror(EISDIR), err); // report this now, not after hours of work
     }

@@ -145,6 +145,6 @@ static const struct sl_rpc_handler handlers[] = {
 
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator) {
     struct sl_rpc_implementation service = SL_RPC_IMPLEMENTATION(&sl_service_cluster, handlers, coordinator);
-    service.max_calls = MAX_CALLS; // on threads: a heartbeat does not wait behind the fibers of clients
+    service.max_calls = MAX_CALLS; // on threads: no fiber, whatever it does, keeps a heartbeat waiting
     return service;
 }

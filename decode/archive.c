@@ -61,21 +61,12 @@ static enum sl_status copy_session(struct sl_decode *decode, const struct sl_ses
     return sl_capsule_write_header(session, id, &copy->header, &copy->header_bytes, err);
 }
 
-static bool still_wanted(void *call) {
-    return !sl_rpc_call_cancelled(call);
-}
-
 enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                         struct sl_error *err) {
     struct sl_decode *decode = service;
     const Sluice__V1__ArchiveRequest *request = (const Sluice__V1__ArchiveRequest *)message;
-    enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
-    if (status == SL_OK && !request->destination) {
-        status = sl_fail(err, SL_ERR_INVALID, "destination: missing");
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_term_guard_check(&decode->node.term_guard, request->term, err));
+    SL_FAIL_IF(!request->destination, err, SL_ERR_INVALID, "destination: missing");
     struct sl_capsule_id id = {0};
     SL_FAIL_IF(!sl_hash128_read(request->hash.data, request->hash.len, &id.prefix_hash), err, SL_ERR_INVALID,
                "hash: has %zu bytes, must have %zu", request->hash.len, sizeof id.prefix_hash);
@@ -85,7 +76,7 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
     struct copy copy = {0};
     id.model_fingerprint = one->id.model_fingerprint;
     id.recipe_fingerprint = one->id.recipe_fingerprint;
-    status = copy_session(decode, one->session, &id, &copy, err);
+    enum sl_status status = copy_session(decode, one->session, &id, &copy, err);
     sl_kept_return(&decode->kept, one);
     status = sl_node_check_device(&decode->node, status, err);
     if (status == SL_OK) {
@@ -96,7 +87,7 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
                                .header = copy.header,
                                .header_bytes = copy.header_bytes,
                                .deadline_ns = deadline < limit ? deadline : limit,
-                               .go_on = still_wanted,
+                               .go_on = sl_rpc_call_wanted,
                                .arg = call};
         status = sl_send_capsule(decode->node.fabric, &send, err);
     }

@@ -40,13 +40,9 @@ static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, cons
 static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err) {
     struct sl_node *node = &((struct sl_decode *)service)->node;
-    enum sl_status status =
-        sl_term_guard_check(&node->term_guard, ((const Sluice__V1__ReleaseRequest *)request)->term, err);
-    if (status == SL_OK) {
-        sl_kept_release(&((struct sl_decode *)service)->kept, ((const Sluice__V1__ReleaseRequest *)request)->lease_id);
-        status = sl_lease_handle_release(node->inbound, call, request);
-    }
-    return status;
+    SL_TRY(sl_term_guard_check(&node->term_guard, ((const Sluice__V1__ReleaseRequest *)request)->term, err));
+    sl_kept_release(&((struct sl_decode *)service)->kept, ((const Sluice__V1__ReleaseRequest *)request)->lease_id);
+    return sl_lease_handle_release(node->inbound, call, request);
 }
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
@@ -57,9 +53,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     if (status == SL_OK && decode->prefill) {
         status = sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->write_activations, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     SL_TRY(sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err));
     static const struct sl_rpc_handler handlers[] = {
         {&sl_method_decode_reserve, sl_decode_handle_reserve, SL_ROLE_COORDINATOR},
@@ -84,7 +78,8 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     return status;
 }
 
-enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err) {
+enum sl_status sl_decode_run(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_decode_config *config = (const struct sl_decode_config *)node_config;
     struct sl_decode decode = {0};
     if (config->retrieve_deadline_ms >= config->node.stall_ms) { // the engine waits for a store for up to this time
         return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline, %lld ms, must be less than --stall-after, %lld ms",
@@ -100,9 +95,9 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
     enum sl_status status = sl_connections_create(decode.node.fabric, &decode.connections, err);
-    status = status == SL_OK ? sl_store_client_create(&decode.node, &decode.store, err) : status;
+    SL_THEN(status, sl_store_client_create(&decode.node, &decode.store, err));
     status = status == SL_OK && config->aggregated ? sl_decode_open_here(&decode, &config->limits, err) : status;
-    status = status == SL_OK ? serve(&decode, err) : status;
+    SL_THEN(status, serve(&decode, err));
     sl_prefill_close(&decode.prefill);
     sl_store_client_destroy(&decode.store);
     sl_connections_destroy(&decode.connections);

@@ -8,11 +8,11 @@
  * of one turn. It advances by a few layers between two steps, so that reading and writing each get half of the time. An
  * aggregated worker shares reading's half among turns and prompts (prefill/engine_thread.c).
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "decode/internal.h"
@@ -33,20 +33,19 @@ struct stepper {
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
-    pthread_mutex_lock(&decode->mutex);
+    SL_LOCKED(&decode->mutex);
     answer->next = NULL;
     atomic_fetch_add(&decode->node.engine.n_waiting, 1);
     *decode->inbox_end = answer;
     decode->inbox_end = &answer->next;
     pthread_cond_signal(&decode->wake);
-    pthread_mutex_unlock(&decode->mutex);
 }
 
 // Returns an answer to its handler, with why it failed where status is not SL_OK. The caller must not touch it afterwards.
 static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum sl_status status,
                        const struct sl_error *why) {
     atomic_fetch_sub(&decode->node.engine.n_waiting, 1);
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     answer->status = status;
     if (status != SL_OK) {
         sl_fail_from(&answer->err, status, why, "job %s: %s", answer->job_id,
@@ -54,7 +53,6 @@ static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum 
     }
     answer->ended = true;
     pthread_cond_signal(&answer->changed);
-    pthread_mutex_unlock(&answer->mutex);
 }
 
 static void drop(struct stepper *stepper, int i, enum sl_status status, const struct sl_error *why) {
@@ -109,11 +107,10 @@ static bool take_inbox(struct stepper *stepper) {
 // Reserves room for `n` more slots in every layer, so that the shared forward pass cannot run out of memory because of
 // one answer.
 static enum sl_status reserve(struct sl_session *session, int n) {
-    enum sl_status status = SL_OK;
-    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
-        status = sl_session_reserve(session, layer, n);
+    for (int layer = 0; layer < session->geometry.n_layers; layer++) {
+        SL_TRY(sl_session_reserve(session, layer, n));
     }
-    return status;
+    return SL_OK;
 }
 
 static void reconcile(struct sl_decode *decode, struct sl_answer *answer, const struct sl_session *session) {
@@ -226,7 +223,7 @@ static void read_turn(struct stepper *stepper) {
         // A pass that is given up needs no end call
         end_chunk(stepper, sl_fail(&err, SL_ERR_CANCELLED, "cancelled"), &err);
     } else if (!more) {
-        status = status == SL_OK ? sl_reading_end(&stepper->pass, &err) : status;
+        SL_THEN(status, sl_reading_end(&stepper->pass, &err));
         end_chunk(stepper, status == SL_OK ? sl_reader_status(answer->reader, &err) : status, &err);
     }
 }
@@ -253,12 +250,11 @@ static enum sl_status emit(struct sl_answer *answer, const struct sl_output_toke
     decoded->token = written->token;
     decoded->index = written->index;
     memcpy(decoded->text, written->text, n_text + 1);
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     *answer->last = decoded;
     answer->last = &decoded->next;
     answer->stop = written->stop;
     pthread_cond_signal(&answer->changed);
-    pthread_mutex_unlock(&answer->mutex);
     return SL_OK;
 }
 
@@ -287,9 +283,7 @@ static void write_tokens(struct stepper *stepper) {
         struct sl_output_token written;
         struct sl_error err = {0};
         enum sl_status status = sl_output_next(answer->output, &written, &err);
-        if (status == SL_OK) {
-            status = emit(answer, &written);
-        }
+        SL_THEN(status, emit(answer, &written));
         if (status != SL_OK) {
             drop(stepper, i, status, &err);
         } else if (written.stop != SL_STOP_NONE) {

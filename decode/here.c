@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the prefill worker inside an aggregated worker: it wakes the engine's thread, and hands over what it has read.
+#include "base/locked.h"
 #include "decode/internal.h"
 
 static void wake(void *arg) {
     struct sl_decode *decode = arg;
-    pthread_mutex_lock(&decode->mutex);
+    SL_LOCKED(&decode->mutex);
     decode->woken = true;
     pthread_cond_signal(&decode->wake);
-    pthread_mutex_unlock(&decode->mutex);
 }
 
 static bool drop(void *arg) {

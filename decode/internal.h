@@ -149,9 +149,4 @@ enum sl_status sl_decode_open_here(struct sl_decode *decode, const struct sl_pre
                                    struct sl_error *err);
 
 // run.c, archive.c, lease.c: handlers of sluice.v1.Decode
-enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                    struct sl_error *err);
-enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                        struct sl_error *err);
-enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                        struct sl_error *err);
+sl_rpc_handler_fn sl_decode_handle_run, sl_decode_handle_archive, sl_decode_handle_reserve;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/thread.h"
 
 #define HANDED_MS 10000  // how long a session waits for the call of the job that it was read for
@@ -29,24 +30,20 @@ void sl_kept_free(struct sl_kept_session *one) {
 
 void sl_kept_put_back(struct sl_kept *kept, struct sl_kept_session *one) {
     one->next = NULL;
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     struct sl_kept_session **end = &kept->first;
     while (*end) {
         end = &(*end)->next;
     }
     *end = one;
-    pthread_mutex_unlock(&kept->mutex);
 }
 
 static enum sl_status create(const struct sl_capsule_id *id, int64_t keep_ms, struct sl_kept_session **one_out,
                              struct sl_error *err) {
     struct sl_kept_session *one = calloc(1, sizeof *one);
-    enum sl_status status =
-        one ? sl_lease_id_draw("kept", one->lease_id, err) : sl_fail(err, SL_ERR_EXHAUSTED, "kept: out of memory");
-    if (status != SL_OK) {
-        free(one);
-        return status;
-    }
+    SL_TRY_OR(one ? sl_lease_id_draw("kept", one->lease_id, err)
+                  : sl_fail(err, SL_ERR_EXHAUSTED, "kept: out of memory"),
+              free(one));
     one->id = *id;
     one->deadline_ns = sl_deadline_in_ms(keep_ms);
     *one_out = one;
@@ -99,15 +96,13 @@ static struct sl_kept_session *unlink_at(struct sl_kept_session **at) {
 
 // Unlinks the first session that has expired by then; `spares`: none that a job waits for.
 static struct sl_kept_session *take_over(struct sl_kept *kept, int64_t over_ns, bool spares) {
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     struct sl_kept_session **at = &kept->first;
     while (*at && ((*at)->is_lent || (*at)->deadline_ns > over_ns || (spares && (*at)->ledger) ||
                    ((*at)->is_base && sl_session_is_shared((*at)->session)))) {
         at = &(*at)->next;
     }
-    struct sl_kept_session *one = unlink_at(at);
-    pthread_mutex_unlock(&kept->mutex);
-    return one;
+    return unlink_at(at);
 }
 
 void sl_kept_cleanup(struct sl_kept *kept) {
@@ -121,23 +116,20 @@ void sl_kept_cleanup(struct sl_kept *kept) {
 struct sl_kept_session *sl_kept_take(struct sl_kept *kept, const char *lease_id, int64_t deadline_ns) {
     struct sl_kept_session **at;
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     while (*(at = find(kept, lease_id)) && (*at)->is_lent && status == SL_OK) {
         status = sl_cond_wait_until(&kept->returned, &kept->mutex, deadline_ns);
     }
-    struct sl_kept_session *one = *at && !(*at)->is_lent ? unlink_at(at) : NULL;
-    pthread_mutex_unlock(&kept->mutex);
-    return one;
+    return *at && !(*at)->is_lent ? unlink_at(at) : NULL;
 }
 
 struct sl_kept_session *sl_kept_lend(struct sl_kept *kept, const char *lease_id) {
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     struct sl_kept_session *one = *find(kept, lease_id);
     one = one && !one->is_lent ? one : NULL;
     if (one) {
         one->is_lent = true;
     }
-    pthread_mutex_unlock(&kept->mutex);
     return one;
 }
 
@@ -183,11 +175,10 @@ void sl_kept_reap(struct sl_kept *kept) {
 
 int64_t sl_kept_count(struct sl_kept *kept) {
     int64_t n = 0;
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     for (const struct sl_kept_session *one = kept->first; one; one = one->next) {
         n += !one->is_base;
     }
-    pthread_mutex_unlock(&kept->mutex);
     return n;
 }
 
@@ -212,7 +203,7 @@ static struct sl_kept_fetch **find_fetch(struct sl_kept *kept, const struct sl_c
 
 enum sl_status sl_kept_begin_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     while (*find_fetch(kept, &fetch->id) && status == SL_OK) {
         status = sl_cond_wait_until(&kept->returned, &kept->mutex, deadline_ns);
     }
@@ -220,15 +211,13 @@ enum sl_status sl_kept_begin_fetch(struct sl_kept *kept, struct sl_kept_fetch *f
         fetch->next = kept->fetches;
         kept->fetches = fetch;
     }
-    pthread_mutex_unlock(&kept->mutex);
     return status;
 }
 
 void sl_kept_end_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch) {
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     *find_fetch(kept, &fetch->id) = fetch->next;
     pthread_cond_broadcast(&kept->returned);
-    pthread_mutex_unlock(&kept->mutex);
 }
 
 // Notes a use of a base. n_tokens: whole blocks, at least one, that the prompt has in common with it.
@@ -307,12 +296,11 @@ enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_
 
 int64_t sl_kept_base_bytes(struct sl_kept *kept) {
     int64_t bytes = 0;
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     for (const struct sl_kept_session *one = kept->first; one; one = one->next) {
         for (int i = 0; one->is_base && i < one->session->n_spans; i++) {
             bytes += (int64_t)sl_arena_rounded(one->session->spans[i].bytes);
         }
     }
-    pthread_mutex_unlock(&kept->mutex);
     return bytes;
 }

@@ -25,9 +25,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     const Sluice__V1__ReserveRequest *request = (const Sluice__V1__ReserveRequest *)message;
     sl_log_set_job(request->job_id);
     enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     SL_FAIL_IF(request->capsule_bytes < 1 || request->session_bytes < 0, err, SL_ERR_INVALID,
                "capsule_bytes %lld, session_bytes %lld: not sizes", (long long)request->capsule_bytes,
                (long long)request->session_bytes);
@@ -38,9 +36,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     } while (status == SL_ERR_EXHAUSTED &&
              sl_decode_drop_helps(decode, (size_t)request->capsule_bytes + (size_t)request->session_bytes) &&
              sl_kept_drop_oldest(&decode->kept));
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     free(ticket.ticket);
     if (status != SL_OK) {

@@ -17,10 +17,6 @@ static const struct sl_option options[] = {
     SL_PREFILL_OPTIONS(sl_decode_config),
 };
 
-static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
-    return sl_decode_run((const struct sl_decode_config *)config, err);
-}
-
 int main(int argc, char **argv) {
     static const struct sl_program program = {
         .name = "sluice-decode",
@@ -30,5 +26,5 @@ int main(int argc, char **argv) {
         SL_OPTIONS(options),
     };
     struct sl_decode_config config = {0};
-    return sl_node_main(&program, argc, argv, &config.node, run);
+    return sl_node_main(&program, argc, argv, &config.node, sl_decode_run);
 }

@@ -204,21 +204,19 @@ static enum sl_status use_match(struct beginning *b, struct sl_session **session
     if (status == SL_OK && b->match.is_checkpoint && is_quantized(b->plan)) {
         status = reject_checkpoint(err);
     }
-    status = status == SL_OK ? promise_rest(b, b->match.n_tokens, why_out, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN(status, promise_rest(b, b->match.n_tokens, why_out, err));
+    SL_TRY(status);
     b->prompt.id.prefix_hash = b->match.capsule_hash;
     bool shared = b->match.n_tokens % SL_PAGE_SLOTS == 0 && !sl_store_match_is_whole(&b->store, &b->match) &&
                   !sl_hash128_is_zero(&b->match.capsule_hash);
     if (shared) {
         return share_or_fetch(b, session_out, err);
     }
-    status = receive(b, session_out, err);
-    if (status == SL_OK && b->match.capsule_tokens > b->match.n_tokens) {
-        status = sl_session_truncate(*session_out, b->match.n_tokens, err);
+    SL_TRY(receive(b, session_out, err));
+    if (b->match.capsule_tokens > b->match.n_tokens) {
+        SL_TRY(sl_session_truncate(*session_out, b->match.n_tokens, err));
     }
-    return status;
+    return SL_OK;
 }
 
 // Asks the store. Uses what this worker holds if the store does not answer.
@@ -257,8 +255,8 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
                             .plan = plan,
                             .max_new_tokens = request->max_new_tokens};
     enum sl_status status = sl_plan_make(recipe, &geometry, n_prompt, sl_decode_rope_set(decode, request), plan, err);
-    status = status == SL_OK ? sl_decode_make_id(decode, request, recipe, n_prompt, &b->id, err) : status;
-    status = status == SL_OK ? sl_job_read_salt(&request->salt, &b->salt, err) : status;
+    SL_THEN(status, sl_decode_make_id(decode, request, recipe, n_prompt, &b->id, err));
+    SL_THEN(status, sl_job_read_salt(&request->salt, &b->salt, err));
     struct sl_hash128 *keys = malloc(sizeof *keys * (size_t)(n_prompt / SL_PREFIX_BLOCK + 1));
     if (status != SL_OK || !keys) {
         free(keys);
@@ -289,14 +287,13 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
 static enum sl_status check_part(const Sluice__V1__DecodeRequest *request, const Sluice__V1__JoinedPart *part,
                                  struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids - 1, n_capsule = part->tokens ? (int64_t)part->tokens->n_ids : 0;
-    if (part->from < 0 || part->at < 0 || part->n_tokens < 1 || part->from >= n_capsule || part->at >= n_prompt ||
-        part->n_tokens >= n_capsule - part->from || part->n_tokens >= n_prompt - part->at ||
-        (part->from + part->n_tokens) % SL_PAGE_SLOTS != 0 ||
-        memcmp(part->tokens->ids + part->from, request->prompt->ids + part->at,
-               (size_t)part->n_tokens * sizeof *part->tokens->ids) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "joined: tokens %lld of %lld are not those of the prompt at %lld",
-                       (long long)part->from, (long long)n_capsule, (long long)part->at);
-    }
+    SL_FAIL_IF(part->from < 0 || part->at < 0 || part->n_tokens < 1 || part->from >= n_capsule ||
+                   part->at >= n_prompt || part->n_tokens >= n_capsule - part->from ||
+                   part->n_tokens >= n_prompt - part->at || (part->from + part->n_tokens) % SL_PAGE_SLOTS != 0 ||
+                   memcmp(part->tokens->ids + part->from, request->prompt->ids + part->at,
+                          (size_t)part->n_tokens * sizeof *part->tokens->ids) != 0,
+               err, SL_ERR_INVALID, "joined: tokens %lld of %lld are not those of the prompt at %lld",
+               (long long)part->from, (long long)n_capsule, (long long)part->at);
     return SL_OK;
 }
 
@@ -304,11 +301,11 @@ static enum sl_status check_parts(const struct sl_decode *decode, const Sluice__
                                   struct sl_error *err) {
     SL_FAIL_IF(request->n_joined > SL_MAX_JOINS, err, SL_ERR_INVALID, "joined: %zu parts, at most %d",
                request->n_joined, SL_MAX_JOINS);
-    enum sl_status status = request->n_joined > 0 ? sl_join_check_device(&decode->node.runtime, err) : SL_OK;
-    for (size_t i = 0; status == SL_OK && i < request->n_joined; i++) {
-        status = check_part(request, request->joined[i], err);
+    SL_TRY(request->n_joined > 0 ? sl_join_check_device(&decode->node.runtime, err) : SL_OK);
+    for (size_t i = 0; i < request->n_joined; i++) {
+        SL_TRY(check_part(request, request->joined[i], err));
     }
-    return status;
+    return SL_OK;
 }
 
 // Finds the capsule of a part. Shares its pages up to the part's end.
@@ -345,7 +342,7 @@ static enum sl_status open_part(const struct beginning *whole, const Sluice__V1_
     other.kvstore_address = part->kvstore_address;
     struct beginning b = {0};
     enum sl_status status = begin(whole->decode, &other, whole->store.parent, whole->answer, plan, &b, err);
-    status = status == SL_OK ? find_part(&b, part, session_out, err) : status;
+    SL_THEN(status, find_part(&b, part, session_out, err));
     free((void *)b.prompt.keys);
     return status;
 }
@@ -454,22 +451,20 @@ static enum sl_status open_writer(struct sl_decode *decode, const Sluice__V1__De
                                       .tokens = request->prompt->ids,
                                       .joins = answer->joins,
                                       .n_joins = answer->n_joins};
-    status = sl_reader_create(&config, &answer->reader, err);
-    if (status == SL_OK) {
-        answer->writer.session = NULL; // owned by the reader until all has been read
-    }
-    return status;
+    SL_TRY(sl_reader_create(&config, &answer->reader, err));
+    answer->writer.session = NULL; // owned by the reader until all has been read
+    return SL_OK;
 }
 
 // Finds the session and the parts, and opens them.
 static enum sl_status open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_answer *answer, struct beginning *b, Sluice__V1__NotCached *why_out,
                                   struct sl_error *err) {
-    enum sl_status status = check_parts(decode, request, err); // before anything is fetched
-    status = status == SL_OK ? find_session(b, &answer->writer.session, why_out, err) : status;
-    status = status == SL_OK ? sl_job_check_session(b->plan, answer->writer.session, err) : status;
-    status = status == SL_OK ? open_parts(b, answer->writer.session->n_tokens, err) : status;
-    return status == SL_OK ? open_writer(decode, request, answer, b->plan, err) : status;
+    SL_TRY(check_parts(decode, request, err)); // before anything is fetched
+    SL_TRY(find_session(b, &answer->writer.session, why_out, err));
+    SL_TRY(sl_job_check_session(b->plan, answer->writer.session, err));
+    SL_TRY(open_parts(b, answer->writer.session->n_tokens, err));
+    return open_writer(decode, request, answer, b->plan, err);
 }
 
 enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,

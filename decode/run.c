@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "decode/internal.h"
@@ -41,7 +42,7 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                "session_bytes %lld, keep_ms %lld: less than nothing", (long long)request->session_bytes,
                (long long)request->keep_ms);
     enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
-    status = status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
+    SL_THEN(status, sl_job_check_ids(model, "resumed", request->resumed, err));
     SL_FAIL_IF(status == SL_OK && request->said && request->said->n_ids > 1, err, SL_ERR_INVALID,
                "said: %zu tokens, at most one", request->said->n_ids);
     return status == SL_OK ? sl_job_check_ids(model, "said", request->said, err) : status;
@@ -80,19 +81,14 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     struct sl_capsule_id id;
-    if (status == SL_OK) {
-        status = sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err);
-    }
+    SL_THEN(status, sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err));
     if (status == SL_OK && request->turn) { // the store knows this session under another hash
         status = sl_hash128_read(request->capsule_hash.data, request->capsule_hash.len, &id.prefix_hash) &&
                          !sl_hash128_is_zero(&id.prefix_hash)
                      ? SL_OK
                      : sl_fail(err, SL_ERR_INVALID, "capsule_hash: a turn must say which session it goes on with");
     }
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(capsule, sl_node_arena_of(&decode->node, capsule->body));
-        return status;
-    }
+    SL_TRY_OR(status, sl_capsule_bytes_free(capsule, sl_node_arena_of(&decode->node, capsule->body)));
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
     // The slots are enough, whatever was evicted.
     struct sl_expected_capsule expected = {&geometry, &id, sl_decode_most_slots(decode, request)};
@@ -132,11 +128,10 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
 
 static void on_fallback(void *arg, int layer, const char *why) {
     struct sl_answer *answer = arg;
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     answer->n_fallbacks++;
     atomic_fetch_add(&answer->decode->n_fallbacks, 1);
     snprintf(answer->fallback, sizeof answer->fallback, "layer %d: %s", layer, why);
-    pthread_mutex_unlock(&answer->mutex);
 }
 
 // Runs sl_writer_open() on a thread of its own, because it fetches and may have to wait for stores.
@@ -156,12 +151,11 @@ static void *opening_main(void *arg) {
     struct sl_error err = {0};
     sl_log_set_job(opening->answer->job_id);
     enum sl_status status = sl_writer_open(&opening->answer->writer, opening->runtime, opening->writing, &err);
-    pthread_mutex_lock(&opening->mutex);
+    SL_LOCKED(&opening->mutex);
     opening->status = status;
     opening->err = err;
     opening->ended = true;
     pthread_cond_signal(&opening->changed);
-    pthread_mutex_unlock(&opening->mutex);
     return NULL;
 }
 
@@ -224,7 +218,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
         status = sl_remote_source_create(decode->connections, request->annex, request->n_annex, plan,
                                          &answer->writer.retrieval.source, err);
     }
-    status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;
+    SL_THEN(status, begin_remote(decode, answer, &writing, call, err));
     if (status == SL_OK) {
         reconcile_hot_caches(decode, answer);
     }
@@ -261,9 +255,7 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     } else if (status == SL_OK && request->lease_id[0] && !has_prefix) {
         status = receive(decode, request, recipe, call, answer, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_plan *plan = malloc(sizeof *plan); // tens of kilobytes
     SL_FAIL_IF(!plan, err, SL_ERR_EXHAUSTED, "decode: out of memory");
     bool is_turn = (request->turn || (request->kept[0] && !request->here)) && answer->writer.session;
@@ -349,14 +341,10 @@ static void relay(const struct sl_decode *decode, struct sl_answer *answer, stru
 
         bool alive = !decoded && !ended && !sl_node_stands_still(&decode->node);
         enum sl_status status = alive ? sl_decode_send_alive(call) : SL_OK;
-        if (status == SL_OK) {
-            status = send_notice(answer, call, &next_notice_ns, ended);
-        }
+        SL_THEN(status, send_notice(answer, call, &next_notice_ns, ended));
         while (decoded) {
             struct sl_decoded *next = decoded->next;
-            if (status == SL_OK) {
-                status = send_token(call, decoded);
-            }
+            SL_THEN(status, send_token(call, decoded));
             if (answer->written) {
                 answer->written[answer->n_written++] = decoded->token.id;
             }
@@ -507,18 +495,10 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);
     enum sl_status status = sl_term_guard_check(&decode->node.term_guard, request->term, err);
-    if (status == SL_OK) {
-        status = check_request(decode, request, err);
-    }
-    if (status == SL_OK) {
-        status = create_output(decode, request, &answer->output, err);
-    }
-    if (status == SL_OK) {
-        status = sl_node_check_device(&decode->node, open_session(decode, request, call, answer, err), err);
-    }
-    if (status == SL_OK) {
-        status = write_answer(decode, request, answer, call, err);
-    }
+    SL_THEN(status, check_request(decode, request, err));
+    SL_THEN(status, create_output(decode, request, &answer->output, err));
+    SL_THEN(status, sl_node_check_device(&decode->node, open_session(decode, request, call, answer, err), err));
+    SL_THEN(status, write_answer(decode, request, answer, call, err));
     if (status == SL_ERR_PEER_LOST && request->n_annex > 0) {
         // A store was lost; PEER_LOST in our answer would mean that this worker is lost
         status = err->status = SL_ERR_PEER_STALE;

@@ -75,10 +75,7 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
     } else if (status == SL_OK) {
         status = sl_decode_promise(decode, answer, (size_t)request->session_bytes, err);
     }
-    if (status != SL_OK) {
-        sl_kept_put_back(&decode->kept, one);
-        return status;
-    }
+    SL_TRY_OR(status, sl_kept_put_back(&decode->kept, one));
     answer->writer.session = one->session;
     answer->session_bytes = one->session->taken_bytes + answer->promised_bytes;
     one->session = NULL;
@@ -109,9 +106,7 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
         status = sl_job_check_session(plan, session, err);
     }
     struct sl_writer_config writing = {.plan = plan, .n_read = n_tokens, .estimate_errors = request->estimate_errors};
-    if (status == SL_OK) {
-        status = sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
-    }
+    SL_THEN(status, sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err));
     if (status != SL_OK || steps || n_tokens >= end) {
         return status;
     }
@@ -121,11 +116,9 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
                                       .estimate_errors = request->estimate_errors,
                                       .resumed = session,
                                       .tokens = request->prompt->ids};
-    status = sl_reader_create(&config, &answer->reader, err);
-    if (status == SL_OK) {
-        answer->writer.session = NULL; // owned by the reader until all has been read
-    }
-    return status;
+    SL_TRY(sl_reader_create(&config, &answer->reader, err));
+    answer->writer.session = NULL; // owned by the reader until all has been read
+    return SL_OK;
 }
 
 /*

@@ -38,20 +38,8 @@ struct sl_kvstore {
 };
 
 // service.c: handlers of sluice.v1.Store
-enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                       struct sl_error *err);
-enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                     struct sl_error *err);
-enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                       struct sl_error *err);
-enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                      struct sl_error *err);
-enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                      struct sl_error *err);
-enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                     struct sl_error *err);
-enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                     struct sl_error *err);
+sl_rpc_handler_fn sl_store_handle_reserve, sl_store_handle_renew, sl_store_handle_release, sl_store_handle_forget,
+    sl_store_handle_lookup, sl_store_handle_fetch, sl_store_handle_stats;
 
 // service.c: reads and checks the keys of a capsule that is announced; keys_out points into the request. SL_ERR_EXISTS: it
 // is stored, or in transit.
@@ -59,19 +47,10 @@ enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__
                                   struct sl_capsule_keys *keys_out, struct sl_error *err);
 
 // pieces_service.c: those that carry capsules of documents to and from the coordinator
-enum sl_status sl_store_handle_read(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                    struct sl_error *err);
-enum sl_status sl_store_handle_write(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
-                                     struct sl_error *err);
+sl_rpc_handler_fn sl_store_handle_read, sl_store_handle_write;
 
 // protect_service.c: the one about documents
-enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                       struct sl_error *err);
+sl_rpc_handler_fn sl_store_handle_protect;
 
 // remote_kv_service.c: those about offloaded layers
-enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                          struct sl_error *err);
-enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                             struct sl_error *err);
-enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                           struct sl_error *err);
+sl_rpc_handler_fn sl_store_handle_open_annex, sl_store_handle_grant_stretch, sl_store_handle_await_annex;

@@ -220,7 +220,8 @@ static enum sl_status find_policy(const struct sl_kvstore_config *config, struct
                : sl_fail(err, SL_ERR_INVALID, "--evict %s: unknown policy; there are %s", config->evict, names);
 }
 
-enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
+enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_kvstore_config *config = (const struct sl_kvstore_config *)node_config;
     struct sl_kvstore kvstore = {0};
     struct sl_eviction_config eviction;
     SL_TRY(find_policy(config, &eviction, err));
@@ -228,24 +229,16 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
     SL_TRY(sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err));
     enum sl_status status = sl_capsule_cache_create(kvstore.node.arena, config->keep_ms, &kvstore.capsule_cache, err);
-    if (status == SL_OK) {
-        status = sl_protected_create(UNKNOWN_MS, &kvstore.protected, err);
-    }
+    SL_THEN(status, sl_protected_create(UNKNOWN_MS, &kvstore.protected, err));
     if (status == SL_OK) {
         sl_capsule_cache_protect(kvstore.capsule_cache, kvstore.protected);
         sl_capsule_cache_evict_by(kvstore.capsule_cache, &eviction);
         status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);
-    if (status == SL_OK) {
-        status = open_capsules(&kvstore, config, err);
-    }
-    if (status == SL_OK) {
-        status = open_remote_kvs(&kvstore, config, err);
-    }
-    if (status == SL_OK) {
-        status = serve(&kvstore, err);
-    }
+    SL_THEN(status, open_capsules(&kvstore, config, err));
+    SL_THEN(status, open_remote_kvs(&kvstore, config, err));
+    SL_THEN(status, serve(&kvstore, err));
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_pins_destroy(&kvstore.pins);
     sl_read_back_destroy(&kvstore.read_back);

@@ -27,5 +27,5 @@ struct sl_kvstore_config {
     int64_t ttl_ms;       // for policy ttl
 };
 
-// Runs the whole worker: opens, serves until SIGTERM, closes.
-enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err);
+// Runs a worker: opens it, serves until SIGTERM, closes it. config: the `node` of a struct sl_kvstore_config.
+enum sl_status sl_kvstore_run(const struct sl_node_config *config, struct sl_error *err);

@@ -32,10 +32,6 @@ static const struct sl_option options[] = {
      SL_FIELD(sl_kvstore_config, node.tier)},
 };
 
-static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
-    return sl_kvstore_run((const struct sl_kvstore_config *)config, err);
-}
-
 int main(int argc, char **argv) {
     static const struct sl_program program = {
         .name = "sluice-kvstore",
@@ -45,5 +41,5 @@ int main(int argc, char **argv) {
         SL_OPTIONS(options),
     };
     struct sl_kvstore_config config = {0};
-    return sl_node_main(&program, argc, argv, &config.node, run);
+    return sl_node_main(&program, argc, argv, &config.node, sl_kvstore_run);
 }

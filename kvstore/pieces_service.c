@@ -86,17 +86,13 @@ static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePi
         memcpy(hashes, writing->keys.hashes, sizeof *hashes * writing->keys.n_hashes);
     }
     writing->keys.hashes = hashes;
-    if (status == SL_OK) {
-        status = hashes != NULL ? sl_capsule_read_header(first->header.data, first->header.len, &info, err)
-                                : sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
-    }
+    SL_THEN(status, hashes != NULL ? sl_capsule_read_header(first->header.data, first->header.len, &info, err)
+                                   : sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory"));
     if (status == SL_OK && (memcmp(&info.id, &writing->keys.id, sizeof info.id) != 0 || info.body_bytes < 1 ||
                             info.body_bytes != (uint64_t)first->what->capsule_bytes)) {
         status = sl_fail(err, SL_ERR_INVALID, "header: has another key, or another size, than announced");
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_capsule_bytes *capsule = &writing->capsule;
     capsule->header = malloc(first->header.len);
     SL_FAIL_IF(capsule->header == NULL, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
@@ -116,9 +112,7 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
             sl_rpc_call_receive(writing->call, &sluice__v1__capsule_piece__descriptor, &message, err);
         SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_CANCELLED, "the capsule ended after %zu of %zu bytes",
                    writing->n_written, capsule->body_bytes);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         const Sluice__V1__CapsulePiece *piece = (const Sluice__V1__CapsulePiece *)message;
         bool fits = piece->body.len <= capsule->body_bytes - writing->n_written;
         if (fits && piece->body.len > 0) {
@@ -142,16 +136,9 @@ static enum sl_status write_capsule(struct writing *writing, struct sl_error *er
     }
     status = begin(writing, (const Sluice__V1__CapsulePiece *)first, err);
     protobuf_c_message_free_unpacked(first, NULL);
-    if (status == SL_OK) {
-        status = receive_body(writing, err);
-    }
-    if (status == SL_OK) {
-        status = sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err);
-    }
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(&writing->capsule, kvstore->room.arena);
-        return status;
-    }
+    SL_THEN(status, receive_body(writing, err));
+    SL_THEN(status, sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err));
+    SL_TRY_OR(status, sl_capsule_bytes_free(&writing->capsule, kvstore->room.arena));
     sl_disk_offer(kvstore->disk, &writing->keys.id);
     Sluice__V1__WriteReply reply = SLUICE__V1__WRITE_REPLY__INIT;
     reply.bytes = (int64_t)writing->n_written;

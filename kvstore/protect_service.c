@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handler of Store.Protect: the coordinator names the capsules of all documents.
 #include <stdlib.h>
-#include <string.h>
 
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -65,9 +64,7 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
     if (status == SL_OK && n > MAX_KEYS) {
         status = sl_fail(err, SL_ERR_INVALID, "%zu keys; at most %d are allowed", n, MAX_KEYS);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_capsule_id *ids = malloc((n + 1) * sizeof *ids), *own = malloc((n + 1) * sizeof *own);
     Sluice__V1__ProtectedCapsule *capsules = malloc((n + 1) * sizeof *capsules);
     Sluice__V1__ProtectedCapsule **pointers = malloc((n + 1) * sizeof *pointers);

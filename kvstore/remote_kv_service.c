@@ -30,18 +30,15 @@ static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, s
                                   struct sl_error *err) {
     struct sl_prompt_hashes prompt = {request->n_tokens, (struct sl_hash128 *)request->prefixes.data, {{0}}};
     size_t n_prefixes = request->prefixes.len / sizeof prompt.whole;
-    if (request->prefixes.len % sizeof prompt.whole != 0 ||
-        !sl_hash128_read(request->prefix_hash.data, request->prefix_hash.len, &prompt.whole)) {
-        return sl_fail(err, SL_ERR_INVALID, "prefixes or prefix_hash: a prefix hash has %zu bytes",
-                       sizeof prompt.whole);
-    }
+    SL_FAIL_IF(request->prefixes.len % sizeof prompt.whole != 0 ||
+                   !sl_hash128_read(request->prefix_hash.data, request->prefix_hash.len, &prompt.whole),
+               err, SL_ERR_INVALID, "prefixes or prefix_hash: a prefix hash has %zu bytes", sizeof prompt.whole);
     SL_FAIL_IF(request->n_tokens < 1 || n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK), err,
                SL_ERR_INVALID, "n_tokens %lld, %zu prefixes: one is needed for each whole block of %d tokens",
                (long long)request->n_tokens, n_prefixes, SL_PREFIX_BLOCK);
-    if (request->n_tokens % SL_PREFIX_BLOCK == 0 &&
-        !sl_hash128_equals(&prompt.prefixes[n_prefixes - 1], &prompt.whole)) {
-        return sl_fail(err, SL_ERR_INVALID, "prefix_hash: the last prefix has all tokens, and another hash");
-    }
+    SL_FAIL_IF(request->n_tokens % SL_PREFIX_BLOCK == 0 &&
+                   !sl_hash128_equals(&prompt.prefixes[n_prefixes - 1], &prompt.whole),
+               err, SL_ERR_INVALID, "prefix_hash: the last prefix has all tokens, and another hash");
     *prompt_out = prompt;
     return SL_OK;
 }
@@ -61,16 +58,10 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     sl_log_set_job(request->job_id);
     struct sl_prompt_hashes prompt;
     enum sl_status status = read_prompt(request, &prompt, err);
-    if (status == SL_OK) {
-        status = check_scan_load(kvstore, err);
-    }
+    SL_THEN(status, check_scan_load(kvstore, err));
     struct sl_remote_kv_lease lease;
-    if (status == SL_OK) {
-        status = sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &lease, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN(status, sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &lease, err));
+    SL_TRY(status);
     Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
     reply.annex_id = lease.remote_kv_id;
     reply.lease_id = lease.lease_id;
@@ -103,10 +94,6 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
     return status;
 }
 
-static bool still_wanted(void *call) {
-    return !sl_rpc_call_cancelled(call);
-}
-
 enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                            struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -115,7 +102,7 @@ enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *ca
     struct sl_remote_kv_wait wait = {.lease_id = request->lease_id,
                                      .n_tokens = request->n_tokens,
                                      .deadline_ns = deadline < limit ? deadline : limit,
-                                     .go_on = still_wanted,
+                                     .go_on = sl_rpc_call_wanted,
                                      .arg = call};
     Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
     enum sl_status status = sl_remote_kv_table_await(kvstore->remote_kvs, &wait, &reply.n_tokens, err);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handlers of sluice.v1.Store.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/lease_id.h"
@@ -17,19 +16,17 @@
 
 enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__StoreReserveRequest *request,
                                   struct sl_capsule_keys *keys_out, struct sl_error *err) {
-    if (!request->key || request->capsule_bytes < 1 ||
-        request->prefixes.len >= SL_CAPSULE_CACHE_MAX_PREFIXES * sizeof(struct sl_hash128)) {
-        return sl_fail(err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
-                       SL_CAPSULE_CACHE_MAX_PREFIXES - 1);
-    }
+    SL_FAIL_IF(!request->key || request->capsule_bytes < 1 ||
+                   request->prefixes.len >= SL_CAPSULE_CACHE_MAX_PREFIXES * sizeof(struct sl_hash128),
+               err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
+               SL_CAPSULE_CACHE_MAX_PREFIXES - 1);
     SL_FAIL_IF(request->capsule_bytes > kvstore->node.config.arena_bytes, err, SL_ERR_INVALID,
                "capsule_bytes %lld exceed the store's %lld", (long long)request->capsule_bytes,
                (long long)kvstore->node.config.arena_bytes);
     struct sl_capsule_id id = {request->key->model_fingerprint, request->key->recipe_fingerprint, {{0}}};
-    if (!sl_hash128_read(request->key->prefix_hash.data, request->key->prefix_hash.len, &id.prefix_hash) ||
-        request->prefixes.len % sizeof id.prefix_hash != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
-    }
+    SL_FAIL_IF(!sl_hash128_read(request->key->prefix_hash.data, request->key->prefix_hash.len, &id.prefix_hash) ||
+                   request->prefixes.len % sizeof id.prefix_hash != 0,
+               err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
     SL_FAIL_IF(!(request->read_ms >= 0 && request->read_ms <= MAX_READ_MS) || request->read_tokens < 0, err,
                SL_ERR_INVALID, "read_ms or read_tokens out of bounds");
     size_t n_prefixes = request->prefixes.len / sizeof id.prefix_hash;
@@ -56,9 +53,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     SL_TRY(sl_store_read_keys(kvstore, request, &keys, err));
     SL_TRY(sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err));
     enum sl_status status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
-    if (status == SL_OK) {
-        status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
-    }
+    SL_THEN(status, sl_lease_send_grant(call, &ticket, request->capsule_bytes));
     free(ticket.ticket);
     if (status != SL_OK) {
         sl_inbound_release(kvstore->node.inbound, ticket.id);
@@ -82,9 +77,7 @@ enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, c
         status =
             sl_fail(err, SL_ERR_INVALID, "key: missing, or its prefix hash has not %zu bytes", sizeof id.prefix_hash);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     id.model_fingerprint = request->key->model_fingerprint;
     id.recipe_fingerprint = request->key->recipe_fingerprint;
     bool on_disk = sl_disk_forget(kvstore->disk, &id), in_memory = sl_arrivals_forget(kvstore->arrivals, &id);
@@ -111,11 +104,7 @@ enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, 
                                        struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__ReleaseRequest *request = (const Sluice__V1__ReleaseRequest *)message;
-    enum sl_status status =
-        sl_term_guard_check_if_any(&kvstore->node.term_guard, sl_rpc_call_identity(call), request->term, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_term_guard_check_if_any(&kvstore->node.term_guard, sl_rpc_call_identity(call), request->term, err));
     sl_pins_release(kvstore->pins, request->lease_id);
     sl_remote_kv_table_release(kvstore->remote_kvs, request->lease_id);
     return sl_lease_handle_release(kvstore->node.inbound, call, message);
@@ -170,11 +159,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     int64_t covered = 0;
     struct sl_prefix *prefixes = malloc(sizeof *prefixes * request->n_prefixes);
     SL_FAIL_IF(!prefixes, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
-    enum sl_status status = read_prefixes(request, prefixes, err);
-    if (status != SL_OK) {
-        free(prefixes);
-        return status;
-    }
+    SL_TRY_OR(read_prefixes(request, prefixes, err), free(prefixes));
     struct sl_stored *stored =
         pin_longest(kvstore, prefixes, request->n_prefixes, sl_rpc_call_deadline_ns(call), &covered);
     free(prefixes);
@@ -183,11 +168,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
         return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
     }
     char id[SL_LEASE_ID_BYTES];
-    status = sl_pins_add(kvstore->pins, stored, id, err);
-    if (status != SL_OK) {
-        sl_capsule_cache_unpin(kvstore->capsule_cache, stored);
-        return status;
-    }
+    SL_TRY_OR(sl_pins_add(kvstore->pins, stored, id, err), sl_capsule_cache_unpin(kvstore->capsule_cache, stored));
     Sluice__V1__LookupReply reply = SLUICE__V1__LOOKUP_REPLY__INIT;
     reply.n_tokens = covered;
     reply.capsule_tokens = stored->n_tokens;
@@ -205,15 +186,11 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     }
     struct sl_hash128 *hash = &stored->keys.id.prefix_hash;
     reply.capsule_hash = (ProtobufCBinaryData){sizeof *hash, hash->bytes};
-    status = sl_rpc_call_send(call, &reply.base);
+    enum sl_status status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {
         sl_pins_release(kvstore->pins, id);
     }
     return status;
-}
-
-static bool still_wanted(void *call) {
-    return !sl_rpc_call_cancelled(call);
 }
 
 enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -233,7 +210,7 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
                            .header = stored->capsule.header,
                            .header_bytes = stored->capsule.header_bytes,
                            .deadline_ns = deadline < limit ? deadline : limit,
-                           .go_on = still_wanted,
+                           .go_on = sl_rpc_call_wanted,
                            .arg = call};
     enum sl_status status = sl_send_capsule(kvstore->node.fabric, &send, err);
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;

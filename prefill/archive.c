@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/thread.h"
@@ -140,7 +141,7 @@ static void push(struct sl_archive *archive, struct entry *entry) {
  */
 static enum sl_not_kept enter(struct sl_archive *archive, const struct sl_prefill_job *job, size_t bytes) {
     enum sl_not_kept why = SL_N_NOT_KEPT;
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     if (archive->stopping) {
         why = SL_NOT_KEPT_STOPPING;
     } else if (job->store_bytes > 0 && bytes > (size_t)job->store_bytes) {
@@ -152,26 +153,23 @@ static enum sl_not_kept enter(struct sl_archive *archive, const struct sl_prefil
     } else {
         archive->n_queued++;
     }
-    pthread_mutex_unlock(&archive->mutex);
     return why;
 }
 
 static void leave(struct sl_archive *archive, size_t block_bytes) {
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     archive->n_queued--;
     archive->block_bytes -= block_bytes;
-    pthread_mutex_unlock(&archive->mutex);
 }
 
 // ---- states between two chunks (engine's thread) -------------------------------------------------------------------
 
 // Takes a part of the bytes that blocks may use. False: too few are left.
 static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     size_t most = (size_t)archive->prefill->node->config.arena_bytes / BLOCK_SHARE;
     bool fits = bytes <= most && archive->block_bytes <= most - bytes;
     archive->block_bytes += fits ? bytes : 0;
-    pthread_mutex_unlock(&archive->mutex);
     return fits;
 }
 
@@ -201,14 +199,13 @@ static enum sl_not_kept put_boundary(struct sl_archive *archive, struct sl_prefi
         return SL_NOT_KEPT_MEMORY;
     }
     entry->copy->block_bytes = in_block ? bytes : 0;
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     if (from == SL_COPY_FROM_PAGES) {
         entry->reads = job;
         job->release_tokens = until;
         job->release_ns = 0;
     }
     push(archive, entry);
-    pthread_mutex_unlock(&archive->mutex);
     return SL_N_NOT_KEPT;
 }
 
@@ -296,7 +293,7 @@ static int64_t wait_ms(const struct sl_prefill_job *job) {
 }
 
 bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) {
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     struct entry *entry = find(archive, job);
     if (entry && job->release_ns == 0) {
         job->release_ns = sl_deadline_in_ms(wait_ms(job));
@@ -309,7 +306,6 @@ bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) 
         drop(archive, entry, SL_NOT_KEPT_LATE);
         entry = find(archive, job);
     }
-    pthread_mutex_unlock(&archive->mutex);
     return entry == NULL;
 }
 
@@ -324,12 +320,11 @@ static enum sl_not_kept put_finished(struct sl_archive *archive, struct sl_prefi
         return SL_NOT_KEPT_MEMORY;
     }
     job->kept = SLUICE__V1__KEPT__KEPT_PENDING;
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     entry->is_finished = true;
     entry->reads = job;
     job->release_ns = 0;
     push(archive, entry);
-    pthread_mutex_unlock(&archive->mutex);
     return SL_N_NOT_KEPT;
 }
 
@@ -407,12 +402,11 @@ static bool press(struct sl_archive *archive, struct entry *entry, int64_t now_n
 
 bool sl_archive_press(struct sl_archive *archive) {
     int64_t now_ns = sl_now_ns();
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     bool held = press(archive, archive->current, now_ns);
     for (struct entry *entry = archive->first; entry; entry = entry->next) {
         held = press(archive, entry, now_ns) || held;
     }
-    pthread_mutex_unlock(&archive->mutex);
     return held;
 }
 
@@ -420,19 +414,16 @@ bool sl_archive_press(struct sl_archive *archive) {
 
 static bool on_grant(void *arg) {
     struct sl_archive *archive = arg;
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     bool go_on = !archive->current->dropped && !archive->stopping;
     archive->current->state = go_on ? SENDING : RESERVING;
-    pthread_mutex_unlock(&archive->mutex);
     return go_on;
 }
 
 static bool go_on(void *arg) {
     struct sl_archive *archive = arg;
-    pthread_mutex_lock(&archive->mutex);
-    bool go_on = !archive->current->dropped && !archive->stopping;
-    pthread_mutex_unlock(&archive->mutex);
-    return go_on;
+    SL_LOCKED(&archive->mutex);
+    return !archive->current->dropped && !archive->stopping;
 }
 
 // Returns why the copy is not in the store; SL_N_NOT_KEPT: it is there. Lock held.
@@ -497,7 +488,7 @@ static void end(struct sl_archive *archive, struct entry *entry, enum sl_status 
 
 static void *archive_main(void *arg) {
     struct sl_archive *archive = arg;
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->mutex);
     for (;;) {
         struct entry *entry = archive->first;
         if (!entry && archive->stopping) {
@@ -517,7 +508,6 @@ static void *archive_main(void *arg) {
         enum sl_status status = send_copy(archive, entry, &err);
         end(archive, entry, status, &err);
     }
-    pthread_mutex_unlock(&archive->mutex);
     return NULL;
 }
 

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "net/node/send.h"
@@ -109,10 +108,7 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
     if (status == SL_OK && can_truncate) {
         status = list_prefixes(copy, job, boundary);
     }
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
@@ -157,10 +153,7 @@ enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_c
     if (status == SL_OK && job->here) {
         status = fill_block(copy, job->prefill->node, job->session);
     }
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
@@ -201,11 +194,8 @@ static enum sl_status list_pieces(struct sl_copy *copy, const struct sl_session 
 enum sl_status sl_copy_of_pages(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
     struct sl_copy *copy = NULL;
     enum sl_status status = create(job, job->session, FINISHED, &copy);
-    status = status == SL_OK ? list_pieces(copy, job->session) : status;
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_THEN(status, list_pieces(copy, job->session));
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
@@ -218,14 +208,11 @@ static enum sl_status copy_state(const struct sl_prefill_job *job, const struct 
     enum sl_status status = SL_OK;
     if (from == SL_COPY_FROM_PAGES && !sl_node_stages(node)) {
         status = sl_stream_wait(node->runtime.stream, NULL); // another thread reads these pages directly
-        status = status == SL_OK ? list_pieces(copy, session) : status;
+        SL_THEN(status, list_pieces(copy, session));
     } else {
         status = fill_block(copy, node, session);
     }
-    if (status != SL_OK) {
-        sl_copy_destroy(&copy);
-        return status;
-    }
+    SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
@@ -310,9 +297,7 @@ static enum sl_status ship(const struct sl_copy *copy, struct sl_fabric *fabric,
     struct sl_ship *ship;
     enum sl_status status =
         sl_ship_open(fabric, renewal->grant->ticket.data, renewal->grant->ticket.len, deadline_ns, &ship, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     status = queue_body(copy, ship);
     if (status != SL_OK) {
         sl_ship_close(&ship);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
@@ -98,12 +99,11 @@ static void end_open(struct stepper *stepper, int i, enum sl_status status, cons
 
 // Starts work on the job. False: the handler left before there was memory.
 static bool take(struct sl_prefill_job *job) {
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     bool taken = job->phase == SL_PREFILL_WAITING;
     if (taken) {
         job->phase = SL_PREFILL_READING;
     }
-    pthread_mutex_unlock(&job->mutex);
     return taken;
 }
 
@@ -352,11 +352,10 @@ static bool must_wait(struct sl_prefill_job *job) {
 
 // Waits for a copy to end, for a new job, or for a short time. A host's thread waits itself.
 static void wait_for_copies(struct sl_prefill *prefill) {
-    pthread_mutex_lock(&prefill->mutex);
+    SL_LOCKED(&prefill->mutex);
     if (!prefill->host.wake_fn && !prefill->inbox && !prefill->stopping) {
         sl_cond_wait_until(&prefill->wake, &prefill->mutex, sl_deadline_in_ms(COPY_WAIT_MS));
     }
-    pthread_mutex_unlock(&prefill->mutex);
 }
 
 static void end_chunk(struct stepper *stepper, struct sl_prefill_job *job) {

@@ -133,8 +133,7 @@ enum sl_status sl_prefill_stepper_create(struct sl_prefill *prefill, struct step
 void sl_prefill_stepper_destroy(struct stepper **stepper); // when no job is left. Accepts NULL, nulls
 
 // run.c: the handler of sluice.v1.Prefill/Run.
-enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                     struct sl_error *err);
+sl_rpc_handler_fn sl_prefill_handle_run;
 
 /*
  * reuse.c: looks for a stored prefix. If it is the whole prompt, the store ships it (job->shipped_by_store). If it is a

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prefill/pass.h"
 
+#include "base/locked.h"
+
 // ---- shipping -------------------------------------------------------------------------------------------------------
 
 // Ships every layer that has become final. `all`: the prompt has been read; waits until all layers are being sent.
@@ -16,7 +18,7 @@ static void ship_final(struct sl_prefill_job *job, bool all) {
     for (int layer; status == SL_OK && (layer = sl_reader_take_final(job->reader)) >= 0;) {
         status = sl_outbound_layer(&job->outbound, runtime, session, layer, &err);
     }
-    status = status == SL_OK ? sl_outbound_flush(&job->outbound, runtime, all, &err) : status;
+    SL_THEN(status, sl_outbound_flush(&job->outbound, runtime, all, &err));
     status = sl_stream_release_after(runtime->stream, status, &err);
     sl_reader_fail(job->reader, status, &err);
 }
@@ -91,14 +93,13 @@ static void report(struct sl_prefill_job *job) {
     size_t peak_bytes = sl_reader_peak_bytes(job->reader);
     struct sl_session_stats stats;
     sl_session_get_stats(session, &stats);
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     if (job->n_done == 0) {
         pthread_cond_signal(&job->changed);
     }
     job->n_done = sl_reader_get_progress(job->reader).done;
     job->resident_bytes = stats.resident_bytes;
     job->peak_bytes = peak_bytes > job->offload_peak_bytes ? peak_bytes : job->offload_peak_bytes;
-    pthread_mutex_unlock(&job->mutex);
 }
 
 enum sl_status sl_prefill_end_chunk(struct sl_prefill_job *job, struct sl_error *err) {

@@ -78,12 +78,9 @@ enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl
     sl_cond_init(&prefill->wake);
     prefill->inbox_end = &prefill->inbox;
     enum sl_status status = sl_store_client_create(node, &prefill->store, err);
-    status = status == SL_OK ? sl_archive_create(prefill, &prefill->archive, err) : status;
-    status = status == SL_OK ? sl_prefill_stepper_create(prefill, &prefill->stepper, err) : status;
-    if (status != SL_OK) {
-        sl_prefill_close(&prefill);
-        return status;
-    }
+    SL_THEN(status, sl_archive_create(prefill, &prefill->archive, err));
+    SL_THEN(status, sl_prefill_stepper_create(prefill, &prefill->stepper, err));
+    SL_TRY_OR(status, sl_prefill_close(&prefill));
     *prefill_out = prefill;
     return SL_OK;
 }
@@ -102,17 +99,14 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
     return status;
 }
 
-enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err) {
+enum sl_status sl_prefill_run(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_prefill_config *config = (const struct sl_prefill_config *)node_config;
     struct sl_node node;
     struct sl_prefill *prefill = NULL;
-    enum sl_status status =
-        sl_node_open(&node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->limits.chunk_tokens, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_node_open(&node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->limits.chunk_tokens, err));
     const struct sl_prefill_host alone = {0};
-    status = sl_prefill_open(&config->limits, &node, &alone, &prefill, err);
-    status = status == SL_OK ? serve(prefill, err) : status;
+    enum sl_status status = sl_prefill_open(&config->limits, &node, &alone, &prefill, err);
+    SL_THEN(status, serve(prefill, err));
     sl_prefill_close(&prefill);
     sl_node_close(&node);
     return status;

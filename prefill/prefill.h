@@ -42,8 +42,8 @@ struct sl_prefill_config {
     struct sl_prefill_limits limits;
 };
 
-// Runs a worker: opens it, serves until SIGTERM, closes it.
-enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err);
+// Runs a worker: opens it, serves until SIGTERM, closes it. config: the `node` of a struct sl_prefill_config.
+enum sl_status sl_prefill_run(const struct sl_node_config *config, struct sl_error *err);
 
 // ---- inside another worker ----------------------------------------------------------------------------------------
 

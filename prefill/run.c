@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handler of Prefill.Run: one job from its request to the acknowledgement of its capsule.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/job/job_recipe.h"
@@ -52,30 +52,20 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->store_bytes = request->kvstore_bytes;
     const struct sl_model_config *model = prefill->node->runtime.config;
     struct sl_recipe recipe;
-    enum sl_status status = sl_job_recipe(request->recipe, model, &recipe, err);
-    if (status == SL_OK) {
-        struct sl_kv_geometry geometry = sl_model_geometry(model);
-        int64_t n_prompt = (int64_t)request->tokens->n_ids;
-        int rope_set = sl_model_rope_set(model, larger(request->n_positions, n_prompt));
-        status = sl_plan_make(&recipe, &geometry, n_prompt, rope_set, &job->plan, err);
-    }
-    if (status == SL_OK && sl_recipe_offloads(&job->plan.recipe) && request->n_stores == 0) {
-        status = sl_fail(err, SL_ERR_PRECONDITION,
-                         "recipe: place=offload keeps layers in kvstores, and there is none for this job: start "
-                         "sluice-kvstore, or use place=resident");
-    }
-    if (status == SL_OK && recipe.chunk_tokens > prefill->max_chunk_tokens) {
-        status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than this worker's --max-chunk %lld",
-                         recipe.chunk_tokens, (long long)prefill->max_chunk_tokens);
-    }
-    if (status == SL_OK && (int64_t)job->plan.prefill_peak_bytes > prefill->node->config.arena_bytes) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED,
-                         "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld",
-                         job->plan.prefill_peak_bytes, (long long)prefill->node->config.arena_bytes);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_job_recipe(request->recipe, model, &recipe, err));
+    struct sl_kv_geometry geometry = sl_model_geometry(model);
+    int64_t n_prompt = (int64_t)request->tokens->n_ids;
+    int rope_set = sl_model_rope_set(model, larger(request->n_positions, n_prompt));
+    SL_TRY(sl_plan_make(&recipe, &geometry, n_prompt, rope_set, &job->plan, err));
+    SL_FAIL_IF(sl_recipe_offloads(&job->plan.recipe) && request->n_stores == 0, err, SL_ERR_PRECONDITION,
+               "recipe: place=offload keeps layers in kvstores, and there is none for this job: start "
+               "sluice-kvstore, or use place=resident");
+    SL_FAIL_IF(recipe.chunk_tokens > prefill->max_chunk_tokens, err, SL_ERR_INVALID,
+               "recipe: chunk=%d is more than this worker's --max-chunk %lld", recipe.chunk_tokens,
+               (long long)prefill->max_chunk_tokens);
+    SL_FAIL_IF((int64_t)job->plan.prefill_peak_bytes > prefill->node->config.arena_bytes, err, SL_ERR_EXHAUSTED,
+               "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld",
+               job->plan.prefill_peak_bytes, (long long)prefill->node->config.arena_bytes);
     uint64_t fingerprint = sl_model_set_fingerprint(prefill->node->model_fingerprint, job->plan.rope_set);
     job->capsule = (struct sl_capsule_id){.model_fingerprint = fingerprint,
                                           .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
@@ -119,9 +109,8 @@ static enum sl_status send_ship_progress(struct sl_rpc_call *call, int64_t sent,
 static void on_cancel(void *arg) {
     struct sl_prefill_job *job = arg;
     atomic_store(&job->cancelled, true);
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     pthread_cond_signal(&job->changed);
-    pthread_mutex_unlock(&job->mutex);
 }
 
 /*
@@ -193,16 +182,12 @@ static enum sl_status check_transit(struct sl_prefill_job *job, struct sl_rpc_ca
 static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
     size_t header_bytes;
     enum sl_status status = sl_capsule_write_header(job->session, &job->capsule, &job->header, &header_bytes, err);
-    status = status == SL_OK ? sl_ship_end(job->outbound.ship, job->header, header_bytes, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN(status, sl_ship_end(job->outbound.ship, job->header, header_bytes, err));
+    SL_TRY(status);
     struct transit transit = {.total = (int64_t)atomic_load(&job->outbound.shipped_bytes), .moved = -1};
     while ((status = sl_ship_await(job->outbound.ship, sl_deadline_in_ms(POLL_MS), err)) == SL_AGAIN) {
         status = check_transit(job, call, &transit, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     if (status == SL_OK) {
         status = send_ship_progress(call, transit.total, transit.total);
@@ -370,9 +355,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
             count_failure(job->prefill, status);
         }
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     atomic_fetch_add(&job->n_refs, 1);
     job->queued_ns = sl_now_ns();
     sl_prefill_join(job->prefill, job);
@@ -390,12 +373,9 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     if (job->status != SL_OK) {
         return sl_fail_from(err, job->status, &job->err, "%s", job->err.text);
     }
-    status = finish_offload(job, call, err);
-    if (status == SL_OK && !job->here) {
-        status = of_receiver(job->prefill, finish_ship(job, call, err), err);
-    }
-    if (status != SL_OK) {
-        return status;
+    SL_TRY(finish_offload(job, call, err));
+    if (!job->here) {
+        SL_TRY(of_receiver(job->prefill, finish_ship(job, call, err), err));
     }
     int64_t shipped_ns = sl_now_ns();
     struct sl_session_stats stats;
@@ -426,25 +406,18 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     struct sl_prefill_job *job = calloc(1, sizeof *job);
     SL_FAIL_IF(!job, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     enum sl_status status = sl_term_guard_check(&prefill->node->term_guard, request->term, err);
-    if (status == SL_OK) {
-        status = prepare(prefill, request, job, err);
-    }
-    if (status != SL_OK) {
-        free(job);
-        return status;
-    }
+    SL_THEN(status, prepare(prefill, request, job, err));
+    SL_TRY_OR(status, free(job));
     atomic_fetch_add(&prefill->n_jobs, 1);
     sl_rpc_call_on_cancel(call, on_cancel, job);
 
     int64_t began_ns = sl_now_ns();
     status = open_offload(job, request, call, err);
-    if (status == SL_OK) {
-        status = sl_prefill_reuse(job, request, call, err);
-    }
+    SL_THEN(status, sl_prefill_reuse(job, request, call, err));
     if (status == SL_OK && job->shipped_by_store) {
         job->queued_ns = job->started_ns = job->ended_ns = began_ns;
         status = finish_offload(job, call, err);
-        status = status == SL_OK ? send_done(call, job, sl_now_ns()) : status;
+        SL_THEN(status, send_done(call, job, sl_now_ns()));
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
     }

@@ -239,7 +239,21 @@ def compete(case, cache):
     chosen[scores == np.inf] = True
     free = np.flatnonzero(~chosen)
     chosen[best(scores, free, count - chosen.sum())] = True
-    return dict(zip(rows, map(np.flatnonzero, chosen.reshape(len(rows), case.n))))
+    stays = list(map(np.flatnonzero, chosen.reshape(len(rows), case.n)))
+    if case.heads == "pages":
+        for i, (n, own) in enumerate(zip(whole_pages(case, [len(stay) for stay in stays]), scores.reshape(len(rows), case.n))):
+            free = np.flatnonzero(own < np.inf)
+            stays[i] = np.sort(np.concatenate([np.flatnonzero(own == np.inf), best(own, free, n - (case.n - len(free)))]))
+    return dict(zip(rows, stays))
+
+
+def whole_pages(case, counts):
+    """Rounds counts to pages of 64 slots, at least one; the largest remainders are rounded up while the sum allows it."""
+    pages = [max(n // 64, 1) for n in counts]
+    lacking = [i for i in sorted(range(len(counts)), key=lambda i: -(counts[i] % 64)) if counts[i] >= 64 and pages[i] < case.n // 64]
+    for i in lacking[:max(sum(counts) // 64 - sum(pages), 0)]:
+        pages[i] += 1
+    return [64 * n for n in pages]
 
 
 def adaptive(scores, fixed, budget, plateaus):
@@ -434,7 +448,7 @@ def trace(case, seed):
                 head.attend(q[layer, begin:end, h], case.scale, case.window, case.slot)
         if kind == "last" and case.split.startswith("d2o"):
             budgets = d2o_budgets(case, cache)
-        shared = compete(case, cache) if case.heads == "global" and case.evicts(end, kind) else None
+        shared = compete(case, cache) if case.heads in ("global", "pages") and case.evicts(end, kind) else None
         for layer in range(L):
             heads = cache[layer]
             if not case.evicts(end, kind) or layer in case.exempt or len(heads[0].k) <= budgets[layer]:
@@ -521,7 +535,8 @@ FILES = {
               Case("adaptive-sum", 202, score="reconstruct_sum", heads="adaptive", repeats=(90, 90, 60), **ZIP),
               Case("uniform", 203, score="reconstruct", repeats=(200,), exempt=(1,), layers=3, group=3, **ZIP),
               Case("h2o-global", 204, heads="global", layers=3, **ZIP),
-              Case("caote", 205, score="reconstruct", value="caote", heads="global", repeats=(70, 70), group=1, **ZIP)],
+              Case("caote", 205, score="reconstruct", value="caote", heads="global", repeats=(70, 70), group=1, **ZIP),
+              Case("pages", 206, score="reconstruct_sum", heads="pages", repeats=(90, 90, 60), layers=3, n_heads=3, **{**ZIP, "budget": 110})],
     "keydiff": [Case("chunks", 211, score="keydiff", sinks=4, recent=8),
                 Case("as-published", 212, score="keydiff", chunk=128, n=300, d=64),
                 Case("global", 213, score="keydiff", heads="global", layers=3, **ZIP),

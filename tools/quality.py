@@ -6,6 +6,8 @@
     tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality
     tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality/suites.csv
     tools/quality.py --later         prints the table of questions that come later from docs/quality/later.csv
+    tools/quality.py --papers smollm2  asks a real model what judges the papers' claims (docs/quality/papers.csv), hours
+    tools/quality.py --papers        judges them by papers.csv; writes docs/quality/papers-claims.csv
     tools/quality.py --check         holds the figures in docs/quality.md to the tables; runs nothing
 
 `python3 -m sluice_eval` and `sluice` measure everything. This script runs them on all processors and collects their figures.
@@ -31,6 +33,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/bin")) / "sluice"
@@ -126,6 +129,9 @@ def suite_head(row):
             "newer_than_pictures"]
 
 
+CLAIM_HEAD = ["paper", "claim", "budget", "better", "worse", "difference", "low", "high", "at_least", "verdict"]
+
+
 def claim_row(claim):
     return [claim["paper"], claim["text"], claim["budget"], points(claim["better_score"]), points(claim["worse_score"]),
             *interval(claim["difference"]), f"{100 * claim['by']:+.1f}", claim["verdict"]]
@@ -143,7 +149,7 @@ def suites(arguments, folder):
                                               "--png", folder / "suites", program=PACKAGE).splitlines()]
     rows, claims, choices = ([line[kind] for line in lines if kind in line] for kind in ("row", "claim", "choice"))
     write(folder, "suites", [suite_head(rows[0]), *map(suite_row, rows)])
-    write(folder, "claims", [["paper", "claim", "budget", "better", "worse", "difference", "low", "high", "at_least", "verdict"], *map(claim_row, claims)])
+    write(folder, "claims", [CLAIM_HEAD, *map(claim_row, claims)])
     write(folder, "best", [["ships_percent", "offloads", "name", "budget", "mean", "shipped_percent", "to_stores_percent", *INTERVAL, "recipe"],
                            *(choice_row(choice, rows) for choice in choices)])
 
@@ -313,11 +319,12 @@ def check_lost(page, suites_csv, source):
     return complaints, len(said)
 
 
+# later.csv has these too, and variants of one model alone.
 UNLISTED = ("full", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
-            "streamingllm,budget=0.5", "d2o,budget=0.5", "random,budget=0.5", "h2o,budget=0.5", "full,format=int8",
-            "full,format=int2", "kvzip,budget=0.5", "kvzip,budget=0.5,format=k4v2",
-            "kvzip,budget=0.24,format=int4", "keydiff,budget=0.5,when=end,scope=sinks:4",
-            "snapkv,pool=max:31,heads=layer,budget=0.5,format=int4")  # later.csv has them, and variants of one model alone
+            "streamingllm,budget=0.5", "d2o,budget=0.5", "random,budget=0.5", "h2o,budget=0.5", "full,format=int8", "full,format=int2",
+            "kvzip,score=reconstruct_sum,budget=0.3,format=int4", "kvzip,budget=0.5", "kvzip,budget=0.5,format=k4v2",
+            "kvzip,budget=0.5,format=int4", "kvzip,budget=0.24,format=int4", "kvzip,budget=0.2,format=int4", "keydiff,budget=0.5",
+            "keydiff,budget=0.5,when=end,scope=sinks:4", "snapkv,pool=max:31,heads=layer,budget=0.5,format=int4")
 LATER = {"smollm2": "SmolLM2-135M", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
 
 
@@ -350,6 +357,57 @@ def check_later(page, source):
                          if lost.get(name) != figure], len(lines) + len(said)
 
 
+# ---- the papers' claims on a real model -------------------------------------------------------------------------------
+
+# What D2O loses by: one of its parts off at a time, and other scores in its setting.
+PARTS = ("layers=uniform", "evicted=drop", "when=end", "exempt=0-1+last", "scope=sinks:4+recent:32", "layers=uniform,score=snapkv,scope=sinks:4+recent:32")
+CAUSES = [*(f"d2o,budget=0.5,{part}" for part in PARTS), "h2o,budget=0.5,when=end", "h2o,budget=0.5,scope=sinks:4+recent:32,when=end",
+          "snapkv,budget=0.5", "random,budget=0.5,when=end"]
+
+
+def papers_claims():
+    """Yields the demo plan's claims that need no trained heads, and what D2O loses by, with two recipes each. Budgets are half of the prompt."""
+    plan = json.loads((ROOT / PLAN).read_text())
+    recipes = {recipe["name"]: recipe["recipe"].replace("{budget}", "0.5") for recipe in plan["recipes"] if isinstance(recipe, dict)}
+    for claim in plan["claims"]:
+        if claim["paper"] != "Locret":
+            yield claim, recipes[claim["better"]], recipes.get(claim["worse"], claim["worse"])
+    for recipe in CAUSES:
+        yield {"paper": "cause", "text": f"{recipe} above d2o", "by": 0, "needs": {"least": 0.5}}, recipe, "d2o,budget=0.5"
+
+
+def papers_measure(model):
+    recipes = dict.fromkeys(recipe for _, *both in papers_claims() for recipe in both)
+    run("documents", "--model", model, "--mode", "aware,agnostic", "--seed", 2, "--tokens", 1024, "--threads", 1, "--deadline", 3600,
+        "--out", TABLES / "papers.csv", "--recipe", ";".join(recipes), program=PACKAGE)
+
+
+def papers():
+    """Returns the table of the claims, judged as sluice_eval/report.py does, but over documents."""
+    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
+    from sluice_eval.bootstrap import bootstrap_mean  # needs NumPy
+    from sluice_eval.report import Verdict, verdict_of
+    mean = lambda values: sum(values) / len(values)
+    scores, n_questions = collections.defaultdict(dict), {}  # of (mode, recipe): {document: its mean}; of a document
+    for row in read("papers"):
+        if not row["refused"]:
+            values = [float(value) / 100 for value in row["points"].split()]
+            scores[row["mode"], row["recipe"]][row["document"]], n_questions[row["document"]] = mean(values), len(values)
+    table = [["mode", *CLAIM_HEAD, "questions"]]
+    for mode in ("aware", "agnostic"):
+        for claim, *recipes in papers_claims():
+            better, worse, full = (scores[mode, recipe] for recipe in (*recipes, "full"))
+            both = [document for document in better if document in worse and document in full]
+            means = [mean([one[document] for document in both]) if both else None for one in (better, worse, full)]
+            interval = bootstrap_mean([[better[document] - worse[document] for document in both]], 1)
+            known = types.SimpleNamespace(by=claim["by"], needs_least=claim["needs"]["least"])
+            verdict = verdict_of(Verdict(known, "", "", *means, interval, len(both)))
+            table.append([mode, *claim_row({**claim, "budget": "50%" if "=0.5" in recipes[0] else "", "better_score": means[0], "worse_score": means[1],
+                                            "difference": {end: getattr(interval, end) if both else None for end in ("mean", "low", "high")},
+                                            "verdict": verdict}), sum(n_questions[document] for document in both)])
+    return table
+
+
 def self_test():
     rows = [{"recipe": "h2o", "budget": "20%", "mean": "7.8"}, {"recipe": "int8", "budget": "", "mean": "95.7"}]
     choose = "| ships at most | recipe | points | row |\n|-|-|-|-|\n| 55% | x | {} | `{}` |\n"
@@ -371,6 +429,7 @@ def main():
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--rows", metavar="NAME,...", help="measure only these recipes of the plan")
     parser.add_argument("--later", action="store_true", help="print the table of questions that come later")
+    parser.add_argument("--papers", nargs="?", const="", metavar="MODEL", help="judge the papers' claims on a real model, or ask it")
     parser.add_argument("--check", action="store_true", help="compare docs/quality.md with the tables")
     parser.add_argument("--self-test", action="store_true", help="show that --check finds something")
     arguments = parser.parse_args()
@@ -379,6 +438,8 @@ def main():
     if arguments.later:
         print("\n".join(later()[0]))
         return 0
+    if arguments.papers is not None:
+        return papers_measure(arguments.papers) if arguments.papers else write(TABLES, "papers-claims", papers())
     if arguments.check:
         page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/recommend.c"))
         complaints, n = check(page, read("suites"))

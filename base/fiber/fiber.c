@@ -187,8 +187,9 @@ static struct sl_fiber *map_fiber(void) {
     return fiber;
 }
 
-static void unmap_fiber(struct sl_fiber *fiber) {
-    if (fiber) {
+static void unmap_fibers(struct sl_fiber *first) {
+    for (struct sl_fiber *fiber; (fiber = first) != NULL;) {
+        first = fiber->next;
 #if defined(__SANITIZE_THREAD__)
         __tsan_destroy_fiber(fiber->context.tsan);
 #endif
@@ -251,7 +252,7 @@ static struct sl_carrier *end_wait(struct sl_fiber *fiber, bool late) {
     return take_idle();
 }
 
-// Notes what a fiber has done that gave its carrier back. Returns a fiber whose stack is to be unmapped, or NULL.
+// Notes what a fiber has done that gave its carrier back. Returns fibers whose stacks are to be unmapped.
 static struct sl_fiber *note(struct sl_fiber *fiber, bool *is_sooner_out) {
     *is_sooner_out = false;
     if (fiber->state == WOKEN) {
@@ -264,14 +265,18 @@ static struct sl_fiber *note(struct sl_fiber *fiber, bool *is_sooner_out) {
         }
     } else { // it has ended
         all.n_fibers--;
-        if (all.n_free >= SPARE_STACKS + all.n_fibers / 4) {
-            return fiber;
-        }
         fiber->next = all.free;
         all.free = fiber;
         all.n_free++;
     }
-    return NULL;
+    struct sl_fiber *unused = NULL;
+    for (struct sl_fiber *spare; all.n_free > SPARE_STACKS + all.n_fibers / 4; all.n_free--) {
+        spare = all.free;
+        all.free = spare->next;
+        spare->next = unused;
+        unused = spare;
+    }
+    return unused;
 }
 
 // ---- threads ----------------------------------------------------------------------------------------------------------------
@@ -351,7 +356,7 @@ static void *carry(void *arg) {
         struct sl_fiber *unused = note(fiber, &is_sooner);
         if (unused || is_sooner) {
             pthread_mutex_unlock(&all.lock);
-            unmap_fiber(unused);
+            unmap_fibers(unused);
             if (is_sooner) {
                 atomic_fetch_add(&all.clock_rings, 1);
                 sl_futex_wake_private(&all.clock_rings, 1);

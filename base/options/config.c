@@ -172,13 +172,10 @@ static enum sl_status set_model(const char *source, const char *text, bool is_de
     static char found[PATH_MAX]; // valid as long as the process, like the strings of getopt_long()
     char path[PATH_MAX];
     if (!sl_model_find(text, path)) {
-        if (!is_default && text[0]) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "%s: there is no model '%s': no such folder or file; `sluice models` lists what is here, and "
-                "what `sluice pull` could get",
-                source, text);
-        }
+        SL_FAIL_IF(!is_default && text[0], err, SL_ERR_INVALID,
+                   "%s: there is no model '%s': no such folder or file; `sluice models` lists what is here, and "
+                   "what `sluice pull` could get",
+                   source, text);
     } else if (strcmp(path, text) != 0) {
         text = strcpy(found, path);
     }
@@ -304,11 +301,11 @@ static struct sl_config_file *kept_file(void) {
 static enum sl_status read_file(const struct sl_program *program, const char *path, struct sl_error *err) {
     struct sl_config_file *file = kept_file();
     sl_config_file_cleanup(file);
-    enum sl_status status = path ? sl_config_file_read(path, program->name, file, err) : SL_OK;
-    for (size_t i = 0; path && i < file->n && status == SL_OK; i++) {
-        status = check_line(program, path, &file->lines[i], err);
+    SL_TRY(path ? sl_config_file_read(path, program->name, file, err) : SL_OK);
+    for (size_t i = 0; path && i < file->n; i++) {
+        SL_TRY(check_line(program, path, &file->lines[i], err));
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status set_default(const struct sl_program *program, const struct sl_option *option, const char *path,
@@ -331,8 +328,8 @@ static enum sl_status set_default(const struct sl_program *program, const struct
 // if the command line does not set option i.
 static enum sl_status set_defaults(const struct sl_program *program, const char *path, void *config, bool *wrong,
                                    struct sl_error *err) {
-    enum sl_status status = read_file(program, path, err);
-    for (size_t i = 0; i < program->n_options && status == SL_OK; i++) {
+    SL_TRY(read_file(program, path, err));
+    for (size_t i = 0; i < program->n_options; i++) {
         const struct sl_option *option = &program->options[i];
         if (option->type == SL_OPTION_LIST) { // an item that is set here could not be removed later
             *(struct sl_option_list *)((char *)config + option->offset) = (struct sl_option_list){0};
@@ -340,7 +337,7 @@ static enum sl_status set_defaults(const struct sl_program *program, const char 
             wrong[i] = set_default(program, option, path, config, NULL) != SL_OK;
         }
     }
-    return status;
+    return SL_OK;
 }
 
 // Reports a wrong default that the command line did not replace: parses it again to get the error text.

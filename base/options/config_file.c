@@ -67,7 +67,7 @@ static enum sl_status keep_items(struct reader *r, const char *name, bool own) {
     enum sl_status status = next(r);
     while (status == SL_OK && r->event.type != YAML_SEQUENCE_END_EVENT) {
         status = keep(r, name, own);
-        status = status == SL_OK ? next(r) : status;
+        SL_THEN(status, next(r));
     }
     return status;
 }
@@ -109,11 +109,8 @@ static enum sl_status read_mapping(struct reader *r, bool own);
 // Reads the value after a key.
 static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     bool is_program = strncmp(name, "sluice", 6) == 0 && (name[6] == '-' || name[6] == ' ');
-    enum sl_status status = is_program && !own ? check_section(r, name) : SL_OK;
-    status = status == SL_OK ? next(r) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(is_program && !own ? check_section(r, name) : SL_OK);
+    SL_TRY(next(r));
     if (is_program && !own) {
         if (r->event.type != YAML_MAPPING_START_EVENT) {
             return unexpected(r, "the options of a program, each on a line of its own");
@@ -134,8 +131,8 @@ static enum sl_status read_mapping(struct reader *r, bool own) {
         }
         snprintf(name, sizeof name, "%s", scalar(r));
         status = check_twice(r, name, own);
-        status = status == SL_OK ? read_value(r, name, own) : status;
-        status = status == SL_OK ? next(r) : status;
+        SL_THEN(status, read_value(r, name, own));
+        SL_THEN(status, next(r));
     }
     return status;
 }
@@ -143,14 +140,14 @@ static enum sl_status read_mapping(struct reader *r, bool own) {
 // Refuses a second document, which would otherwise be ignored silently.
 static enum sl_status read_end(struct reader *r) {
     enum sl_status status = next(r); // end of the document
-    status = status == SL_OK ? next(r) : status;
+    SL_THEN(status, next(r));
     return status != SL_OK || r->event.type == YAML_STREAM_END_EVENT ? status
                                                                      : unexpected(r, "one document, and no more");
 }
 
 static enum sl_status read_document(struct reader *r) {
     enum sl_status status = next(r); // start of the stream
-    status = status == SL_OK ? next(r) : status;
+    SL_THEN(status, next(r));
     if (status != SL_OK || r->event.type == YAML_STREAM_END_EVENT) { // an empty file
         return status;
     }
@@ -178,10 +175,7 @@ enum sl_status sl_config_file_read(const char *path, const char *program, struct
     }
     yaml_parser_delete(&r.parser);
     fclose(file);
-    if (status != SL_OK) {
-        sl_config_file_cleanup(&r.file);
-        return status;
-    }
+    SL_TRY_OR(status, sl_config_file_cleanup(&r.file));
     *file_out = r.file;
     return SL_OK;
 }

@@ -37,12 +37,8 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
     if (status == SL_OK && first < argc) {
         status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'; see --help", argv[first]);
     }
-    if (status == SL_OK) {
-        status = sl_log_set_format(common->log_format, &err);
-    }
-    if (status == SL_OK) {
-        status = sl_log_configure(common->log, &err);
-    }
+    SL_THEN(status, sl_log_set_format(common->log_format, &err));
+    SL_THEN(status, sl_log_configure(common->log, &err));
     if (status == SL_OK) {
         sl_environment_check(warn, program->name);
         sl_descriptors_raise();

@@ -74,9 +74,7 @@ enum sl_status sl_job_budget(const struct sl_job_budget *asked, int64_t *n_new_o
             n = most_within(plan, asked->arena_bytes, 1, n);
         }
         free(plan);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     *n_new_out = n;
     return SL_OK;

@@ -59,12 +59,8 @@ enum sl_status sl_job_chat(const struct sl_chat_template *chat_template, const s
                            const Sluice__V1__Chat *chat, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
     char *text = NULL;
     enum sl_status status = check(chat_template, chat, err);
-    if (status == SL_OK) {
-        status = render(chat_template, chat, chat->n_messages, 0, NULL, &text, err);
-    }
-    if (status == SL_OK) {
-        status = encode(tokenizer, text, ids_out, n_ids_out, err);
-    }
+    SL_THEN(status, render(chat_template, chat, chat->n_messages, 0, NULL, &text, err));
+    SL_THEN(status, encode(tokenizer, text, ids_out, n_ids_out, err));
     free(text);
     return status;
 }
@@ -103,12 +99,8 @@ enum sl_status sl_job_chat_turn(const struct sl_chat_template *chat_template, co
         status = sl_fail(err, SL_ERR_INVALID, "%zu messages, and no new one behind the answer to the first %zu",
                          chat->n_messages, n_before);
     }
-    if (status == SL_OK) {
-        status = render(chat_template, chat, n_before, 0, NULL, &before, err);
-    }
-    if (status == SL_OK) {
-        status = render(chat_template, chat, chat->n_messages, n_before, ANSWER, &whole, err);
-    }
+    SL_THEN(status, render(chat_template, chat, n_before, 0, NULL, &before, err));
+    SL_THEN(status, render(chat_template, chat, chat->n_messages, n_before, ANSWER, &whole, err));
     if (status == SL_OK) {
         const char *rest = behind_answer(before, whole);
         status = rest != NULL ? encode(tokenizer, rest, ids_out, n_ids_out, err)

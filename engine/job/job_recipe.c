@@ -10,13 +10,11 @@ static enum sl_status check_windows(const struct sl_recipe *recipe, const struct
                "recipe: positions=slot, but this model's sliding windows go by original positions; use "
                "positions=original");
     for (int l = 0; model->window > 0 && l < model->n_layers; l++) {
-        if (sl_layers_has(&recipe->offload, l) && (model->window_layers[l / 64] >> (l % 64) & 1) != 0) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: place=offload fetches slots of layer %d from everywhere, but this model's layer has "
-                "a sliding window of %lld; leave it resident",
-                l, (long long)model->window);
-        }
+        SL_FAIL_IF(sl_layers_has(&recipe->offload, l) && (model->window_layers[l / 64] >> (l % 64) & 1) != 0, err,
+                   SL_ERR_INVALID,
+                   "recipe: place=offload fetches slots of layer %d from everywhere, but this model's layer has "
+                   "a sliding window of %lld; leave it resident",
+                   l, (long long)model->window);
     }
     return SL_OK;
 }
@@ -57,11 +55,9 @@ enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_
     SL_FAIL_IF(session->rope_set != plan->rope_set, err, SL_ERR_PEER_CORRUPT,
                "the capsule's keys are rotated for another length of context");
     for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
-        if (!same_layout(&session->layers[layer].work, &plan->work[layer]) ||
-            !same_layout(&session->layers[layer].packed, &plan->packed[layer])) {
-            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is not laid out as its recipe says",
-                           layer);
-        }
+        SL_FAIL_IF(!same_layout(&session->layers[layer].work, &plan->work[layer]) ||
+                       !same_layout(&session->layers[layer].packed, &plan->packed[layer]),
+                   err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is not laid out as its recipe says", layer);
         SL_FAIL_IF(session->layers[layer].offloaded != sl_plan_is_offloaded(plan, layer), err, SL_ERR_PEER_CORRUPT,
                    "the capsule's layer %d is %s, and its recipe says otherwise", layer,
                    session->layers[layer].offloaded ? "offloaded" : "resident");

@@ -145,15 +145,13 @@ struct layouts {
 
 static enum sl_status read_layouts(const header_message *header, int layer, struct layouts *out, struct sl_error *err) {
     const layer_message *m = header->layers[layer];
-    if (m->work_states > SL_MAX_STATES || m->packed_states > SL_MAX_STATES ||
-        sl_page_layout_init(&out->work, (enum sl_kv_format)m->work_format, (int)header->head_dim, (int)m->work_states,
-                            m->work_positions != 0) != SL_OK ||
-        sl_page_layout_init(&out->packed, (enum sl_kv_format)m->packed_format, (int)header->head_dim,
-                            (int)m->packed_states, m->packed_positions != 0) != SL_OK) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "capsule layer %d: no page layout has formats %u/%u, states %u/%u and head_dim %u", layer,
-                       m->work_format, m->packed_format, m->work_states, m->packed_states, header->head_dim);
-    }
+    SL_FAIL_IF(m->work_states > SL_MAX_STATES || m->packed_states > SL_MAX_STATES ||
+                   sl_page_layout_init(&out->work, (enum sl_kv_format)m->work_format, (int)header->head_dim,
+                                       (int)m->work_states, m->work_positions != 0) != SL_OK ||
+                   sl_page_layout_init(&out->packed, (enum sl_kv_format)m->packed_format, (int)header->head_dim,
+                                       (int)m->packed_states, m->packed_positions != 0) != SL_OK,
+               err, SL_ERR_INVALID, "capsule layer %d: no page layout has formats %u/%u, states %u/%u and head_dim %u",
+               layer, m->work_format, m->packed_format, m->work_states, m->packed_states, header->head_dim);
     return sl_layer_check_layouts(&out->work, &out->packed, (int)header->head_dim, err);
 }
 
@@ -190,16 +188,15 @@ static enum sl_status check_header(const header_message *header, bool *evicted, 
     SL_FAIL_IF(header->prefix_hash.len != sizeof(struct sl_hash128), err, SL_ERR_INVALID,
                "capsule with a prefix hash of %zu bytes, expected %zu", header->prefix_hash.len,
                sizeof(struct sl_hash128));
-    if (header->n_layers < 1 || header->n_layers > SL_MAX_LAYERS || header->n_kv_heads < 1 ||
-        header->n_kv_heads > SL_MAX_HEADS || header->head_dim > INT32_MAX || header->n_tokens > INT32_MAX - 64 ||
-        header->position_mode > SL_POSITION_SLOT || header->rope_set >= SL_MAX_ROPE_SETS) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "capsule of %zu layers, %u KV heads of %u, position mode %u, rope set %u and %llu tokens is out of "
-            "bounds",
-            header->n_layers, header->n_kv_heads, header->head_dim, header->position_mode, header->rope_set,
-            (unsigned long long)header->n_tokens);
-    }
+    SL_FAIL_IF(header->n_layers < 1 || header->n_layers > SL_MAX_LAYERS || header->n_kv_heads < 1 ||
+                   header->n_kv_heads > SL_MAX_HEADS || header->head_dim > INT32_MAX ||
+                   header->n_tokens > INT32_MAX - 64 || header->position_mode > SL_POSITION_SLOT ||
+                   header->rope_set >= SL_MAX_ROPE_SETS,
+               err, SL_ERR_INVALID,
+               "capsule of %zu layers, %u KV heads of %u, position mode %u, rope set %u and %llu tokens is out of "
+               "bounds",
+               header->n_layers, header->n_kv_heads, header->head_dim, header->position_mode, header->rope_set,
+               (unsigned long long)header->n_tokens);
     uint64_t body_bytes = 0;
     for (int l = 0; l < (int)header->n_layers; l++) {
         struct layouts layouts;
@@ -220,11 +217,7 @@ static enum sl_status read_header(const void *bytes, size_t n_bytes, header_mess
     header_message *m = sluice__v1__capsule_header__unpack(NULL, n_bytes, bytes);
     SL_FAIL_IF(m == NULL, err, SL_ERR_INVALID, "capsule header of %zu bytes is not a CapsuleHeader message", n_bytes);
     bool evicted = false;
-    enum sl_status status = check_header(m, &evicted, err);
-    if (status != SL_OK) {
-        sluice__v1__capsule_header__free_unpacked(m, NULL);
-        return status;
-    }
+    SL_TRY_OR(check_header(m, &evicted, err), sluice__v1__capsule_header__free_unpacked(m, NULL));
     struct sl_hash128 prefix_hash;
     memcpy(&prefix_hash, m->prefix_hash.data, sizeof prefix_hash); // its length has been checked
     *info_out = (struct sl_capsule_info){
@@ -262,13 +255,11 @@ enum sl_status sl_capsule_rekey_header(const void *header, size_t header_bytes, 
 static enum sl_status check_expected(const struct sl_capsule_info *info, const struct sl_kv_geometry *geometry,
                                      const struct sl_capsule_id *id, size_t body_bytes, struct sl_error *err) {
     const struct sl_kv_geometry *g = &info->geometry;
-    if (g->n_layers != geometry->n_layers || g->n_kv_heads != geometry->n_kv_heads ||
-        g->head_dim != geometry->head_dim) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "capsule of %d layers, %d KV heads of %d; this model has %d layers, %d KV heads of %d",
-                       g->n_layers, g->n_kv_heads, g->head_dim, geometry->n_layers, geometry->n_kv_heads,
-                       geometry->head_dim);
-    }
+    SL_FAIL_IF(g->n_layers != geometry->n_layers || g->n_kv_heads != geometry->n_kv_heads ||
+                   g->head_dim != geometry->head_dim,
+               err, SL_ERR_PRECONDITION,
+               "capsule of %d layers, %d KV heads of %d; this model has %d layers, %d KV heads of %d", g->n_layers,
+               g->n_kv_heads, g->head_dim, geometry->n_layers, geometry->n_kv_heads, geometry->head_dim);
     SL_FAIL_IF(info->id.model_fingerprint != id->model_fingerprint, err, SL_ERR_PRECONDITION,
                "capsule of model %016llx, this worker runs %016llx", (unsigned long long)info->id.model_fingerprint,
                (unsigned long long)id->model_fingerprint);
@@ -352,9 +343,7 @@ enum sl_status sl_capsule_open(const struct sl_capsule_bytes *capsule, struct sl
     SL_TRY(read_header(capsule->header, capsule->header_bytes, &message, &info, err));
     struct sl_session *session;
     enum sl_status status = check_expected(&info, geometry, id, capsule->body_bytes, err);
-    if (status == SL_OK) {
-        status = create_session(message, geometry, max_slots, arena, &session, err);
-    }
+    SL_THEN(status, create_session(message, geometry, max_slots, arena, &session, err));
     if (status == SL_OK) {
         adopt_body(session, message, capsule->body, capsule->body_bytes);
         *session_out = session;

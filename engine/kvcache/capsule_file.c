@@ -74,16 +74,15 @@ static enum sl_status flush_block(struct output *out) {
 
 static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece) {
     struct output *out = arg;
-    enum sl_status status = SL_OK;
-    for (size_t done = 0; done < piece->bytes && status == SL_OK;) {
+    for (size_t done = 0; done < piece->bytes;) {
         size_t room = BLOCK_BYTES - out->n_block, left = piece->bytes - done;
         size_t n = left < room ? left : room;
         memcpy(out->block + out->n_block, (const char *)piece->data + done, n);
         out->n_block += n;
         done += n;
-        status = out->n_block == BLOCK_BYTES ? flush_block(out) : SL_OK;
+        SL_TRY(out->n_block == BLOCK_BYTES ? flush_block(out) : SL_OK);
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status write_body(struct output *out, const struct sl_session *session) {
@@ -119,12 +118,8 @@ static enum sl_status write_all(int fd, const struct sl_session *session, const 
         sl_put_bytes(prefix + 40, out.digest, 8);
         status = write_at(fd, prefix, sizeof prefix, 0, err);
     }
-    if (status == SL_OK) {
-        status = write_at(fd, label, label_bytes, PREFIX_BYTES, err);
-    }
-    if (status == SL_OK) {
-        status = write_at(fd, header, header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err);
-    }
+    SL_THEN(status, write_at(fd, label, label_bytes, PREFIX_BYTES, err));
+    SL_THEN(status, write_at(fd, header, header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err));
     free(out.block);
     free(header);
     return status;
@@ -170,39 +165,33 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
     uint8_t prefix[PREFIX_BYTES];
     struct stat stat;
     SL_FAIL_IF(fstat(file->fd, &stat) != 0 || !S_ISREG(stat.st_mode), err, SL_ERR_INVALID, "not a file");
-    if (stat.st_size < PREFIX_BYTES || read_at(file->fd, prefix, sizeof prefix, 0, err) != SL_OK ||
-        memcmp(prefix, MAGIC, 8) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "not a capsule; `sluice run --local --save-capsule FILE` makes one");
-    }
+    SL_FAIL_IF(stat.st_size < PREFIX_BYTES || read_at(file->fd, prefix, sizeof prefix, 0, err) != SL_OK ||
+                   memcmp(prefix, MAGIC, 8) != 0,
+               err, SL_ERR_INVALID, "not a capsule; `sluice run --local --save-capsule FILE` makes one");
     uint64_t version = sl_get_bytes(prefix + 8, 4), label_bytes = sl_get_bytes(prefix + 12, 4),
              header_bytes = sl_get_bytes(prefix + 16, 8);
     uint64_t body_bytes = sl_get_bytes(prefix + 24, 8);
     SL_FAIL_IF(version != SL_CAPSULE_FILE_VERSION, err, SL_ERR_UNSUPPORTED,
                "version %llu of capsule files; this program reads version %d", (unsigned long long)version,
                SL_CAPSULE_FILE_VERSION);
-    if (label_bytes >= SL_CAPSULE_LABEL_BYTES || header_bytes < 1 || header_bytes > SL_CAPSULE_MAX_HEADER_BYTES ||
-        body_bytes > INT64_MAX / 2 ||
-        PREFIX_BYTES + label_bytes + header_bytes + body_bytes != (uint64_t)stat.st_size) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "cut off or damaged: %lld bytes, but its parts are of %d, %llu, %llu and %llu bytes",
-                       (long long)stat.st_size, PREFIX_BYTES, (unsigned long long)label_bytes,
-                       (unsigned long long)header_bytes, (unsigned long long)body_bytes);
-    }
+    SL_FAIL_IF(label_bytes >= SL_CAPSULE_LABEL_BYTES || header_bytes < 1 ||
+                   header_bytes > SL_CAPSULE_MAX_HEADER_BYTES || body_bytes > INT64_MAX / 2 ||
+                   PREFIX_BYTES + label_bytes + header_bytes + body_bytes != (uint64_t)stat.st_size,
+               err, SL_ERR_INVALID,
+               "cut off or damaged: %lld bytes, but its parts are of %d, %llu, %llu and %llu bytes",
+               (long long)stat.st_size, PREFIX_BYTES, (unsigned long long)label_bytes, (unsigned long long)header_bytes,
+               (unsigned long long)body_bytes);
     file->body_digest = sl_get_bytes(prefix + 40, 8);
     file->header_bytes = (size_t)header_bytes;
     file->header = malloc(file->header_bytes);
     SL_FAIL_IF(file->header == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = read_label(file, (size_t)label_bytes, err);
-    if (status == SL_OK) {
-        status = read_at(file->fd, file->header, file->header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err);
-    }
+    SL_THEN(status, read_at(file->fd, file->header, file->header_bytes, (off_t)(PREFIX_BYTES + label_bytes), err));
     if (status == SL_OK && digest_of_head(file->label, (size_t)label_bytes, file->header, file->header_bytes) !=
                                sl_get_bytes(prefix + 32, 8)) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "damaged: the digest of its header does not agree");
     }
-    if (status == SL_OK) {
-        status = sl_capsule_read_header(file->header, file->header_bytes, &file->info, err);
-    }
+    SL_THEN(status, sl_capsule_read_header(file->header, file->header_bytes, &file->info, err));
     if (status == SL_OK && file->info.body_bytes != body_bytes) {
         status = sl_fail(err, SL_ERR_INVALID, "damaged: a body of %llu bytes, its header says %zu",
                          (unsigned long long)body_bytes, file->info.body_bytes);

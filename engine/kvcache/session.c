@@ -239,11 +239,9 @@ static enum sl_status share_head(struct sl_session *session, int layer, int head
         return SL_OK;
     }
     size_t bytes = session->layers[layer].work.bytes;
-    enum sl_status status = grow(session, sl_session_range(session, head), to, n_pages + 1, bytes);
-    if (status == SL_OK) {
-        copy(arg, to->pages[n_pages], from->pages[n_pages], bytes);
-    }
-    return status;
+    SL_TRY(grow(session, sl_session_range(session, head), to, n_pages + 1, bytes));
+    copy(arg, to->pages[n_pages], from->pages[n_pages], bytes);
+    return SL_OK;
 }
 
 enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots, sl_session_copy_fn copy,
@@ -263,9 +261,7 @@ enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64
         status = sl_session_create(&config, base->arena, &session, err);
     }
     free(layouts);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     session->rope_set = base->rope_set;
     session->n_tokens = n_tokens;
     session->spans = base->spans;
@@ -541,13 +537,12 @@ enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens,
             SL_FAIL_IF((int64_t)head->n_slots != session->n_tokens, err, SL_ERR_PRECONDITION,
                        "layer %d head %d holds %u slots of %lld tokens: an evicted session cannot be truncated", l, h,
                        head->n_slots, (long long)session->n_tokens);
-            if (n_tokens % SL_PAGE_SLOTS != 0 &&
-                (n_tokens < (int64_t)head->n_packed * SL_PAGE_SLOTS ||
-                 (session->base != NULL && in_span(session, head->pages[n_tokens / SL_PAGE_SLOTS])))) {
-                return sl_fail(err, SL_ERR_INVALID,
-                               "%lld tokens would cut through a packed or shared page; use a multiple of %d",
-                               (long long)n_tokens, SL_PAGE_SLOTS);
-            }
+            SL_FAIL_IF(n_tokens % SL_PAGE_SLOTS != 0 &&
+                           (n_tokens < (int64_t)head->n_packed * SL_PAGE_SLOTS ||
+                            (session->base != NULL && in_span(session, head->pages[n_tokens / SL_PAGE_SLOTS]))),
+                       err, SL_ERR_INVALID,
+                       "%lld tokens would cut through a packed or shared page; use a multiple of %d",
+                       (long long)n_tokens, SL_PAGE_SLOTS);
         }
     }
     for (int l = 0; l < session->geometry.n_layers; l++) {

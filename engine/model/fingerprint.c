@@ -244,7 +244,7 @@ enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format
     uint64_t chain = 0;
     SL_FAIL_IF(config == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_model_config_load(model_dir, config, err);
-    status = status == SL_OK ? hash_model(model_dir, config, &chain, err) : status;
+    SL_THEN(status, hash_model(model_dir, config, &chain, err));
     if (status == SL_OK) {
         *fingerprint_out = weights != SL_WEIGHT_STORED ? hash_text(sl_weight_format_name(weights), chain) : chain;
     }

@@ -319,11 +319,11 @@ void sl_pass_finish(struct sl_pass *pass) {
 }
 
 enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {
-    enum sl_status status = sl_pass_logits(pass, err);
-    for (int i = 0; status == SL_OK && i < pass->n_inputs; i++) {
+    SL_TRY(sl_pass_logits(pass, err));
+    for (int i = 0; i < pass->n_inputs; i++) {
         pass->inputs[i].session->n_tokens += pass->inputs[i].n_tokens;
     }
-    return status;
+    return SL_OK;
 }
 
 void sl_pass_attend_some(struct sl_pass *pass, const bool *wanted) {

@@ -163,11 +163,7 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
     lay_out_replicated(e, e->replicated);
     lay_out_shared(e, e->shared);
     lay_out_described(e, e->described);
-    enum sl_status status = sl_activations_create(e, max_rows, &e->own, err);
-    if (status != SL_OK) {
-        sl_engine_destroy(&e);
-        return status;
-    }
+    SL_TRY_OR(sl_activations_create(e, max_rows, &e->own, err), sl_engine_destroy(&e));
     e->n_bytes += e->own->n_bytes;
     *engine_out = e;
     return SL_OK;

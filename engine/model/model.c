@@ -67,14 +67,8 @@ static enum sl_status copy_vector(struct loader *l, const char *name, const char
     char full[MAX_NAME];
     struct sl_tensor_source source;
     struct sl_rows rows;
-    enum sl_status status =
-        sl_tensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &source, l->err);
-    if (status == SL_OK) {
-        status = sl_tensors_read(l->model->tensors, &source, SL_F32, NULL, &rows, l->err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_tensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &source, l->err));
+    SL_TRY(sl_tensors_read(l->model->tensors, &source, SL_F32, NULL, &rows, l->err));
     for (int64_t i = 0; i < n; i++) {
         l->next_vector[offset + i] = sl_weight_element(rows.data, SL_F32, i);
     }
@@ -250,17 +244,15 @@ static void count_memory(struct sl_model *model, const struct sl_matrix *matrix)
 static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
                                   struct sl_matrix *matrix) {
     matrix->shared = l->model->shared;
-    enum sl_status status = l->model->ops->pack(l->stream, matrix, l->err);
-    if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
+    SL_TRY(l->model->ops->pack(l->stream, matrix, l->err));
+    if (!sl_matrix_reads_parts(matrix)) {
         release_matrix(l->model, sources, n, matrix);
     }
-    if (status == SL_OK) {
-        count_memory(l->model, matrix);
-    }
-    for (int i = 0; i < n && status == SL_OK; i++) {
+    count_memory(l->model, matrix);
+    for (int i = 0; i < n; i++) {
         advance(l, sources[i].bytes);
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
@@ -268,9 +260,7 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
     struct sl_tensor_source sources[SL_MAX_PARTS];
     int n_parts;
     enum sl_status status = find_matrix(l, source, k, sources, &n_parts);
-    if (status == SL_OK) {
-        status = read_to_pack(l, sources, n_parts, matrix);
-    }
+    SL_THEN(status, read_to_pack(l, sources, n_parts, matrix));
     int64_t above = 0;
     for (int i = 0; i < n_parts && status == SL_OK; i++) {
         l->model->weight_bytes += sources[i].bytes;
@@ -296,9 +286,7 @@ enum sl_status sl_model_matrix_open(const struct sl_model *model, int layer, int
     *source_out = (struct sl_model_source){0};
     enum sl_status status = find_matrix(&l, layer < 0 ? &head : &c->family->matrices[which],
                                         columns_of(c, layer, which), source_out->sources, &source_out->n);
-    if (status == SL_OK) {
-        status = read_matrix(&l, source_out->sources, source_out->n, &source_out->matrix);
-    }
+    SL_THEN(status, read_matrix(&l, source_out->sources, source_out->n, &source_out->matrix));
     source_out->matrix.format = format;
     return status;
 }
@@ -402,20 +390,14 @@ static enum sl_status load_tensors(struct loader *l) {
     const struct sl_model_config *c = &model->config;
     const struct sl_family_matrix head = {.parts = {{l->family->head, SL_EXTENT_V}}};
     struct sl_tensor_source embed[SL_MAX_PARTS];
-    enum sl_status status = load_embedding(l, embed);
-    for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
-        status = load_layer(l, i);
+    SL_TRY(load_embedding(l, embed));
+    for (int i = 0; i < c->n_layers; i++) {
+        SL_TRY(load_layer(l, i));
     }
-    if (status == SL_OK) {
-        status = load_norm(l, l->family->final_norm, c->hidden, &model->final_norm);
-    }
-    if (status == SL_OK) {
-        status = c->tied_embeddings ? load_tied_head(l, embed) : load_matrix(l, &head, c->hidden, false, &model->head);
-    }
-    if (status == SL_OK) {
-        finish_embedding(model, embed);
-    }
-    return status;
+    SL_TRY(load_norm(l, l->family->final_norm, c->hidden, &model->final_norm));
+    SL_TRY(c->tied_embeddings ? load_tied_head(l, embed) : load_matrix(l, &head, c->hidden, false, &model->head));
+    finish_embedding(model, embed);
+    return SL_OK;
 }
 
 // Returns the floats of all norms and biases.
@@ -472,11 +454,11 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
     if (!one) {
         sl_stream_copy(stream, model->vectors, vectors, bytes);
         enum sl_status copied = sl_stream_wait(stream, status == SL_OK ? err : NULL);
-        status = status == SL_OK ? copied : status;
+        SL_THEN(status, copied);
         sl_device_free(model->device, SL_MEMORY_SHARED, vectors);
     }
     status = status == SL_OK && model->shared != NULL ? sl_model_share_end(model, model_dir, err) : status;
-    status = status == SL_OK ? prepare_products(model, stream, err) : status;
+    SL_THEN(status, prepare_products(model, stream, err));
     if (status == SL_OK && loader.notes[0] != '\0') {
         sl_log_info("engine", "%s: %s", model_dir, loader.notes);
     }
@@ -513,12 +495,8 @@ static enum sl_status load(const struct loading *l, bool shares, struct sl_model
     model->ops = l->ops;
     model->device = l->stream->device;
     enum sl_status status = sl_model_config_load(l->model_dir, &model->config, err);
-    if (status == SL_OK) {
-        status = sl_tensors_open(l->model_dir, &model->config, &model->tensors, err);
-    }
-    if (status == SL_OK) {
-        status = allocate(model, err);
-    }
+    SL_THEN(status, sl_tensors_open(l->model_dir, &model->config, &model->tensors, err));
+    SL_THEN(status, allocate(model, err));
     if (status == SL_OK) {
         if (l->progress != NULL) { // first: waiting for another process is progress, too
             atomic_store(&l->progress->total_bytes, sl_tensors_bytes(model->tensors));
@@ -528,10 +506,7 @@ static enum sl_status load(const struct loading *l, bool shares, struct sl_model
         }
         status = load_all(model, l->model_dir, l->weights, l->stream, l->progress, err);
     }
-    if (status != SL_OK) {
-        sl_model_destroy(&model);
-        return status;
-    }
+    SL_TRY_OR(status, sl_model_destroy(&model));
     double seconds = (double)(sl_now_ns() - begin_ns) / 1e9;
     sl_log_info("engine", "%s: %.1f MB of weights, %.1f MB in memory as %s for tier %s, loaded in %.2f s", l->model_dir,
                 (double)model->weight_bytes / 1e6, (double)model->memory_bytes / 1e6, sl_weight_format_name(l->weights),

@@ -9,7 +9,6 @@
  */
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -529,16 +528,10 @@ static enum sl_status read_config(const char *model_dir, json_t *root, struct sl
         return r.status;
     }
     enum sl_status status = read_optional(model_dir, "generation_config.json", read_generation, config, err);
-    if (status == SL_OK) {
-        status = read_optional(model_dir, "sluice_profile.json", read_profile, config, err);
-    }
-    if (status == SL_OK) {
-        status = complete_ends(model_dir, config, err);
-    }
+    SL_THEN(status, read_optional(model_dir, "sluice_profile.json", read_profile, config, err));
+    SL_THEN(status, complete_ends(model_dir, config, err));
     struct sl_safetensors *heads = NULL;
-    if (status == SL_OK) {
-        status = sl_retaining_open(model_dir, config, &heads, &config->retaining_hidden, err);
-    }
+    SL_THEN(status, sl_retaining_open(model_dir, config, &heads, &config->retaining_hidden, err));
     sl_safetensors_close(&heads);
     return status;
 }

@@ -75,13 +75,9 @@ static enum sl_status check_shapes(const struct sl_safetensors *tensors, const s
     for (int l = 0; l < c->n_layers && status == SL_OK; l++) {
         const struct sl_tensor *tensor;
         status = find(tensors, l, "w1", hidden, sl_qkv_dim(c), &tensor, err);
-        if (status == SL_OK) {
-            status = find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, err);
-        }
+        SL_THEN(status, find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, err));
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     // Every expected tensor exists, so a further one would be ignored: a bias, an extra layer. Rejects it.
     size_t n;
     const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
@@ -103,13 +99,8 @@ enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_co
         *hidden_out = 0;
         return SL_OK;
     }
-    if (status == SL_OK) {
-        status = check_shapes(tensors, config, hidden_out, err);
-    }
-    if (status != SL_OK) {
-        sl_safetensors_close(&tensors);
-        return status;
-    }
+    SL_THEN(status, check_shapes(tensors, config, hidden_out, err));
+    SL_TRY_OR(status, sl_safetensors_close(&tensors));
     *tensors_out = tensors;
     return SL_OK;
 }
@@ -171,9 +162,7 @@ enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, 
         const struct sl_matrix w1 = {.n = c->retaining_hidden, .k = sl_qkv_dim(c), .activation = SL_ACT_SILU};
         const struct sl_matrix w2 = {.n = c->n_kv_heads, .k = c->retaining_hidden};
         status = load(model, l, "w1", w1, stream, &heads->w1, err);
-        if (status == SL_OK) {
-            status = load(model, l, "w2", w2, stream, &heads->w2, err);
-        }
+        SL_THEN(status, load(model, l, "w2", w2, stream, &heads->w2, err));
     }
     return status;
 }

@@ -118,11 +118,9 @@ static enum sl_status parse_extent(const struct mapping *map, const char *name, 
     const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    if (dtype == NULL || !json_is_array(shape) || json_array_size(shape) > SL_TENSOR_MAX_DIMS ||
-        json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s: expected dtype, shape and data_offsets", map->name,
-                       name);
-    }
+    SL_FAIL_IF(dtype == NULL || !json_is_array(shape) || json_array_size(shape) > SL_TENSOR_MAX_DIMS ||
+                   json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end),
+               err, SL_ERR_INVALID, "%s: tensor %.96s: expected dtype, shape and data_offsets", map->name, name);
     size_t bytes;
     SL_FAIL_IF(!set_dtype(tensor, dtype, &bytes), err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: unknown dtype %.32s",
                map->name, name, dtype);
@@ -130,10 +128,9 @@ static enum sl_status parse_extent(const struct mapping *map, const char *name, 
     for (int i = 0; i < tensor->n_dims; i++) {
         const json_t *extent = json_array_get(shape, (size_t)i);
         tensor->shape[i] = json_integer_value(extent);
-        if (!json_is_integer(extent) || tensor->shape[i] < 0 ||
-            __builtin_mul_overflow(bytes, (size_t)tensor->shape[i], &bytes)) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: tensor %.96s: impossible shape", map->name, name);
-        }
+        SL_FAIL_IF(!json_is_integer(extent) || tensor->shape[i] < 0 ||
+                       __builtin_mul_overflow(bytes, (size_t)tensor->shape[i], &bytes),
+                   err, SL_ERR_INVALID, "%s: tensor %.96s: impossible shape", map->name, name);
     }
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
     SL_FAIL_IF(from < 0 || to < from, err, SL_ERR_INVALID, "%s: tensor %.96s: data_offsets [%lld, %lld] run backwards",
@@ -233,9 +230,7 @@ static enum sl_status read_header(struct sl_safetensors *st, const struct mappin
         }
     }
     json_decref(header);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     return check_cover(map, st->tensors + first, st->n_tensors - first, data, err);
 }
 
@@ -308,9 +303,7 @@ static enum sl_status open_all(struct sl_safetensors *st, const char *model_dir,
         status = sl_json_file_load(model_dir, "model.safetensors.index.json", &index, err);
         SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, status,
                    "%s: neither model.safetensors nor model.safetensors.index.json", model_dir);
-        if (status == SL_OK) {
-            status = open_shards(st, model_dir, index, err);
-        }
+        SL_THEN(status, open_shards(st, model_dir, index, err));
     }
     if (status == SL_OK) {
         qsort(st->tensors, st->n_tensors, sizeof *st->tensors, compare_name);
@@ -342,11 +335,7 @@ enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name,
     }
     st->tensors = first;
     st->cap_tensors = FIRST_TENSORS;
-    enum sl_status status = open_all(st, model_dir, name, err);
-    if (status != SL_OK) {
-        sl_safetensors_close(&st);
-        return status;
-    }
+    SL_TRY_OR(open_all(st, model_dir, name, err), sl_safetensors_close(&st));
     *tensors_out = st;
     return SL_OK;
 }

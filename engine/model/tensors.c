@@ -89,10 +89,7 @@ enum sl_status sl_tensors_open(const char *model, const struct sl_model_config *
     if (status == SL_OK && t->gguf == NULL) {
         status = sl_safetensors_open(model, &t->safetensors, err);
     }
-    if (status != SL_OK) {
-        sl_tensors_close(&t);
-        return status;
-    }
+    SL_TRY_OR(status, sl_tensors_close(&t));
     if (t->gguf != NULL && sl_gguf_text_is(sl_gguf_text(t->gguf, "general.architecture"), "llama")) {
         t->head_dim = config->head_dim;
     }
@@ -333,11 +330,7 @@ enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_tensor_sour
     size_t bytes = (size_t)source->rows * sl_dtype_row_bytes(dtype, source->columns);
     struct conversion c = {source, dtype, malloc(bytes), t->shared};
     SL_FAIL_IF(c.out == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of weights", bytes);
-    enum sl_status status = keep(t, c.out, err);
-    if (status != SL_OK) {
-        free(c.out);
-        return status;
-    }
+    SL_TRY_OR(keep(t, c.out, err), free(c.out));
     sl_stream_run(stream, source->rows, TASK_ROWS, convert_rows, &c);
     *rows_out = (struct sl_rows){c.out, source->rows, dtype};
     return SL_OK;

@@ -58,9 +58,7 @@ static enum sl_status add_matrix(const struct sl_model *model, int layer, int wh
                                  struct sl_team *team, struct row_sums *total, struct sl_error *err) {
     struct sl_model_source source;
     enum sl_status status = sl_model_matrix_open(model, layer, which, format, &source, err);
-    if (status == SL_OK) {
-        status = add_rows(&source.matrix, team, total, err);
-    }
+    SL_THEN(status, add_rows(&source.matrix, team, total, err));
     sl_model_matrix_close(model, &source);
     return status;
 }

@@ -49,10 +49,7 @@ enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, 
         status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than %d", c->recipe.chunk_tokens,
                          local->max_chunk_tokens);
     }
-    if (status != SL_OK) {
-        sl_conversation_close(&c);
-        return status;
-    }
+    SL_TRY_OR(status, sl_conversation_close(&c));
     *conversation_out = c;
     return SL_OK;
 }
@@ -163,9 +160,7 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
     while (status == SL_OK && c->writer.session->n_tokens < end) {
         int64_t n = end - c->writer.session->n_tokens;
         status = step(c, c->tokens + c->writer.session->n_tokens, (int)(n < most ? n : most), NULL, err);
-        if (status == SL_OK) {
-            status = tell_progress(request, c->writer.session->n_tokens, end);
-        }
+        SL_THEN(status, tell_progress(request, c->writer.session->n_tokens, end));
     }
     return status;
 }
@@ -204,9 +199,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
                                       .resumed = c->writer.session,
                                       .tokens = c->tokens};
     enum sl_status status = sl_reader_create(&config, &reader, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     c->writer.session = sl_reader_session(reader);
     for (bool done = false; status == SL_OK && !done;) {
         keep_shared_prefix(c, plan, reader);
@@ -278,7 +271,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     } else if (status == SL_OK && begin < end) {
         status = begin_at_shared_prefix(c, request, end, plan, err);
         begin = c->writer.session ? c->writer.session->n_tokens : 0;
-        status = status == SL_OK ? read_by_chunks(c, request, end, plan, result, err) : status;
+        SL_THEN(status, read_by_chunks(c, request, end, plan, result, err));
     }
     if (status == SL_OK && first) {
         status = sl_writer_open(&c->writer, &c->local->runtime,
@@ -297,9 +290,7 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
     struct sl_output_token written = {0};
     while (written.stop == SL_STOP_NONE) {
         enum sl_status status = step(c, c->tokens + c->n_tokens - 1, 1, sl_output_choice(output), err);
-        if (status == SL_OK) {
-            status = sl_output_next(output, &written, err);
-        }
+        SL_THEN(status, sl_output_next(output, &written, err));
         if (status == SL_OK) {
             c->tokens[c->n_tokens++] = written.token.id;
             status = request->token_fn ? request->token_fn(request->arg, &written) : SL_OK;
@@ -309,9 +300,7 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
                 status = SL_OK;
             }
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         first_ns = first_ns ? first_ns : sl_now_ns();
     }
     int64_t now = sl_now_ns();
@@ -364,19 +353,15 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     }
     result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros to add to
     sl_arena_reset_high_water(c->local->runtime.arena);
-    status = status == SL_OK ? read_prompt(c, request, result, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN(status, read_prompt(c, request, result, err));
+    SL_TRY(status);
     struct sl_arena_stats arena;
     sl_arena_get_stats(c->local->runtime.arena, &arena);
     result->prefill_peak_bytes = arena.high_water_bytes;
     result->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
-    status = write_answer(c, request, output, began_ns, result, err);
-    if (status == SL_OK) {
-        measure(c, &before, &retrieved_before, result);
-    }
-    return status;
+    SL_TRY(write_answer(c, request, output, began_ns, result, err));
+    measure(c, &before, &retrieved_before, result);
+    return SL_OK;
 }
 
 // ---- a document -----------------------------------------------------------------------------------------------------
@@ -410,12 +395,9 @@ static enum sl_status return_to_document(struct sl_conversation *c, struct sl_er
     copy.body = sl_arena_alloc(runtime->arena, copy.body_bytes);
     SL_FAIL_IF(!copy.body, err, SL_ERR_EXHAUSTED, "no memory in the arena for a document's %zu bytes", copy.body_bytes);
     memcpy(copy.body, c->document.body, copy.body_bytes);
-    enum sl_status status = sl_capsule_open(&copy, runtime->arena, &geometry, &(struct sl_capsule_id){0}, c->max_tokens,
-                                            &c->writer.session, err);
-    if (status != SL_OK) {
-        sl_arena_free(runtime->arena, copy.body);
-        return status;
-    }
+    SL_TRY_OR(sl_capsule_open(&copy, runtime->arena, &geometry, &(struct sl_capsule_id){0}, c->max_tokens,
+                              &c->writer.session, err),
+              sl_arena_free(runtime->arena, copy.body));
     c->writer.session->rope_set = c->rope_set;
     c->n_tokens = c->writer.session->n_tokens + 1;
     c->broken = false;
@@ -432,9 +414,9 @@ enum sl_status sl_conversation_read_document(struct sl_conversation *c, const st
                SL_ERR_UNSUPPORTED,
                "document: one process keeps it without offloaded layers and in the "
                "host's memory; use a cluster");
-    status = status == SL_OK ? add_prompt(c, request, err) : status;
-    status = status == SL_OK ? read_prompt(c, request, result_out, err) : status;
-    status = status == SL_OK ? keep_document(c, err) : status;
+    SL_THEN(status, add_prompt(c, request, err));
+    SL_THEN(status, read_prompt(c, request, result_out, err));
+    SL_THEN(status, keep_document(c, err));
     c->broken = status != SL_OK;
     result_out->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     return status;
@@ -447,16 +429,10 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     const struct sl_local_request *request = &asked;
     enum sl_status status = c->document.header ? return_to_document(c, err) : SL_OK;
     int64_t n_before = c->n_tokens;
-    status = status == SL_OK ? choose_budget(c, &asked, err) : status;
-    if (status == SL_OK) {
-        status = check(c, request, err);
-    }
-    if (status == SL_OK) {
-        status = add_prompt(c, request, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN(status, choose_budget(c, &asked, err));
+    SL_THEN(status, check(c, request, err));
+    SL_THEN(status, add_prompt(c, request, err));
+    SL_TRY(status);
     struct sl_output_config config = {.tokenizer = c->local->runtime.tokenizer,
                                       .model = sl_local_model(c->local),
                                       .sampling = request->sampling,
@@ -467,11 +443,7 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
                                       .prompt = c->tokens,
                                       .n_prompt = c->n_tokens};
     struct sl_output *output;
-    status = sl_output_create(&config, &output, err);
-    if (status != SL_OK) {
-        c->n_tokens = n_before;
-        return status;
-    }
+    SL_TRY_OR(sl_output_create(&config, &output, err), c->n_tokens = n_before);
     memset(result_out, 0, sizeof *result_out);
     status = run_turn(c, request, output, began_ns, result_out, err);
     sl_output_destroy(&output);

@@ -28,12 +28,11 @@ static enum sl_status check_plan(const struct sl_reader_config *config, struct s
 
 static enum sl_status check_source(const struct sl_join *join, const struct sl_session *session, struct sl_error *err) {
     const struct sl_session *from = join->from;
-    if (from->geometry.n_layers != session->geometry.n_layers ||
-        from->geometry.n_kv_heads != session->geometry.n_kv_heads ||
-        from->geometry.head_dim != session->geometry.head_dim || from->positions != session->positions ||
-        from->rope_set != session->rope_set) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "join: a session of another shape, or of other frequencies");
-    }
+    SL_FAIL_IF(from->geometry.n_layers != session->geometry.n_layers ||
+                   from->geometry.n_kv_heads != session->geometry.n_kv_heads ||
+                   from->geometry.head_dim != session->geometry.head_dim || from->positions != session->positions ||
+                   from->rope_set != session->rope_set,
+               err, SL_ERR_UNSUPPORTED, "join: a session of another shape, or of other frequencies");
     for (int i = 0; i < from->geometry.n_layers * from->geometry.n_kv_heads; i++) {
         const struct sl_head *head = &from->layers[i / from->geometry.n_kv_heads].heads[i % from->geometry.n_kv_heads];
         SL_FAIL_IF((int64_t)head->n_slots != from->n_tokens, err, SL_ERR_UNSUPPORTED,
@@ -180,12 +179,9 @@ enum sl_status sl_reader_join(struct sl_reader *reader, struct sl_error *err) {
     int m = join->n_tokens < SL_JOIN_TOKENS ? (int)join->n_tokens : SL_JOIN_TOKENS;
     struct sl_stream *stream = reader->runtime->stream;
     struct rows rows;
-    enum sl_status status = make_rows(&rows, reader, m, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(make_rows(&rows, reader, m, err));
     sl_stream_hold(stream);
-    status = reserve(reader->session, m, err);
+    enum sl_status status = reserve(reader->session, m, err);
     if (status == SL_OK) {
         compute_angles(reader, join, &rows);
     }

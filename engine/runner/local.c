@@ -28,10 +28,7 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
     if (status == SL_OK && config->shared_prefix_bytes > 0 && local->runtime.device->ops->one_memory) {
         status = sl_shared_prefixes_create(config->shared_prefix_bytes, &local->shared_prefixes, err);
     }
-    if (status != SL_OK) {
-        sl_local_close(&local);
-        return status;
-    }
+    SL_TRY_OR(status, sl_local_close(&local));
     *local_out = local;
     return SL_OK;
 }

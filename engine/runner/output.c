@@ -144,12 +144,9 @@ enum sl_status sl_output_create(const struct sl_output_config *config, struct sl
         output->stop_bytes[s] = strlen(config->stops[s]);
         copied = output->stops[s] != NULL;
     }
-    enum sl_status status = copied ? sl_sampler_create(config->model->n_vocab, &output->sampler, err)
-                                   : sl_fail(err, SL_ERR_EXHAUSTED, "output: out of memory");
-    if (status != SL_OK) {
-        sl_output_destroy(&output);
-        return status;
-    }
+    SL_TRY_OR(copied ? sl_sampler_create(config->model->n_vocab, &output->sampler, err)
+                     : sl_fail(err, SL_ERR_EXHAUSTED, "output: out of memory"),
+              sl_output_destroy(&output));
     output->text[0] = 0;
     memcpy(output->history, config->prompt, sizeof(int32_t) * (size_t)config->n_prompt);
     output->n_history = config->n_prompt;

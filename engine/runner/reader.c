@@ -20,33 +20,27 @@ static enum sl_status open_reader(struct sl_reader *reader, const struct sl_read
     reader->plan = malloc(sizeof *reader->plan);
     SL_FAIL_IF(!reader->plan, err, SL_ERR_EXHAUSTED, "reader: out of memory");
     *reader->plan = *config->plan;
-    enum sl_status status = sl_compressor_create(reader->plan, runtime->ops, runtime->stream, &reader->compressor, err);
-    if (status == SL_OK && !config->attends_elsewhere && has_offloaded(reader->plan)) {
-        status =
-            sl_fail(err, SL_ERR_INVALID, "reader: the plan has offloaded layers, and there is nowhere to put them");
+    SL_TRY(sl_compressor_create(reader->plan, runtime->ops, runtime->stream, &reader->compressor, err));
+    SL_FAIL_IF(!config->attends_elsewhere && has_offloaded(reader->plan), err, SL_ERR_INVALID,
+               "reader: the plan has offloaded layers, and there is nowhere to put them");
+    SL_TRY(sl_compressor_estimate(reader->compressor, config->estimate_errors, err));
+    if (sl_recipe_repeats(&reader->plan->recipe)) {
+        SL_TRY(sl_repeat_open(reader, err));
     }
-    if (status == SL_OK) {
-        status = sl_compressor_estimate(reader->compressor, config->estimate_errors, err);
-    }
-    if (status == SL_OK && sl_recipe_repeats(&reader->plan->recipe)) {
-        status = sl_repeat_open(reader, err);
-    }
-    if (status == SL_OK && config->n_joins > 0) {
+    if (config->n_joins > 0) {
         assert(config->resumed && config->n_joins <= SL_MAX_JOINS);
-        status = sl_join_check(config, config->resumed, err);
+        SL_TRY(sl_join_check(config, config->resumed, err));
     }
-    if (status == SL_OK && !config->resumed) {
-        status = sl_plan_create_session(reader->plan, config->extra_slots, config->arena, &reader->session, err);
+    if (!config->resumed) {
+        SL_TRY(sl_plan_create_session(reader->plan, config->extra_slots, config->arena, &reader->session, err));
     }
-    if (status == SL_OK) {
-        struct sl_compressor_wants wants = sl_compressor_wants(reader->compressor, false);
-        reader->wants = (struct sl_pass_wants){.lse = wants.lse, .importance = wants.importance, .reading = true};
-        reader->session = config->resumed ? config->resumed : reader->session;
-        for (; reader->n_joins < config->n_joins; reader->n_joins++) {
-            reader->joins[reader->n_joins] = config->joins[reader->n_joins];
-        }
+    struct sl_compressor_wants wants = sl_compressor_wants(reader->compressor, false);
+    reader->wants = (struct sl_pass_wants){.lse = wants.lse, .importance = wants.importance, .reading = true};
+    reader->session = config->resumed ? config->resumed : reader->session;
+    for (; reader->n_joins < config->n_joins; reader->n_joins++) {
+        reader->joins[reader->n_joins] = config->joins[reader->n_joins];
     }
-    return status;
+    return SL_OK;
 }
 
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
@@ -56,11 +50,7 @@ enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl
     reader->runtime = config->runtime;
     reader->tokens = config->tokens;
     reader->attends_elsewhere = config->attends_elsewhere;
-    enum sl_status status = open_reader(reader, config, err);
-    if (status != SL_OK) {
-        sl_reader_destroy(&reader);
-        return status;
-    }
+    SL_TRY_OR(open_reader(reader, config, err), sl_reader_destroy(&reader));
     *reader_out = reader;
     return SL_OK;
 }

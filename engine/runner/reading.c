@@ -165,15 +165,11 @@ enum sl_status sl_reading_step(struct sl_reader *reader, bool *done_out, struct 
         return status;
     }
     struct sl_reading reading;
-    enum sl_status status =
-        sl_reading_begin(&reading, runtime, sl_engine_activations(runtime->engine), &reader, 1, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_reading_begin(&reading, runtime, sl_engine_activations(runtime->engine), &reader, 1, err));
     while (sl_reading_layer(&reading)) {
     }
-    status = sl_reading_end(&reading, err);
-    status = status == SL_OK ? sl_reader_status(reader, err) : status;
+    enum sl_status status = sl_reading_end(&reading, err);
+    SL_THEN(status, sl_reader_status(reader, err));
     *done_out = status == SL_OK && reader->finished;
     return status;
 }

@@ -20,13 +20,10 @@ enum sl_status sl_repeat_open(struct sl_reader *r, struct sl_error *err) {
     const char *score = sl_score_get_traits(r->plan->recipe.score)->name;
     SL_FAIL_IF(!runtime->tokenizer, err, SL_ERR_PRECONDITION,
                "reader: score=%s repeats the prompt with an instruction, and no tokenizer is loaded", score);
-    if (r->plan->n_prompt + chunk > runtime->config->max_positions) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "recipe: score=%s repeats the prompt behind itself: %lld tokens and chunk=%d exceed the model's %lld "
-            "positions; shorten the prompt, or take another score",
-            score, (long long)r->plan->n_prompt, chunk, (long long)runtime->config->max_positions);
-    }
+    SL_FAIL_IF(r->plan->n_prompt + chunk > runtime->config->max_positions, err, SL_ERR_INVALID,
+               "recipe: score=%s repeats the prompt behind itself: %lld tokens and chunk=%d exceed the model's %lld "
+               "positions; shorten the prompt, or take another score",
+               score, (long long)r->plan->n_prompt, chunk, (long long)runtime->config->max_positions);
     repeat->rows = calloc((size_t)chunk, sizeof *repeat->rows);
     enum sl_status status = repeat->rows ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
     for (int i = 0; status == SL_OK && i < 2; i++) {

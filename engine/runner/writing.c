@@ -8,10 +8,8 @@ enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runt
                                 struct sl_error *err) {
     assert(n >= 1 && n <= SL_WRITING_MAX_ANSWERS);
     struct sl_input *inputs = sl_activations_inputs(activations);
-    if (n > sl_activations_rows(activations)) {
-        return sl_fail(err, SL_ERR_RANGE, "%d answers in a pass, the engine was made for %d rows", n,
-                       sl_activations_rows(activations));
-    }
+    SL_FAIL_IF(n > sl_activations_rows(activations), err, SL_ERR_RANGE,
+               "%d answers in a pass, the engine was made for %d rows", n, sl_activations_rows(activations));
     writing->runtime = runtime;
     writing->writers = writers;
     writing->n = n;
@@ -127,11 +125,7 @@ enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err) 
 enum sl_status sl_writing_pass(const struct sl_runtime *runtime, struct sl_writer *const *writers, int n,
                                struct sl_error *err) {
     struct sl_writing writing;
-    enum sl_status status =
-        sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), writers, n, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), writers, n, err));
     while (sl_writing_layer(&writing)) {
     }
     return sl_writing_end(&writing, err);

@@ -2,6 +2,7 @@
 #include "engine/runtime/loading.h"
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -22,7 +23,7 @@ static void *report(void *arg) {
     const struct sl_loading_config *config = &loading->config;
     int64_t begin_ns = sl_now_ns(), log_ns = begin_ns + FIRST_LOG_MS * SL_NS_PER_MS;
     uint64_t seen = count(loading);
-    pthread_mutex_lock(&loading->mutex);
+    SL_LOCKED(&loading->mutex);
     while (!loading->ended) {
         sl_cond_wait_until(&loading->changed, &loading->mutex, sl_deadline_in_ms(LOOK_MS));
         uint64_t now = count(loading);
@@ -42,7 +43,6 @@ static void *report(void *arg) {
             log_ns = sl_deadline_in_ms(LOG_MS);
         }
     }
-    pthread_mutex_unlock(&loading->mutex);
     return NULL;
 }
 

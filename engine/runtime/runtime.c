@@ -58,7 +58,7 @@ static enum sl_status open_all(const struct opener *opener, int n, struct sl_run
         ranks.teams[i] = i == 0 ? r->team : r->others[i];
         status = opener->open(opener, i, ranks.teams[i], &ranks.devices[i], err);
     }
-    status = status == SL_OK ? sl_ranks_open(&ranks, &r->device, &r->ops, err) : status;
+    SL_THEN(status, sl_ranks_open(&ranks, &r->device, &r->ops, err));
     for (int i = 0; i < n && status != SL_OK; i++) {
         sl_device_close(&ranks.devices[i]);
     }
@@ -225,19 +225,17 @@ static enum sl_status check_hollow(const struct sl_runtime_config *config, const
 }
 
 static enum sl_status open_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
-    enum sl_status status = check_hollow(config, r->ops, err);
-    status = status == SL_OK ? load_both(config, r, err) : status;
-    for (int i = 0; status == SL_OK && sl_runtime_ranks(r) > 1 && i < sl_runtime_ranks(r); i++) {
+    SL_TRY(check_hollow(config, r->ops, err));
+    SL_TRY(load_both(config, r, err));
+    for (int i = 0; sl_runtime_ranks(r) > 1 && i < sl_runtime_ranks(r); i++) {
         sl_log_info("runtime", "rank=%d of=%d weights=%zu", i, sl_runtime_ranks(r),
                     sl_ranks_weight_bytes(r->device, i));
     }
-    if (status == SL_OK) {
-        r->config = sl_model_get_config(r->model);
+    r->config = sl_model_get_config(r->model);
+    if (config->max_rows > 0) {
+        SL_TRY(sl_engine_create(r->model, r->stream, config->max_rows, &r->engine, err));
     }
-    if (status == SL_OK && config->max_rows > 0) {
-        status = sl_engine_create(r->model, r->stream, config->max_rows, &r->engine, err);
-    }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status select_tier(const struct sl_runtime_config *config, const struct sl_ops **ops_out,
@@ -253,35 +251,27 @@ static enum sl_status select_tier(const struct sl_runtime_config *config, const 
         !sl_model_exceeds_bf16(config->model_dir)) {
         return status;
     }
-    status = sl_ops_select_closer(config->tier, ops_out, err);
-    if (status == SL_OK && *ops_out != fastest) {
+    SL_TRY(sl_ops_select_closer(config->tier, ops_out, err));
+    if (*ops_out != fastest) {
         sl_log_info("runtime", "tier=%s faster=%s reason=\"weights have more bits than bf16\"", (*ops_out)->name,
                     fastest->name);
     }
-    return status;
+    return SL_OK;
 }
 
 enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_runtime *runtime_out,
                                struct sl_error *err) {
     struct sl_runtime runtime = {.ops = asked->ops};
     struct sl_device_choice choice;
-    enum sl_status status = sl_device_choice_parse(asked->device, &choice, err);
-    status = status == SL_OK ? sl_device_choice_add_ranks(&choice, asked->ranks, err) : status;
-    if (status == SL_OK && choice.ranks > 1 && asked->team != NULL) {
-        status = sl_fail(err, SL_ERR_INVALID, "%d ranks: each has a team of its own", choice.ranks);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_device_choice_parse(asked->device, &choice, err));
+    SL_TRY(sl_device_choice_add_ranks(&choice, asked->ranks, err));
+    SL_FAIL_IF(choice.ranks > 1 && asked->team != NULL, err, SL_ERR_INVALID, "%d ranks: each has a team of its own",
+               choice.ranks);
     struct sl_runtime_config with_ranks = *asked, *config = &with_ranks;
     with_ranks.ranks = choice.ranks;
-    status = config->ops != NULL ? SL_OK : select_tier(config, &runtime.ops, err);
-    if (status == SL_OK) {
-        status = open_team(config, &runtime, err);
-    }
-    if (status == SL_OK) {
-        status = open_device(config, &choice, &runtime, err);
-    }
+    enum sl_status status = config->ops != NULL ? SL_OK : select_tier(config, &runtime.ops, err);
+    SL_THEN(status, open_team(config, &runtime, err));
+    SL_THEN(status, open_device(config, &choice, &runtime, err));
     if (status == SL_OK && !runtime.device->ops->one_memory) {
         status = sl_transfer_create(runtime.device, &runtime.transfer, err);
     }
@@ -292,10 +282,7 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_
             status = sl_fail(err, status == SL_ERR_NOT_FOUND ? SL_ERR_INVALID : status, "%s", why.text);
         }
     }
-    if (status != SL_OK) {
-        sl_runtime_close(&runtime);
-        return status;
-    }
+    SL_TRY_OR(status, sl_runtime_close(&runtime));
     *runtime_out = runtime;
     return SL_OK;
 }

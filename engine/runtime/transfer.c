@@ -227,13 +227,8 @@ static enum sl_status copy_session(const struct sl_runtime *r, const struct sl_s
         status = sl_transfer_body_out(r, session, capsule.body, err);
         sl_device_unshare(r->device, capsule.body);
     }
-    if (status == SL_OK) {
-        status = sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, err);
-    }
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(&capsule, mirror->arena);
-        return status;
-    }
+    SL_THEN(status, sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, err));
+    SL_TRY_OR(status, sl_capsule_bytes_free(&capsule, mirror->arena));
     return sl_capsule_adopt(&capsule, mirror->arena, &session->geometry, &id, 1, &mirror->copy, err);
 }
 
@@ -245,9 +240,7 @@ enum sl_status sl_mirror_open(const struct sl_runtime *r, const struct sl_sessio
     }
     size_t bytes = sl_capsule_body_bytes(session);
     enum sl_status status = sl_arena_create_mapped(2 * bytes + MIRROR_ROOM, &mirror_out->arena, err);
-    if (status == SL_OK) {
-        status = copy_session(r, session, mirror_out, err);
-    }
+    SL_THEN(status, copy_session(r, session, mirror_out, err));
     mirror_out->session = mirror_out->copy;
     if (status != SL_OK) {
         sl_mirror_close(mirror_out);

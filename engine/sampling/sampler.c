@@ -361,9 +361,7 @@ enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampl
                                const int32_t *history, int64_t n_history, int64_t step, struct sl_token *token_out) {
     enum sl_status status = sl_sampling_check(sampling, NULL);
     double lse = 0;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (!log_sum_exp(logits, sampler->n_vocab, &lse)) {
         return SL_ERR_INTERNAL;
     }

@@ -193,11 +193,8 @@ static const char *name_of(const struct sl_shared_list *list) {
 enum sl_status sl_shared_list_lock(struct sl_shared_list *list, struct sl_error *err) {
     int dir;
     struct sl_error why;
-    enum sl_status status = open_folder(list->folder, true, &dir, err); // the last user of another model removes it
-    if (status != SL_OK) {
-        return status;
-    }
-    status = lock_file(dir, name_of(list), true, &list->file, &why);
+    SL_TRY(open_folder(list->folder, true, &dir, err)); // the last user of another model removes it
+    enum sl_status status = lock_file(dir, name_of(list), true, &list->file, &why);
     close(dir);
     return status == SL_OK || status == SL_AGAIN ? status : sl_fail(err, status, "%s/%s", list->folder, why.text);
 }

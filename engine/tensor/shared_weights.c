@@ -292,16 +292,13 @@ enum sl_status sl_shared_weights_open(const struct sl_shared_weights_config *con
     SL_FAIL_IF(s == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     s->fd = s->writer = s->list.file = -1;
     enum sl_status status = sl_shared_list_open(&s->list, config->folder, config->key, err);
-    status = status == SL_OK ? await_lock(s, config, err) : status;
+    SL_THEN(status, await_lock(s, config, err));
     if (status == SL_OK) {
         struct wanted wanted = {.key = config->key};
         s->fd = sl_shared_list_find(&s->list, is_complete, &wanted);
         status = s->fd >= 0 ? attach(s, &wanted.header, err) : create(s, config, err);
     }
-    if (status != SL_OK) {
-        sl_shared_weights_close(&s);
-        return status;
-    }
+    SL_TRY_OR(status, sl_shared_weights_close(&s));
     *shared_out = s;
     return SL_OK;
 }

@@ -152,12 +152,6 @@ int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, in
     return n;
 }
 
-void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out) {
-    for (int64_t g = 0; g < sl_weight_groups(w->k); g++) {
-        sl_weight_quantize_group(w, j, g, codes_out + g * SL_WEIGHT_GROUP, &scales_out[g]);
-    }
-}
-
 void sl_weight_widen_row(const struct sl_matrix *w, int64_t j, float *out) {
     const struct sl_code_type *type = sl_code_type(w->dtype);
     const unsigned char *block = sl_weight_row(w, j);

@@ -89,11 +89,6 @@ static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dt
  */
 int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out);
 
-/*
- * Writes codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
- */
-void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out);
-
 // Writes row j to out[k], as f32.
 void sl_weight_widen_row(const struct sl_matrix *w, int64_t j, float *out);
 

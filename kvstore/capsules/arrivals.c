@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/lease_id.h"
+#include "base/locked.h"
 #include "base/log.h"
 
 struct expected {
@@ -73,10 +74,8 @@ enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *leas
 }
 
 bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
-    pthread_mutex_lock(&arrivals->mutex);
-    bool is_known = knows(arrivals, id);
-    pthread_mutex_unlock(&arrivals->mutex);
-    return is_known;
+    SL_LOCKED(&arrivals->mutex);
+    return knows(arrivals, id);
 }
 
 static void shelve(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {
@@ -95,7 +94,7 @@ static void expected_free(struct expected *expected) {
 }
 
 bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
-    pthread_mutex_lock(&arrivals->mutex);
+    SL_LOCKED(&arrivals->mutex);
     struct expected **at = &arrivals->first, *expected;
     while (*at && memcmp(&(*at)->keys.id, id, sizeof *id) != 0) {
         at = &(*at)->next;
@@ -107,14 +106,13 @@ bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id
         expected_free(expected);
     }
     bool is_shelved = sl_capsule_cache_forget(arrivals->room->capsule_cache, id);
-    pthread_mutex_unlock(&arrivals->mutex);
     return expected != NULL || is_shelved;
 }
 
 // Makes one pass. is_last: stops waiting for what has not arrived yet.
 static void look_after(struct sl_arrivals *arrivals, bool is_last) {
     const struct sl_room *room = arrivals->room;
-    pthread_mutex_lock(&arrivals->mutex);
+    SL_LOCKED(&arrivals->mutex);
     for (struct expected **at = &arrivals->first; *at;) {
         struct expected *expected = *at;
         struct sl_capsule_bytes capsule;
@@ -133,7 +131,6 @@ static void look_after(struct sl_arrivals *arrivals, bool is_last) {
         *at = expected->next;
         expected_free(expected);
     }
-    pthread_mutex_unlock(&arrivals->mutex);
 }
 
 void sl_arrivals_shelve(struct sl_arrivals *arrivals) {

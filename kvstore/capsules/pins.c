@@ -2,12 +2,12 @@
 #include "kvstore/capsules/pins.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/lease_id.h"
+#include "base/locked.h"
 
 struct pin {
     struct pin *next;
@@ -40,19 +40,14 @@ enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char 
                            struct sl_error *err) {
     struct pin *pin = calloc(1, sizeof *pin);
     SL_FAIL_IF(!pin, err, SL_ERR_EXHAUSTED, "pins: out of memory");
-    enum sl_status status = sl_lease_id_draw("pin-", pin->id, err);
-    if (status != SL_OK) {
-        free(pin);
-        return status;
-    }
+    SL_TRY_OR(sl_lease_id_draw("pin-", pin->id, err), free(pin));
     pin->stored = stored;
     pin->deadline_ns = sl_deadline_in_ms(pins->lease_ms);
-    pthread_mutex_lock(&pins->mutex);
+    SL_LOCKED(&pins->mutex);
     memcpy(id_out, pin->id, sizeof pin->id);
     pin->next = pins->first;
     pins->first = pin;
     pins->n_pins++;
-    pthread_mutex_unlock(&pins->mutex);
     return SL_OK;
 }
 
@@ -75,28 +70,26 @@ static void end(struct sl_pins *pins, struct pin **at) {
 }
 
 bool sl_pins_renew(struct sl_pins *pins, const char *id) {
-    pthread_mutex_lock(&pins->mutex);
+    SL_LOCKED(&pins->mutex);
     struct pin *pin = *find(pins, id);
     if (pin) {
         pin->deadline_ns = sl_deadline_in_ms(pins->lease_ms);
     }
-    pthread_mutex_unlock(&pins->mutex);
     return pin != NULL;
 }
 
 void sl_pins_release(struct sl_pins *pins, const char *id) {
-    pthread_mutex_lock(&pins->mutex);
+    SL_LOCKED(&pins->mutex);
     struct pin **at = find(pins, id);
     if (*at && (*at)->in_use) {
         (*at)->deadline_ns = 0;
     } else if (*at) {
         end(pins, at);
     }
-    pthread_mutex_unlock(&pins->mutex);
 }
 
 void sl_pins_reap(struct sl_pins *pins, int64_t now_ns) {
-    pthread_mutex_lock(&pins->mutex);
+    SL_LOCKED(&pins->mutex);
     for (struct pin **at = &pins->first; *at;) {
         if (!(*at)->in_use && (*at)->deadline_ns <= now_ns) {
             end(pins, at);
@@ -104,31 +97,26 @@ void sl_pins_reap(struct sl_pins *pins, int64_t now_ns) {
             at = &(*at)->next;
         }
     }
-    pthread_mutex_unlock(&pins->mutex);
 }
 
 struct sl_stored *sl_pins_borrow(struct sl_pins *pins, const char *id) {
-    pthread_mutex_lock(&pins->mutex);
+    SL_LOCKED(&pins->mutex);
     struct pin *pin = *find(pins, id);
     struct sl_stored *stored = pin && !pin->in_use ? pin->stored : NULL;
     if (stored) {
         pin->in_use = true;
     }
-    pthread_mutex_unlock(&pins->mutex);
     return stored;
 }
 
 void sl_pins_return(struct sl_pins *pins, const char *id) {
-    pthread_mutex_lock(&pins->mutex);
+    SL_LOCKED(&pins->mutex);
     (*find(pins, id))->in_use = false;
-    pthread_mutex_unlock(&pins->mutex);
 }
 
 int64_t sl_pins_count(struct sl_pins *pins) {
-    pthread_mutex_lock(&pins->mutex);
-    int64_t n_pins = pins->n_pins;
-    pthread_mutex_unlock(&pins->mutex);
-    return n_pins;
+    SL_LOCKED(&pins->mutex);
+    return pins->n_pins;
 }
 
 void sl_pins_destroy(struct sl_pins **pins_inout) {

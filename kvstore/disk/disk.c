@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/queue.h"
 #include "base/thread.h"
@@ -141,7 +142,7 @@ static void take_offer(struct sl_disk *disk, const struct offer *offer) {
 
 // Takes the folder for exclusive use: the writer is the caller, and readers are locked out. False: a thread is reading.
 static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out) {
-    pthread_mutex_lock(&disk->mutex);
+    SL_LOCKED(&disk->mutex);
     bool taken = !disk->recalling;
     if (taken) {
         disk->recalling = true;
@@ -151,7 +152,6 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
     } else { // that thread hangs, or is about to fail as well
         disk->retry_ns = sl_deadline_in_ms(disk->pause_ms);
     }
-    pthread_mutex_unlock(&disk->mutex);
     return taken;
 }
 
@@ -194,10 +194,8 @@ static void open_anew(struct sl_disk *disk) {
 
 // Returns when to try the disk again.
 static int64_t retry_ns(struct sl_disk *disk) {
-    pthread_mutex_lock(&disk->mutex);
-    int64_t at_ns = disk->failure[0] ? disk->retry_ns : SL_NO_DEADLINE;
-    pthread_mutex_unlock(&disk->mutex);
-    return at_ns;
+    SL_LOCKED(&disk->mutex);
+    return disk->failure[0] ? disk->retry_ns : SL_NO_DEADLINE;
 }
 
 static void *writer_main(void *arg) {
@@ -301,10 +299,10 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entr
     enum sl_status status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
     if (status == SL_OK) {
         status = check_tokens(found, &capsule, &why);
-        status = status == SL_OK ? sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why) : status;
+        SL_THEN(status, sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why));
         if (status == SL_ERR_INVALID) { // perhaps of another version
             status = sl_disk_folder_discard(disk->folder, found, why.text, err);
-            status = status == SL_OK ? SL_ERR_NOT_FOUND : status;
+            SL_THEN(status, SL_ERR_NOT_FOUND);
         } else if (status != SL_OK) {
             sl_fail(err, status, "%s", why.text);
         }
@@ -421,17 +419,12 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     sl_cond_init(&disk->recalled);
     disk->n_openings = 1;
     enum sl_status status = open_folder(config, &disk->folder, err);
-    if (status == SL_OK) {
-        status = sl_queue_create(config->max_offers, &disk->offers, err);
-    }
+    SL_THEN(status, sl_queue_create(config->max_offers, &disk->offers, err));
     if (status == SL_OK) {
         status = sl_thread_start("disk", writer_main, disk, &disk->writer, err);
         disk->has_writer = status == SL_OK;
     }
-    if (status != SL_OK) {
-        sl_disk_close(&disk, 0);
-        return status;
-    }
+    SL_TRY_OR(status, sl_disk_close(&disk, 0));
     int64_t n_capsules, bytes;
     sl_disk_folder_get_size(disk->folder, &n_capsules, &bytes);
     sl_log_info("disk", "%s capsules=%lld bytes=%lld", config->folder, (long long)n_capsules, (long long)bytes);
@@ -515,7 +508,7 @@ void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     }
     stats_out->n_hits = atomic_load(&disk->n_hits);
     stats_out->n_dropped = atomic_load(&disk->n_dropped);
-    pthread_mutex_lock(&disk->mutex);
+    SL_LOCKED(&disk->mutex);
     if (disk->folder) {
         sl_disk_folder_get_size(disk->folder, &stats_out->n_capsules, &stats_out->bytes);
     }
@@ -523,5 +516,4 @@ void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     stats_out->pause_ms = disk->pause_ms;
     stats_out->is_silent = disk->is_silent || atomic_load(&disk->config.progress_counter->is_still);
     memcpy(stats_out->failure, disk->failure, sizeof stats_out->failure);
-    pthread_mutex_unlock(&disk->mutex);
 }

@@ -195,10 +195,9 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
                "it is no capsule, or was never finished");
     SL_FAIL_IF(head.version < 2 || head.version > SL_DISK_FILE_VERSION, err, SL_ERR_INVALID,
                "it is of version %u, this reads 2 to %d", head.version, SL_DISK_FILE_VERSION);
-    if (head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)(n + n_hashes) < content_at(&head) ||
-        digest_of(&head, hashes_out) != head.digest) {
-        return sl_fail(err, SL_ERR_INVALID, "its head is damaged");
-    }
+    SL_FAIL_IF(head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)(n + n_hashes) < content_at(&head) ||
+                   digest_of(&head, hashes_out) != head.digest,
+               err, SL_ERR_INVALID, "its head is damaged");
     SL_FAIL_IF(!is_plausible(&head, (uint64_t)file.st_size), err, SL_ERR_INVALID, "it is cut short, or its head lies");
     *head_out = head;
     return SL_OK;

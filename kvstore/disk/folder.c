@@ -113,9 +113,7 @@ static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_
     enum sl_status status;
     while ((status = sl_disk_index_put(folder->index, entry, hashes, err)) == SL_AGAIN) {
         status = remove_victim(folder, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     if (status == SL_OK) {
         atomic_fetch_add(&folder->n_capsules, 1);
@@ -198,10 +196,7 @@ static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error
     size_t n_files;
     int64_t n_removed = 0, begin_ns = sl_now_ns();
     enum sl_status status = sl_disk_scan(folder->dir_fd, &files, &n_files, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, folder->path);
-        return status;
-    }
+    SL_TRY_OR(status, sl_error_prefix(err, folder->path));
     struct sl_disk_read_ahead *ahead = sl_disk_read_ahead_start(folder->dir_fd, files, n_files);
     for (size_t i = 0; i < n_files && status == SL_OK; i++) {
         status = restore(folder, &files[i], &n_removed, err);
@@ -241,12 +236,8 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     if ((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path) {
         status = sl_fail(err, SL_ERR_INVALID, "--disk: the folder's name is too long");
     }
-    if (status == SL_OK) {
-        status = open_directory(folder, err);
-    }
-    if (status == SL_OK) {
-        status = sl_disk_index_create(index_bytes, &folder->index, err);
-    }
+    SL_THEN(status, open_directory(folder, err));
+    SL_THEN(status, sl_disk_index_create(index_bytes, &folder->index, err));
     if (status == SL_OK) {
         // Before it is known which are documents, nothing may be evicted, so all files are entered.
         bool is_known = sl_protected_is_known(set);
@@ -254,13 +245,8 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
         status = restore_all(folder, err);
         sl_disk_index_limit(folder->index, index_bytes);
     }
-    if (status == SL_OK) {
-        status = shrink_to(folder, folder->max_bytes, err);
-    }
-    if (status != SL_OK) {
-        sl_disk_folder_close(&folder);
-        return status;
-    }
+    SL_THEN(status, shrink_to(folder, folder->max_bytes, err));
+    SL_TRY_OR(status, sl_disk_folder_close(&folder));
     *folder_out = folder;
     return SL_OK;
 }
@@ -366,7 +352,7 @@ static enum sl_status write_or_make_way(struct sl_disk_folder *folder, const str
     enum sl_status status = write_file(folder, stored, go_on, arg, entry_out, err);
     if (status == SL_ERR_EXHAUSTED && sl_now_ns() >= folder->make_way_at_ns) {
         status = shrink_to(folder, left, err);
-        status = status == SL_OK ? write_file(folder, stored, go_on, arg, entry_out, err) : status;
+        SL_THEN(status, write_file(folder, stored, go_on, arg, entry_out, err));
         folder->make_way_at_ns = status == SL_ERR_EXHAUSTED ? sl_deadline_in_ms(MAKE_WAY_MS) : 0;
     }
     if (status == SL_OK || status == SL_ERR_EXHAUSTED) {
@@ -388,9 +374,7 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
     if (status == SL_OK && atomic_load(&folder->bytes) > folder->max_bytes - bytes) {
         status = sl_fail(&why, SL_ERR_EXHAUSTED, "documents leave no room for %lld bytes on disk", (long long)bytes);
     }
-    if (status == SL_OK) {
-        status = write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why);
-    }
+    SL_THEN(status, write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why));
     SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text);
     status = enter(folder, &entry, stored->keys.hashes, err);
     if (status != SL_OK) { // the index does not have it, so the file must not stay
@@ -437,9 +421,7 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
     if (status == SL_OK && memcmp(&head, &entry->head, sizeof head) != 0) {
         status = sl_fail(err, SL_ERR_INVALID, "it is another one than it was");
     }
-    if (status == SL_OK) {
-        status = sl_disk_file_read_content(fd, &head, into->header, into->body, err);
-    }
+    SL_THEN(status, sl_disk_file_read_content(fd, &head, into->header, into->body, err));
     close(fd);
     return status;
 }
@@ -465,7 +447,7 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     }
     if (status == SL_ERR_INVALID) { // or it was removed meanwhile; then do not log
         status = sl_disk_folder_discard(folder, entry, why.text, err);
-        status = status == SL_OK ? sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more") : status;
+        SL_THEN(status, sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more"));
     } else if (why.text[0]) {
         sl_fail(err, status, "%s", why.text);
     }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/hash_table.h"
+#include "base/locked.h"
 #include "kvstore/memory/tenant_bytes.h"
 
 // The bytes of a key and of a capsule, including their shares of the table and of malloc's overhead.
@@ -55,9 +56,8 @@ enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **ind
 }
 
 void sl_disk_index_limit(struct sl_disk_index *index, size_t max_bytes) {
-    pthread_mutex_lock(&index->mutex);
+    SL_LOCKED(&index->mutex);
     index->max_bytes = max_bytes;
-    pthread_mutex_unlock(&index->mutex);
 }
 
 // ---- keys (lock held) -----------------------------------------------------------------------------------------------
@@ -201,13 +201,12 @@ static void discard(struct sl_disk_index *index, struct capsule *capsule) {
 }
 
 bool sl_disk_index_remove(struct sl_disk_index *index, const struct sl_disk_entry *entry) {
-    pthread_mutex_lock(&index->mutex);
+    SL_LOCKED(&index->mutex);
     struct capsule *capsule = find_whole(index, &entry->head.key);
     bool is_there = capsule && capsule->entry.id == entry->id;
     if (is_there) {
         discard(index, capsule);
     }
-    pthread_mutex_unlock(&index->mutex);
     return is_there;
 }
 
@@ -237,24 +236,20 @@ static bool answer(const struct capsule *capsule, struct sl_disk_entry *entry_ou
 }
 
 bool sl_disk_index_get(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out) {
-    pthread_mutex_lock(&index->mutex);
-    bool found = answer(find_whole(index, key), entry_out);
-    pthread_mutex_unlock(&index->mutex);
-    return found;
+    SL_LOCKED(&index->mutex);
+    return answer(find_whole(index, key), entry_out);
 }
 
 bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id *key,
                          struct sl_disk_entry *entry_out) {
-    pthread_mutex_lock(&index->mutex);
+    SL_LOCKED(&index->mutex);
     struct capsule *capsule = find_whole(index, key);
     if (capsule) {
         unlink_use(index, capsule);
         link_newest(index, capsule);
         capsule->entry.used_ns = sl_wall_ms() * SL_NS_PER_MS;
     }
-    bool found = answer(capsule, entry_out);
-    pthread_mutex_unlock(&index->mutex);
-    return found;
+    return answer(capsule, entry_out);
 }
 
 // Call with the lock held. Returns how many tokens of a capsule lead to another one, which has them too.
@@ -312,30 +307,27 @@ static struct capsule *lowest_of(struct sl_disk_index *index, struct sl_protecte
 }
 
 bool sl_disk_index_victim(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out) {
-    pthread_mutex_lock(&index->mutex);
+    SL_LOCKED(&index->mutex);
     struct capsule *capsule = index->oldest;
     while (capsule && sl_protected_has(set, &capsule->entry.head.key)) {
         capsule = capsule->newer;
     }
     const struct sl_eviction_policy *policy = index->eviction.policy;
     capsule = capsule && policy && !policy->is_by_use ? lowest_of(index, set, capsule) : capsule;
-    bool found = answer(capsule, entry_out);
-    pthread_mutex_unlock(&index->mutex);
-    return found;
+    return answer(capsule, entry_out);
 }
 
 void sl_disk_index_evict_by(struct sl_disk_index *index, const struct sl_eviction_config *eviction,
                             int64_t capacity_bytes) {
-    pthread_mutex_lock(&index->mutex);
+    SL_LOCKED(&index->mutex);
     index->eviction = *eviction;
     index->capacity_bytes = (size_t)capacity_bytes;
-    pthread_mutex_unlock(&index->mutex);
 }
 
 bool sl_disk_index_find(struct sl_disk_index *index, const struct sl_prefix *prefixes, size_t n_prefixes,
                         size_t *at_out, struct sl_disk_entry *entry_out) {
     bool found = false;
-    pthread_mutex_lock(&index->mutex);
+    SL_LOCKED(&index->mutex);
     for (size_t i = 0; i < n_prefixes && !found; i++) {
         const struct node *node = node_of(*find(index, &prefixes[i].id));
         found = node && tokens_of(node) == prefixes[i].n_tokens &&
@@ -345,6 +337,5 @@ bool sl_disk_index_find(struct sl_disk_index *index, const struct sl_prefix *pre
             *entry_out = node->capsule->entry;
         }
     }
-    pthread_mutex_unlock(&index->mutex);
     return found;
 }

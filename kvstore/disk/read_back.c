@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/thread.h"
 
 #define TURN_MS       10000 // to wait for another read of the disk
@@ -149,7 +150,7 @@ bool sl_read_back_offer(struct sl_disk_reader *reader, const struct sl_prefix *w
     if (!reader) {
         return true;
     }
-    pthread_mutex_lock(&reader->mutex);
+    SL_LOCKED(&reader->mutex);
     const struct pause *pause = find_pause(reader, &whole->id);
     bool is_taken = reader->is_busy || !pause || pause->again_ns <= sl_now_ns();
     if (is_taken && !reader->is_busy) {
@@ -157,6 +158,5 @@ bool sl_read_back_offer(struct sl_disk_reader *reader, const struct sl_prefix *w
         reader->wanted = *whole;
         pthread_cond_signal(&reader->changed);
     }
-    pthread_mutex_unlock(&reader->mutex);
     return is_taken;
 }

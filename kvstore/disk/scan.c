@@ -77,10 +77,7 @@ enum sl_status sl_disk_scan(int dir_fd, struct sl_disk_file **files_out, size_t 
     size_t n_files = 0;
     enum sl_status status = list(dir, &files, &n_files, err);
     closedir(dir);
-    if (status != SL_OK) {
-        free(files);
-        return status;
-    }
+    SL_TRY_OR(status, free(files));
     if (n_files > 0) {
         qsort(files, n_files, sizeof *files, by_use);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "kvstore/memory/capsule_index.h"
 #include "kvstore/memory/tenant_bytes.h"
 
@@ -131,12 +132,10 @@ void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache_inout) {
 }
 
 bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     // Counts the whole capsule only, not a prefix of a longer one: decode workers need it whole, so it is worth
     // storing.
-    bool has = sl_capsule_index_find_whole(&capsule_cache->index, id) != NULL;
-    pthread_mutex_unlock(&capsule_cache->mutex);
-    return has;
+    return sl_capsule_index_find_whole(&capsule_cache->index, id) != NULL;
 }
 
 static enum sl_status check_header(const struct sl_capsule_id *id, const struct sl_capsule_bytes *capsule,
@@ -364,12 +363,11 @@ static void remove_pin(struct sl_capsule_cache *capsule_cache, struct sl_stored 
 }
 
 void sl_capsule_cache_unpin(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     unlink_use(capsule_cache, stored);
     link_newest(capsule_cache, stored);
     stored->kept_until_ns = stored->used_ns + capsule_cache->keep_ms * SL_NS_PER_MS;
     remove_pin(capsule_cache, stored);
-    pthread_mutex_unlock(&capsule_cache->mutex);
 }
 
 struct sl_stored *sl_capsule_cache_pin_longest(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefixes,
@@ -389,61 +387,53 @@ struct sl_stored *sl_capsule_cache_pin_longest(struct sl_capsule_cache *capsule_
 }
 
 struct sl_stored *sl_capsule_cache_hold(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     struct sl_stored *stored = sl_capsule_index_find_whole(&capsule_cache->index, id);
     if (stored) {
         capsule_cache->stats.n_pinned += stored->n_pins++ == 0;
     }
-    pthread_mutex_unlock(&capsule_cache->mutex);
     return stored;
 }
 
 void sl_capsule_cache_release(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     remove_pin(capsule_cache, stored);
-    pthread_mutex_unlock(&capsule_cache->mutex);
 }
 
 bool sl_capsule_cache_forget(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     struct sl_stored *stored = sl_capsule_index_find_whole(&capsule_cache->index, id);
     bool is_here = stored != NULL;
     if (is_here) {
         forget(capsule_cache, stored);
     }
-    pthread_mutex_unlock(&capsule_cache->mutex);
     return is_here;
 }
 
 size_t sl_capsule_cache_list(struct sl_capsule_cache *capsule_cache, struct sl_capsule_id *ids_out, size_t max_ids) {
     size_t n = 0;
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     for (const struct sl_stored *stored = capsule_cache->newest; stored && n < max_ids; stored = stored->older) {
         ids_out[n] = stored->keys.id;
         n += !stored->is_forgotten;
     }
-    pthread_mutex_unlock(&capsule_cache->mutex);
     return n;
 }
 
 bool sl_capsule_cache_evict_one(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
-    pthread_mutex_lock(&capsule_cache->mutex);
-    bool evicted = evict_one(capsule_cache, now_ns);
-    pthread_mutex_unlock(&capsule_cache->mutex);
-    return evicted;
+    SL_LOCKED(&capsule_cache->mutex);
+    return evict_one(capsule_cache, now_ns);
 }
 
 int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     const struct sl_stored *stored = find_oldest(capsule_cache, now_ns);
-    int64_t used_ns = stored ? stored->used_ns : INT64_MAX;
-    pthread_mutex_unlock(&capsule_cache->mutex);
-    return used_ns;
+    return stored ? stored->used_ns : INT64_MAX;
 }
 
 size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void **bodies_out, size_t max) {
     size_t n = 0, protected_bytes = 0;
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
         bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
         protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
@@ -454,12 +444,11 @@ size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void *
             bodies_out[n++] = stored->capsule.body;
         }
     }
-    pthread_mutex_unlock(&capsule_cache->mutex);
     return n;
 }
 
 void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct sl_capsule_cache_stats *stats_out) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     *stats_out = capsule_cache->stats;
     size_t protected_bytes = 0, unpinned_bytes = 0; // of protected ones
     for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
@@ -474,11 +463,9 @@ void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct s
         size_t excess_bytes = protected_bytes - capsule_cache->max_protected_bytes;
         stats_out->evictable_bytes += excess_bytes < unpinned_bytes ? excess_bytes : unpinned_bytes;
     }
-    pthread_mutex_unlock(&capsule_cache->mutex);
 }
 
 void sl_capsule_cache_count_miss(struct sl_capsule_cache *capsule_cache) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     capsule_cache->stats.n_misses++;
-    pthread_mutex_unlock(&capsule_cache->mutex);
 }

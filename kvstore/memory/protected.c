@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 
 struct sl_protected {
     pthread_mutex_t mutex;
@@ -57,18 +58,14 @@ bool sl_protected_has(struct sl_protected *set, const struct sl_capsule_id *id) 
     if (!set) {
         return false;
     }
-    pthread_mutex_lock(&set->mutex);
-    bool has = set->n_ids > 0 && bsearch(id, set->ids, set->n_ids, sizeof *id, by_bytes) != NULL;
-    pthread_mutex_unlock(&set->mutex);
-    return has;
+    SL_LOCKED(&set->mutex);
+    return set->n_ids > 0 && bsearch(id, set->ids, set->n_ids, sizeof *id, by_bytes) != NULL;
 }
 
 bool sl_protected_is_known(struct sl_protected *set) {
     if (!set) {
         return true;
     }
-    pthread_mutex_lock(&set->mutex);
-    bool is_known = set->is_told || sl_now_ns() >= set->unknown_until_ns;
-    pthread_mutex_unlock(&set->mutex);
-    return is_known;
+    SL_LOCKED(&set->mutex);
+    return set->is_told || sl_now_ns() >= set->unknown_until_ns;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 
 // When more than HIGH of the arena is taken, evict down to LOW before new data comes in.
@@ -88,17 +89,12 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
     size_t taken = taken_bytes(room, covered_bytes),
            evictable = capsule_cache.evictable_bytes + segments.evictable_bytes;
     size_t fixed = taken > evictable ? taken - evictable : 0;
-    if (wanted_bytes > arena.capacity_bytes || fixed > arena.capacity_bytes - wanted_bytes) {
-        return sl_fail(
-            err, SL_ERR_EXHAUSTED,
-            "%s: %zu bytes do not fit: arena %zu, of which %zu are in use or promised and cannot be evicted; "
-            "retry in 500 ms",
-            label, wanted_bytes, arena.capacity_bytes, fixed);
-    }
-    enum sl_status status = block_bytes > 0 ? foresee_block(room, label, block_bytes, err) : SL_OK;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_FAIL_IF(wanted_bytes > arena.capacity_bytes || fixed > arena.capacity_bytes - wanted_bytes, err,
+               SL_ERR_EXHAUSTED,
+               "%s: %zu bytes do not fit: arena %zu, of which %zu are in use or promised and cannot be evicted; "
+               "retry in 500 ms",
+               label, wanted_bytes, arena.capacity_bytes, fixed);
+    SL_TRY(block_bytes > 0 ? foresee_block(room, label, block_bytes, err) : SL_OK);
     if (taken + wanted_bytes > arena.capacity_bytes / 100 * HIGH_PERCENT) {
         int64_t now_ns = sl_capsule_cache_now_ns(room->capsule_cache);
         while (taken_bytes(room, covered_bytes) + wanted_bytes > arena.capacity_bytes / 100 * LOW_PERCENT &&
@@ -129,7 +125,7 @@ static enum sl_status tell(struct sl_room *room, enum sl_status status, const st
 
 enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
     struct sl_error why = {0};
-    pthread_mutex_lock(&room->mutex);
+    SL_LOCKED(&room->mutex);
     enum sl_status status = make_room(room, label, bytes, 0, 0, &why);
     if (status == SL_OK && sl_ledger_try_promise(room->ledger, bytes) != SL_OK) {
         status =
@@ -137,14 +133,13 @@ enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t b
                     label, bytes, taken_bytes(room, 0));
     }
     status = tell(room, status, &why, err);
-    pthread_mutex_unlock(&room->mutex);
     return status;
 }
 
 enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
                                     size_t covered_bytes, struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     struct sl_error why = {0};
-    pthread_mutex_lock(&room->mutex);
+    SL_LOCKED(&room->mutex);
     enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, body_bytes, &why);
     if (status == SL_OK) {
         while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // an inbound transfer is one contiguous block
@@ -156,14 +151,13 @@ enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, siz
         }
     }
     status = tell(room, status, &why, err);
-    pthread_mutex_unlock(&room->mutex);
     return status;
 }
 
 enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_t bytes, void **block_out,
                                   struct sl_error *err) {
     struct sl_error why = {0};
-    pthread_mutex_lock(&room->mutex);
+    SL_LOCKED(&room->mutex);
     enum sl_status status = make_room(room, label, bytes, 0, bytes, &why);
     if (status == SL_OK) {
         while (!has_block(room, bytes) && sl_room_evict_one(room)) {
@@ -177,6 +171,5 @@ enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_
         }
     }
     status = tell(room, status, &why, err);
-    pthread_mutex_unlock(&room->mutex);
     return status;
 }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/hash_table.h"
+#include "base/locked.h"
 
 #define N_BUCKETS (1u << 16)
 
@@ -45,23 +46,22 @@ enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t be
         SL_FAIL_IF(formats[i] < 0 || formats[i] >= SL_KV_N_FORMATS, err, SL_ERR_INVALID,
                    "segment: format %d is not known", formats[i]);
     }
-    if (sl_kv_format_is_quantized((enum sl_kv_format)family->work) ||
-        (family->rows != family->work && family->rows != SL_KV_INT8) ||
-        (family->scan != family->work && family->scan != SL_KV_INT8 && family->scan != SL_KV_INT1) ||
-        sl_page_layout_init(&work, (enum sl_kv_format)family->work, family->head_dim, 0, false) != SL_OK ||
-        sl_key_index_layout_init(&scan, (enum sl_kv_format)family->scan, family->head_dim, SL_PAGE_SLOTS) != SL_OK) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "segment: head_dim %d, shipped as %s, rows as %s, key indexes as %s: pages are shipped in a float "
-            "format, rows are kept as shipped or in int8, key indexes as shipped, in int8 or in int1",
-            family->head_dim, sl_kv_format_name((enum sl_kv_format)family->work),
-            sl_kv_format_name((enum sl_kv_format)family->rows), sl_kv_format_name((enum sl_kv_format)family->scan));
-    }
-    if (family->first_offloaded_head < 0 || family->n_offloaded_heads < 1 ||
-        (int64_t)family->first_offloaded_head + family->n_offloaded_heads > (int64_t)SL_MAX_LAYERS * SL_MAX_HEADS) {
-        return sl_fail(err, SL_ERR_INVALID, "segment: %d offloaded heads from offloaded head %d on are out of bounds",
-                       family->n_offloaded_heads, family->first_offloaded_head);
-    }
+    SL_FAIL_IF(sl_kv_format_is_quantized((enum sl_kv_format)family->work) ||
+                   (family->rows != family->work && family->rows != SL_KV_INT8) ||
+                   (family->scan != family->work && family->scan != SL_KV_INT8 && family->scan != SL_KV_INT1) ||
+                   sl_page_layout_init(&work, (enum sl_kv_format)family->work, family->head_dim, 0, false) != SL_OK ||
+                   sl_key_index_layout_init(&scan, (enum sl_kv_format)family->scan, family->head_dim, SL_PAGE_SLOTS) !=
+                       SL_OK,
+               err, SL_ERR_INVALID,
+               "segment: head_dim %d, shipped as %s, rows as %s, key indexes as %s: pages are shipped in a float "
+               "format, rows are kept as shipped or in int8, key indexes as shipped, in int8 or in int1",
+               family->head_dim, sl_kv_format_name((enum sl_kv_format)family->work),
+               sl_kv_format_name((enum sl_kv_format)family->rows), sl_kv_format_name((enum sl_kv_format)family->scan));
+    SL_FAIL_IF(family->first_offloaded_head < 0 || family->n_offloaded_heads < 1 ||
+                   (int64_t)family->first_offloaded_head + family->n_offloaded_heads >
+                       (int64_t)SL_MAX_LAYERS * SL_MAX_HEADS,
+               err, SL_ERR_INVALID, "segment: %d offloaded heads from offloaded head %d on are out of bounds",
+               family->n_offloaded_heads, family->first_offloaded_head);
     *config_out = (struct sl_kv_segment_config){.begin = begin,
                                                 .n_slots = (uint32_t)(end - begin),
                                                 .first_offloaded_head = family->first_offloaded_head,
@@ -294,29 +294,25 @@ void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_
 }
 
 bool sl_kv_segments_evict_one(struct sl_kv_segments *segments, int64_t now_ns) {
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     struct entry *entry = find_oldest(segments, now_ns);
     if (entry) {
         discard(segments, entry);
         segments->stats.n_evicted++;
     }
-    pthread_mutex_unlock(&segments->mutex);
     return entry != NULL;
 }
 
 int64_t sl_kv_segments_oldest_ns(struct sl_kv_segments *segments, int64_t now_ns) {
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     const struct entry *entry = find_oldest(segments, now_ns);
-    int64_t used_ns = entry ? entry->used_ns : INT64_MAX;
-    pthread_mutex_unlock(&segments->mutex);
-    return used_ns;
+    return entry ? entry->used_ns : INT64_MAX;
 }
 
 void sl_kv_segments_get_stats(struct sl_kv_segments *segments, struct sl_kv_segments_stats *stats_out) {
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     *stats_out = segments->stats;
     for (const struct entry *entry = segments->newest; entry; entry = entry->older) {
         stats_out->evictable_bytes += is_used(entry) ? 0 : entry->bytes;
     }
-    pthread_mutex_unlock(&segments->mutex);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How remote KVs grow: grants, and the thread that builds what has arrived. The states are in remote_kv_table.h.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,11 +116,10 @@ static int64_t planned_end(struct sl_held_remote_kv *held, struct sl_growth ***l
  */
 static enum sl_status check_place(struct sl_remote_kv_table *remote_kvs, struct sl_held_remote_kv *held, int64_t begin,
                                   int64_t end, struct sl_error *err) {
-    if (begin < 0 || begin % SL_PAGE_SLOTS != 0 || end <= begin || end > held->prompt.n_tokens ||
-        (end % SL_PAGE_SLOTS != 0 && end != held->prompt.n_tokens)) {
-        return sl_fail(err, SL_ERR_INVALID, "segment [%lld, %lld) of %lld tokens does not consist of whole pages",
-                       (long long)begin, (long long)end, (long long)held->prompt.n_tokens);
-    }
+    SL_FAIL_IF(begin < 0 || begin % SL_PAGE_SLOTS != 0 || end <= begin || end > held->prompt.n_tokens ||
+                   (end % SL_PAGE_SLOTS != 0 && end != held->prompt.n_tokens),
+               err, SL_ERR_INVALID, "segment [%lld, %lld) of %lld tokens does not consist of whole pages",
+               (long long)begin, (long long)end, (long long)held->prompt.n_tokens);
     SL_FAIL_IF(end <= sl_remote_kv_n_tokens(held->remote_kv), err, SL_ERR_EXISTS,
                "tokens [%lld, %lld) are part of the remote KV", (long long)begin, (long long)end);
     struct sl_growth **at = &held->growing;
@@ -204,9 +202,7 @@ enum sl_status sl_remote_kv_table_grant(struct sl_remote_kv_table *remote_kvs, c
     enum sl_status status =
         held ? check_place(remote_kvs, held, begin, end, err)
              : sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(lease_id).text);
-    if (status == SL_OK) {
-        status = sl_kv_family_config(&held->family, begin, end, &growth->config, err);
-    }
+    SL_THEN(status, sl_kv_family_config(&held->family, begin, end, &growth->config, err));
     if (status == SL_OK) {
         growth->segment =
             sl_kv_segments_find(remote_kvs->config.room->segments, &held->family, &held->prompt, begin, end);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/lease_id.h"
+#include "base/locked.h"
 #include "kvstore/remote_kv/internal.h"
 
 #define BEGINNING_BITS (UINT64_C(0xffff) << 48) // of a remote KV's id
@@ -54,16 +55,11 @@ enum sl_status sl_held_remote_kv_create(const struct sl_ops *ops, const struct s
     held->prompt = (struct sl_prompt_hashes){prompt->n_tokens, prefixes, prompt->whole};
     enum sl_status status = sl_remote_kv_create(ops, family->first_offloaded_head, family->n_offloaded_heads,
                                                 family->head_dim, prompt->n_tokens, &held->remote_kv, err);
-    if (status == SL_OK) {
-        status = sl_near_memory_create(held->remote_kv, &held->memory, err);
-    }
+    SL_THEN(status, sl_near_memory_create(held->remote_kv, &held->memory, err));
     if (status == SL_OK && getrandom(&held->id, sizeof held->id, 0) != sizeof held->id) {
         status = sl_fail(err, SL_ERR_IO, "remote KVs: no random numbers from the kernel");
     }
-    if (status != SL_OK) {
-        sl_held_remote_kv_destroy(&held);
-        return status;
-    }
+    SL_TRY_OR(status, sl_held_remote_kv_destroy(&held));
     held->id = (held->id & ~BEGINNING_BITS) | (beginning_of(family, prompt) & BEGINNING_BITS);
     *held_out = held;
     return SL_OK;
@@ -114,7 +110,7 @@ void sl_held_remote_kv_unuse(struct sl_remote_kv_table *remote_kvs, struct sl_he
 }
 
 struct sl_held_remote_kv *sl_remote_kv_table_borrow(struct sl_remote_kv_table *remote_kvs, uint64_t remote_kv_id) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     struct sl_held_remote_kv *held = remote_kvs->first;
     while (held && held->id != remote_kv_id) {
         held = held->next;
@@ -123,7 +119,6 @@ struct sl_held_remote_kv *sl_remote_kv_table_borrow(struct sl_remote_kv_table *r
         held->n_users++;
         held->deadline_ns = sl_deadline_in_ms(remote_kvs->config.lease_ms);
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
     return held;
 }
 

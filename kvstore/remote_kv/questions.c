@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/thread.h"
@@ -349,18 +350,17 @@ static int64_t busy_ns(const struct sl_questions *questions, int64_t now_ns) {
 }
 
 void sl_questions_sample(struct sl_questions *questions) {
-    pthread_mutex_lock(&questions->mutex);
+    SL_LOCKED(&questions->mutex);
     int64_t now_ns = sl_now_ns(), n = questions->n_samples;
     if (n == 0 || now_ns - questions->samples[(n - 1) % N_SAMPLES].at_ns >= SAMPLE_NS) {
         questions->samples[n % N_SAMPLES].at_ns = now_ns;
         questions->samples[n % N_SAMPLES].busy_ns = busy_ns(questions, now_ns);
         questions->n_samples++;
     }
-    pthread_mutex_unlock(&questions->mutex);
 }
 
 void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_stats *stats_out) {
-    pthread_mutex_lock(&questions->mutex);
+    SL_LOCKED(&questions->mutex);
     *stats_out = questions->stats;
     stats_out->n_threads = questions->n_scanners;
     if (questions->n_samples > 0 && questions->n_scanners > 0) {
@@ -370,7 +370,6 @@ void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_
         stats_out->scan_load =
             now_ns > then_ns ? (double)busy / ((double)(now_ns - then_ns) * questions->n_scanners) : 0;
     }
-    pthread_mutex_unlock(&questions->mutex);
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------------
@@ -406,15 +405,10 @@ static enum sl_status start_scanners(struct sl_questions *questions, int n_threa
         enum sl_status status =
             scanner->scratch ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "questions: no memory for thread %d", i);
         pthread_mutex_lock(&questions->mutex); // running threads already read n_scanners
-        if (status == SL_OK) {
-            status = sl_thread_start(scanner->name, scanner_main, scanner, &scanner->thread, err);
-        }
+        SL_THEN(status, sl_thread_start(scanner->name, scanner_main, scanner, &scanner->thread, err));
         questions->n_scanners += status == SL_OK;
         pthread_mutex_unlock(&questions->mutex);
-        if (status != SL_OK) {
-            sl_remote_kv_scratch_destroy(&scanner->scratch);
-            return status;
-        }
+        SL_TRY_OR(status, sl_remote_kv_scratch_destroy(&scanner->scratch));
     }
     return questions->config.pin ? pin_scanners(questions, err) : SL_OK;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/lease_id.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "kvstore/remote_kv/internal.h"
@@ -39,13 +39,9 @@ static enum sl_status append_stored(struct sl_remote_kv_table *remote_kvs, struc
     size_t n_chain;
     enum sl_status status =
         sl_kv_segments_chain(remote_kvs->config.room->segments, &held->family, &held->prompt, &chain, &n_chain, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     for (size_t i = 0; i < n_chain; i++) {
-        if (status == SL_OK) {
-            status = sl_held_remote_kv_append(held, chain[i], err);
-        }
+        SL_THEN(status, sl_held_remote_kv_append(held, chain[i], err));
         sl_kv_segment_unref(&chain[i]);
     }
     free(chain);
@@ -77,35 +73,24 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     struct sl_kv_segment_config any;
     enum sl_status status = sl_kv_family_config(family, 0, SL_PAGE_SLOTS, &any, err);
     struct sl_held_remote_kv *held = NULL;
-    if (status == SL_OK) {
-        status = sl_held_remote_kv_create(remote_kvs->config.ops, family, prompt, &held, err);
-    }
+    SL_THEN(status, sl_held_remote_kv_create(remote_kvs->config.ops, family, prompt, &held, err));
     struct sl_remote_kv_lease lease = {.window_bytes = 0};
     if (status == SL_OK && remote_kvs->config.fabric) {
         status = open_window(remote_kvs, held, &lease, err);
     }
-    if (status == SL_OK) {
-        status = append_stored(remote_kvs, held, err);
-    }
+    SL_THEN(status, append_stored(remote_kvs, held, err));
     size_t promised = 0;
-    if (status == SL_OK) {
-        status = sl_remote_kv_table_bytes_to_come(family, sl_remote_kv_n_tokens(held->remote_kv), prompt->n_tokens,
-                                                  &promised, err);
-    }
-    if (status == SL_OK) {
-        status = sl_lease_id_draw("annex-", held->lease_id, err);
-    }
+    SL_THEN(status, sl_remote_kv_table_bytes_to_come(family, sl_remote_kv_n_tokens(held->remote_kv), prompt->n_tokens,
+                                                     &promised, err));
+    SL_THEN(status, sl_lease_id_draw("annex-", held->lease_id, err));
     if (status == SL_OK && promised > 0) {
         status = sl_room_promise(remote_kvs->config.room, label, promised, err);
     }
-    if (status != SL_OK) {
-        sl_held_remote_kv_destroy(&held);
-        return status;
-    }
+    SL_TRY_OR(status, sl_held_remote_kv_destroy(&held));
     held->promised_bytes = promised;
     held->deadline_ns = sl_deadline_in_ms(remote_kvs->config.lease_ms);
     held->listed = true;
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     held->next = remote_kvs->first;
     remote_kvs->first = held;
     remote_kvs->n_leases++;
@@ -113,7 +98,6 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     lease.n_tokens = sl_remote_kv_n_tokens(held->remote_kv);
     memcpy(lease.lease_id, held->lease_id, sizeof lease.lease_id);
     *lease_out = lease;
-    pthread_mutex_unlock(&remote_kvs->mutex);
     return SL_OK;
 }
 
@@ -153,7 +137,7 @@ void sl_remote_kv_table_destroy(struct sl_remote_kv_table **remote_kvs_inout) {
 // ---- leases -------------------------------------------------------------------------------------------------------
 
 bool sl_remote_kv_table_renew(struct sl_remote_kv_table *remote_kvs, const char *lease_id) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     struct sl_held_remote_kv *held = sl_remote_kv_table_find(remote_kvs, lease_id);
     for (struct sl_growth *growth = held ? held->growing : NULL; growth; growth = growth->next) {
         int64_t lease_ms;
@@ -161,21 +145,19 @@ bool sl_remote_kv_table_renew(struct sl_remote_kv_table *remote_kvs, const char 
             sl_inbound_renew(remote_kvs->config.room->inbound, growth->inbound_id, &lease_ms, NULL);
         }
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
     return held != NULL;
 }
 
 void sl_remote_kv_table_release(struct sl_remote_kv_table *remote_kvs, const char *lease_id) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     struct sl_held_remote_kv **at = sl_remote_kv_table_find_lease(remote_kvs, lease_id);
     if (*at) {
         end_lease(remote_kvs, at);
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
 }
 
 void sl_remote_kv_table_reap(struct sl_remote_kv_table *remote_kvs, int64_t now_ns) {
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     for (struct sl_held_remote_kv **at = &remote_kvs->first; *at;) {
         if ((*at)->deadline_ns <= now_ns) {
             sl_log_warn("remote_kv", "lease=%s expired: no client renewed it or asked for %lld ms",
@@ -185,14 +167,11 @@ void sl_remote_kv_table_reap(struct sl_remote_kv_table *remote_kvs, int64_t now_
             at = &(*at)->next;
         }
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
 }
 
 int64_t sl_remote_kv_table_count(struct sl_remote_kv_table *remote_kvs) {
-    pthread_mutex_lock(&remote_kvs->mutex);
-    int64_t n_leases = remote_kvs->n_leases;
-    pthread_mutex_unlock(&remote_kvs->mutex);
-    return n_leases;
+    SL_LOCKED(&remote_kvs->mutex);
+    return remote_kvs->n_leases;
 }
 
 // ---- waiting ------------------------------------------------------------------------------------------------------

@@ -67,12 +67,12 @@ struct sl_rpc_call; // one call being handled; lives until its handler has retur
  * returned status becomes the call's gRPC status, with err->text as its details (net/rpc/rpc_status.c has the mapping);
  * reason and culprit travel as metadata (net/rpc/rpc_reason.c).
  */
-typedef enum sl_status (*sl_rpc_handler_fn)(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                            struct sl_error *err);
+typedef enum sl_status sl_rpc_handler_fn(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                         struct sl_error *err);
 
 struct sl_rpc_handler {
     const struct sl_rpc_method *method;
-    sl_rpc_handler_fn fn;
+    sl_rpc_handler_fn *fn;
     // Bits of enum sl_role that may call it, not 0. Other callers get PERMISSION_DENIED before the handler runs
     unsigned roles;
 };
@@ -144,6 +144,10 @@ int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept);
 // Limits how long the call may wait for messages; a later deadline than the call's changes nothing.
 void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns);
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);
+// Returns the opposite, for loops that take a function to ask (sl_send.go_on and others).
+static inline bool sl_rpc_call_wanted(void *call) {
+    return !sl_rpc_call_cancelled((const struct sl_rpc_call *)call);
+}
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call); // SL_NO_DEADLINE when the client set none
 /*
  * Runs fn(arg) once when the call is cancelled (client gone, deadline, server stop); at once if it already is. With it

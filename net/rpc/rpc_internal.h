@@ -207,7 +207,7 @@ struct sl_rpc_quota { // limits how many handlers run at once, and the memory of
 
 struct sl_rpc_bound { // a method as registered with gRPC
     const struct sl_rpc_method *method;
-    sl_rpc_handler_fn handler;
+    sl_rpc_handler_fn *handler;
     unsigned roles;
     void *context;
     struct sl_rpc_quota *quota;

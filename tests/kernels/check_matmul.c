@@ -126,7 +126,7 @@ static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, c
         if (w->format == SL_WEIGHT_CODES) {
             sl_weight_widen_row(w, j, widened);
         } else if (w->format != SL_WEIGHT_STORED) {
-            sl_weight_quantize_row(w, j, codes, scales);
+            quantize_row(w, j, codes, scales);
         }
         for (int64_t i = 0; i < k; i++) {
             row[i] = w->format == SL_WEIGHT_CODES ? (double)widened[i]

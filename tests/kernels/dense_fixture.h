@@ -122,6 +122,13 @@ static inline struct sl_matrix random_matrix(int64_t n, int64_t k, enum sl_dtype
     return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n, dtype}}};
 }
 
+// Writes codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
+static inline void quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out) {
+    for (int64_t g = 0; g < sl_weight_groups(w->k); g++) {
+        sl_weight_quantize_group(w, j, g, codes_out + g * SL_WEIGHT_GROUP, &scales_out[g]);
+    }
+}
+
 // Returns a matrix as f32 numbers, as its format rounds them, to multiply exactly.
 static inline struct sl_matrix as_numbers(const struct sl_matrix *w, float **owner_out) {
     size_t groups = (size_t)sl_weight_groups(w->k);
@@ -135,7 +142,7 @@ static inline struct sl_matrix as_numbers(const struct sl_matrix *w, float **own
             sl_weight_widen_row(w, j, row);
             continue;
         }
-        sl_weight_quantize_row(w, j, codes, scales);
+        quantize_row(w, j, codes, scales);
         for (int64_t i = 0; i < w->k; i++) {
             row[i] = sl_f16_to_f32(scales[i / SL_WEIGHT_GROUP]) * (float)codes[i];
         }

@@ -39,11 +39,9 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
                "compressor: scope=std needs score=mas, which keeps squares of attention");
     SL_FAIL_IF(sl_recipe_splits_by_attention(recipe) && !c->score->sums_attention, err, SL_ERR_INVALID,
                "compressor: layers=d2o measures accumulated attention; it needs score=aas or score=mas");
-    if (sl_evicts_at_end(c) && (sl_value_per_query_head(recipe) || sl_score_is_of_rows(c->score))) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "compressor: the recipe evicts when no query is at hand, and its score or value looks at queries");
-    }
+    SL_FAIL_IF(sl_evicts_at_end(c) && (sl_value_per_query_head(recipe) || sl_score_is_of_rows(c->score)), err,
+               SL_ERR_INVALID,
+               "compressor: the recipe evicts when no query is at hand, and its score or value looks at queries");
     return SL_OK;
 }
 
@@ -261,7 +259,7 @@ static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *ses
     size_t n_heads = (size_t)session->geometry.n_kv_heads;
     uint32_t *counts = NULL;
     enum sl_status status = by_variance ? divide_budgets(c, session, divided, err) : SL_OK;
-    if (recipe->heads == SL_HEADS_GLOBAL) {
+    if (sl_recipe_counts_globally(recipe)) {
         counts = calloc((size_t)session->geometry.n_layers * n_heads, sizeof *counts);
         status = counts != NULL ? sl_count_globally(c, session, counts, err)
                                 : sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the counts of all heads");
@@ -281,7 +279,7 @@ static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *ses
         if (sl_layer_evicts(c, l)) { // others are final since sl_compressor_layer(), unless the prompt was repeated
             status = sl_evict_layer(c, &eviction, err);
         }
-        status = status == SL_OK ? sl_pack_layer(c, session, l, err) : status;
+        SL_THEN(status, sl_pack_layer(c, session, l, err));
     }
     free(counts);
     return status;

@@ -32,19 +32,13 @@ enum sl_status sl_compressor_estimate(struct sl_compressor *c, bool wanted, stru
     if (!wanted) {
         return SL_OK;
     }
-    if (sl_recipe_thins(&c->plan.recipe)) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "compressor: errors of place=offload with a budget are not estimated: the attention that evicted "
-            "slots had is spread over kvstores; ask for none, or leave out budget");
-    }
-    if (sl_recipe_repeats(&c->plan.recipe)) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "compressor: errors of score=%s are not estimated: it evicts when no row of the prompt is at hand; "
-            "ask for none, or take another score",
-            c->score->name);
-    }
+    SL_FAIL_IF(sl_recipe_thins(&c->plan.recipe), err, SL_ERR_INVALID,
+               "compressor: errors of place=offload with a budget are not estimated: the attention that evicted "
+               "slots had is spread over kvstores; ask for none, or leave out budget");
+    SL_FAIL_IF(sl_recipe_repeats(&c->plan.recipe), err, SL_ERR_INVALID,
+               "compressor: errors of score=%s are not estimated: it evicts when no row of the prompt is at hand; "
+               "ask for none, or take another score",
+               c->score->name);
     size_t bytes = (size_t)c->plan.geometry.n_layers * sizeof *c->estimator.layers;
     c->estimator.layers = sl_device_alloc(c->stream->device, SL_MEMORY_SHARED, bytes);
     SL_FAIL_IF(c->estimator.layers == NULL, err, SL_ERR_EXHAUSTED, "compressor: no memory for error estimates");

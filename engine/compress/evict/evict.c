@@ -75,10 +75,7 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
                                 .n_tokens = e->n_tokens,
                                 .keys = s->keys,
                                 .shared = s->shared_scores};
-    enum sl_status status = sl_score_is_of_rows(c->score) || by_query_head ? weigh(c, e, heads, &in, err) : SL_OK;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_score_is_of_rows(c->score) || by_query_head ? weigh(c, e, heads, &in, err) : SL_OK);
     c->method->read(&in, by_change ? s->base : s->scores);
     if (by_change) {
         bool mean = recipe->value == SL_VALUE_FASTCAOTE || recipe->value == SL_VALUE_FASTCAOTE_HEADS;
@@ -211,7 +208,7 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     struct sl_kv_heads heads;
     bool over = false;
     enum sl_status status = sl_layer_heads(c, e->session, e->layer, &heads, err);
-    status = status == SL_OK ? check_heads(c, e, &heads, &over, err) : status;
+    SL_THEN(status, check_heads(c, e, &heads, &over, err));
     if (status == SL_OK && over) {
         status = rank(c, e, &heads, err);
     }
@@ -221,12 +218,9 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     protect(c, e, &heads);
     struct sl_counts kept = count(c, e, &heads);
     c->ops->select(c->stream, &heads, s->scores, s->base, c->score->newest_of_ties, kept, s->keep);
-    status = sl_estimate_eviction(c, e, &heads, kept, err);
-    if (status == SL_OK && c->plan.recipe.evicted == SL_EVICTED_MERGE) {
-        status = sl_merge_evicted(c, e, &heads, kept, err);
-    }
-    if (status != SL_OK) {
-        return status;
+    SL_TRY(sl_estimate_eviction(c, e, &heads, kept, err));
+    if (c->plan.recipe.evicted == SL_EVICTED_MERGE) {
+        SL_TRY(sl_merge_evicted(c, e, &heads, kept, err));
     }
     c->ops->gather(c->stream, &heads, s->keep, kept);
     return settle(c, e, &heads, kept, err);

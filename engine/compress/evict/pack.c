@@ -79,10 +79,7 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
         }
         struct sl_kv_heads heads;
         enum sl_status status = sl_layer_heads(c, session, layer, &heads, err);
-        if (status != SL_OK) {
-            give_back(c, session, n);
-            return status;
-        }
+        SL_TRY_OR(status, give_back(c, session, n));
         c->ops->quantize(c->stream, &heads, n, c->new_pages);
         sl_estimate_pages(c, layer, &heads, n);
         put_new_pages(c, session, layer, n);

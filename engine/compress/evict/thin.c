@@ -150,13 +150,11 @@ static enum sl_status check_layer(const struct batch *b, struct sl_error *err) {
                b->c->plan.recipe.chunk_tokens);
     for (int h = 0; h < b->session->geometry.n_kv_heads; h++) {
         const struct sl_head *head = &layer->heads[h];
-        if (head->n_packed > 0 || head->n_slots != layer->heads[0].n_slots ||
-            (int64_t)head->n_slots < b->n_candidates + b->n_undecided) {
-            return sl_fail(err, SL_ERR_PRECONDITION,
-                           "compressor: layer %d head %d holds %" PRIu32 " slots, %" PRId64
-                           " have not been decided yet",
-                           b->layer, h, head->n_slots, b->n_candidates + b->n_undecided);
-        }
+        SL_FAIL_IF(head->n_packed > 0 || head->n_slots != layer->heads[0].n_slots ||
+                       (int64_t)head->n_slots < b->n_candidates + b->n_undecided,
+                   err, SL_ERR_PRECONDITION,
+                   "compressor: layer %d head %d holds %" PRIu32 " slots, %" PRId64 " have not been decided yet",
+                   b->layer, h, head->n_slots, b->n_candidates + b->n_undecided);
     }
     return SL_OK;
 }

@@ -10,12 +10,10 @@
 
 static enum sl_status check_model(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
                                   int64_t n_prompt, struct sl_error *err) {
-    if (geometry->n_layers < 1 || geometry->n_layers > SL_MAX_LAYERS || geometry->n_kv_heads < 1 ||
-        geometry->n_kv_heads > SL_MAX_HEADS) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "plan: %d layers of %d KV heads; at most %d layers of %d heads are possible", geometry->n_layers,
-                       geometry->n_kv_heads, SL_MAX_LAYERS, SL_MAX_HEADS);
-    }
+    SL_FAIL_IF(geometry->n_layers < 1 || geometry->n_layers > SL_MAX_LAYERS || geometry->n_kv_heads < 1 ||
+                   geometry->n_kv_heads > SL_MAX_HEADS,
+               err, SL_ERR_INVALID, "plan: %d layers of %d KV heads; at most %d layers of %d heads are possible",
+               geometry->n_layers, geometry->n_kv_heads, SL_MAX_LAYERS, SL_MAX_HEADS);
     SL_FAIL_IF(n_prompt < 1 || n_prompt > SL_RECIPE_MAX_SLOTS, err, SL_ERR_INVALID,
                "plan: a prompt of %" PRId64 " tokens; 1 to %lld are possible", n_prompt,
                (long long)SL_RECIPE_MAX_SLOTS);
@@ -148,7 +146,7 @@ static void set_budgets(struct sl_plan *plan) {
     if (recipe->layers == SL_LAYERS_PYRAMID) {
         sl_budget_pyramid(plan->total_budget, n, plan->least_slots, most, shares);
     } else if (sl_recipe_uneven_layers(recipe)) {
-        int64_t others = recipe->heads == SL_HEADS_GLOBAL ? 0 : plan->least_slots * (n - 1);
+        int64_t others = sl_recipe_counts_globally(recipe) ? 0 : plan->least_slots * (n - 1);
         for (int l = 0; l < n; l++) {
             shares[l] = smaller(most, plan->total_budget - others);
         }
@@ -164,11 +162,8 @@ static void set_budgets(struct sl_plan *plan) {
 
 static enum sl_status make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                            int rope_set, bool keeps_offloaded, struct sl_plan *plan, struct sl_error *err) {
-    if (!sl_recipe_is_resolved(recipe)) {
-        return sl_fail(
-            err, SL_ERR_PRECONDITION,
-            "plan: the recipe names dense, sparse or last layers: sl_recipe_resolve() must say which they are");
-    }
+    SL_FAIL_IF(!sl_recipe_is_resolved(recipe), err, SL_ERR_PRECONDITION,
+               "plan: the recipe names dense, sparse or last layers: sl_recipe_resolve() must say which they are");
     const struct sl_recipe known = *recipe; // the caller's may be a part of *plan
     const struct sl_kv_geometry shape = *geometry;
     memset(plan, 0, sizeof *plan);

@@ -29,8 +29,9 @@ static int64_t kept_slots(const struct sl_plan *plan, int layer) {
         // Each of the other heads keeps at least a fifth of the budget (ops->budgets), which may include the tail.
         int64_t others = plan->geometry.n_kv_heads - 1;
         budget += others * (budget - larger((budget + plan->tail_slots) / 5 - plan->tail_slots, 0));
-    } else if (plan->recipe.heads == SL_HEADS_GLOBAL) {
+    } else if (sl_recipe_counts_globally(&plan->recipe)) {
         budget *= plan->geometry.n_kv_heads;
+        budget = plan->recipe.heads == SL_HEADS_PAGES ? (int64_t)sl_pages_for(budget) * SL_PAGE_SLOTS : budget;
     }
     return smaller(budget, body);
 }

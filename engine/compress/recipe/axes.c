@@ -47,10 +47,8 @@ static const struct sl_word layers[] = {
     [SL_LAYERS_PYRAMID] = WORD("pyramid"),
 };
 static const struct sl_word heads[] = {
-    [SL_HEADS_UNIFORM] = WORD("uniform"),
-    [SL_HEADS_ADAPTIVE] = WORD("adaptive"),
-    [SL_HEADS_LAYER] = WORD("layer"),
-    [SL_HEADS_GLOBAL] = WORD("global"),
+    [SL_HEADS_UNIFORM] = WORD("uniform"), [SL_HEADS_ADAPTIVE] = WORD("adaptive"), [SL_HEADS_LAYER] = WORD("layer"),
+    [SL_HEADS_GLOBAL] = WORD("global"),   [SL_HEADS_PAGES] = WORD("pages"),
 };
 static const struct sl_word whens[] = {
     {"chunk", {0}, 0, SL_WHEN_END}, // "chunk+end" is the same: the last chunk is a chunk
@@ -100,7 +98,8 @@ const struct sl_axis sl_axes[] = {
     {"layers", WORDS(one_of, layers, layers, layers), SL_NEEDS_BUDGET, NULL, "how layers share the budget"},
     {"exempt", FIELD(exempt, exempt, exempt_last), SL_NEEDS_BUDGET, NULL, "layers that evict nothing"},
     {"heads", WORDS(one_of, heads, heads, heads), SL_NEEDS_BUDGET, NULL,
-     "how heads share a layer's; layer: all keep the same slots; global: heads of all layers compete"},
+     "how heads share a layer's; layer: all keep the same slots; global: heads of all layers compete; pages: the same, "
+     "and each keeps whole pages"},
     {"when", WORDS(flags, when, when, whens), 0, NULL,
      "behind every chunk, at the prompt's end, at every step of decode"},
     {"evicted", WORDS(one_of, evicted, merge_beta, evicted), SL_NEEDS_BUDGET, NULL,

@@ -227,15 +227,15 @@ static enum sl_status check_eviction(const struct sl_recipe *r, struct sl_error 
          "use when=end, or heads=uniform"},
         {sl_score_repeats(traits) && r->when != SL_WHEN_END,
          "score={score} is known when the prompt has been read twice; use when=end alone"},
-        {r->heads == SL_HEADS_GLOBAL && r->when != SL_WHEN_END,
-         "heads=global needs the scores of all layers over the whole prompt; use when=end alone"},
-        {r->heads == SL_HEADS_GLOBAL && r->layers != SL_LAYERS_UNIFORM,
-         "heads=global divides the budget over layers as well; remove layers={layers}"},
-        {r->heads == SL_HEADS_GLOBAL && (sl_score_is_of_rows(traits) || heads),
-         "heads=global evicts when no query is at hand, and score={score} or value={value} looks at queries; use "
+        {sl_recipe_counts_globally(r) && r->when != SL_WHEN_END,
+         "heads={heads} needs the scores of all layers over the whole prompt; use when=end alone"},
+        {sl_recipe_counts_globally(r) && r->layers != SL_LAYERS_UNIFORM,
+         "heads={heads} divides the budget over layers as well; remove layers={layers}"},
+        {sl_recipe_counts_globally(r) && (sl_score_is_of_rows(traits) || heads),
+         "heads={heads} evicts when no query is at hand, and score={score} or value={value} looks at queries; use "
          "score=reconstruct, or heads=adaptive"},
-        {r->heads == SL_HEADS_GLOBAL && r->sinks == 0 && r->recent.slots == 0,
-         "heads=global could leave a head without a slot; add scope=sinks:4"},
+        {sl_recipe_counts_globally(r) && r->sinks == 0 && r->recent.slots == 0,
+         "heads={heads} could leave a head without a slot; add scope=sinks:4"},
         {r->std > 0 && !traits->sums_squares,
          "scope=std needs deviations of attention, which score={score} does not have; use score={?squares}, or remove "
          "std"},
@@ -307,28 +307,19 @@ static enum sl_status check_offloaded_formats(const struct sl_recipe *recipe, in
             continue;
         }
         enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
-        if (sl_kv_format_is_quantized(format) && format != SL_KV_INT8) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
-                "f16, bf16, f32 or int8",
-                sl_kv_format_name(format), l);
-        }
-        if (sl_kv_format_is_quantized(format) && sl_recipe_evicts(recipe)) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: format=%s of layer %d, which place=offload thins to its budget: what comes back while "
-                "the prompt is read would not be what was shipped; use f16, bf16 or f32 there",
-                sl_kv_format_name(format), l);
-        }
+        SL_FAIL_IF(sl_kv_format_is_quantized(format) && format != SL_KV_INT8, err, SL_ERR_INVALID,
+                   "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
+                   "f16, bf16, f32 or int8",
+                   sl_kv_format_name(format), l);
+        SL_FAIL_IF(sl_kv_format_is_quantized(format) && sl_recipe_evicts(recipe), err, SL_ERR_INVALID,
+                   "recipe: format=%s of layer %d, which place=offload thins to its budget: what comes back while "
+                   "the prompt is read would not be what was shipped; use f16, bf16 or f32 there",
+                   sl_kv_format_name(format), l);
         first = first < 0 ? l : first;
-        if (format != sl_recipe_layer_format(recipe, first)) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: place=offload keeps all layers in one format, and layer %d is %s, layer %d %s; give "
-                "offloaded layers the same",
-                first, sl_kv_format_name(sl_recipe_layer_format(recipe, first)), l, sl_kv_format_name(format));
-        }
+        SL_FAIL_IF(format != sl_recipe_layer_format(recipe, first), err, SL_ERR_INVALID,
+                   "recipe: place=offload keeps all layers in one format, and layer %d is %s, layer %d %s; give "
+                   "offloaded layers the same",
+                   first, sl_kv_format_name(sl_recipe_layer_format(recipe, first)), l, sl_kv_format_name(format));
     }
     return SL_OK;
 }
@@ -366,9 +357,7 @@ enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *
                    "recipe: %s holds a value that no recipe text can mean", axis->name);
     }
     enum sl_status status = check_needs(recipe, err);
-    if (status == SL_OK) {
-        status = check_belongings(recipe, err);
-    }
+    SL_THEN(status, check_belongings(recipe, err));
     if (status == SL_OK && sl_recipe_evicts(recipe)) {
         status = check_eviction(recipe, err);
     }

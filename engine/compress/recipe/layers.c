@@ -61,11 +61,8 @@ static enum sl_status parse_layers(const char *axis, const char *text, struct sl
         SL_FAIL_IF(dash == NULL ? !sl_is_digits(part) : (open_out == NULL || part == dash) && dash[1] == '\0', err,
                    SL_ERR_INVALID, "recipe: %s=...%.40s: expected layers joined by '+': N, N-M%s", axis, part,
                    open_out != NULL ? " or N-" : " or last");
-        enum sl_status status = dash != NULL ? sl_parse_range(axis, part, dash, &from, &to, err)
-                                             : parse_layer(axis, "", part, 0, &from, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(dash != NULL ? sl_parse_range(axis, part, dash, &from, &to, err)
+                            : parse_layer(axis, "", part, 0, &from, err));
         to = dash == NULL ? from : to;
         if (to < 0) {
             open = open < 0 || from < open ? from : open;

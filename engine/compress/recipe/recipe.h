@@ -45,7 +45,7 @@ enum sl_split_layers {
     SL_LAYERS_D2O_MINMAX, // softmax of minus the layers' min-max variance
     SL_LAYERS_PYRAMID
 };
-enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER, SL_HEADS_GLOBAL };
+enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER, SL_HEADS_GLOBAL, SL_HEADS_PAGES };
 enum sl_when { SL_WHEN_CHUNK = 1, SL_WHEN_END = 2, SL_WHEN_STEP = 4 };
 enum sl_evicted { SL_EVICTED_DROP, SL_EVICTED_MERGE };
 enum sl_retrieve { SL_RETRIEVE_NEAR, SL_RETRIEVE_PULL };
@@ -159,12 +159,17 @@ static inline bool sl_recipe_splits_by_attention(const struct sl_recipe *recipe)
     return recipe->layers >= SL_LAYERS_D2O && recipe->layers <= SL_LAYERS_D2O_MINMAX;
 }
 
+// Returns true if the heads of all layers compete for one sum of slots.
+static inline bool sl_recipe_counts_globally(const struct sl_recipe *recipe) {
+    return recipe->heads == SL_HEADS_GLOBAL || recipe->heads == SL_HEADS_PAGES;
+}
+
 // Return true if scores or attention decide how many slots each layer, and each head of a layer, keeps.
 static inline bool sl_recipe_uneven_layers(const struct sl_recipe *recipe) {
-    return sl_recipe_splits_by_attention(recipe) || recipe->heads == SL_HEADS_GLOBAL;
+    return sl_recipe_splits_by_attention(recipe) || sl_recipe_counts_globally(recipe);
 }
 static inline bool sl_recipe_uneven_heads(const struct sl_recipe *recipe) {
-    return recipe->heads == SL_HEADS_ADAPTIVE || recipe->heads == SL_HEADS_GLOBAL;
+    return recipe->heads == SL_HEADS_ADAPTIVE || sl_recipe_counts_globally(recipe);
 }
 
 // Returns true if the prompt is read a second time before anything is evicted.

@@ -25,7 +25,7 @@ static const struct sl_recommendation for_later[] = {
     {0.55, "full,format=int8", false, "3.3 [0.0, 7.2]"},
     {0.30, "full,format=int4", false, "4.7 [1.1, 9.3]"},
     {0.17, "kvzip,score=reconstruct_sum,budget=0.47,format=int4", false, "4.0 [-0.4, 8.8]"},
-    {0.12, "kvzip,format=int4", false, "5.0 [1.8, 8.1]"},
+    {0.12, "kvzip,format=int4", false, "5.3 [2.2, 8.4]"},
     {0.09, "kvzip,budget=0.2,format=int4", false, "4.8 [-1.3, 10.9]"},
     {0, NULL, false, NULL},
 };

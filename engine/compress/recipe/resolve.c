@@ -62,19 +62,13 @@ enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layer
     if (resolved.dense_auto) {
         status = resolve_format(&resolved, dense, n_layers, err);
     }
-    if (status == SL_OK) {
-        status = resolve_place(&resolved, dense, n_layers, err);
-    }
+    SL_THEN(status, resolve_place(&resolved, dense, n_layers, err));
     if (status == SL_OK && resolved.exempt_last) {
         sl_layers_add(&resolved.exempt, n_layers - 1);
         resolved.exempt_last = false;
     }
-    if (status == SL_OK) {
-        status = sl_recipe_check(&resolved, err);
-    }
-    if (status == SL_OK) {
-        status = sl_recipe_check_layers(&resolved, n_layers, err);
-    }
+    SL_THEN(status, sl_recipe_check(&resolved, err));
+    SL_THEN(status, sl_recipe_check_layers(&resolved, n_layers, err));
     bool evicts = !sl_recipe_evicts(&resolved) || sl_recipe_thins(&resolved); // some layer is offloaded
     for (int l = 0; status == SL_OK && l < n_layers; l++) {
         evicts = evicts || sl_recipe_layer_evicts(&resolved, l);

@@ -111,17 +111,13 @@ enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, s
     char plain[SL_RECIPE_TEXT_BYTES];
     struct sl_recipe recipe = sl_recipe_default;
     enum sl_status status = make_plain(text, plain, err);
-    if (status == SL_OK) {
-        status = apply_text(&recipe, plain, err);
-    }
+    SL_THEN(status, apply_text(&recipe, plain, err));
     if (sl_recipe_offloads(&recipe)) {
         recipe.topk = recipe.topk > 0 ? recipe.topk : SL_RECIPE_DEFAULT_TOPK;
         recipe.keep = recipe.keep != SL_RECIPE_KEEP_TOPK ? recipe.keep : recipe.topk;
         recipe.channels = recipe.channels > 0 ? recipe.channels : SL_RECIPE_DEFAULT_CHANNELS;
     }
-    if (status == SL_OK) {
-        status = sl_recipe_check(&recipe, err);
-    }
+    SL_THEN(status, sl_recipe_check(&recipe, err));
     if (status == SL_OK) {
         *recipe_out = recipe;
     }

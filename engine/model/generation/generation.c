@@ -106,15 +106,11 @@ enum sl_status sl_model_sampling_read(const json_t *root, const char *file, stru
     SL_FAIL_IF(draws != NULL && !json_is_boolean(draws), err, SL_ERR_INVALID, "%s: do_sample must be true or false",
                file);
     enum sl_status status = get(root, file, "temperature", 0, MAX_TEMPERATURE, &s.temperature, err);
-    status = status == SL_OK ? get_top_k(root, file, &s.top_k, err) : status;
-    status = status == SL_OK ? get(root, file, "top_p", MIN_TOP_P, 1, &s.top_p, err) : status;
-    status = status == SL_OK
-                 ? get(root, file, "repetition_penalty", MIN_PENALTY, MAX_PENALTY, &s.repetition_penalty, err)
-                 : status;
-    status = status == SL_OK ? get(root, file, "min_p", 0, 1, &s.min_p, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN(status, get_top_k(root, file, &s.top_k, err));
+    SL_THEN(status, get(root, file, "top_p", MIN_TOP_P, 1, &s.top_p, err));
+    SL_THEN(status, get(root, file, "repetition_penalty", MIN_PENALTY, MAX_PENALTY, &s.repetition_penalty, err));
+    SL_THEN(status, get(root, file, "min_p", 0, 1, &s.min_p, err));
+    SL_TRY(status);
     if (json_is_false(draws)) {
         s.has_temperature = true;
         s.temperature = 0;

@@ -155,12 +155,11 @@ static enum sl_status take_elements(struct cursor *c, struct sl_gguf_value *valu
         return __builtin_mul_overflow(n_bytes, value->n, &all) ? truncated(c, "metadata")
                                                                : take(c, all, "metadata", &at);
     }
-    enum sl_status status = SL_OK;
-    for (uint64_t i = 0; i < value->n && status == SL_OK; i++) {
+    for (uint64_t i = 0; i < value->n; i++) {
         struct sl_gguf_text text;
-        status = take_text(c, "metadata", &text);
+        SL_TRY(take_text(c, "metadata", &text));
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status take_value(struct cursor *c, struct sl_gguf_value *value) {
@@ -176,9 +175,7 @@ static enum sl_status take_value(struct cursor *c, struct sl_gguf_value *value) 
             status = sl_fail(c->err, SL_ERR_UNSUPPORTED, "%s: %.*s is an array of arrays", c->path,
                              (int)sl_gguf_shown(value->key).n_bytes, value->key.at);
         }
-        if (status == SL_OK) {
-            status = take_number(c, 8, "metadata", &value->n);
-        }
+        SL_THEN(status, take_number(c, 8, "metadata", &value->n));
     }
     return status == SL_OK ? take_elements(c, value) : status;
 }
@@ -205,12 +202,8 @@ static enum sl_status read_values(struct sl_gguf *g, struct cursor *c, uint64_t 
     g->values = calloc(n + 1, sizeof *g->values);
     SL_FAIL_IF(g->values == NULL, c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu values", c->path,
                (unsigned long long)n);
-    enum sl_status status = SL_OK;
-    for (; g->n_values < n && status == SL_OK; g->n_values++) {
-        status = take_value(c, &g->values[g->n_values]);
-    }
-    if (status != SL_OK) {
-        return status;
+    for (; g->n_values < n; g->n_values++) {
+        SL_TRY(take_value(c, &g->values[g->n_values]));
     }
     qsort(g->values, g->n_values, sizeof *g->values, compare_values);
     for (size_t i = 1; i < g->n_values; i++) {
@@ -244,13 +237,10 @@ static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor
     SL_TRY(take_number(c, 4, "list of tensors", &id));
     const char *name;
     tensor->type = sl_block_type((uint32_t)id, &name);
-    if (tensor->type == NULL) {
-        return sl_fail(
-            c->err, SL_ERR_UNSUPPORTED,
-            "%s: tensor %.96s has type %llu (%s); F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K "
-            "are supported",
-            c->path, tensor->name, (unsigned long long)id, name);
-    }
+    SL_FAIL_IF(tensor->type == NULL, c->err, SL_ERR_UNSUPPORTED,
+               "%s: tensor %.96s has type %llu (%s); F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K "
+               "are supported",
+               c->path, tensor->name, (unsigned long long)id, name);
     SL_FAIL_IF(tensor->shape[tensor->n_dims - 1] % tensor->type->n_weights != 0, c->err, SL_ERR_INVALID,
                "%s: tensor %.96s: rows of %lld weights are no whole blocks of %s", c->path, tensor->name,
                (long long)tensor->shape[tensor->n_dims - 1], name);
@@ -384,13 +374,8 @@ enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct 
     struct sl_gguf *g = calloc(1, sizeof *g);
     SL_FAIL_IF(g == NULL, err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
     enum sl_status status = map_file(g, path, err);
-    if (status == SL_OK) {
-        status = read_all(g, path, err);
-    }
-    if (status != SL_OK) {
-        sl_gguf_close(&g);
-        return status;
-    }
+    SL_THEN(status, read_all(g, path, err));
+    SL_TRY_OR(status, sl_gguf_close(&g));
     *gguf_out = g;
     return SL_OK;
 }

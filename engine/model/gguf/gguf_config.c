@@ -240,8 +240,8 @@ static enum sl_status put_longrope(struct making *m, bool has_sets, bool is_scal
     if (status == SL_OK && is_scaled) {
         status = refuse_unless(m, factor_key(m), 1, 1, "a scaling of RoPE beside its tensors", err);
     }
-    status = status == SL_OK ? put_stretches(m, scaling, "short_factor", names[0], err) : status;
-    status = status == SL_OK ? put_stretches(m, scaling, "long_factor", names[1], err) : status;
+    SL_THEN(status, put_stretches(m, scaling, "short_factor", names[0], err));
+    SL_THEN(status, put_stretches(m, scaling, "long_factor", names[1], err));
     sl_json_put(scaling, "rope_type", json_string("longrope"), &m->ok);
     return status;
 }
@@ -338,10 +338,7 @@ enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, str
         if (status == SL_OK && !m.ok) {
             status = sl_fail(err, SL_ERR_INVALID, "a value is no finite number or no UTF-8, or there is no memory");
         }
-        if (status != SL_OK) {
-            json_decref(m.root);
-            return status;
-        }
+        SL_TRY_OR(status, json_decref(m.root));
         *root_out = m.root;
         return SL_OK;
     }
@@ -425,10 +422,7 @@ enum sl_status sl_gguf_generation(const struct sl_gguf *gguf, json_t **root_out,
     if (status == SL_OK && !ok) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    if (status != SL_OK) {
-        json_decref(root);
-        return status;
-    }
+    SL_TRY_OR(status, json_decref(root));
     *root_out = root;
     return SL_OK;
 }

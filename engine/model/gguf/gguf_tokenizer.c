@@ -37,20 +37,17 @@ static enum sl_status read_lists(struct making *m) {
     m->tokens = sl_gguf_value(m->gguf, "tokenizer.ggml.tokens");
     m->types = sl_gguf_value(m->gguf, "tokenizer.ggml.token_type");
     m->scores = sl_gguf_value(m->gguf, "tokenizer.ggml.scores");
-    if (m->tokens == NULL || !m->tokens->is_array || m->tokens->kind != SL_GGUF_STRING || m->tokens->n < 1 ||
-        m->tokens->n > MAX_TOKENS) {
-        return sl_fail(m->err, SL_ERR_INVALID, "tokenizer.ggml.tokens is missing or no list of 1 to %d texts",
-                       MAX_TOKENS);
-    }
+    SL_FAIL_IF(m->tokens == NULL || !m->tokens->is_array || m->tokens->kind != SL_GGUF_STRING || m->tokens->n < 1 ||
+                   m->tokens->n > MAX_TOKENS,
+               m->err, SL_ERR_INVALID, "tokenizer.ggml.tokens is missing or no list of 1 to %d texts", MAX_TOKENS);
     m->n = m->tokens->n;
     SL_FAIL_IF(m->types != NULL && (!m->types->is_array || m->types->kind != SL_GGUF_I32 || m->types->n != m->n),
                m->err, SL_ERR_INVALID, "tokenizer.ggml.token_type is no list of %llu numbers, one a token",
                (unsigned long long)m->n);
-    if (m->is_llama &&
-        (m->scores == NULL || !m->scores->is_array || m->scores->kind != SL_GGUF_F32 || m->scores->n != m->n)) {
-        return sl_fail(m->err, SL_ERR_INVALID, "tokenizer.ggml.scores is no list of %llu numbers, one a token",
-                       (unsigned long long)m->n);
-    }
+    SL_FAIL_IF(m->is_llama && (m->scores == NULL || !m->scores->is_array || m->scores->kind != SL_GGUF_F32 ||
+                               m->scores->n != m->n),
+               m->err, SL_ERR_INVALID, "tokenizer.ggml.scores is no list of %llu numbers, one a token",
+               (unsigned long long)m->n);
     m->texts = calloc(m->n, sizeof *m->texts);
     SL_FAIL_IF(m->texts == NULL, m->err, SL_ERR_EXHAUSTED, "out of memory for %llu tokens", (unsigned long long)m->n);
     const unsigned char *at = m->tokens->data;
@@ -358,10 +355,7 @@ static enum sl_status finish(struct making *m, json_t *root, enum sl_status stat
     }
     free(m->texts);
     json_decref(m->vocab);
-    if (status != SL_OK) {
-        json_decref(root);
-        return status;
-    }
+    SL_TRY_OR(status, json_decref(root));
     *root_out = root;
     return SL_OK;
 }
@@ -370,9 +364,7 @@ enum sl_status sl_gguf_tokenizer(const struct sl_gguf *gguf, json_t **root_out, 
     struct making m;
     json_t *root = json_object();
     enum sl_status status = begin(&m, gguf, err);
-    if (status == SL_OK) {
-        status = make_model(&m, root);
-    }
+    SL_THEN(status, make_model(&m, root));
     if (status == SL_OK) {
         sl_json_put(root, "added_tokens", make_added(&m), &m.ok);
         put_steps(&m, root);

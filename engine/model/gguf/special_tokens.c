@@ -100,15 +100,11 @@ static enum sl_status read_folder(const char *model, struct found *found, struct
     }
     found->eos = eos_of(config) != NULL ? eos_of(config) : eos_of(map);
     const json_t *decoder = json_object_get(config, "added_tokens_decoder");
-    if (status == SL_OK) {
-        status = add_decoder(found, decoder, err);
-    }
+    SL_THEN(status, add_decoder(found, decoder, err));
     if (status == SL_OK && (json_object_size(decoder) == 0 || (found->eos != NULL && found->eos_id < 0))) {
         status = load_optional(model, "tokenizer.json", &tokenizer, err);
     }
-    if (status == SL_OK) {
-        status = add_list(found, json_object_get(tokenizer, "added_tokens"), err);
-    }
+    SL_THEN(status, add_list(found, json_object_get(tokenizer, "added_tokens"), err));
     if (found->eos != NULL && found->eos_id < 0) {
         const json_t *vocab = json_object_get(json_object_get(tokenizer, "model"), "vocab");
         const json_t *id = json_object_get(vocab, found->eos);
@@ -129,14 +125,9 @@ enum sl_status sl_model_special_tokens(const char *model, json_t **tokens_out, i
     if (status == SL_OK && found.specials == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for special tokens");
     }
-    if (status == SL_OK) {
-        status = gguf != NULL ? read_gguf(gguf, &found, err) : read_folder(model, &found, err);
-    }
+    SL_THEN(status, gguf != NULL ? read_gguf(gguf, &found, err) : read_folder(model, &found, err));
     sl_gguf_close(&gguf);
-    if (status != SL_OK) {
-        json_decref(found.specials);
-        return status;
-    }
+    SL_TRY_OR(status, json_decref(found.specials));
     *tokens_out = found.specials;
     *eos_id_out = found.eos_id;
     return SL_OK;

@@ -127,12 +127,9 @@ enum sl_status sl_local_source_create(const struct sl_remote_kv *remote_kv, stru
     source->shares[0].n_offloaded_heads = remote_kv->n_offloaded_heads;
     local->remote_kv = remote_kv;
     local->scratch = sl_remote_kv_scratch_create(team);
-    enum sl_status status = local->scratch != NULL ? sl_near_memory_create(remote_kv, &local->memory, err)
-                                                   : sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
-    if (status != SL_OK) {
-        local_destroy(&source);
-        return status;
-    }
+    SL_TRY_OR(local->scratch != NULL ? sl_near_memory_create(remote_kv, &local->memory, err)
+                                     : sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory"),
+              local_destroy(&source));
     *source_out = source;
     return SL_OK;
 }

@@ -100,7 +100,7 @@ size_t sl_near_memory_bytes(const struct sl_near_memory *memory);
 // The properties of a remote KV that both sides know; sizes follow from them.
 struct sl_near_shape {
     int head_dim;
-    enum sl_kv_format rows, scan; // sl_remote_kv_row_format(); format of the key indexes
+    enum sl_kv_format rows, scan; // formats of the work layout, and of the key indexes
     int64_t max_tokens;
 };
 size_t sl_near_row_bytes(const struct sl_near_shape *shape); // K and V

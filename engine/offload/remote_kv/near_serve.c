@@ -94,9 +94,7 @@ static void search_together(struct question *questions, int n, struct sl_remote_
         }
     }
     int64_t begin_ns = sl_now_ns();
-    if (status == SL_OK) {
-        status = sl_remote_kv_search((struct sl_remote_kv_search *)memory, (int)n_searches, scratch, &err);
-    }
+    SL_THEN(status, sl_remote_kv_search((struct sl_remote_kv_search *)memory, (int)n_searches, scratch, &err));
     int64_t end_ns = sl_now_ns();
     for (int i = 0; i < n; i++) {
         struct question *q = &questions[i];
@@ -140,12 +138,11 @@ static enum sl_status put_offloaded_head(struct question *q, const struct sl_rem
 }
 
 static enum sl_status answer_topk(struct question *q, uint8_t **at, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (uint32_t i = 0; i < q->head.n_offloaded_heads && status == SL_OK; i++) {
+    for (uint32_t i = 0; i < q->head.n_offloaded_heads; i++) {
         q->answer->scan_bytes += q->searches[i].scanned_bytes;
-        status = put_offloaded_head(q, &q->searches[i], q->sent, at, err);
+        SL_TRY(put_offloaded_head(q, &q->searches[i], q->sent, at, err));
     }
-    return status;
+    return SL_OK;
 }
 
 // --- the other kinds -----------------------------------------------------------------------------------------------

@@ -130,21 +130,19 @@ enum sl_status sl_near_read_request(const struct sl_remote_kv *remote_kv, const 
     SL_FAIL_IF(r->kind < SL_NEAR_TOPK || r->kind > SL_NEAR_MAP || (r->flags & ~(SL_NEAR_RESET | SL_NEAR_PROBE)) != 0,
                err, SL_ERR_INVALID, "request of kind %u with flags %x: not known", r->kind, r->flags);
     uint64_t end_offloaded_head = (uint64_t)r->first_offloaded_head + r->n_offloaded_heads;
-    if (r->kind != SL_NEAR_MAP &&
-        (r->n_offloaded_heads < 1 || r->first_offloaded_head < (uint32_t)remote_kv->first_offloaded_head ||
-         end_offloaded_head > (uint64_t)remote_kv->first_offloaded_head + (uint64_t)remote_kv->n_offloaded_heads)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "request for offloaded heads %u and %u more: the remote KV has offloaded heads %d to %d",
-                       r->first_offloaded_head, r->n_offloaded_heads, remote_kv->first_offloaded_head,
-                       remote_kv->first_offloaded_head + remote_kv->n_offloaded_heads - 1);
-    }
+    SL_FAIL_IF(
+        r->kind != SL_NEAR_MAP &&
+            (r->n_offloaded_heads < 1 || r->first_offloaded_head < (uint32_t)remote_kv->first_offloaded_head ||
+             end_offloaded_head > (uint64_t)remote_kv->first_offloaded_head + (uint64_t)remote_kv->n_offloaded_heads),
+        err, SL_ERR_INVALID, "request for offloaded heads %u and %u more: the remote KV has offloaded heads %d to %d",
+        r->first_offloaded_head, r->n_offloaded_heads, remote_kv->first_offloaded_head,
+        remote_kv->first_offloaded_head + remote_kv->n_offloaded_heads - 1);
     SL_FAIL_IF(request_bytes - sizeof *r != body_bytes(remote_kv, r), err, SL_ERR_INVALID,
                "request of kind %u: %zu bytes behind its head, expected %llu", r->kind, request_bytes - sizeof *r,
                (unsigned long long)body_bytes(remote_kv, r));
-    if ((r->kind == SL_NEAR_TOPK || r->kind == SL_NEAR_CHANNELS) &&
-        (r->n_channels < 1 || r->n_channels > (uint32_t)remote_kv->head_dim)) {
-        return sl_fail(err, SL_ERR_INVALID, "request: %u channels of %d", r->n_channels, remote_kv->head_dim);
-    }
+    SL_FAIL_IF((r->kind == SL_NEAR_TOPK || r->kind == SL_NEAR_CHANNELS) &&
+                   (r->n_channels < 1 || r->n_channels > (uint32_t)remote_kv->head_dim),
+               err, SL_ERR_INVALID, "request: %u channels of %d", r->n_channels, remote_kv->head_dim);
     if (r->kind == SL_NEAR_TOPK && check_topk(remote_kv, r, err) != SL_OK) {
         return SL_ERR_INVALID;
     }

@@ -26,13 +26,11 @@ enum sl_status sl_remote_kv_create(const struct sl_ops *ops, int first_offloaded
                                    int head_dim, int64_t max_tokens, struct sl_remote_kv **remote_kv_out,
                                    struct sl_error *err) {
     struct sl_page_layout layout;
-    if (!is_remote_kv_shape(first_offloaded_head, n_offloaded_heads, max_tokens) ||
-        sl_page_layout_init(&layout, SL_KV_F32, head_dim, 0, false) != SL_OK) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "remote KV of offloaded heads %d and %d more, %d channels and at most %lld tokens: out of bounds",
-            first_offloaded_head, n_offloaded_heads, head_dim, (long long)max_tokens);
-    }
+    SL_FAIL_IF(!is_remote_kv_shape(first_offloaded_head, n_offloaded_heads, max_tokens) ||
+                   sl_page_layout_init(&layout, SL_KV_F32, head_dim, 0, false) != SL_OK,
+               err, SL_ERR_INVALID,
+               "remote KV of offloaded heads %d and %d more, %d channels and at most %lld tokens: out of bounds",
+               first_offloaded_head, n_offloaded_heads, head_dim, (long long)max_tokens);
     struct sl_remote_kv *a = calloc(1, sizeof *a);
     if (a == NULL) {
         goto err_memory;
@@ -83,30 +81,25 @@ static enum sl_status check_fits(const struct sl_remote_kv *a, uint32_t n, const
     const struct sl_kv_segment_config *c = &segment->config;
     const struct sl_kv_segment *before = n > 0 ? a->segments[n - 1] : NULL;
     int64_t end = before != NULL ? sl_kv_segment_end(before) : 0;
-    if (c->begin != end || end % SL_PAGE_SLOTS != 0 || sl_kv_segment_end(segment) > a->max_tokens) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "remote KV of %lld tokens, at most %lld: a segment of tokens [%lld, %lld) does not follow; every one "
-            "but the last ends at a multiple of %d",
-            (long long)end, (long long)a->max_tokens, (long long)c->begin, (long long)sl_kv_segment_end(segment),
-            SL_PAGE_SLOTS);
-    }
-    if (c->first_offloaded_head != a->first_offloaded_head || c->n_offloaded_heads != a->n_offloaded_heads ||
-        c->work.head_dim != a->head_dim) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "remote KV of offloaded heads %d and %d more, %d channels: the segment has offloaded heads %d "
-                       "and %d more, %d channels",
-                       a->first_offloaded_head, a->n_offloaded_heads, a->head_dim, c->first_offloaded_head,
-                       c->n_offloaded_heads, c->work.head_dim);
-    }
-    if (before != NULL && (before->config.work.format != c->work.format || before->config.rows != c->rows ||
-                           before->config.scan != c->scan)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "remote KV of %s rows, %s as kept, scanned as %s: the segment has %s, %s, %s",
-                       sl_kv_format_name(before->config.work.format), sl_kv_format_name(before->config.rows),
-                       sl_kv_format_name(before->config.scan), sl_kv_format_name(c->work.format),
-                       sl_kv_format_name(c->rows), sl_kv_format_name(c->scan));
-    }
+    SL_FAIL_IF(c->begin != end || end % SL_PAGE_SLOTS != 0 || sl_kv_segment_end(segment) > a->max_tokens, err,
+               SL_ERR_INVALID,
+               "remote KV of %lld tokens, at most %lld: a segment of tokens [%lld, %lld) does not follow; every one "
+               "but the last ends at a multiple of %d",
+               (long long)end, (long long)a->max_tokens, (long long)c->begin, (long long)sl_kv_segment_end(segment),
+               SL_PAGE_SLOTS);
+    SL_FAIL_IF(c->first_offloaded_head != a->first_offloaded_head || c->n_offloaded_heads != a->n_offloaded_heads ||
+                   c->work.head_dim != a->head_dim,
+               err, SL_ERR_INVALID,
+               "remote KV of offloaded heads %d and %d more, %d channels: the segment has offloaded heads %d "
+               "and %d more, %d channels",
+               a->first_offloaded_head, a->n_offloaded_heads, a->head_dim, c->first_offloaded_head,
+               c->n_offloaded_heads, c->work.head_dim);
+    SL_FAIL_IF(before != NULL && (before->config.work.format != c->work.format || before->config.rows != c->rows ||
+                                  before->config.scan != c->scan),
+               err, SL_ERR_INVALID, "remote KV of %s rows, %s as kept, scanned as %s: the segment has %s, %s, %s",
+               sl_kv_format_name(before->config.work.format), sl_kv_format_name(before->config.rows),
+               sl_kv_format_name(before->config.scan), sl_kv_format_name(c->work.format), sl_kv_format_name(c->rows),
+               sl_kv_format_name(c->scan));
     return SL_OK;
 }
 
@@ -180,10 +173,6 @@ void sl_remote_kv_absmax(const struct sl_remote_kv *remote_kv, int offloaded_hea
 }
 
 // --- rows ----------------------------------------------------------------------------------------------------------
-
-enum sl_kv_format sl_remote_kv_row_format(const struct sl_remote_kv *remote_kv) {
-    return sl_remote_kv_n_segments(remote_kv) > 0 ? remote_kv->segments[0]->config.work.format : SL_KV_F32;
-}
 
 // Returns the segment that holds `token`, which must exist.
 static const struct sl_kv_segment *find_segment(const struct sl_remote_kv *a, uint32_t n_segments, int64_t token) {

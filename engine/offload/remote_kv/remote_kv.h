@@ -45,9 +45,6 @@ struct sl_kv_segment_config {
 // Returns the bytes of the block that prefill ships: offloaded head after offloaded head of the share, each with its
 // pages in order. 0: a configuration that sl_kv_segment_create() rejects.
 size_t sl_kv_segment_block_bytes(const struct sl_kv_segment_config *config);
-// Returns the byte offset in that block of an offloaded head's first page; offloaded head counts from 0 within the
-// share.
-size_t sl_kv_segment_offloaded_head_offset(const struct sl_kv_segment_config *config, int offloaded_head);
 // Returns the arena bytes of a built segment, including key indexes; admission counts them. While int8 rows are made,
 // the shipped block is there as well.
 size_t sl_kv_segment_bytes(const struct sl_kv_segment_config *config);
@@ -126,8 +123,7 @@ struct sl_remote_kv_search {
 enum sl_status sl_remote_kv_search(struct sl_remote_kv_search *searches, int n_searches,
                                    struct sl_remote_kv_scratch *scratch, struct sl_error *err);
 
-// Copies K and V of the listed tokens in order: [n][2][d] in sl_remote_kv_row_format(). The tokens must exist.
-enum sl_kv_format sl_remote_kv_row_format(const struct sl_remote_kv *remote_kv); // the work layout's
+// Copies K and V of the listed tokens in order: [n][2][d] in the work layout's format. The tokens must exist.
 void sl_remote_kv_rows(const struct sl_remote_kv *remote_kv, int offloaded_head, const uint32_t *tokens, uint32_t n,
                        void *rows_out);
 

@@ -103,11 +103,10 @@ static uint32_t ranking_capacity(const struct sl_remote_kv_query *q) {
 static enum sl_status check(const struct sl_remote_kv_search *search, struct sl_error *err) {
     const struct sl_remote_kv *a = search->remote_kv;
     const struct sl_remote_kv_query *q = &search->query;
-    if (q->offloaded_head < a->first_offloaded_head ||
-        q->offloaded_head - a->first_offloaded_head >= a->n_offloaded_heads) {
-        return sl_fail(err, SL_ERR_INVALID, "search in offloaded head %d: the remote KV has offloaded heads %d to %d",
-                       q->offloaded_head, a->first_offloaded_head, a->first_offloaded_head + a->n_offloaded_heads - 1);
-    }
+    SL_FAIL_IF(q->offloaded_head < a->first_offloaded_head ||
+                   q->offloaded_head - a->first_offloaded_head >= a->n_offloaded_heads,
+               err, SL_ERR_INVALID, "search in offloaded head %d: the remote KV has offloaded heads %d to %d",
+               q->offloaded_head, a->first_offloaded_head, a->first_offloaded_head + a->n_offloaded_heads - 1);
     SL_FAIL_IF(q->first < 0 || q->last < q->first || q->last > sl_remote_kv_n_tokens(a), err, SL_ERR_INVALID,
                "search in tokens [%lld, %lld): the remote KV has %lld", (long long)q->first, (long long)q->last,
                (long long)sl_remote_kv_n_tokens(a));

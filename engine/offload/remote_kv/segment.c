@@ -28,35 +28,31 @@ static enum sl_status measure(const struct sl_kv_segment_config *config, struct 
     const struct sl_page_layout *work = &config->work;
     struct sl_page_layout expected;
     struct shape s = {.n_pages = sl_pages_for(config->n_slots)};
-    if (config->begin < 0 || config->begin % SL_PAGE_SLOTS != 0 || config->n_slots < 1 || config->n_slots > MAX_SLOTS ||
-        config->first_offloaded_head < 0 || config->n_offloaded_heads < 1 ||
-        config->first_offloaded_head > MAX_HEADS - config->n_offloaded_heads) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "segment of %u slots from token %lld on, offloaded heads %d and %d more: expected to begin at a "
-                       "multiple of "
-                       "%d and to have something in it",
-                       config->n_slots, (long long)config->begin, config->first_offloaded_head,
-                       config->n_offloaded_heads, SL_PAGE_SLOTS);
-    }
-    if (sl_page_layout_init(&expected, work->format, work->head_dim, 0, false) != SL_OK ||
-        sl_kv_format_is_quantized(work->format) || work->n_states != 0 || work->has_positions ||
-        work->bytes != expected.bytes || work->v != expected.v) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "segment: pages come in a float format without positions and states, not as %s of %d channels",
-                       sl_kv_format_name(work->format), work->head_dim);
-    }
+    SL_FAIL_IF(config->begin < 0 || config->begin % SL_PAGE_SLOTS != 0 || config->n_slots < 1 ||
+                   config->n_slots > MAX_SLOTS || config->first_offloaded_head < 0 || config->n_offloaded_heads < 1 ||
+                   config->first_offloaded_head > MAX_HEADS - config->n_offloaded_heads,
+               err, SL_ERR_INVALID,
+               "segment of %u slots from token %lld on, offloaded heads %d and %d more: expected to begin at a "
+               "multiple of "
+               "%d and to have something in it",
+               config->n_slots, (long long)config->begin, config->first_offloaded_head, config->n_offloaded_heads,
+               SL_PAGE_SLOTS);
+    SL_FAIL_IF(sl_page_layout_init(&expected, work->format, work->head_dim, 0, false) != SL_OK ||
+                   sl_kv_format_is_quantized(work->format) || work->n_states != 0 || work->has_positions ||
+                   work->bytes != expected.bytes || work->v != expected.v,
+               err, SL_ERR_INVALID,
+               "segment: pages come in a float format without positions and states, not as %s of %d channels",
+               sl_kv_format_name(work->format), work->head_dim);
     bool is_packed = config->rows != work->format;
-    if ((is_packed && (config->rows != SL_KV_INT8 ||
-                       sl_page_layout_init(&s.packed, SL_KV_INT8, work->head_dim, 0, false) != SL_OK)) ||
-        (config->scan != work->format && config->scan != SL_KV_INT8 && config->scan != SL_KV_INT1) ||
-        sl_key_index_layout_init(&s.scan, config->scan, work->head_dim, config->n_slots) != SL_OK) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "segment of %s pages of %d channels: rows as %s and key indexes as %s are not built; rows may be "
-            "%s or int8, key indexes also int1",
-            sl_kv_format_name(work->format), work->head_dim, sl_kv_format_name(config->rows),
-            sl_kv_format_name(config->scan), sl_kv_format_name(work->format));
-    }
+    SL_FAIL_IF((is_packed && (config->rows != SL_KV_INT8 ||
+                              sl_page_layout_init(&s.packed, SL_KV_INT8, work->head_dim, 0, false) != SL_OK)) ||
+                   (config->scan != work->format && config->scan != SL_KV_INT8 && config->scan != SL_KV_INT1) ||
+                   sl_key_index_layout_init(&s.scan, config->scan, work->head_dim, config->n_slots) != SL_OK,
+               err, SL_ERR_INVALID,
+               "segment of %s pages of %d channels: rows as %s and key indexes as %s are not built; rows may be "
+               "%s or int8, key indexes also int1",
+               sl_kv_format_name(work->format), work->head_dim, sl_kv_format_name(config->rows),
+               sl_kv_format_name(config->scan), sl_kv_format_name(work->format));
     s.n_packed = is_packed ? config->n_slots / SL_PAGE_SLOTS : 0;
     s.shipped_bytes = (size_t)s.n_pages * work->bytes;
     s.kept_bytes = (size_t)s.n_packed * s.packed.bytes + (size_t)(s.n_pages - s.n_packed) * work->bytes;
@@ -71,10 +67,6 @@ static size_t arena_bytes(size_t bytes) {
 size_t sl_kv_segment_block_bytes(const struct sl_kv_segment_config *config) {
     struct shape s;
     return measure(config, &s, NULL) == SL_OK ? (size_t)config->n_offloaded_heads * s.shipped_bytes : 0;
-}
-
-size_t sl_kv_segment_offloaded_head_offset(const struct sl_kv_segment_config *config, int offloaded_head) {
-    return (size_t)offloaded_head * sl_pages_for(config->n_slots) * config->work.bytes;
 }
 
 size_t sl_kv_segment_bytes(const struct sl_kv_segment_config *config) {
@@ -203,13 +195,13 @@ enum sl_status sl_kv_segment_borrow(const struct sl_kv_segment_config *config, c
     struct shape shape;
     SL_TRY(measure(config, &shape, err));
     for (int offloaded_head = 0; offloaded_head < config->n_offloaded_heads; offloaded_head++) {
-        if (kv[offloaded_head].n_slots < config->n_slots || kv[offloaded_head].work->format != config->work.format ||
-            kv[offloaded_head].work->head_dim != config->work.head_dim) {
-            return sl_fail(err, SL_ERR_INVALID, "segment: offloaded head %d holds %u slots of %s, not %u of %s",
-                           config->first_offloaded_head + offloaded_head, kv[offloaded_head].n_slots,
-                           sl_kv_format_name(kv[offloaded_head].work->format), config->n_slots,
-                           sl_kv_format_name(config->work.format));
-        }
+        SL_FAIL_IF(kv[offloaded_head].n_slots < config->n_slots ||
+                       kv[offloaded_head].work->format != config->work.format ||
+                       kv[offloaded_head].work->head_dim != config->work.head_dim,
+                   err, SL_ERR_INVALID, "segment: offloaded head %d holds %u slots of %s, not %u of %s",
+                   config->first_offloaded_head + offloaded_head, kv[offloaded_head].n_slots,
+                   sl_kv_format_name(kv[offloaded_head].work->format), config->n_slots,
+                   sl_kv_format_name(config->work.format));
     }
     struct sl_kv_segment *s = begin_segment(config, &shape, arena);
     if (s == NULL) {

@@ -38,12 +38,11 @@ static enum sl_status append(struct borrowed *b, struct sl_remote_kv *remote_kv,
 static enum sl_status append_all(struct borrowed *b, struct sl_remote_kv *remote_kv, int64_t n_slots,
                                  struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
-    enum sl_status status = SL_OK;
-    for (int64_t begin = 0, end; status == SL_OK && begin < n_slots; begin = end) {
+    for (int64_t begin = 0, end; begin < n_slots; begin = end) {
         end = begin + SL_KV_SEGMENT_TOKENS <= n_slots ? begin + SL_KV_SEGMENT_TOKENS : begin < full ? full : n_slots;
-        status = append(b, remote_kv, begin, end, err);
+        SL_TRY(append(b, remote_kv, begin, end, err));
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status make_remote_kv(const struct sl_retriever_config *retriever, const struct sl_session *session,
@@ -69,7 +68,7 @@ static enum sl_status make_remote_kv(const struct sl_retriever_config *retriever
     }
     enum sl_status status =
         sl_remote_kv_create(b.ops, 0, n_offloaded_heads, plan->geometry.head_dim, n_slots, remote_kv_out, err);
-    status = status == SL_OK ? append_all(&b, *remote_kv_out, n_slots, err) : status;
+    SL_THEN(status, append_all(&b, *remote_kv_out, n_slots, err));
     free(b.kv);
     return status;
 }
@@ -81,15 +80,11 @@ enum sl_status sl_retrieval_open_local(const struct sl_retriever_config *config,
     enum sl_status status = SL_OK;
     if (sl_hot_cache_places(config->plan, config->n_prompt) > 0) {
         status = make_remote_kv(config, searched, &local.remote_kv, err);
-        status = status == SL_OK ? sl_local_source_create(local.remote_kv, config->stream->team, &local.source, err)
-                                 : status;
+        SL_THEN(status, sl_local_source_create(local.remote_kv, config->stream->team, &local.source, err));
     }
     retriever.source = local.source;
-    status = status == SL_OK ? sl_retriever_create(&retriever, &local.retriever, err) : status;
-    if (status != SL_OK) {
-        sl_retrieval_close(&local);
-        return status;
-    }
+    SL_THEN(status, sl_retriever_create(&retriever, &local.retriever, err));
+    SL_TRY_OR(status, sl_retrieval_close(&local));
     *local_out = local;
     return SL_OK;
 }

@@ -15,7 +15,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/offload/retriever/retriever_internal.h"
 
@@ -32,15 +31,15 @@ static enum sl_status check(const struct sl_retriever_config *config, struct sl_
     const struct sl_recipe *recipe = &plan->recipe;
     SL_FAIL_IF(config->session->positions != SL_POSITION_ORIGINAL, err, SL_ERR_INVALID,
                "retrieval ranks keys after RoPE: it needs positions=original");
-    if (recipe->topk < 1 || recipe->topk > UINT32_MAX / 4 || recipe->channels < 1 || recipe->sinks < 0 ||
-        recipe->sinks > UINT32_MAX / 4 || recipe->recent.slots < 0 || recipe->recent.slots > UINT32_MAX / 4 ||
-        recipe->keep < 0 || recipe->topk + recipe->keep > SL_NEAR_MAX_PLACES) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "retrieval of %lld slots by %d channels, with %lld sinks, %lld recent slots and keep=%lld: "
-                       "expected at least one slot and one channel, and no more than %u places",
-                       (long long)recipe->topk, recipe->channels, (long long)recipe->sinks,
-                       (long long)recipe->recent.slots, (long long)recipe->keep, SL_NEAR_MAX_PLACES);
-    }
+    SL_FAIL_IF(recipe->topk < 1 || recipe->topk > UINT32_MAX / 4 || recipe->channels < 1 || recipe->sinks < 0 ||
+                   recipe->sinks > UINT32_MAX / 4 || recipe->recent.slots < 0 ||
+                   recipe->recent.slots > UINT32_MAX / 4 || recipe->keep < 0 ||
+                   recipe->topk + recipe->keep > SL_NEAR_MAX_PLACES,
+               err, SL_ERR_INVALID,
+               "retrieval of %lld slots by %d channels, with %lld sinks, %lld recent slots and keep=%lld: "
+               "expected at least one slot and one channel, and no more than %u places",
+               (long long)recipe->topk, recipe->channels, (long long)recipe->sinks, (long long)recipe->recent.slots,
+               (long long)recipe->keep, SL_NEAR_MAX_PLACES);
     SL_FAIL_IF(config->n_prompt < 0, err, SL_ERR_INVALID, "retrieval from a prompt of %lld tokens",
                (long long)config->n_prompt);
     for (int l = 0; l < plan->geometry.n_layers; l++) {
@@ -146,11 +145,10 @@ static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     r->fresh_rows = calloc(n_heads, sizeof *r->fresh_rows);
     r->seen = calloc(SL_NEAR_SEEN_WORDS(r->n_places) + 1, sizeof *r->seen);
     r->shared = sl_device_alloc(r->config.stream->device, SL_MEMORY_SHARED, lay_out_shared(r, NULL));
-    if (r->shared == NULL || r->request == NULL || r->brought == NULL || r->tables == NULL || r->n_slots == NULL ||
-        r->kv == NULL || r->n_fresh == NULL || r->fresh_rows == NULL || r->seen == NULL ||
-        rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
-    }
+    SL_FAIL_IF(r->shared == NULL || r->request == NULL || r->brought == NULL || r->tables == NULL ||
+                   r->n_slots == NULL || r->kv == NULL || r->n_fresh == NULL || r->fresh_rows == NULL ||
+                   r->seen == NULL || rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL,
+               err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
     lay_out_shared(r, r->shared);
     return take_blocks(r, err);
 }
@@ -205,16 +203,13 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
     }
     if (status == SL_OK && (r->n_places > 0 || (config->resident_only && config->n_prompt > 0))) {
         status = lay_out_parts(r, err);
-        status = status == SL_OK ? allocate(r, err) : status;
-        status = status == SL_OK ? sl_retriever_fetch_resident(r, err) : status;
+        SL_THEN(status, allocate(r, err));
+        SL_THEN(status, sl_retriever_fetch_resident(r, err));
         if (status == SL_OK && r->n_places > 0 && r->method->create != NULL) {
             status = r->method->create(r, err);
         }
     }
-    if (status != SL_OK) {
-        sl_retriever_destroy(&r);
-        return status;
-    }
+    SL_TRY_OR(status, sl_retriever_destroy(&r));
     r->config.plan = NULL; // the caller may free it now
     r->answer_ms = r->config.deadline_ms;
     *retriever_out = r;
@@ -309,9 +304,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     enum sl_status status = r->asked_layer == layer ? SL_OK : sl_retriever_ask(r, layer, attend, err);
     struct sl_retriever_layer *l = find_layer(r, layer);
     r->asked_layer = -1;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (l == NULL) {
         r->config.ops->attend(r->config.stream, attend, 1);
         return SL_OK;
@@ -323,21 +316,15 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
                    err, SL_ERR_INTERNAL, "retrieval: layer %d, head %d has %u slots in memory, %u pages packed", layer,
                    h, kv->n_slots, kv->n_packed);
     }
-    status = r->method->take(r, l, attend, err);
-    status = status == SL_OK ? sl_mark_wait(&r->attended, err) : status; // the lists are reused
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(r->method->take(r, l, attend, err));
+    SL_TRY(sl_mark_wait(&r->attended, err)); // the lists are reused
     sl_retriever_list_slots(r, l, attend);
     struct sl_attend combined = *attend;
     combined.heads = (struct sl_kv_heads){.kv = r->kv, .n = r->n_heads};
     SL_TRY(r->config.ops->publish(r->config.stream, &combined.heads, err));
     struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
     r->config.ops->put_rows(r->config.stream, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
-    status = sl_stream_wait(r->config.stream, err); // rows are reused
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_stream_wait(r->config.stream, err)); // rows are reused
     r->method->release(r, l);
     r->config.ops->attend_slots(r->config.stream, &combined, r->slots, n_slots);
     r->attended = sl_stream_mark(r->config.stream);

@@ -101,9 +101,7 @@ enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl
     int64_t now = sl_now_ns();
     r->stats.wait_ns += now - begin_ns;
     r->stats.round_ns += now - pending->sent_ns;
-    if (status == SL_OK) {
-        status = sl_near_check(&pending->request, answer, bytes, &head, body_out, &why);
-    }
+    SL_THEN(status, sl_near_check(&pending->request, answer, bytes, &head, body_out, &why));
     if (status == SL_OK) {
         *end_out = (const uint8_t *)answer + bytes;
         r->stats.store_ns += (int64_t)head.scan_ns;

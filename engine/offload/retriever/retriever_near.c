@@ -121,14 +121,14 @@ static bool is_probed(const struct sl_retriever *r, const struct sl_retriever_la
 static enum sl_status ahead(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                             struct sl_error *err) {
     harvest(r, l);
-    enum sl_status status = sl_retriever_take_means(r, attend, attend->next_q, err);
-    if (status == SL_OK && (l->n_probes == 0 || l->recall >= r->config.least_recall)) {
-        status = send_all(r, l, err);
+    SL_TRY(sl_retriever_take_means(r, attend, attend->next_q, err));
+    if (l->n_probes == 0 || l->recall >= r->config.least_recall) {
+        SL_TRY(send_all(r, l, err));
     }
-    for (int p = 0; status == SL_OK && p < l->n_parts && is_probed(r, l); p++) {
-        status = send_query(r, &l->parts[p], SL_NEAR_PROBE, &l->parts[p].guessed, err);
+    for (int p = 0; p < l->n_parts && is_probed(r, l); p++) {
+        SL_TRY(send_query(r, &l->parts[p], SL_NEAR_PROBE, &l->parts[p].guessed, err));
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status ask_unless_ahead(struct sl_retriever *r, struct sl_retriever_layer *l,

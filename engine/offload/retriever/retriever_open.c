@@ -18,14 +18,13 @@ static enum sl_status receive_once(struct sl_retriever *r, int share, struct sl_
 
 static enum sl_status ask_rows(struct sl_retriever *r, struct sl_retriever_layer *l, const uint32_t *tokens, uint32_t n,
                                struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
+    for (int p = 0; p < l->n_parts; p++) {
         struct sl_near_request head = sl_retriever_part_request(&l->parts[p], SL_NEAR_ROWS);
         head.n_tokens = n;
         memcpy(sl_retriever_request_body(r), tokens, n * sizeof *tokens);
-        status = sl_retriever_send(r, &head, n * sizeof *tokens, &l->parts[p].main, err);
+        SL_TRY(sl_retriever_send(r, &head, n * sizeof *tokens, &l->parts[p].main, err));
     }
-    return status;
+    return SL_OK;
 }
 
 // Returns where the rows of head h go: slots 0 .. n - 1 of the session, or pages after the hot cache.
@@ -84,9 +83,7 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         status = receive_once(r, part->share, &part->main, &body, &end, err);
-        if (status == SL_OK) {
-            status = sl_near_read_rows(&part->main.request, sl_near_row_bytes(&r->shape), body, end, err);
-        }
+        SL_THEN(status, sl_near_read_rows(&part->main.request, sl_near_row_bytes(&r->shape), body, end, err));
         if (status == SL_OK) {
             sl_stream_hold(r->config.stream); // excludes other sequences' steps
             status = put_rows(r, l, part, put, body, err);
@@ -119,7 +116,7 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
         if (i + 1 < r->offloaded_heads.n_layers) {
             status = ask_rows(r, &r->layers[i + 1], tokens, n, err);
         }
-        status = status == SL_OK ? take_rows(r, &r->layers[i], &put, err) : status;
+        SL_THEN(status, take_rows(r, &r->layers[i], &put, err));
     }
     sl_device_free(device, SL_MEMORY_SHARED, shared);
     return status;
@@ -138,10 +135,8 @@ enum sl_status sl_retriever_fetch_absmax(struct sl_retriever *r, float *absmax_o
         const uint8_t *body, *end;
         const float *absmax;
         status = sl_retriever_send(r, &head, 0, &share.main, err);
-        status = status == SL_OK ? receive_once(r, s, &share.main, &body, &end, err) : status;
-        if (status == SL_OK) {
-            status = sl_near_read_absmax(&share.main.request, r->head_dim, body, end, &absmax, err);
-        }
+        SL_THEN(status, receive_once(r, s, &share.main, &body, &end, err));
+        SL_THEN(status, sl_near_read_absmax(&share.main.request, r->head_dim, body, end, &absmax, err));
         if (status == SL_OK) {
             memcpy(absmax_out + (size_t)share.first_offloaded_head * (size_t)r->head_dim, absmax,
                    (size_t)share.n_offloaded_heads * offloaded_head_bytes);

@@ -100,11 +100,10 @@ static enum sl_status create(struct sl_retriever *r, struct sl_error *err) {
     r->pull = calloc(1, sizeof *r->pull);
     SL_FAIL_IF(r->pull == NULL || !allocate(r, r->pull), err, SL_ERR_EXHAUSTED,
                "retrieval: out of memory to rank %lld tokens", (long long)r->config.n_prompt);
-    enum sl_status status = SL_OK;
-    for (int i = 0; status == SL_OK && i < sl_offloaded_heads_count(&r->offloaded_heads); i++) {
-        status = sl_hot_cache_init(&r->pull->offloaded_heads[i], r->n_places, err);
+    for (int i = 0; i < sl_offloaded_heads_count(&r->offloaded_heads); i++) {
+        SL_TRY(sl_hot_cache_init(&r->pull->offloaded_heads[i], r->n_places, err));
     }
-    return status == SL_OK ? sl_retriever_fetch_absmax(r, r->pull->absmax, err) : status;
+    return sl_retriever_fetch_absmax(r, r->pull->absmax, err);
 }
 
 static void destroy(struct sl_retriever *r) {
@@ -150,8 +149,8 @@ static void choose_channels(struct sl_retriever *r, int offloaded_head, const fl
 static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_layer *l,
                                     const struct sl_attend *attend, const float *q, struct sl_error *err) {
     size_t n = (size_t)r->n_channels, d = (size_t)r->head_dim;
-    enum sl_status status = sl_retriever_take_means(r, attend, q, err);
-    for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
+    SL_TRY(sl_retriever_take_means(r, attend, q, err));
+    for (int p = 0; p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_CHANNELS);
         size_t bytes = (size_t)part->n_offloaded_heads * n * sizeof *r->pull->channels;
@@ -161,9 +160,9 @@ static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_
             choose_channels(r, part->first_offloaded_head + i, r->means + (size_t)(part->first_head + i) * d);
         }
         memcpy(sl_retriever_request_body(r), r->pull->channels + (size_t)part->first_offloaded_head * n, bytes);
-        status = sl_retriever_send(r, &head, bytes, &part->main, err);
+        SL_TRY(sl_retriever_send(r, &head, bytes, &part->main, err));
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status ahead(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
@@ -180,9 +179,7 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
     const uint8_t *body, *end;
     struct sl_near_channels_view view;
     enum sl_status status = sl_retriever_receive(r, part->share, &part->main, &body, &end, err);
-    if (status == SL_OK) {
-        status = sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err);
-    }
+    SL_THEN(status, sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err));
     for (int i = 0; i < part->n_offloaded_heads; i++) {
         struct pulled *head = &r->pull->heads[part->first_head + i];
         head->indexes = NULL;
@@ -333,9 +330,7 @@ static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retrieve
     enum sl_status status = SL_OK;
     if (head->rows.asked != NULL) {
         status = sl_retriever_receive(r, part->share, &head->rows, &body, &end, err);
-        if (status == SL_OK) {
-            status = sl_near_read_rows(&head->rows.request, sl_near_row_bytes(&r->shape), body, end, err);
-        }
+        SL_THEN(status, sl_near_read_rows(&head->rows.request, sl_near_row_bytes(&r->shape), body, end, err));
     }
     brought->is_missing = head->indexes == NULL || status != SL_OK;
     if (status != SL_OK) {
@@ -353,11 +348,9 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l,
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = take_channels(r, &l->parts[p], err);
     }
-    status = status == SL_OK ? sl_retriever_take_means(r, attend, attend->q, err) : status;
-    status = status == SL_OK ? rank_heads(r, attend, (size_t)l->parts[0].first_offloaded_head, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN(status, sl_retriever_take_means(r, attend, attend->q, err));
+    SL_THEN(status, rank_heads(r, attend, (size_t)l->parts[0].first_offloaded_head, err));
+    SL_TRY(status);
     struct want_task task = {r, l->parts[0].first_offloaded_head};
     sl_stream_run(r->config.stream, r->n_heads, 1, want_heads, &task);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "engine/tensor/ranks/internal.h"
 
 #define LOOK_MS 50
@@ -60,7 +61,7 @@ void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes) {
         }
         return;
     }
-    pthread_mutex_lock(&ranks->turn);
+    SL_LOCKED(&ranks->turn);
     struct sl_ranks_marks *marks = &ranks->marks[ranks->n_calls % SL_RANKS_AHEAD];
     // When the second oldest call has begun, the oldest is done. Its marks are needed until then, to find the rank that
     // hangs.
@@ -79,7 +80,6 @@ void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes) {
             ranks->n_calls++;
         }
     }
-    pthread_mutex_unlock(&ranks->turn);
 }
 
 // Returns the first rank that has not done its work although everything before that work is done.

@@ -16,8 +16,8 @@
  *         rounds. It is large enough for one row of any replica.
  */
 #include <assert.h>
-#include <string.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "engine/tensor/ranks/internal.h"
 
@@ -77,7 +77,7 @@ static bool grow_exchange(struct sl_ranks *ranks, size_t replica_bytes) {
 
 void *sl_ranks_replicate(struct sl_ranks *ranks, size_t bytes) {
     struct sl_ranks_replica *replica = NULL;
-    pthread_mutex_lock(&ranks->turn);
+    SL_LOCKED(&ranks->turn);
     for (int i = 0; i < SL_RANKS_REPLICAS && replica == NULL; i++) {
         replica = ranks->replicas[i].at[0] == NULL ? &ranks->replicas[i] : NULL;
     }
@@ -95,18 +95,16 @@ void *sl_ranks_replicate(struct sl_ranks *ranks, size_t bytes) {
     } else if (replica != NULL) {
         free_replica(ranks, replica);
     }
-    pthread_mutex_unlock(&ranks->turn);
     return first;
 }
 
 bool sl_ranks_free_replica(struct sl_ranks *ranks, const void *at) {
-    pthread_mutex_lock(&ranks->turn);
+    SL_LOCKED(&ranks->turn);
     struct sl_ranks_replica *replica = (struct sl_ranks_replica *)find_replica(ranks, at);
     if (replica != NULL) {
         atomic_store(&replica->first, NULL);
         free_replica(ranks, replica);
     }
-    pthread_mutex_unlock(&ranks->turn);
     return replica != NULL;
 }
 

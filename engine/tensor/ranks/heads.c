@@ -28,12 +28,6 @@ static size_t slots_of(const struct sl_kv_heads *heads) {
     return n;
 }
 
-// Begins a call that touches `each` numbers of every slot.
-static struct heads_call call_of(struct sl_stream *stream, const struct sl_kv_heads *heads, size_t each,
-                                 void (*run)(const struct sl_ranks_call *, int, struct sl_stream *)) {
-    return (struct heads_call){.call = sl_ranks_call(stream, each * slots_of(heads), run), .heads = heads, .group = 1};
-}
-
 // Returns the rank's heads; n is 0 where it has none.
 static struct sl_kv_heads heads_of(const struct heads_call *c, int rank, int *first_out) {
     struct sl_share share = sl_share_of(c->heads->n, rank, c->call.n);
@@ -45,58 +39,45 @@ static size_t width_of(const struct sl_kv_heads *heads) {
     return heads->n > 0 ? (size_t)heads->kv[0].work->head_dim : 0;
 }
 
+// Defines a rank's part of an operation on heads, whose further arguments follow: c is the call, and `first` the first of
+// the rank's heads.
+#define PART(op, ...)                                                                                                  \
+    static void op##_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {                      \
+        const struct heads_call *c = (const struct heads_call *)call;                                                  \
+        int first;                                                                                                     \
+        struct sl_kv_heads part = heads_of(c, rank, &first);                                                           \
+        if (part.n > 0) {                                                                                              \
+            call->ranks->each->op(stream, &part, __VA_ARGS__);                                                         \
+        }                                                                                                              \
+    }
+
+// Calls the parts of an operation that touches `each` numbers of every slot. The further arguments set fields of the
+// call.
+#define RUN(op, each, ...)                                                                                             \
+    do {                                                                                                               \
+        struct heads_call c = {                                                                                        \
+            .call = sl_ranks_call(stream, (each)*slots_of(heads), op##_part), .heads = heads, __VA_ARGS__};            \
+        SL_RANKS_RUN(c);                                                                                               \
+    } while (0)
+
 // --- pages -----------------------------------------------------------------------------------------------------------
 
-static void quantize_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    const struct heads_call *c = (const struct heads_call *)call;
-    int first;
-    struct sl_kv_heads part = heads_of(c, rank, &first);
-    if (part.n > 0) {
-        call->ranks->each->quantize(stream, &part, c->n_pages, c->to + (size_t)first * c->n_pages);
-    }
-}
+PART(quantize, c->n_pages, c->to + (size_t)first * c->n_pages)
+PART(gather, sl_lists_from(c->keep, first), sl_counts_from(c->n, first))
+PART(put_rows, sl_lists_from(c->lists, first), sl_counts_from(c->n, first), c->rows + first)
 
 static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
-    struct heads_call c = call_of(stream, heads, 2 * width_of(heads), quantize_part);
-    c.n_pages = n_pages;
-    c.to = to;
-    SL_RANKS_RUN(c);
-}
-
-static void gather_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    const struct heads_call *c = (const struct heads_call *)call;
-    int first;
-    struct sl_kv_heads part = heads_of(c, rank, &first);
-    if (part.n > 0) {
-        call->ranks->each->gather(stream, &part, sl_lists_from(c->keep, first), sl_counts_from(c->n, first));
-    }
+    RUN(quantize, 2 * width_of(heads), .n_pages = n_pages, .to = to);
 }
 
 static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
                    struct sl_counts kept) {
-    struct heads_call c = call_of(stream, heads, 2 * width_of(heads), gather_part);
-    c.keep = keep;
-    c.n = kept;
-    SL_RANKS_RUN(c);
-}
-
-static void put_rows_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    const struct heads_call *c = (const struct heads_call *)call;
-    int first;
-    struct sl_kv_heads part = heads_of(c, rank, &first);
-    if (part.n > 0) {
-        call->ranks->each->put_rows(stream, &part, sl_lists_from(c->lists, first), sl_counts_from(c->n, first),
-                                    c->rows + first);
-    }
+    RUN(gather, 2 * width_of(heads), .keep = keep, .n = kept);
 }
 
 static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
                      struct sl_counts n, const void *const *rows) {
-    struct heads_call c = call_of(stream, heads, width_of(heads), put_rows_part);
-    c.lists = slots;
-    c.n = n;
-    c.rows = rows;
-    SL_RANKS_RUN(c);
+    RUN(put_rows, width_of(heads), .lists = slots, .n = n, .rows = rows);
 }
 
 struct scan_call {
@@ -125,69 +106,28 @@ static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
     SL_RANKS_RUN(c);
 }
 
-// --- scores ----------------------------------------------------------------------------------------------------------
+// --- scores and selecting slots --------------------------------------------------------------------------------------
 
-static void value_change_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    const struct heads_call *c = (const struct heads_call *)call;
-    int first;
-    struct sl_kv_heads part = heads_of(c, rank, &first);
-    if (part.n > 0) {
-        call->ranks->each->value_change(stream, &part, c->group, sl_vectors_from(c->x, (int64_t)first * c->group),
-                                        c->flag, sl_vectors_from(c->out, first));
-    }
-}
+PART(value_change, c->group, sl_vectors_from(c->x, (int64_t)first * c->group), c->flag, sl_vectors_from(c->out, first))
+PART(select, sl_vectors_from(c->x, first), sl_vectors_from(c->y, first), c->flag, sl_counts_from(c->n, first),
+     sl_lists_from(c->keep, first))
+PART(nearest, sl_lists_from(c->keep, first), sl_counts_from(c->n, first),
+     (struct sl_nearest){sl_lists_from(c->nearest.evicted, first), sl_lists_from(c->nearest.into, first),
+                         sl_vectors_from(c->nearest.cosine, first)})
 
 static void value_change(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
                          struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
-    struct heads_call c = call_of(stream, heads, (size_t)group * width_of(heads), value_change_part);
-    c.group = group;
-    c.x = weights;
-    c.flag = mean_center;
-    c.out = out;
-    SL_RANKS_RUN(c);
-}
-
-// --- selecting slots -------------------------------------------------------------------------------------------------
-
-static void select_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    const struct heads_call *c = (const struct heads_call *)call;
-    int first;
-    struct sl_kv_heads part = heads_of(c, rank, &first);
-    if (part.n > 0) {
-        call->ranks->each->select(stream, &part, sl_vectors_from(c->x, first), sl_vectors_from(c->y, first), c->flag,
-                                  sl_counts_from(c->n, first), sl_lists_from(c->keep, first));
-    }
+    RUN(value_change, (size_t)group * width_of(heads), .group = group, .x = weights, .flag = mean_center, .out = out);
 }
 
 static void select_slots(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                          struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out) {
-    struct heads_call c = call_of(stream, heads, 4, select_part);
-    c.x = scores;
-    c.y = ties;
-    c.flag = newest;
-    c.n = kept;
-    c.keep = keep_out;
-    SL_RANKS_RUN(c);
-}
-
-static void nearest_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    const struct heads_call *c = (const struct heads_call *)call;
-    int first;
-    struct sl_kv_heads part = heads_of(c, rank, &first);
-    if (part.n > 0) {
-        const struct sl_nearest out = {sl_lists_from(c->nearest.evicted, first), sl_lists_from(c->nearest.into, first),
-                                       sl_vectors_from(c->nearest.cosine, first)};
-        call->ranks->each->nearest(stream, &part, sl_lists_from(c->keep, first), sl_counts_from(c->n, first), out);
-    }
+    RUN(select, 4, .x = scores, .y = ties, .flag = newest, .n = kept, .keep = keep_out);
 }
 
 static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
                     struct sl_counts kept, struct sl_nearest nearest_out) {
-    struct heads_call c = call_of(stream, heads, SL_RANKS_LEAST_WORK, nearest_part);
-    c.keep = keep;
-    c.n = kept;
-    c.nearest = nearest_out;
-    SL_RANKS_RUN(c);
+    RUN(nearest, SL_RANKS_LEAST_WORK, .keep = keep, .n = kept, .nearest = nearest_out);
 }
 
 // --- publishing heads ------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
             continue;
         }
         enum sl_status left_out = sl_stream_release(sl_ranks_compute(ranks, r), &why);
-        status = status == SL_OK ? sl_ranks_say_whose(r, ranks->n, left_out, &why, err) : status;
+        SL_THEN(status, sl_ranks_say_whose(r, ranks->n, left_out, &why, err));
     }
     return status;
 }
@@ -180,15 +180,15 @@ static bool is_reached(const struct sl_mark *mark) {
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
     struct sl_ranks *ranks = sl_ranks_of(mark->stream);
     struct sl_mark of_first = mark_of(mark);
-    enum sl_status status = sl_ranks_wait(ranks, &of_first, err);
-    status = status == SL_OK ? sl_mark_wait(&of_first, err) : status;
+    SL_TRY(sl_ranks_wait(ranks, &of_first, err));
+    SL_TRY(sl_mark_wait(&of_first, err));
     // After a device has failed, rank 0's stream may continue without that device's results. So every rank is asked.
-    for (int r = 1; r < ranks->n && status == SL_OK; r++) {
+    for (int r = 1; r < ranks->n; r++) {
         const struct sl_mark none = {sl_ranks_compute(ranks, r), 0};
         struct sl_error why;
-        status = sl_ranks_say_whose(r, ranks->n, sl_mark_wait(&none, &why), &why, err);
+        SL_TRY(sl_ranks_say_whose(r, ranks->n, sl_mark_wait(&none, &why), &why, err));
     }
-    return status;
+    return SL_OK;
 }
 
 static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
@@ -293,12 +293,9 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     memset(ranks, 0, sizeof *ranks);
     ranks->apart = !config->devices[0]->ops->one_memory;
     ranks->published = ranks->apart ? calloc(SL_RANKS_PUBLISHED, sizeof *ranks->published) : NULL;
-    enum sl_status status = !ranks->apart || ranks->published != NULL ? sl_team_create(config->n, &ranks->crew, err)
-                                                                      : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status != SL_OK) {
-        free_ranks(ranks);
-        return status;
-    }
+    SL_TRY_OR(!ranks->apart || ranks->published != NULL ? sl_team_create(config->n, &ranks->crew, err)
+                                                        : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory"),
+              free_ranks(ranks));
     ranks->device_ops = device_ops;
     ranks->device_ops.name = config->devices[0]->ops->name;
     ranks->device_ops.one_memory = !ranks->apart;
@@ -324,7 +321,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     sl_ranks_fill_first(&ranks->ops);
     struct sl_ranks_call places = {ranks, ranks->n, take_place};
     SL_RANKS_RUN(places);
-    status = open_group(ranks, config->group, err);
+    enum sl_status status = open_group(ranks, config->group, err);
     if (status != SL_OK) {
         if (!sl_ranks_is_lost(ranks)) { // else a lost rank's thread may still use them
             free_ranks(ranks);

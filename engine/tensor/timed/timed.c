@@ -279,12 +279,9 @@ enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const s
     const char *name = tier + strlen(SL_TIMED_PREFIX), *rest = name + strcspn(name, "x/");
     size_t length = (size_t)(rest - name);
     double n = 1, factor = 1;
-    if (!take_factor(&rest, 'x', &n) || !take_factor(&rest, '/', &factor) || *rest != '\0') {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "--tier %.40s: after an x comes how many accelerators, after the slash how much slower, from 1 to 1000",
-            tier);
-    }
+    SL_FAIL_IF(!take_factor(&rest, 'x', &n) || !take_factor(&rest, '/', &factor) || *rest != '\0', err, SL_ERR_INVALID,
+               "--tier %.40s: after an x comes how many accelerators, after the slash how much slower, from 1 to 1000",
+               tier);
     for (size_t i = 0; i < N_ACCELERATORS; i++) {
         if (strlen(accelerators[i].name) == length && memcmp(accelerators[i].name, name, length) == 0) {
             chosen = (struct accelerator){accelerators[i].name, n * accelerators[i].peak * OF_PEAK,

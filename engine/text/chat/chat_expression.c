@@ -2,7 +2,7 @@
 /*
  * Purpose: expressions of a template: operators, over the operands of chat_operand.c. See chat_internal.h.
  *
- * Design: one function per level of precedence, from the weakest, as in Jinja's parser:
+ * Design: one level of precedence after the other, from the weakest, as in Jinja's parser:
  *
  *      a if b else c;  or;  and;  not;  == != < <= > >= in;  + -;  ~;  * / // %;  unary - +;  . [] () | is
  */
@@ -44,45 +44,36 @@ static const char *skip_one_of(struct sl_chat_parser *parser, const char *const 
     return *ops;
 }
 
-static struct sl_chat_node *math(struct sl_chat_parser *parser, const char *op, struct sl_chat_node *a,
-                                 struct sl_chat_node *b) {
-    struct sl_chat_node *node = sl_chat_binary(parser, SL_CHAT_OP_MATH, a, b);
-    if (node) {
-        node->text = sl_chat_text_of(op);
-    }
-    return node;
-}
+// The operators of a level from the strongest on, of which an operand has those of the level before.
+static const struct level {
+    enum sl_chat_op op;
+    const char *operators[5];
+} levels[] = {
+    {SL_CHAT_OP_MATH, {"*", "//", "/", "%"}},
+    {SL_CHAT_OP_CONCAT, {"~"}},
+    {SL_CHAT_OP_MATH, {"+", "-"}},
+};
 
-static struct sl_chat_node *parse_products(struct sl_chat_parser *parser) {
-    static const char *const ops[] = {"*", "//", "/", "%", NULL};
-    struct sl_chat_node *node = parse_unary(parser, true);
+// Parses operands that operators of levels[level] and stronger ones join.
+static struct sl_chat_node *parse_level(struct sl_chat_parser *parser, int level) {
+    if (level < 0) {
+        return parse_unary(parser, true);
+    }
+    struct sl_chat_node *node = parse_level(parser, level - 1);
     const char *op;
-    while (parser->work->status == SL_OK && (op = skip_one_of(parser, ops))) {
+    while (parser->work->status == SL_OK && (op = skip_one_of(parser, levels[level].operators))) {
         bool at_output = sl_chat_take_output(parser);
-        node = sl_chat_put_back(parser, at_output, math(parser, op, node, parse_unary(parser, true)));
-    }
-    return node;
-}
-
-static struct sl_chat_node *parse_concats(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = parse_products(parser);
-    while (parser->work->status == SL_OK && sl_chat_skip_operator(parser, "~")) {
-        bool at_output = sl_chat_take_output(parser);
-        node = sl_chat_put_back(parser, at_output,
-                                sl_chat_binary(parser, SL_CHAT_OP_CONCAT, node, parse_products(parser)));
+        node = sl_chat_binary(parser, levels[level].op, node, parse_level(parser, level - 1));
+        if (node) {
+            node->text = sl_chat_text_of(op);
+        }
+        sl_chat_put_back(parser, at_output, node);
     }
     return node;
 }
 
 static struct sl_chat_node *parse_sums(struct sl_chat_parser *parser) {
-    static const char *const ops[] = {"+", "-", NULL};
-    struct sl_chat_node *node = parse_concats(parser);
-    const char *op;
-    while (parser->work->status == SL_OK && (op = skip_one_of(parser, ops))) {
-        bool at_output = sl_chat_take_output(parser);
-        node = sl_chat_put_back(parser, at_output, math(parser, op, node, parse_concats(parser)));
-    }
-    return node;
+    return parse_level(parser, sizeof levels / sizeof levels[0] - 1);
 }
 
 static const char *skip_comparison(struct sl_chat_parser *parser) {
@@ -129,26 +120,20 @@ static struct sl_chat_node *parse_not(struct sl_chat_parser *parser) {
     return sl_chat_binary(parser, SL_CHAT_OP_NOT, operand, NULL);
 }
 
-static struct sl_chat_node *parse_and(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = parse_not(parser);
-    while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "and")) {
-        node = sl_chat_binary(parser, SL_CHAT_OP_AND, node, parse_not(parser));
-    }
-    return node;
-}
-
-static struct sl_chat_node *parse_or(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = parse_and(parser);
-    while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "or")) {
-        node = sl_chat_binary(parser, SL_CHAT_OP_OR, node, parse_and(parser));
+// Parses a and b, or above that a or b.
+static struct sl_chat_node *parse_joined(struct sl_chat_parser *parser, bool by_or) {
+    struct sl_chat_node *node = by_or ? parse_joined(parser, false) : parse_not(parser);
+    while (parser->work->status == SL_OK && sl_chat_skip_name(parser, by_or ? "or" : "and")) {
+        struct sl_chat_node *next = by_or ? parse_joined(parser, false) : parse_not(parser);
+        node = sl_chat_binary(parser, by_or ? SL_CHAT_OP_OR : SL_CHAT_OP_AND, node, next);
     }
     return node;
 }
 
 static struct sl_chat_node *parse_choice(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = parse_or(parser);
+    struct sl_chat_node *node = parse_joined(parser, true);
     while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "if")) {
-        struct sl_chat_node *choice = sl_chat_binary(parser, SL_CHAT_OP_CHOICE, parse_or(parser), node);
+        struct sl_chat_node *choice = sl_chat_binary(parser, SL_CHAT_OP_CHOICE, parse_joined(parser, true), node);
         if (!choice) {
             return NULL;
         }
@@ -163,7 +148,7 @@ static struct sl_chat_node *parse_choice(struct sl_chat_parser *parser) {
 struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, bool with_choice) {
     struct sl_chat_node *node = NULL;
     if (sl_chat_enter(parser)) {
-        node = with_choice ? parse_choice(parser) : parse_or(parser);
+        node = with_choice ? parse_choice(parser) : parse_joined(parser, true);
     }
     sl_chat_leave(parser);
     return node;

@@ -25,22 +25,31 @@ static struct sl_chat_node *parse_argument(struct sl_chat_parser *parser) {
     return sl_chat_parse_expression(parser, true);
 }
 
-// Parses (a, b, name=c).
-static struct sl_chat_node *parse_arguments(struct sl_chat_parser *parser) {
+// Appends what `parse` makes to the list that ends at *link: of a dictionary a key and its value. Returns the new end.
+static struct sl_chat_node **append(struct sl_chat_node **link, struct sl_chat_node *parsed) {
+    for (*link = parsed; *link; link = &(*link)->next) {
+    }
+    return link;
+}
+
+// Parses brackets around items that commas separate, and returns the items.
+static struct sl_chat_node *parse_items(struct sl_chat_parser *parser, const char *open, const char *close,
+                                        struct sl_chat_node *(*parse)(struct sl_chat_parser *parser)) {
     struct sl_chat_node *first = NULL, **link = &first;
-    sl_chat_expect_operator(parser, "(");
-    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, ")")) {
-        *link = parse_argument(parser);
-        if (!*link) {
-            return NULL;
-        }
-        link = &(*link)->next;
+    sl_chat_expect_operator(parser, open);
+    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, close)) {
+        link = append(link, parse(parser));
         if (!sl_chat_skip_operator(parser, ",")) {
             break;
         }
     }
-    sl_chat_expect_operator(parser, ")");
+    sl_chat_expect_operator(parser, close);
     return first;
+}
+
+// Parses (a, b, name=c).
+static struct sl_chat_node *parse_arguments(struct sl_chat_parser *parser) {
+    return parse_items(parser, "(", ")", parse_argument);
 }
 
 // ---- primaries ------------------------------------------------------------------------------------------------------
@@ -92,46 +101,28 @@ static struct sl_chat_node *parse_string(struct sl_chat_parser *parser) { // 'a'
     return node;
 }
 
-// Parses [a, b].
-static struct sl_chat_node *parse_list(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_LIST);
-    struct sl_chat_node **link = node ? &node->list : NULL;
-    sl_chat_expect_operator(parser, "[");
-    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, "]")) {
-        *link = sl_chat_parse_expression(parser, true);
-        if (!*link) {
-            return NULL;
-        }
-        link = &(*link)->next;
-        if (!sl_chat_skip_operator(parser, ",")) {
-            break;
-        }
-    }
-    sl_chat_expect_operator(parser, "]");
-    return sl_chat_finish(parser, node);
+static struct sl_chat_node *parse_value(struct sl_chat_parser *parser) {
+    return sl_chat_parse_expression(parser, true);
 }
 
-// Parses {a: b, c: d}.
-static struct sl_chat_node *parse_dict(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_DICT);
-    struct sl_chat_node **link = node ? &node->list : NULL;
-    sl_chat_expect_operator(parser, "{");
-    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, "}")) {
-        for (int i = 0; i < 2; i++) {
-            *link = sl_chat_parse_expression(parser, true);
-            if (!*link) {
-                return NULL;
-            }
-            link = &(*link)->next;
-            if (i == 0) {
-                sl_chat_expect_operator(parser, ":");
-            }
-        }
-        if (!sl_chat_skip_operator(parser, ",")) {
-            break;
-        }
+// Parses a: b.
+static struct sl_chat_node *parse_pair(struct sl_chat_parser *parser) {
+    struct sl_chat_node *key = parse_value(parser);
+    sl_chat_expect_operator(parser, ":");
+    if (key) {
+        key->next = parse_value(parser);
     }
-    sl_chat_expect_operator(parser, "}");
+    return key;
+}
+
+// Parses [a, b], or {a: b, c: d}.
+static struct sl_chat_node *parse_list(struct sl_chat_parser *parser, enum sl_chat_op op) {
+    struct sl_chat_node *node = sl_chat_node(parser, op);
+    struct sl_chat_node *items =
+        op == SL_CHAT_OP_LIST ? parse_items(parser, "[", "]", parse_value) : parse_items(parser, "{", "}", parse_pair);
+    if (node) {
+        node->list = items;
+    }
     return sl_chat_finish(parser, node);
 }
 
@@ -163,9 +154,9 @@ struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser) {
     if (sl_chat_peek_operator(parser, "(")) {
         node = parse_brackets(parser);
     } else if (sl_chat_peek_operator(parser, "[")) {
-        node = parse_list(parser);
+        node = parse_list(parser, SL_CHAT_OP_LIST);
     } else if (sl_chat_peek_operator(parser, "{")) {
-        node = parse_dict(parser);
+        node = parse_list(parser, SL_CHAT_OP_DICT);
     } else {
         sl_chat_unexpected(parser, "a value");
     }

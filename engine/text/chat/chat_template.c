@@ -71,10 +71,7 @@ static enum sl_status read_file(const char *dir, char **source_out, struct sl_er
         }
     }
     fclose(file);
-    if (status != SL_OK) {
-        free(source);
-        return status;
-    }
+    SL_TRY_OR(status, free(source));
     *source_out = source;
     return SL_OK;
 }
@@ -123,18 +120,12 @@ static enum sl_status load_optional(const char *dir, const char *name, json_t **
 static enum sl_status read_folder(const char *dir, struct sl_chat_template *chat_template, struct sl_error *err) {
     json_t *config = NULL, *tokens = NULL;
     enum sl_status status = load_optional(dir, CONFIG_FILE, &config, err);
-    if (status == SL_OK) {
-        status = load_optional(dir, TOKENS_FILE, &tokens, err);
-    }
-    if (status == SL_OK) {
-        status = read_file(dir, &chat_template->source, err);
-    }
+    SL_THEN(status, load_optional(dir, TOKENS_FILE, &tokens, err));
+    SL_THEN(status, read_file(dir, &chat_template->source, err));
     if (status == SL_ERR_NOT_FOUND) {
         status = source_from_config(config, &chat_template->source, err);
     }
-    if (status == SL_OK) {
-        status = take_tokens(chat_template, config, err);
-    }
+    SL_THEN(status, take_tokens(chat_template, config, err));
     if (status == SL_OK) {
         status = take_tokens(chat_template, tokens, err); // older models define them only here
     }
@@ -186,10 +177,7 @@ static enum sl_status create(const char *model_dir, const char *source, struct s
             sl_error_prefix(err, "chat template");
         }
     }
-    if (status != SL_OK) {
-        sl_chat_template_destroy(&chat_template);
-        return status;
-    }
+    SL_TRY_OR(status, sl_chat_template_destroy(&chat_template));
     *chat_template_out = chat_template;
     return SL_OK;
 }

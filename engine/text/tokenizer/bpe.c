@@ -131,9 +131,7 @@ static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t 
     }
     status = half_id(bpe, left, rank, joined, &n_joined, &left_id, err);
     n_left = n_joined;
-    if (status == SL_OK) {
-        status = half_id(bpe, right, rank, joined, &n_joined, &right_id, err);
-    }
+    SL_THEN(status, half_id(bpe, right, rank, joined, &n_joined, &right_id, err));
     if (status != SL_OK) {
         goto err_joined;
     }
@@ -211,11 +209,10 @@ static enum sl_status load_merges(struct sl_bpe *bpe, const json_t *merges, stru
     for (size_t i = 0; i < n_slots; i++) {
         bpe->slots[i].pair = EMPTY_SLOT;
     }
-    enum sl_status status = SL_OK;
-    for (size_t rank = 0; rank < json_array_size(merges) && status == SL_OK; rank++) {
-        status = add_merge(bpe, json_array_get(merges, rank), rank, err);
+    for (size_t rank = 0; rank < json_array_size(merges); rank++) {
+        SL_TRY(add_merge(bpe, json_array_get(merges, rank), rank, err));
     }
-    return status;
+    return SL_OK;
 }
 
 enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, const json_t *model,
@@ -231,13 +228,8 @@ enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, con
     if (status == SL_OK && !vocab->byte_level) {
         status = load_characters(bpe, err);
     }
-    if (status == SL_OK) {
-        status = load_merges(bpe, json_object_get(model, "merges"), err);
-    }
-    if (status != SL_OK) {
-        sl_bpe_cleanup(bpe);
-        return status;
-    }
+    SL_THEN(status, load_merges(bpe, json_object_get(model, "merges"), err));
+    SL_TRY_OR(status, sl_bpe_cleanup(bpe));
     int32_t record[4] = {bpe->unknown_id, bpe->byte_fallback, bpe->fuse_unknown, bpe->ignore_merges};
     bpe->digest = sl_hash(record, sizeof(record), bpe->digest);
     return SL_OK;
@@ -342,10 +334,8 @@ static enum sl_status apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scrat
         status = sl_bpe_pause(scratch, 1);
     }
     while (n_heap > 0) {
-        status = status == SL_OK ? sl_bpe_pause(scratch, 1) : status;
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_THEN(status, sl_bpe_pause(scratch, 1));
+        SL_TRY(status);
         struct sl_bpe_candidate top = heap_pop(scratch->heap, &n_heap);
         int32_t place = (int32_t)(uint32_t)top.order;
         struct sl_bpe_symbol *left = &symbols[place];
@@ -442,11 +432,11 @@ static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratc
         return SL_OK;
     }
     scratch->symbols[n - 1].next = -1;
-    enum sl_status status = apply_merges(bpe, scratch, n);
-    for (int32_t i = 0; i >= 0 && status == SL_OK; i = scratch->symbols[i].next) {
-        status = sl_ids_push(ids, scratch->symbols[i].id);
+    SL_TRY(apply_merges(bpe, scratch, n));
+    for (int32_t i = 0; i >= 0; i = scratch->symbols[i].next) {
+        SL_TRY(sl_ids_push(ids, scratch->symbols[i].id));
     }
-    return status;
+    return SL_OK;
 }
 
 // Returns where the word that begins at `begin` ends: before the first mark that follows another character.
@@ -469,10 +459,9 @@ enum sl_status sl_bpe_encode(const struct sl_bpe *bpe, struct sl_bpe_scratch *sc
             return sl_ids_push(ids, id);
         }
     }
-    enum sl_status status = SL_OK;
-    for (size_t begin = 0, end; begin < n_bytes && status == SL_OK; begin = end) {
+    for (size_t begin = 0, end; begin < n_bytes; begin = end) {
         end = bpe->cuts_at_marks ? word_end(piece, n_bytes, begin) : n_bytes;
-        status = encode_word(bpe, scratch, piece + begin, end - begin, ids);
+        SL_TRY(encode_word(bpe, scratch, piece + begin, end - begin, ids));
     }
-    return status;
+    return SL_OK;
 }

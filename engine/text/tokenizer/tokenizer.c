@@ -24,9 +24,7 @@ struct encoding {
 static enum sl_status encode_piece(void *arg, const char *piece, size_t n_bytes) {
     struct encoding *e = arg;
     enum sl_status status = sl_bpe_pause(&e->scratch, n_bytes);
-    if (status == SL_OK) {
-        status = sl_bpe_encode(&e->tokenizer->bpe, &e->scratch, piece, n_bytes, &e->ids);
-    }
+    SL_THEN(status, sl_bpe_encode(&e->tokenizer->bpe, &e->scratch, piece, n_bytes, &e->ids));
     return status == SL_OK ? SL_OK
            : status == SL_ERR_EXHAUSTED
                ? sl_fail(e->err, status, "no memory to encode a piece of %zu bytes", n_bytes)
@@ -55,9 +53,7 @@ static enum sl_status encode_added(struct encoding *e, const struct sl_added_set
         } else if (sl_ids_push(&e->ids, id) != SL_OK) {
             status = sl_fail(e->err, SL_ERR_EXHAUSTED, "no memory for %zu ids", e->ids.n);
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     return SL_OK;
 }
@@ -87,9 +83,7 @@ static enum sl_status encode_whole(struct encoding *e, const char *text, size_t 
     SL_FAIL_IF(!sl_regex_search_init(&e->search), e->err, SL_ERR_EXHAUSTED, "no memory to encode a text of %zu bytes",
                n_bytes);
     enum sl_status status = add_special ? push_all(e, template->before, template->n_before) : SL_OK;
-    if (status == SL_OK) {
-        status = encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes);
-    }
+    SL_THEN(status, encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes));
     if (status == SL_OK && add_special) {
         status = push_all(e, template->after, template->n_after);
     }
@@ -108,10 +102,7 @@ enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const c
     struct encoding e = {.tokenizer = tokenizer, .first = true, .err = err};
     enum sl_status status = encode_whole(&e, text, n_bytes, add_special);
     sl_bpe_scratch_cleanup(&e.scratch);
-    if (status != SL_OK) {
-        free(e.ids.ids);
-        return status;
-    }
+    SL_TRY_OR(status, free(e.ids.ids));
     *ids_out = e.ids.ids;
     *n_ids_out = e.ids.n;
     return SL_OK;

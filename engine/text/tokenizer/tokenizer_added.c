@@ -200,10 +200,7 @@ enum sl_status sl_added_load(struct sl_added_set *set, const json_t *added_token
         bool wanted = false;
         enum sl_status status =
             read_token(json_array_get(added_tokens, i), normalized, normalizer, &set->tokens[set->n], &wanted, err);
-        if (status != SL_OK) {
-            sl_added_cleanup(set);
-            return status;
-        }
+        SL_TRY_OR(status, sl_added_cleanup(set));
         if (wanted) {
             set->begins[(unsigned char)set->tokens[set->n].text[0]] = true;
             set->n++;

@@ -45,10 +45,9 @@ static enum sl_status begin_step(struct loading *loading, const json_t *step, co
     while (strcmp(stages[i].type, type) != 0) {
         i++;
     }
-    if (loading->stage < (int)stages[i].low || loading->stage > (int)stages[i].high ||
-        (loading->decoder->first_loses_marks && loading->n_replaces > 0 && stages[i].own == TOKENS)) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is not supported in this place among the decoder's steps", what);
-    }
+    SL_FAIL_IF(loading->stage < (int)stages[i].low || loading->stage > (int)stages[i].high ||
+                   (loading->decoder->first_loses_marks && loading->n_replaces > 0 && stages[i].own == TOKENS),
+               err, SL_ERR_UNSUPPORTED, "%s is not supported in this place among the decoder's steps", what);
     loading->stage = (int)stages[i].own;
     loading->decoder->digest = sl_hash(type, strlen(type) + 1, loading->decoder->digest);
     return SL_OK;
@@ -106,11 +105,9 @@ static enum sl_status add_strip(void *part, const json_t *step, const char *what
     SL_TRY(sl_json_text(step, what, "content", &content, err));
     SL_TRY(begin_step(part, step, what, err));
     size_t n_bytes = strlen(content);
-    if (sl_utf8_length((const unsigned char *)content, n_bytes) != (int)n_bytes || !json_is_integer(start) ||
-        json_integer_value(start) < 0 || json_integer_value(start) > INT32_MAX || !json_is_integer(stop)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: \"content\" is not one character, or \"start\" or \"stop\" no count",
-                       what);
-    }
+    SL_FAIL_IF(sl_utf8_length((const unsigned char *)content, n_bytes) != (int)n_bytes || !json_is_integer(start) ||
+                   json_integer_value(start) < 0 || json_integer_value(start) > INT32_MAX || !json_is_integer(stop),
+               err, SL_ERR_INVALID, "%s: \"content\" is not one character, or \"start\" or \"stop\" no count", what);
     SL_FAIL_IF(json_integer_value(stop) != 0, err, SL_ERR_UNSUPPORTED, "%s sets stop, which is not supported", what);
     memcpy(decoder->stripped, content, n_bytes + 1);
     decoder->n_stripped = (int)json_integer_value(start);
@@ -154,10 +151,7 @@ static enum sl_status set_text(const struct loading *loading, struct sl_vocab_en
     for (int i = 0; i < loading->n_replaces && status == SL_OK; i++) {
         status = sl_text_replace(&text, loading->from[i], loading->to[i]);
     }
-    if (status != SL_OK) {
-        sl_text_cleanup(&text);
-        return status;
-    }
+    SL_TRY_OR(status, sl_text_cleanup(&text));
     if (loading->decoder->byte_fallback && read_byte(&text, &byte)) {
         sl_text_cleanup(&text);
         text = (struct sl_text){.bytes = &byte, .n_bytes = 1};

@@ -82,12 +82,10 @@ enum sl_status sl_json_steps(const json_t *root, const char *part_name, const ch
     if (!sl_json_is_type(json, "Sequence")) {
         return add_step(json, part_name, kinds, part, err);
     }
-    enum sl_status status = sl_json_only(json, part_name, keys, err);
-    if (status == SL_OK && !json_is_array(steps)) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s: %s is missing or not an array", part_name, list_key);
+    SL_TRY(sl_json_only(json, part_name, keys, err));
+    SL_FAIL_IF(!json_is_array(steps), err, SL_ERR_INVALID, "%s: %s is missing or not an array", part_name, list_key);
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        SL_TRY(add_step(json_array_get(steps, i), part_name, kinds, part, err));
     }
-    for (size_t i = 0; i < json_array_size(steps) && status == SL_OK; i++) {
-        status = add_step(json_array_get(steps, i), part_name, kinds, part, err);
-    }
-    return status;
+    return SL_OK;
 }

@@ -6,7 +6,6 @@
  *         change the pipeline is read, and rejected by name if it does. An unknown key is rejected too.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/hash.h"
 #include "engine/model/gguf/document.h"
@@ -119,12 +118,8 @@ static enum sl_status load_optional(const char *dir, const char *name, json_t **
 enum sl_status sl_tokenizer_load(const char *model_dir, struct sl_tokenizer **tokenizer_out, struct sl_error *err) {
     json_t *root = NULL, *config = NULL, *generation = NULL;
     enum sl_status status = sl_model_document_load(model_dir, "tokenizer.json", &root, err);
-    if (status == SL_OK) {
-        status = load_optional(model_dir, "tokenizer_config.json", &config, err);
-    }
-    if (status == SL_OK) {
-        status = load_optional(model_dir, "generation_config.json", &generation, err);
-    }
+    SL_THEN(status, load_optional(model_dir, "tokenizer_config.json", &config, err));
+    SL_THEN(status, load_optional(model_dir, "generation_config.json", &generation, err));
     if (status == SL_OK) {
         status = sl_tokenizer_build(root, config, generation, tokenizer_out, err);
         if (status != SL_OK) {

@@ -145,9 +145,8 @@ void sl_normalizer_cleanup(struct sl_normalizer *normalizer) {
 }
 
 enum sl_status sl_normalizer_run(const struct sl_normalizer *normalizer, struct sl_text *text) {
-    enum sl_status status = SL_OK;
-    for (int i = 0; i < normalizer->n_steps && status == SL_OK; i++) {
-        status = normalizer->steps[i].run(&normalizer->steps[i], text);
+    for (int i = 0; i < normalizer->n_steps; i++) {
+        SL_TRY(normalizer->steps[i].run(&normalizer->steps[i], text));
     }
-    return status;
+    return SL_OK;
 }

@@ -150,11 +150,8 @@ static const struct sl_json_step kinds[] = {
 
 enum sl_status sl_pretokenizer_load(struct sl_pretokenizer *pretokenizer, const json_t *root, struct sl_error *err) {
     *pretokenizer = (struct sl_pretokenizer){0};
-    enum sl_status status = sl_json_steps(root, "pre_tokenizer", "pretokenizers", kinds, pretokenizer, err);
-    if (status != SL_OK) {
-        sl_pretokenizer_cleanup(pretokenizer);
-        return status;
-    }
+    SL_TRY_OR(sl_json_steps(root, "pre_tokenizer", "pretokenizers", kinds, pretokenizer, err),
+              sl_pretokenizer_cleanup(pretokenizer));
     if (pretokenizer->n_cuts > 0) { // the last step need not spell text that is translated back at once
         pretokenizer->cuts[pretokenizer->n_cuts - 1].to_alphabet = false;
     }

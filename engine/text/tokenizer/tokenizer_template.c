@@ -47,12 +47,8 @@ static enum sl_status add_template(void *part, const json_t *step, const char *w
             continue;
         }
         const char *name = json_string_value(json_object_get(special, "id"));
-        enum sl_status status = n_texts == 0
-                                    ? add_special(loading, listed, name, template->before, &template->n_before, err)
-                                    : add_special(loading, listed, name, template->after, &template->n_after, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(n_texts == 0 ? add_special(loading, listed, name, template->before, &template->n_before, err)
+                            : add_special(loading, listed, name, template->after, &template->n_after, err));
     }
     SL_FAIL_IF(n_texts != 1, err, SL_ERR_UNSUPPORTED, "%s has the text %zu times in \"single\"; only once is supported",
                what, n_texts);
@@ -96,12 +92,9 @@ static enum sl_status named_begin(const json_t *root, const json_t *config, cons
     } else if (json_is_integer(number) && json_integer_value(number) < n_vocab) {
         id = (int32_t)json_integer_value(number);
     }
-    if (id < 0) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "tokenizer_config.json says add_bos_token, but the begin token \"%.64s\" is not in the vocabulary",
-            text ? text : "(none)");
-    }
+    SL_FAIL_IF(id < 0, err, SL_ERR_INVALID,
+               "tokenizer_config.json says add_bos_token, but the begin token \"%.64s\" is not in the vocabulary",
+               text ? text : "(none)");
     *begin_id_out = id;
     return SL_OK;
 }

@@ -158,7 +158,7 @@ class Report:
         v = Verdict(claim, better.recipe.budget or worse.recipe.budget, better=self._mean_of(better, wanted, worse),
                     worse=self._mean_of(worse, wanted, better), full=self._mean_of(self.rows[0], wanted))
         v.difference, v.n_pairs = self._compare(better, worse, wanted)
-        v.verdict = _verdict_of(v)
+        v.verdict = verdict_of(v)
         return v
 
     # --- which recipe for how many bytes -----------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def _share(answers: list[Answer], name: str) -> float:
     return sum(getattr(a, name) for a in answers) / full if full else 0.0
 
 
-def _verdict_of(v: Verdict) -> str:
+def verdict_of(v: Verdict) -> str:
     if v.n_pairs == 0:
         return NOT_MEASURED
     if v.claim.needs_least > 0 and not v.full >= v.claim.needs_least:

@@ -350,6 +350,35 @@ static void test_what_needs_much_stack_has_the_carrier_s(void **state) {
     assert_false(on_thread);
 }
 
+static int count_maps(void) {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    assert_non_null(maps);
+    int n = 0;
+    for (int c; (c = fgetc(maps)) != EOF;) {
+        n += c == '\n';
+    }
+    fclose(maps);
+    return n;
+}
+
+static void test_stacks_of_a_burst_are_given_back(void **state) {
+    (void)state;
+    int64_t forever = -1;
+    enum { N = 1600, MOST = 150 }; // each stack has two maps, and a few dozen are kept
+    const int before = count_maps();
+    for (int i = 0; i < N; i++) {
+        start(wait_until_open, &forever);
+    }
+    assert_true(count_maps() > before + N);
+    pthread_mutex_lock(&shared.mutex);
+    shared.open = true;
+    sl_bell_ring(&shared.changed, &shared.mutex, INT_MAX);
+    wait_for_ends(N);
+    for (const int64_t end_ns = sl_deadline_in_ms(WAIT_MS); count_maps() > before + MOST; sl_sleep_ms(1)) {
+        assert_true(sl_now_ns() < end_ns);
+    }
+}
+
 static int go_down(int depth) {
     volatile char bytes[4096];
     bytes[0] = (char)depth;
@@ -390,6 +419,7 @@ int main(void) {
         cmocka_unit_test_setup(test_values_travel_with_the_fiber, setup),
         cmocka_unit_test_setup(test_stacks_are_used_again_and_begin_anew, setup),
         cmocka_unit_test_setup(test_what_needs_much_stack_has_the_carrier_s, setup),
+        cmocka_unit_test_setup(test_stacks_of_a_burst_are_given_back, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

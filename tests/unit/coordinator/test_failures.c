@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: workers are lost, break, fall silent and come back; clients see each token once and an honest end, in time.
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,6 +12,8 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
+#include "base/processors.h"
 #include "fake_worker.h"
 #include "proto/methods.h"
 #include "tests/unit/running_clock.h"
@@ -479,6 +483,31 @@ static void test_deadline_ends_a_job_everywhere(void **state) {
     fake_events_free(&events);
 }
 
+static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int n_passed;
+
+static void pass_the_held(void *arg) {
+    (void)arg;
+    pthread_mutex_lock(&held);
+    pthread_mutex_unlock(&held);
+    atomic_fetch_add(&n_passed, 1);
+}
+
+static void test_workers_are_heard_while_no_fiber_can_run(void **state) {
+    (void)state;
+    const int n = 2 * sl_processors_count() + 8; // more than there are carriers
+    struct sl_error err;
+    pthread_mutex_lock(&held);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(sl_fiber_start("test", pass_the_held, NULL, &err), SL_OK);
+    }
+    (void)is_lost("prefill-0"); // a call of the heartbeats' service, which is answered in time
+    pthread_mutex_unlock(&held);
+    for (const int64_t end_ns = sl_deadline_in_ms(60000); atomic_load(&n_passed) < n; sl_sleep_ms(1)) {
+        assert_true(sl_now_ns() < end_ns);
+    }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
     const struct CMUnitTest tests[] = {
@@ -502,6 +531,7 @@ int main(void) {
         TEST(test_retries_are_bounded),
         TEST(test_retries_that_others_cause_are_bounded),
         TEST(test_deadline_ends_a_job_everywhere),
+        TEST(test_workers_are_heard_while_no_fiber_can_run),
     };
     sl_rpc_init();
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,9 +31,8 @@
 #include <immintrin.h>
 
 #include "engine/tensor/cpu/dense/amx_pack.h"
-#include "engine/tensor/cpu/dense/avx512_dense.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
-#include "engine/tensor/cpu/dense/avx512vnni_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/simd/amx_tile.h"
 

@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/dense/avx2_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/cpu/dense/vector_finish.h"
 
 #define INLINE         static inline __attribute__((always_inline))
@@ -55,11 +55,7 @@ static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
         _mm_storeu_si128((__m128i *)(void *)(out->bytes + 16 * half), bytes);
         out->sums[half] = sum_of(_mm256_add_epi32(first, second));
     }
-    out->sums[2] = out->sums[0] + out->sums[1];
-    for (int i = 0; i < 3; i++) {
-        out->scaled[i] = out->scale * (float)out->sums[i];
-    }
-    out->unused = 0;
+    sl_code_x_sum(out);
 }
 
 // --- a group ---------------------------------------------------------------------------------------------------------

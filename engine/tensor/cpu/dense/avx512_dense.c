@@ -5,14 +5,13 @@
  * Invariants: an element's bits depend on its own row alone: the last elements of a row go through the same
  *             instructions as the others, masked.
  */
-#include "engine/tensor/cpu/dense/avx512_dense.h"
 
 #include <assert.h>
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/dense/avx2_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/dense/panels.h"

@@ -18,7 +18,6 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/dense/avx512_dense.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
 #include "engine/tensor/cpu/dense/code_panels.h"
 #include "engine/tensor/weights.h"

@@ -4,10 +4,9 @@
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
- * Design: x is rounded to bf16 once a call. W is packed into panels of pairs (avx512bf16_pack.h): a register holds two
- *         of k for 16 rows of W and is multiplied by one pair of x, broadcast. A tile is some rows of x by a panel, two
- *         registers of sums for each row; one or two rows take several panels at once so that enough sums are in
- *         flight.
+ * Design: x is rounded to bf16 once a call. W is packed into panels (panels.h) of pairs: a register holds two of k for 16
+ *         rows of W and is multiplied by one pair of x, broadcast. A tile is some rows of x by a panel, two registers of
+ *         sums for each row; one or two rows take several panels at once so that enough sums are in flight.
  *
  *         A task is a block of rows by a few panels, one stretch of k after the other. A stretch of x for a tile stays
  *         in L1 and is multiplied by every panel; the panels' stretches stay in L2 and serve all tiles. With few rows
@@ -26,20 +25,25 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/dense/avx512_dense.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
-#include "engine/tensor/cpu/dense/avx512vnni_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/cpu/dense/code_panels.h"
-#include "engine/tensor/cpu/dense/avx512bf16_pack.h"
+#include "engine/tensor/cpu/dense/panels.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/weights.h"
+
+// A step of a panel is two of k for its 32 weights, [32][2] bf16. A group is the steps of SL_WEIGHT_GROUP of k; the last
+// one is padded with zeros.
+#define PAIR_STEPS       (SL_WEIGHT_GROUP / 2)
+#define PAIR_STEP_BYTES  (2 * SL_PANEL * 2L)
+#define PAIR_GROUP_BYTES (PAIR_STEPS * PAIR_STEP_BYTES)
 
 #define TILE_ROWS      14 // two registers each, and three more for weights and x
 #define STRETCH_GROUPS 16 // 32 KiB for each panel
 #define PANEL_GROUP    4  // panels of a task: their stretches are 128 KiB in L2
 #define ROW_BLOCK      (TILE_ROWS * 16)
 // Pairs of a row of x in a stretch. Not a power of two: rows of a tile must not compete for the same cache lines.
-#define X_STRIDE (STRETCH_GROUPS * SL_PAIR_STEPS + 16)
+#define X_STRIDE (STRETCH_GROUPS * PAIR_STEPS + 16)
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -60,7 +64,7 @@ INLINE void tile(int rows, int panels, const char *weights, size_t stride, const
         acc[t][1] = _mm512_load_ps(from + 16);
     }
     for (int64_t g = 0; g < groups; g++) {
-        for (int s = 0; s < SL_PAIR_STEPS; s += 4, weights += 4 * SL_PAIR_STEP_BYTES, x += 4) {
+        for (int s = 0; s < PAIR_STEPS; s += 4, weights += 4 * PAIR_STEP_BYTES, x += 4) {
             SL_UNROLL
             for (int j = 0; j < 4; j++) {
                 SL_UNROLL
@@ -155,7 +159,7 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
 // Returns row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE].
 static inline int32_t *x_pairs(const struct sl_product *a, int64_t r, int64_t g) {
     int64_t length = stretch_groups(a->w);
-    return (int32_t *)a->scratch + (g / length * a->m + r) * X_STRIDE + g % length * SL_PAIR_STEPS;
+    return (int32_t *)a->scratch + (g / length * a->m + r) * X_STRIDE + g % length * PAIR_STEPS;
 }
 
 static void round_x(void *arg, int64_t begin, int64_t end, int member) {
@@ -178,13 +182,13 @@ static void multiply(const struct sl_product *a, const struct sl_panel_task *tas
     // rows of a tile, balanced so that no tile has only a few
     int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS));
     int64_t groups = sl_weight_groups(a->w->k), length = stretch_groups(a->w);
-    size_t stride = (size_t)groups * SL_PAIR_GROUP_BYTES;
+    size_t stride = (size_t)groups * PAIR_GROUP_BYTES;
     for (int64_t p = 0; p < n; p++) {
         sl_sums_start(a, first + p, row, rows, sums[p]);
     }
     for (int64_t g = 0, count; g < groups; g += count) {
         count = sl_min(length, groups - g);
-        const char *weights = (const char *)a->w->packed + (size_t)first * stride + (size_t)g * SL_PAIR_GROUP_BYTES;
+        const char *weights = (const char *)a->w->packed + (size_t)first * stride + (size_t)g * PAIR_GROUP_BYTES;
         for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
             tile_rows = sl_min(even_rows, rows - r);
             const int32_t *x = x_pairs(a, row + r, g);
@@ -250,8 +254,20 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     sl_stream_run(alone ? NULL : stream, a.tasks.n, 1, multiply_tasks, &a);
 }
 
+static void pack_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
+    int64_t j = sl_panel_row(w, p, c);
+    const unsigned char *row = j >= 0 ? sl_weight_row(w, j) : NULL;
+    for (int64_t i = 0; i < w->k && row != NULL; i += 2) {
+        memcpy(panel + i / 2 * PAIR_STEP_BYTES + 4L * c, row + 2 * i, (size_t)sl_min(2, w->k - i) * 2);
+    }
+}
+
+static enum sl_status pack_pairs(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return sl_panels_pack(stream, matrix, (size_t)sl_weight_groups(matrix->k) * PAIR_GROUP_BYTES, pack_row, err);
+}
+
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    return is_pairs(matrix) ? sl_pairs_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+    return is_pairs(matrix) ? pack_pairs(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
 }
 
 void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs

@@ -6,12 +6,11 @@
  * Design: tiles keep the sums of a group and y of all their rows in registers. The sums start with what `zero` takes from
  *         them, which is then free.
  */
-#include "engine/tensor/cpu/dense/avx512vnni_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 
 #include <immintrin.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/dense/avx512_dense.h"
 #include "engine/tensor/cpu/dense/avx512_codes.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
 #include "engine/tensor/cpu/dense/fills.h"
@@ -38,11 +37,7 @@ static void split_group(const float *x, struct sl_code_x *out) {
     _mm_storeu_si128((__m128i *)out->bytes + 1, second);
     out->sums[0] = sum_of(first);
     out->sums[1] = sum_of(second);
-    out->sums[2] = out->sums[0] + out->sums[1];
-    for (int i = 0; i < 3; i++) {
-        out->scaled[i] = out->scale * (float)out->sums[i];
-    }
-    out->unused = 0;
+    sl_code_x_sum(out);
 }
 
 // --- a group ---------------------------------------------------------------------------------------------------------
@@ -141,11 +136,7 @@ SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const 
 
 #include "engine/tensor/cpu/dense/code_tiles.h"
 
-static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums) {
-    sl_sums_finish(a, p, row, rows, sums);
-}
-
-const struct sl_code_kernels sl_vnni_code_kernels = {CODE_TILE_ROWS, tiles, split_group, finish};
+const struct sl_code_kernels sl_vnni_code_kernels = {CODE_TILE_ROWS, tiles, split_group, sl_sums_finish};
 
 // --- tier avx512vnni -------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,18 @@ struct sl_code_kernels {
     void (*finish)(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums);
 };
 
+// The kernels with AVX2, with AVX512-VNNI, and in plain C.
+extern const struct sl_code_kernels sl_avx2_code_kernels, sl_vnni_code_kernels, sl_plain_code_kernels;
+
+// Sets what follows from a group's scale and the sums of its halves.
+static inline void sl_code_x_sum(struct sl_code_x *x) {
+    x->sums[2] = x->sums[0] + x->sums[1];
+    for (int i = 0; i < 3; i++) {
+        x->scaled[i] = x->scale * (float)x->sums[i];
+    }
+    x->unused = 0;
+}
+
 // Entries of struct sl_ops for matrices whose sl_code_is() is true. Every row's bits are its own, for any m.
 size_t sl_code_scratch(const struct sl_matrix *w, int64_t m);
 void sl_code_arrange(const struct sl_code_kernels *kernels, struct sl_stream *stream, const struct sl_matrix *w,

@@ -192,11 +192,11 @@ static void quantize_halves(void *arg, int64_t begin, int64_t end, int member) {
 static enum sl_status quantize(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     int64_t halves = 2 * sl_panel_count(matrix, sl_matrix_outputs(matrix));
     size_t bytes = (size_t)halves * sl_code_half_bytes(sl_code_type(quantized_dtype(matrix)), matrix->k);
-    enum sl_status status = sl_panels_allocate(matrix, bytes, err);
-    if (status == SL_OK && !sl_panels_are_packed(matrix)) {
+    SL_TRY(sl_panels_allocate(matrix, bytes, err));
+    if (!sl_panels_are_packed(matrix)) {
         sl_stream_run(stream, halves, 2, quantize_halves, matrix);
     }
-    return status;
+    return SL_OK;
 }
 
 enum sl_status sl_code_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {

@@ -53,11 +53,11 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
 
 enum sl_status sl_narrow_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     int64_t n_panels = sl_div_up(matrix->n, SL_NARROW);
-    enum sl_status status = sl_panels_allocate(matrix, (size_t)n_panels * panel_bytes(matrix), err);
-    if (status == SL_OK && !sl_panels_are_packed(matrix)) {
+    SL_TRY(sl_panels_allocate(matrix, (size_t)n_panels * panel_bytes(matrix), err));
+    if (!sl_panels_are_packed(matrix)) {
         sl_stream_run(stream, n_panels, 4, pack_panels, matrix);
     }
-    return status;
+    return SL_OK;
 }
 
 // --- the sums ------------------------------------------------------------------------------------------------------

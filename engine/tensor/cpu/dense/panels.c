@@ -15,9 +15,8 @@
 static enum sl_status take_shared(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
     w->packed = sl_shared_weights_take(w->shared, w, bytes);
     w->packed_bytes = w->packed != NULL ? bytes : 0;
-    if (w->packed == NULL && sl_shared_weights_are_ready(w->shared)) {
-        return sl_fail(err, SL_ERR_PEER_STALE, "shared weights are of other matrices");
-    }
+    SL_FAIL_IF(w->packed == NULL && sl_shared_weights_are_ready(w->shared), err, SL_ERR_PEER_STALE,
+               "shared weights are of other matrices");
     w->shared = w->packed != NULL ? w->shared : NULL;
     return SL_OK;
 }
@@ -29,9 +28,7 @@ enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_e
     }
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
     void *packed = aligned_alloc(align, (bytes + align - 1) / align * align);
-    if (packed == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
-    }
+    SL_FAIL_IF(packed == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
     if (align == HUGE_PAGE) {
         (void)madvise(packed, bytes, MADV_HUGEPAGE); // only advice: small pages are slower
     }
@@ -62,12 +59,12 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
 enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
                               sl_pack_row_fn pack_row, struct sl_error *err) {
     int64_t n_panels = sl_panel_count(w, sl_matrix_outputs(w));
-    enum sl_status status = sl_panels_allocate(w, (size_t)n_panels * panel_bytes, err);
-    if (status == SL_OK && !sl_panels_are_packed(w)) {
+    SL_TRY(sl_panels_allocate(w, (size_t)n_panels * panel_bytes, err));
+    if (!sl_panels_are_packed(w)) {
         struct packing packing = {w, panel_bytes, pack_row};
         sl_stream_run(stream, n_panels, 2, pack_panels, &packing);
     }
-    return status;
+    return SL_OK;
 }
 
 bool sl_panels_are_packed(const struct sl_matrix *w) {

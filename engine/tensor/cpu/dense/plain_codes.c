@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/dense/plain_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/half.h"
 #include "engine/tensor/weights.h"
 
@@ -32,11 +32,7 @@ static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
         out->bytes[i] = (int8_t)X;
         out->sums[i / 16] += X;
     }
-    out->sums[2] = out->sums[0] + out->sums[1];
-    for (int i = 0; i < 3; i++) {
-        out->scaled[i] = out->scale * (float)out->sums[i];
-    }
-    out->unused = 0;
+    sl_code_x_sum(out);
 }
 
 // Reads step `step` of a group: byte 4 c + i is weight i of row c.

@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 #include "engine/tensor/cpu/dense/fills.h"
-#include "engine/tensor/cpu/dense/plain_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/rope_angles.h"
 #include "engine/tensor/weights.h"
 

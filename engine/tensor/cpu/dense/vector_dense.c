@@ -5,11 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/dense/avx2_codes.h"
+#include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/dense/narrow.h"
 #include "engine/tensor/cpu/dense/panels.h"
-#include "engine/tensor/cpu/dense/plain_codes.h"
 #include "engine/tensor/cpu/dense/rows.h"
 #include "engine/tensor/cpu/simd/vector.h"
 #include "engine/tensor/weights.h"

@@ -9,7 +9,6 @@
 #include <assert.h>
 #include <math.h>
 
-#include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/evict/evict.h"
 #include "engine/tensor/cpu/evict/fills.h"

@@ -7,7 +7,6 @@
  */
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 #include "engine/tensor/cpu/attention/heads.h"
 #include "engine/tensor/cpu/pages/kv_page.h"

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 
 #define NAME "libnccl.so.2"
@@ -67,17 +68,15 @@ static bool load(const char *path, struct sl_error *err) {
 }
 
 const struct nccl_functions *sl_nccl_open(const char *path, struct sl_error *err) {
-    pthread_mutex_lock(&nccl.lock);
+    SL_LOCKED(&nccl.lock);
     bool there = nccl.library != NULL || load(path != NULL ? path : NAME, err);
-    pthread_mutex_unlock(&nccl.lock);
     return there ? &nccl.functions : NULL;
 }
 
 void sl_nccl_close(void) {
-    pthread_mutex_lock(&nccl.lock);
+    SL_LOCKED(&nccl.lock);
     if (nccl.library != NULL) {
         (void)dlclose(nccl.library);
         nccl.library = NULL;
     }
-    pthread_mutex_unlock(&nccl.lock);
 }

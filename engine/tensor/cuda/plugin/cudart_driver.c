@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "engine/tensor/cuda/launching.h"
 
 #define LEAST_CAPABILITY 80 // bf16 tensor cores, cp.async
@@ -74,7 +75,7 @@ static int find_failed(void) {
 
 static void note_failure(cudaError_t error, const char *where) {
     char recent[160];
-    pthread_mutex_lock(&cuda.lock);
+    SL_LOCKED(&cuda.lock);
     if (!atomic_load(&cuda.failed)) {
         list_recent(recent, sizeof recent);
         sl_fail(&cuda.first, SL_ERR_INTERNAL,
@@ -82,7 +83,6 @@ static void note_failure(cudaError_t error, const char *where) {
                 find_failed(), where, cudaGetErrorString(error), (int)error, recent);
         atomic_store(&cuda.failed, true);
     }
-    pthread_mutex_unlock(&cuda.lock);
 }
 
 // Returns true for success; else keeps the error for the next wait.
@@ -206,7 +206,7 @@ static enum sl_status open_device(int index, struct sl_error *err) {
                                   : sl_fail(err, SL_ERR_UNSUPPORTED, "%d devices are open already", n);
         for (int i = 0; i < n && status == SL_OK; i++) {
             status = reach(cuda.opened[i], index, err);
-            status = status == SL_OK ? reach(index, cuda.opened[i], err) : status;
+            SL_THEN(status, reach(index, cuda.opened[i], err));
         }
         if (status == SL_OK) {
             cuda.opened[n] = index;

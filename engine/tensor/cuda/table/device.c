@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 
 #define LOOK_MS 50 // between two polls of a device that a thread waits for
 
@@ -140,7 +141,7 @@ static void limit_waits(struct sl_device *device, int64_t still_ms) {
 
 static void hold(struct sl_stream *stream) {
     struct gpu_stream *s = sl_gpu_stream(stream);
-    pthread_mutex_lock(&s->mutex);
+    SL_LOCKED(&s->mutex);
     if (s->n_held == 0 || !pthread_equal(s->holder, pthread_self())) {
         uint64_t ticket = s->n_tickets++;
         while (ticket != s->n_served) {
@@ -149,13 +150,12 @@ static void hold(struct sl_stream *stream) {
         s->holder = pthread_self();
     }
     s->n_held++;
-    pthread_mutex_unlock(&s->mutex);
 }
 
 static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
     struct gpu_stream *s = sl_gpu_stream(stream);
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&s->mutex);
+    SL_LOCKED(&s->mutex);
     assert(s->n_held > 0);
     if (--s->n_held == 0) {
         status = atomic_exchange(&s->status, SL_OK);
@@ -165,7 +165,6 @@ static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
         s->n_served++;
         pthread_cond_broadcast(&s->changed);
     }
-    pthread_mutex_unlock(&s->mutex);
     return status;
 }
 
@@ -207,10 +206,9 @@ static void copy_block(struct sl_stream *stream, void *to, const void *from, siz
 
 static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
     struct gpu_stream *s = sl_gpu_stream(stream);
-    pthread_mutex_lock(&s->mutex);
+    SL_LOCKED(&s->mutex);
     *mark_out = (struct sl_mark){stream, ++s->n_marks};
     s->driver->event_record(s->events[s->n_marks % GPU_EVENTS], s->queue);
-    pthread_mutex_unlock(&s->mutex);
 }
 
 static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
@@ -261,10 +259,7 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
         enum sl_status status = !moves              ? say_hangs(gpu, err)
                                 : mark->number == 0 ? s->driver->queue_look(s->queue, err)
                                                     : s->driver->event_wait(event, err); // has been reached
-        if (status != SL_OK) {
-            atomic_store(&gpu->failed, true);
-            return status;
-        }
+        SL_TRY_OR(status, atomic_store(&gpu->failed, true));
         note_at_least(&s->n_reached, mark->number);
     }
     // after the wait: a caller that frees memory relies on no work running in it

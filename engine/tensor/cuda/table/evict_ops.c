@@ -8,50 +8,29 @@ static struct gpu_heads heads_of(const struct gpu_stream *s, const struct sl_kv_
     return (struct gpu_heads){sl_gpu_heads(s, heads), heads->n, sl_gpu_most_slots(heads), heads->kv[0].work};
 }
 
+// Defines an operation on heads that is one launch and needs no memory.
+#define LAUNCH(op, parameters, ...)                                                                                    \
+    static void op(struct sl_stream *stream, const struct sl_kv_heads *heads, LISTED parameters) {                     \
+        struct gpu_stream *s = sl_gpu_stream(stream);                                                                  \
+        sl_gpu_##op(s->queue, heads_of(s, heads), __VA_ARGS__);                                                        \
+    }
+#define LISTED(...) __VA_ARGS__
+
 // --- scores ----------------------------------------------------------------------------------------------------------
 
-static void read_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_read_state(s->queue, heads_of(s, heads), plane, out);
-}
-
-static void write_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, int m,
-                        const float *values) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_write_state(s->queue, heads_of(s, heads), plane, m, values);
-}
+LAUNCH(read_state, (int plane, struct sl_vectors out), plane, out)
+LAUNCH(write_state, (int plane, int m, const float *values), plane, m, values)
+LAUNCH(mean_state, (int64_t n_tokens, struct sl_vectors mean_out, struct sl_vectors deviation_out), n_tokens, mean_out,
+       deviation_out)
+LAUNCH(pool, (int group, struct sl_vectors x, struct sl_pooling pooling, struct sl_vectors out), group, x, pooling, out)
+LAUNCH(mean_group, (int group, struct sl_vectors x, struct sl_vectors out), group, x, out)
+LAUNCH(recency, (struct sl_vectors out), out)
+LAUNCH(chance, (uint64_t seed, int layer, int64_t offset, struct sl_vectors out), seed, layer, offset, out)
+LAUNCH(share, (struct sl_vectors x_inout), x_inout)
+LAUNCH(variance, (int plane, double *out), plane, out)
 
 static void spread(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out) {
     sl_gpu_spread(sl_gpu_stream(stream)->queue, values, n, m, out);
-}
-
-static void mean_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
-                       struct sl_vectors mean_out, struct sl_vectors deviation_out) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_mean_state(s->queue, heads_of(s, heads), n_tokens, mean_out, deviation_out);
-}
-
-static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
-                 struct sl_pooling pooling, struct sl_vectors out) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_pool(s->queue, heads_of(s, heads), group, x, pooling, out);
-}
-
-static void mean_group(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
-                       struct sl_vectors out) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_mean_group(s->queue, heads_of(s, heads), group, x, out);
-}
-
-static void recency(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors out) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_recency(s->queue, heads_of(s, heads), out);
-}
-
-static void chance(struct sl_stream *stream, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
-                   struct sl_vectors out) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_chance(s->queue, heads_of(s, heads), seed, layer, offset, out);
 }
 
 static void value_change(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
@@ -62,16 +41,6 @@ static void value_change(struct sl_stream *stream, const struct sl_kv_heads *hea
     if (work != NULL) {
         sl_gpu_value_change(s->queue, there, group, weights, mean_center, work, out);
     }
-}
-
-static void share(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_share(s->queue, heads_of(s, heads), x_inout);
-}
-
-static void variance(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out) {
-    struct gpu_stream *s = sl_gpu_stream(stream);
-    sl_gpu_variance(s->queue, heads_of(s, heads), plane, out);
 }
 
 // --- selecting slots -------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ static enum sl_status try_sizes(struct trial *t, struct sl_error *err) {
         for (int64_t r = 0; r < m && status == SL_OK;
              r += m > 2 ? (m - 1) / 2 : 1) { // the first, the last, and one between
             status = copy_row(t, t->row, t->few + r * t->n, err);
-            status = status == SL_OK ? copy_row(t, t->other, t->all + (first + r) * t->n, err) : status;
+            SL_THEN(status, copy_row(t, t->other, t->all + (first + r) * t->n, err));
             if (status == SL_OK && memcmp(t->row, t->other, (size_t)t->n * sizeof *t->row) != 0) {
                 status = sl_fail(err, SL_ERR_UNSUPPORTED, "a row among %lld has other bits than among %d", (long long)m,
                                  BLOCK);
@@ -95,7 +95,7 @@ static enum sl_status try_numbers(struct trial *t, struct sl_error *err) {
     for (int i = 0; i < N_OWN && status == SL_OK; i++) {
         float most = 0;
         status = copy_row(t, t->row, t->all + own_row(i) * t->n, err);
-        status = status == SL_OK ? copy_row(t, t->other, t->own_sums + i * t->n, err) : status;
+        SL_THEN(status, copy_row(t, t->other, t->own_sums + i * t->n, err));
         for (int64_t j = 0; j < t->n && status == SL_OK; j++) {
             most = fmaxf(most, fabsf(t->other[j]));
         }

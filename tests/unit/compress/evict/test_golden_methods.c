@@ -353,7 +353,7 @@ static void test_d2o_divides_budgets_and_merges_what_it_evicts(void **state) {
 
 static void test_kvzip_keeps_what_the_repetition_attends_to(void **state) {
     (void)state;
-    replay(FOLDER "kvzip.txt", 5);
+    replay(FOLDER "kvzip.txt", 6);
 }
 
 static void test_keydiff_keeps_keys_unlike_their_mean(void **state) {

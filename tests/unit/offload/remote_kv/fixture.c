@@ -82,7 +82,7 @@ struct sl_kv_segment *make_segment(struct offloaded_heads *offloaded_heads, cons
     char *block = sl_arena_alloc(offloaded_heads->arena, sl_kv_segment_block_bytes(&config));
     assert_non_null(block);
     for (int offloaded_head = 0; offloaded_head < make->n_offloaded_heads; offloaded_head++) {
-        memcpy(block + sl_kv_segment_offloaded_head_offset(&config, offloaded_head),
+        memcpy(block + (size_t)offloaded_head * sl_pages_for(n_slots) * offloaded_heads->work.bytes,
                offloaded_heads->kv[make->first_offloaded_head + offloaded_head].pages[begin / SL_PAGE_SLOTS],
                (size_t)sl_pages_for(n_slots) * offloaded_heads->work.bytes);
     }

@@ -63,7 +63,6 @@ static void test_remote_kv_keeps_rows_and_maxima(void **state) {
             check_rows(&offloaded_heads, remote_kv, offloaded_head);
             check_absmax(&offloaded_heads, remote_kv, offloaded_head);
         }
-        assert_int_equal(sl_remote_kv_row_format(remote_kv), offloaded_heads.work.format);
         sl_remote_kv_destroy(&remote_kv);
         offloaded_heads_destroy(&offloaded_heads);
     }
