@@ -3,7 +3,7 @@
  * Purpose: measures the coordinator alone: a real process, workers that only wait (waiting_workers.h), and clients of Generate.
  *
  * Design: two phases a cell. First a number of jobs is in flight at all times, which gives the rate. Then jobs come at half of that
- *         rate, at equal intervals, which gives the added latency: from the request to the last event, less what the workers
+ *         rate, or at --rate, at equal intervals, which gives the added latency: from the request to the last event, less what the workers
  *         report to have waited. One thread drives all clients, by the streams' news. It lags by the time from news to reading,
  *         or from the interval to the request: a cell is void if that was more than a tenth of the latency.
  *         Coordinator, workers and clients are processes of their own; each cell has new ones.
@@ -47,7 +47,7 @@
 struct options {
     const char *model, *program, *cells, *join;
     int64_t n_tokens, workers;
-    double seconds;
+    double seconds, rate;
     struct sl_waiting_config waiting;
     bool json;
 };
@@ -60,6 +60,8 @@ static const struct sl_option option_table[] = {
     {"cells", 0, SL_OPTION_STRING, "16:256,256:2500,1000:10000", "WORKERS:JOBS,...", "workers, and jobs in flight",
      SL_FIELD(options, cells)},
     {"seconds", 0, SL_OPTION_FLOAT, "10", "S", "of each phase", SL_FIELD(options, seconds), 1, 3600},
+    {"rate", 0, SL_OPTION_FLOAT, "0", "N", "jobs a second in the second phase; 0: half of the first's",
+     SL_FIELD(options, rate), 0, 1e6},
     {"tokens", 0, SL_OPTION_INT, "8", "N", "of an answer", SL_FIELD(options, n_tokens), 1, 1024},
     {"prefill-ms", 0, SL_OPTION_INT, "2", "MS", "that a worker waits instead of reading",
      SL_FIELD(options, waiting.prefill_ms), 0, 60000},
@@ -346,11 +348,16 @@ static enum sl_status measure(struct cell *cell, struct load *load, struct sl_er
     print(cell, "threads", load->most_threads, "threads");
     enum sl_status status = SL_OK;
     if (rate > 0) {
-        status = run_phase(load, rate / 2, &cell->bench->signals, err);
+        const double second = options->rate > 0 ? options->rate : rate / 2;
+        status = run_phase(load, second, &cell->bench->signals, err);
         if (status == SL_OK) {
-            print_validity(cell, load, "half rate");
-            print(cell, "half rate, added p50", percentile(load->added_ms, load->n_samples, 0.5), "ms");
-            print(cell, "half rate, added p99", percentile(load->added_ms, load->n_samples, 0.99), "ms");
+            char phase[32], name[64];
+            snprintf(phase, sizeof phase, options->rate > 0 ? "%.0f/s" : "half rate", second);
+            print_validity(cell, load, phase);
+            snprintf(name, sizeof name, "%s, added p50", phase);
+            print(cell, name, percentile(load->added_ms, load->n_samples, 0.5), "ms");
+            snprintf(name, sizeof name, "%s, added p99", phase);
+            print(cell, name, percentile(load->added_ms, load->n_samples, 0.99), "ms");
         }
     }
     return status;

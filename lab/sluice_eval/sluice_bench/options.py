@@ -116,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="of the servers; without: $OPENAI_API_KEY")
     add("--ca-file", metavar="FILE", help="certificates to trust for https")
     add("--recipes", default="", metavar="R;R", help="recipes, by turns, of servers that are Sluice; N%% is the recipe recommended to ship "
-        "so much; default is the cluster's own")
+        "so much; default is the cluster's own; R@POINTS names the points of its answers, from an evaluation, in tables and pictures")
     add("--trace", metavar="FILE", help="replay a trace in Mooncake's format: its times, lengths and shared blocks")
     add("--scale-rate", type=_number(1e-6, 1e6), default=1.0, metavar="X", help="of the trace's own rate, without --rates [1]")
     add("--scale-lengths", type=_number(1e-6, 1e3), default=1.0, metavar="X", help="of the trace's prompts and answers [1]")
@@ -184,16 +184,19 @@ def rates_of(arguments: argparse.Namespace, made: Workload) -> list[float]:
     return [made.own_rate * arguments.scale_rate] if isinstance(made, Trace) else [1.0]
 
 
-def recipes(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the name and the fields of each recipe."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in (part.strip() for part in text.split(";")):
+def recipes(text: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Returns the name, the points of its answers ("": not named) and the fields of each recipe."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for part in text.split(";"):
+        one, at, points = part.strip().partition("@")
         share = re.fullmatch(f"({_NUMBER})%", one)
+        if at and not re.fullmatch(_NUMBER, points):
+            raise UsageError(f"--recipes: {part.strip()}: the points after @ are not a number")
         if one and one in found:
             raise UsageError(f"--recipes: {one} is there twice")
         if one:
-            found[one] = {"ship_at_most": float(share[1])} if share else {} if one == "default" else {"recipe": one}
-    return list(found.items()) or [("default", {})]
+            found[one] = points, {"ship_at_most": float(share[1])} if share else {} if one == "default" else {"recipe": one}
+    return [(one, *rest) for one, rest in found.items()] or [("default", "", {})]
 
 
 def metrics_of(arguments: argparse.Namespace, server_name: str) -> Optional[str]:

@@ -26,7 +26,7 @@ def prepare(folder: str) -> None:
 
 
 def _label(name: str) -> str:
-    return name[:44].replace("$", r"\$")
+    return name[:60].replace("$", r"\$")
 
 
 def draw_goodput(lines: list[Figures], slo: str, path: str) -> None:

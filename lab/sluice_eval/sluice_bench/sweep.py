@@ -38,8 +38,8 @@ def make_series(servers: list[Server], arguments: argparse.Namespace) -> list[Se
     if arguments.recipes and not any(server.is_sluice for server in servers):
         raise UsageError("--recipes: no server is Sluice")
     for server in servers:
-        for recipe, fields in options.recipes(arguments.recipes) if server.is_sluice else [("", {})]:
-            label = " ".join(part for part in (server.name, recipe) if part) or server.model
+        for recipe, points, fields in options.recipes(arguments.recipes) if server.is_sluice else [("", "", {})]:
+            label = " ".join(part for part in (server.name, recipe, points and f"({points} points)") if part) or server.model
             found.append(Series(label, server, {**fields, **arguments.body}, recipe))
     labels = [series.name for series in found]
     if len(set(labels)) != len(labels):

@@ -308,11 +308,12 @@ class Running(FolderTest):
         def measured(handler, body, n):
             handler.whole(body, sluice={"capsule_bytes": 1000, "full_bytes": 4000, "retries": 1})
         with Server(measured, owner="sluice") as ours, Server() as other:
-            words = ("--url", f"a={ours.url}", "--url", f"b={other.url}/v1", "--recipes", "full;12.5%;default", "--metrics", f"a={ours.url}/metrics",
+            words = ("--url", f"a={ours.url}", "--url", f"b={other.url}/v1", "--recipes", "full@95.8;12.5%;default", "--metrics", f"a={ours.url}/metrics",
                      *SMALL, "--count", "4", "--rates", "50,100", "--repetitions", "2", "--pictures", self.folder / "p", "--body", '{"ignore_eos":null,"top_k":1}')
             done = bench(*words, "--json")
             lines = lines_of(done)
-            self.assertEqual([line["label"] for line in lines[:8]], ["a full", "a 12.5%", "a default", "b", "a 12.5%", "a default", "b", "a full"])
+            self.assertEqual([line["label"] for line in lines[:8]], ["a full (95.8 points)", "a 12.5%", "a default", "b",
+                                                                       "a 12.5%", "a default", "b", "a full (95.8 points)"])
             self.assertEqual(len(lines), 16)
             bodies = [json.loads(raw) for raw in ours.bodies]
             self.assertEqual(sum(body.get("recipe") == "full" for body in bodies), 16)
@@ -323,7 +324,7 @@ class Running(FolderTest):
             self.assertEqual((lines[3]["capsule_bytes"], lines[3]["cluster"]), (None, None))
             for name in ("goodput", "ttft"):
                 self.assertEqual((self.folder / f"p/{name}.png").read_bytes()[:4], b"\x89PNG")
-            self.assertIn("a full: up to 100 requests/s", done.stderr)
+            self.assertIn("a full (95.8 points): up to 100 requests/s", done.stderr)
             self.assertEqual(bench("--url", other.url, "--recipes", "full").returncode, 2)
 
     def test_refused_and_failed_requests_miss(self):
@@ -465,7 +466,7 @@ class Options(unittest.TestCase):
         for words in (["--rates", "0"], ["--rates", "1,1"], ["--rates", "x"], ["--slo", "ttft:2"], ["--slo", "itl:2s"], ["--input", "0"],
                       ["--input", "9-3"], ["--input", "exp:"], ["--output", "lognormal:5"], ["--think", "3"], ["--body", "[]"], ["--body", "{"],
                       ["--count", "0"], ["--burstiness", "0"], ["--pause", "1"], ["--url", "ftp://x"], ["--trace", "/dev/null", "--conversations"],
-                      ["--rates", "inf", "--duration", "5s"], ["--recipes", "full;full"]):
+                      ["--rates", "inf", "--duration", "5s"], ["--recipes", "full;full"], ["--recipes", "full@90;full"], ["--recipes", "full@good"], ["--recipes", "full@"]):
             with self.subTest(words), open(os.devnull, "w", encoding="utf-8") as nothing:
                 from unittest import mock
 
