@@ -27,7 +27,10 @@ enum sl_status sl_python_set_path(struct sl_error *err) {
 
 enum sl_status sl_python_start(const char *const words[3], int input, int output, pid_t *pid_out,
                                struct sl_error *err) {
-    const char *const argv[] = {"python3", "-B", "-m", words[0], words[1], words[2], NULL};
+    // As -m does, but an html.py in the present folder does not count. Standard input is UTF-8 in every locale.
+    static const char run[] = "import sys; sys.path[:] = filter(None, sys.path); del sys.argv[0]; import runpy; "
+                              "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)";
+    const char *const argv[] = {"python3", "-B", "-X", "utf8", "-c", run, words[0], words[1], words[2], NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes; // commands block signals that they poll for; Python must not
     sigset_t none;

@@ -11,7 +11,7 @@ enum sl_status sl_python_set_path(struct sl_error *err);
 
 /*
  * Starts `python3 -B -m MODULE`, with up to two arguments (NULL: none), in a process group of its own, so that Ctrl-C reaches
- * only this process. input and output become its standard input and output; -1: this process's own. SL_ERR_UNSUPPORTED: no
- * python3 in PATH.
+ * only this process. Modules of the present folder do not count. input and output become its standard input and output; -1:
+ * this process's own. SL_ERR_UNSUPPORTED: no python3 in PATH.
  */
 enum sl_status sl_python_start(const char *const words[3], int input, int output, pid_t *pid_out, struct sl_error *err);

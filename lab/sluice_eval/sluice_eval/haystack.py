@@ -79,13 +79,13 @@ def _read(path: pathlib.Path) -> bytes:
     return text
 
 
-def open_haystack(paths: list[str]) -> Haystack:
-    """Reads the files. Without any: the licenses of this system, without links, which would repeat a text."""
+def open_haystack(paths: list[str], option: str = "--essay") -> Haystack:
+    """Reads the files, which `option` names. Without any: the licenses of this system, without links, which would repeat a text."""
     files = [pathlib.Path(path) for path in paths]
     if not files:
         if LICENSES.is_dir():
             files = [file for file in LICENSES.iterdir() if file.is_file() and not file.is_symlink()]
         files.sort(key=lambda file: file.name.encode())
         if not files:
-            raise EvalError(f"no texts in {LICENSES} to hide facts in; give a text file with --essay")
+            raise EvalError(f"no texts in {LICENSES} to hide facts in; give a text file with {option}")
     return Haystack(b"".join(_read(file) for file in files))

@@ -79,7 +79,7 @@ class Prompts:
             self._rows = read_dataset(config)
             self._sources.append(None)
         if options["tasks"]:
-            self._haystack = open_haystack(options["texts"])
+            self._haystack = open_haystack(options["texts"], "--text")
         for text in options["tasks"]:
             self._sources += self._parse(text)
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from .support import PACKAGE, ROOT, FolderTest
 
@@ -60,6 +61,10 @@ class Tasks(unittest.TestCase):
         many = prompts(tasks=["all:4000"])
         self.assertEqual({many.get(i)["where"] for i in range(len(TASKS) + len(FORMS))}, {task.name for task in TASKS} | set(FORMS))
         self.assertRaisesRegex(UsageError, "no task fits into 3 tokens", prompts, tasks=["all:3"])
+
+    def test_a_system_without_licenses_needs_the_option_text(self):
+        with mock.patch("sluice_eval.haystack.LICENSES", ROOT / "none"):
+            self.assertRaisesRegex(EvalError, "give a text file with --text", prompts, tasks=["passkey:80"], texts=[])
 
     def test_wrong_tasks_are_refused(self):
         for text in ("dance", "passkey:", "passkey:x", "passkey:0", "passkey:5-4", "passkey:5-", ":5"):

@@ -32,8 +32,8 @@ HAS_MATPLOTLIB = subprocess.run(["python3", "-c", "import matplotlib"], capture_
 SMALL = ["--model", MODEL, "--tokens", "300", "--continuation", "8"]
 
 
-def run(*words, env=None):
-    return subprocess.run([SLUICE, *words], capture_output=True, text=True, timeout=280,
+def run(*words, env=None, cwd=None):
+    return subprocess.run([os.path.abspath(SLUICE), *words], capture_output=True, text=True, timeout=280, cwd=cwd,
                           env={**os.environ, **(env or {})})
 
 
@@ -408,6 +408,20 @@ class Inspect(unittest.TestCase):
                 self.assertIn(why, done.stderr)
             self.assertEqual(run("inspect", path, "--html", page).returncode, 2)
             self.assertFalse(os.path.exists(page))
+
+    def test_a_page_depends_on_no_locale_and_no_module_of_the_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in ("text", "O\u00f9 est-il? " * 20), ("html.py", "raise SystemExit(9)"):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(content)
+            model = os.path.abspath(MODEL)
+            done = run("run", "--local", "--model", model, "--prompt-file", "text", "-n", "2", "--save-capsule", "capsule", cwd=folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            done = run("inspect", "capsule", "--html", "it's a page", "--model", model, "--text", "text", cwd=folder,
+                       env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            with open(os.path.join(folder, "it's a page"), encoding="utf-8") as file:
+                self.assertIn("O\u00f9 est-il?", file.read())
 
     def test_a_saved_capsule_tells_what_it_holds(self):
         with tempfile.TemporaryDirectory() as folder:
