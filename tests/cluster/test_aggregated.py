@@ -17,6 +17,7 @@ from harness import connect, question, refused, run_tests, stub, tokens, worker_
 from test_turns import end, said_of
 
 AGGREGATED = {"decode": ["--aggregated"]}
+PATIENT = ["--retrieve-deadline", "20000ms", "--retrieve-lost", "20000ms"]  # a store that answers later changes bits
 RECIPES = ["full", "full,format=int8,chunk=128", "snapkv,budget=128,chunk=128", "d2o,budget=128,chunk=128",
            "h2o,budget=200,when=chunk+step,chunk=128", "place=offload/2-,format=f16/2-:int8,topk=64,chunk=128"]
 TEXT = document(1600)
@@ -56,9 +57,9 @@ def answers_of(cluster):
 
 
 def test_one_worker_has_the_bits_of_two():
-    with Cluster(coordinator_args=PATIENCE) as cluster:
+    with Cluster(worker_args={"decode": PATIENT}, coordinator_args=PATIENCE) as cluster:
         expected, expected_reuse = answers_of(cluster)
-    with Cluster(prefill=0, worker_args=AGGREGATED, coordinator_args=PATIENCE) as cluster:
+    with Cluster(prefill=0, worker_args={"decode": [*AGGREGATED["decode"], *PATIENT]}, coordinator_args=PATIENCE) as cluster:
         assert cluster.model_reply().ready
         found, reuse = answers_of(cluster)
         large, _ = cluster.answer(ask("full", document(14000)))  # more than blocks may take: it is sent from its pages, and then written

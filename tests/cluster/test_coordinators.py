@@ -273,11 +273,14 @@ def assert_goes_on(cluster, job, wanted, delivered):
 
 def test_an_answer_goes_on_at_any_boundary():
     # Some tokens drawn at random are pieces of characters. They are sent when the character is complete, or known to be invalid.
-    job = dict(text="The licence", recipe="full", max_new_tokens=200, ignore_eos=True, sampling=inference.Sampling(temperature=4, seed=1))
     with Cluster(kvstore=0) as cluster:
-        _, wanted = cluster.answer(inference.GenerateRequest(**job))
-        pieces = [i for i, text in enumerate(words(wanted)) if text == ""]
-        assert len(pieces) >= 2, "no piece of a character: another seed"
+        for seed in range(1, 30):  # which of them draw pieces depends on the processor's kernels
+            job = dict(text="The licence", recipe="full", max_new_tokens=200, ignore_eos=True, sampling=inference.Sampling(temperature=4, seed=seed))
+            _, wanted = cluster.answer(inference.GenerateRequest(**job))
+            pieces = [i for i, text in enumerate(words(wanted)) if text == ""]
+            if len(pieces) >= 2:
+                break
+        assert len(pieces) >= 2, "no piece of a character in 29 answers"
         for i in pieces:
             for delivered in (i, i + 1, i + 2):
                 assert_goes_on(cluster, job, wanted, delivered)
