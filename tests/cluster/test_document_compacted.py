@@ -13,7 +13,7 @@ from test_document_answers import at_once, prefixes
 from test_gateway import chatting_model
 import grpc
 
-RECIPE = "kvzip,format=int4"
+RECIPE = "score=reconstruct,scope=sinks:4,budget=0.33,heads=pages,when=end,format=int4"  # that is recommended for 10% of the bytes
 FACT = question()[1:]
 QUESTIONS = [FACT, "What is this text about?", "Say something else.\nAnd then?", document(700, "compass", "73150", 5) + question("compass"), "Why?"]
 
@@ -75,7 +75,7 @@ def test_what_is_refused():
         add(cluster.channel, "other", document(3000, "compass", "73150", 3), recipe=RECIPE)
         joined = inference.GenerateRequest(documents=["other", "gpl"], text=FACT, max_new_tokens=12, stop=["."])
         says = refused([grpc.StatusCode.INVALID_ARGUMENT], cluster.answer, joined)
-        assert "other was read under kvzip,format=int4, which evicts: it is asked alone" in says, says
+        assert f"other was read under {RECIPE}, which evicts: it is asked alone" in says, says
 
 
 def test_ten_at_once_share_one_copy():

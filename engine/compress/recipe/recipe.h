@@ -230,7 +230,7 @@ bool sl_recipe_serves_later(const struct sl_recipe *recipe);
 // Returns what a recommendation asks of the prompt or the model; "" if nothing.
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);
 
-// Returns `lost` of the recommendation with this text; "" if there is none.
+// Returns `lost` of the recommendation that is this recipe, however written; "" if there is none.
 const char *sl_recipe_lost_points(const char *recipe);
 // Returns the recommendation for at most `share`; NULL if no recipe ships so little.
 const struct sl_recommendation *sl_recipe_recommend(double share, bool later);

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: which recipe to take for a share of the bytes, when the question is in the prompt, and when it comes later.
-#include <string.h>
-
 #include "engine/compress/recipe/recipe.h"
 
 // Shares and order are from docs/quality.md. SnapKV pools over the length of a fact and chooses once for a layer. It
@@ -24,9 +22,9 @@ static const struct sl_recommendation for_later[] = {
     {1, "full", false, "0"},
     {0.55, "full,format=int8", false, "3.3 [0.0, 7.2]"},
     {0.30, "full,format=int4", false, "4.7 [1.1, 9.3]"},
-    {0.17, "kvzip,score=reconstruct_sum,budget=0.47,format=int4", false, "4.0 [-0.4, 8.8]"},
-    {0.12, "kvzip,format=int4", false, "5.3 [2.2, 8.4]"},
-    {0.09, "kvzip,budget=0.2,format=int4", false, "4.8 [-1.3, 10.9]"},
+    {0.17, "kvzip,heads=pages,budget=0.56,format=int4", false, "3.9 [-0.7, 8.7]"},
+    {0.10, "kvzip,heads=pages,budget=0.33,format=int4", false, "7.0 [1.1, 13.6]"},
+    {0.07, "kvzip,heads=pages,budget=0.2,format=int4", false, "8.7 [3.0, 14.6]"},
     {0, NULL, false, NULL},
 };
 
@@ -45,8 +43,11 @@ const char *sl_recommendation_needs(const struct sl_recommendation *recommendati
 }
 
 const char *sl_recipe_lost_points(const char *recipe) {
-    for (const struct sl_recommendation *r = for_later; r->recipe; r++) {
-        if (strcmp(r->recipe, recipe) == 0) {
+    struct sl_recipe wanted, row;
+    bool is_known = sl_recipe_parse(recipe, &wanted, NULL) == SL_OK;
+    for (const struct sl_recommendation *r = for_later; is_known && r->recipe; r++) {
+        if (sl_recipe_parse(r->recipe, &row, NULL) == SL_OK &&
+            sl_recipe_fingerprint(&row) == sl_recipe_fingerprint(&wanted)) {
             return r->lost;
         }
     }
