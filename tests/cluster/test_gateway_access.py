@@ -91,8 +91,9 @@ def ask(address, sent, context=None):
         if context:
             connection = stack.enter_context(context.wrap_socket(connection, server_hostname="localhost"))
         got = b""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a server that has refused the request reads no further; its answer is there
             connection.sendall(sent)
+        with contextlib.suppress(OSError):
             while some := connection.recv(65536):
                 got += some
         return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d+) ", got)]
