@@ -149,9 +149,9 @@ class TrainHeads(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
+    script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
     if subprocess.run(["python3", "-c", "import numpy"], check=False).returncode != 0:
         print("skipped: NumPy is missing (python3-numpy)")
         sys.exit(77)
-    script.help_if_asked()
-    script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
     unittest.main()
