@@ -3,7 +3,7 @@
  * Purpose: measures the coordinator alone: a real process, workers that only wait (waiting_workers.h), and clients of Generate.
  *
  * Design: two phases a cell. First a number of jobs is in flight at all times, which gives the rate. Then jobs come at half of that
- *         rate, or at --rate, at equal intervals, which gives the added latency: from the request to the last event, less what the workers
+ *         rate, or at --second-rate, at equal intervals, which gives the added latency: from the request to the last event, less what the workers
  *         report to have waited. One thread drives all clients, by the streams' news. It lags by the time from news to reading,
  *         or from the interval to the request: a cell is void if that was more than a tenth of the latency.
  *         Coordinator, workers and clients are processes of their own; each cell has new ones.
@@ -60,7 +60,7 @@ static const struct sl_option option_table[] = {
     {"cells", 0, SL_OPTION_STRING, "16:256,256:2500,1000:10000", "WORKERS:JOBS,...", "workers, and jobs in flight",
      SL_FIELD(options, cells)},
     {"seconds", 0, SL_OPTION_FLOAT, "10", "S", "of each phase", SL_FIELD(options, seconds), 1, 3600},
-    {"rate", 0, SL_OPTION_FLOAT, "0", "N", "jobs a second in the second phase; 0: half of the first's",
+    {"second-rate", 0, SL_OPTION_FLOAT, "0", "N", "jobs a second in the second phase; 0: half of the first's",
      SL_FIELD(options, rate), 0, 1e6},
     {"tokens", 0, SL_OPTION_INT, "8", "N", "of an answer", SL_FIELD(options, n_tokens), 1, 1024},
     {"prefill-ms", 0, SL_OPTION_INT, "2", "MS", "that a worker waits instead of reading",
