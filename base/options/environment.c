@@ -41,7 +41,7 @@ static const char *const of_commands[] = {
     "no-reuse", "no-text", "once", "only", "out", "out-only", "output", "paced", "pem", "png", "port", "prefill",
     "prefill-arena", "prefill-jobs", "prefill-ms", "presence-penalty", "program", "prompt", "prompt-file", "prompts",
     "question", "quick", "quiet", "rate", "raw", "ready-timeout", "recommended", "repetition-penalty", "replicas",
-    "requests", "retaining-heads", "rounds", "rows", "runs", "save-capsule", "save-every", "scale-rate", "seconds",
+    "requests", "retaining-heads", "rounds", "rows", "runs", "save-capsule", "save-every", "scale-rate", "second-rate", "seconds",
     "seed", "ship-at-most", "short-jobs", "short-tokens", "slo", "slots", "smooth", "state-file", "steps", "stop",
     "store-arena", "store-bytes", "synthetic", "system", "task", "temperature", "tenant-count", "text", "tflops",
     "threshold", "time-limit", "timeout", "tls", "to", "token-ms", "token-us", "tokens", "top-k", "top-p", "topk",
