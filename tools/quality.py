@@ -359,7 +359,7 @@ def check_later(page, source):
 
 # ---- the papers' claims on a real model -------------------------------------------------------------------------------
 
-# What D2O loses by: one of its parts off at a time, and other scores in its setting.
+# Recipes that show which part of D2O loses points: each switches one part off, or takes another score.
 PARTS = ("layers=uniform", "evicted=drop", "when=end", "exempt=0-1+last", "scope=sinks:4+recent:32", "layers=uniform,score=snapkv,scope=sinks:4+recent:32")
 CAUSES = [*(f"d2o,budget=0.5,{part}" for part in PARTS), "h2o,budget=0.5,when=end", "h2o,budget=0.5,scope=sinks:4+recent:32,when=end",
           "snapkv,budget=0.5", "random,budget=0.5,when=end"]

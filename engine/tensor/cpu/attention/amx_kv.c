@@ -55,7 +55,7 @@ struct scratch {
     float scores[2][2][JOB_PAGES * PAGE_SCORES];     // [2 jobs][2 columns][slots][16]: S^T
     uint16_t weights[2][2][JOB_PAGES * PAGE_SCORES]; // [2 jobs][2 columns][slots / 32] tiles of B: P^T
     float out[SL_BLOCK_FLOATS];                      // [columns][d][16]: O^T
-    // Of the vectors, the weights' base with a minus and their sum; sum 0: no slot yet, and the base is 0
+    // Each vector has the negated base of its weights, and their sum. A sum of 0 means that it has seen no slot; its base is 0.
     float minus_base[SL_BLOCK_VECTORS], sum[SL_BLOCK_VECTORS];
     // as in the block; the entries after the last vector repeat it
     uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS];
