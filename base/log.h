@@ -26,7 +26,7 @@ enum sl_status sl_log_set_format(const char *text, struct sl_error *err);
 bool sl_log_is_json(void);
 
 /*
- * Sets the job that this thread works for from now on, for its JSON lines. Called where a job's thread or handler
+ * Sets the job that this thread or fiber works for from now on, for its JSON lines. Called where a job's fiber or a handler
  * begins. "" or NULL: no job. Copied, and cut to 63 characters. A pool thread calls sl_log_set_job("") when the handler
  * has returned; this clears the trace too.
  */

@@ -11,9 +11,9 @@
  *     state/state.h        jobs on a disk                        restore.c            jobs of the process before this one
  *     lead.h               whether this coordinator leads        election/election.h  elects the leader
  *     run/states.h         the states of a job run               run/run.h            runs one job from its beginning to its end
- *     submit.c             makes a job and its thread from a request
+ *     submit.c             makes a job and its fiber from a request
  *     inference_service.c, documents_service.c, cluster_service.c  the services for clients and for workers
- * Threads: gRPC's handlers, one thread per job, and a sweeper, which declares silent workers lost and forgets old jobs.
+ * Threads: gRPC's handlers, one fiber per job, and a sweeper, which declares silent workers lost and forgets old jobs.
  */
 #pragma once
 

@@ -5,7 +5,7 @@
  * Design: an accepted job is checked as if a client had sent it with a Resumption, because a program that can write to the
  *         folder could have changed it. A job that this coordinator cannot continue fails with the reason: a job of another
  *         model, and a job whose call (Generate) ended with the process.
- *         Of several coordinators, each has its own jobs. The jobs' threads find out which coordinator leads, as every job
+ *         Of several coordinators, each has its own jobs. The jobs' fibers find out which coordinator leads, as every job
  *         does (run/run.h). They continue where this one leads again, under its new term. Where another one leads, they end,
  *         so that clients submit them there. If that one has run a job meanwhile for such a client, and this one leads
  *         again, the job runs twice, one run after the other: never at once, because workers refuse the older term, and

@@ -13,10 +13,10 @@
  * Invariants: in PREFILLING and later states, both workers are chosen and the decode worker holds a grant; in DECODING the capsule has
  *             arrived. DONE, FAILED and CANCELLED are entered last: no worker holds anything for the job then, and the event log is closed.
  *
- * Design: only the thread that runs the job (run/run.c) changes it; other threads read, watch, or ask to cancel. sl_job_move() is the only
+ * Design: only the fiber that runs the job (run/run.c) changes it; others read, watch, or ask to cancel. sl_job_move() is the only
  *         function that changes the state.
- * Ownership: reference-counted: the table of jobs, the running thread and every handler hold one each.
- * Threads: every function from any thread; those marked "runner" from the job's thread only.
+ * Ownership: reference-counted: the table of jobs, the running fiber and every handler hold one each.
+ * Threads: every function from any thread; those marked "runner" from the job's fiber only.
  */
 #pragma once
 

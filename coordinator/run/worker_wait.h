@@ -2,7 +2,7 @@
 /*
  * Purpose: decides how long a job waits while a role has no ready worker. A worker that was suspended, is restarted, or is late on a busy
  *          machine comes back: a job with a deadline of its own waits until then, any other job for --worker-wait.
- * Threads: the job's own.
+ * Threads: the job's fiber only.
  */
 #pragma once
 
