@@ -89,12 +89,8 @@ static enum sl_status handle_drain(void *service, struct sl_rpc_call *call, cons
     const Sluice__V1__DrainRequest *drain = (const Sluice__V1__DrainRequest *)request;
     int jobs = 0;
     enum sl_status status = check_speaker(call, drain->name, err);
-    if (status == SL_OK) {
-        status = sl_coordinator_check_leads(coordinator, err);
-    }
-    if (status == SL_OK) {
-        status = sl_registry_drain(coordinator->registry, drain->name, drain->undo, &jobs, err);
-    }
+    SL_THEN(status, sl_coordinator_check_leads(coordinator, err));
+    SL_THEN(status, sl_registry_drain(coordinator->registry, drain->name, drain->undo, &jobs, err));
     if (status == SL_OK && coordinator->election != NULL) {
         status = wait_until_heard(coordinator, drain, err);
     }

@@ -148,28 +148,16 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, struct sl_e
     const char *dir = coordinator->config.model_dir;
     enum sl_weight_format weights;
     enum sl_status status = sl_weight_format_parse(coordinator->config.weights, &weights, err);
-    if (status == SL_OK) {
-        status = sl_model_config_load(dir, &coordinator->model, err);
-    }
-    if (status == SL_OK) {
-        status = sl_model_sampling_choose(coordinator->config.generation_config, &coordinator->model.sampling, err);
-    }
+    SL_THEN(status, sl_model_config_load(dir, &coordinator->model, err));
+    SL_THEN(status, sl_model_sampling_choose(coordinator->config.generation_config, &coordinator->model.sampling, err));
     if (status == SL_OK) {
         sl_model_sampling_log(&coordinator->model.sampling, "coordinator");
         status = set_default_recipe(coordinator, err);
     }
-    if (status == SL_OK) {
-        status = set_model_name(coordinator, err);
-    }
-    if (status == SL_OK) {
-        status = sl_tokenizer_load(dir, &coordinator->tokenizer, err);
-    }
-    if (status == SL_OK) {
-        status = load_chat_template(coordinator, dir, err);
-    }
-    if (status == SL_OK) {
-        status = sl_model_fingerprint(dir, weights, &coordinator->model_fingerprint, err);
-    }
+    SL_THEN(status, set_model_name(coordinator, err));
+    SL_THEN(status, sl_tokenizer_load(dir, &coordinator->tokenizer, err));
+    SL_THEN(status, load_chat_template(coordinator, dir, err));
+    SL_THEN(status, sl_model_fingerprint(dir, weights, &coordinator->model_fingerprint, err));
     coordinator->rules = (struct sl_request_rules){
         .tokenizer = coordinator->tokenizer,
         .chat_template = coordinator->chat_template,
@@ -191,29 +179,17 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
                                           .credentials = coordinator->credentials};
     struct sl_retention retention = {config->retention_ms, config->max_kept_jobs, config->max_kept_bytes};
     enum sl_status status = sl_registry_create(&registry, &coordinator->registry, err);
-    if (status == SL_OK) {
-        status = sl_tenants_create((int)config->tenant_share, &coordinator->tenants, err);
-    }
-    if (status == SL_OK) {
-        status = sl_tokenizing_create(0, &coordinator->tokenizing, err);
-    }
-    if (status == SL_OK) {
-        status = sl_affinity_create((size_t)config->max_prefixes, &coordinator->affinity, err);
-    }
-    if (status == SL_OK) {
-        status = sl_admission_create(coordinator->registry, coordinator->affinity, (int)config->max_jobs,
-                                     (int)config->max_queued, &coordinator->admission, err);
-    }
+    SL_THEN(status, sl_tenants_create((int)config->tenant_share, &coordinator->tenants, err));
+    SL_THEN(status, sl_tokenizing_create(0, &coordinator->tokenizing, err));
+    SL_THEN(status, sl_affinity_create((size_t)config->max_prefixes, &coordinator->affinity, err));
+    SL_THEN(status, sl_admission_create(coordinator->registry, coordinator->affinity, (int)config->max_jobs,
+                                        (int)config->max_queued, &coordinator->admission, err));
     const struct sl_route_policy *policy;
     if (status == SL_OK && sl_route_policy_find(config->routing, &policy, err) == SL_OK) { // it was checked
         sl_admission_route_by(coordinator->admission, policy);
     }
-    if (status == SL_OK) {
-        status = sl_jobs_create(&retention, &coordinator->jobs, err);
-    }
-    if (status == SL_OK) {
-        status = sl_conversations_create(&coordinator->conversations, err);
-    }
+    SL_THEN(status, sl_jobs_create(&retention, &coordinator->jobs, err));
+    SL_THEN(status, sl_conversations_create(&coordinator->conversations, err));
     if (status == SL_OK && config->etcd[0] != '\0') {
         struct sl_election_config election;
         sl_election_config_init(&election);
@@ -236,14 +212,11 @@ static enum sl_status open_documents(struct sl_coordinator *coordinator, struct 
                                                .max_documents = coordinator->config.max_documents,
                                                .max_bytes = coordinator->config.document_bytes,
                                                .secret = &coordinator->salt_secret};
-    status = status == SL_OK ? sl_documents_create(&config, &coordinator->documents, err) : status;
-    if (status == SL_OK) {
-        status = sl_document_keeper_start(coordinator->documents, coordinator->registry, sl_coordinator_lead_documents,
-                                          sl_coordinator_read_again, coordinator, &coordinator->keeper, err);
-    }
-    if (status == SL_OK) {
-        status = sl_document_copies_start(coordinator->documents, coordinator->registry, &coordinator->copies, err);
-    }
+    SL_THEN(status, sl_documents_create(&config, &coordinator->documents, err));
+    SL_THEN(status,
+            sl_document_keeper_start(coordinator->documents, coordinator->registry, sl_coordinator_lead_documents,
+                                     sl_coordinator_read_again, coordinator, &coordinator->keeper, err));
+    SL_THEN(status, sl_document_copies_start(coordinator->documents, coordinator->registry, &coordinator->copies, err));
     return status;
 }
 
@@ -288,18 +261,12 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
         bool has_certificates = coordinator->credentials != NULL;
         status = sl_salt_secret_open(config->salt_file, has_certificates, &coordinator->salt_secret, err);
     }
-    if (status == SL_OK) {
-        status = load_model(coordinator, err);
-    }
-    if (status == SL_OK) {
-        status = make_parts(coordinator, err);
-    }
+    SL_THEN(status, load_model(coordinator, err));
+    SL_THEN(status, make_parts(coordinator, err));
     if (status == SL_OK && config->state_dir[0] != '\0') {
         status = sl_coordinator_restore(coordinator, err);
     }
-    if (status == SL_OK) {
-        status = open_documents(coordinator, err);
-    }
+    SL_THEN(status, open_documents(coordinator, err));
     if (status != SL_OK) {
         goto err_destroy;
     }

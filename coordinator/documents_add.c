@@ -78,9 +78,8 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
     struct sl_kv_geometry geometry = sl_model_geometry(&coordinator->model);
     enum sl_status status =
         sl_rpc_call_hold(adding->call, (sizeof(int32_t) + 1) * strlen(adding->asked->text), err); // the second prompt
-    status = status == SL_OK ? sl_coordinator_encode_compacted(coordinator, adding->asked->text, chat, &spec->tokens,
-                                                               &spec->n_tokens, err)
-                             : status;
+    SL_THEN(status, sl_coordinator_encode_compacted(coordinator, adding->asked->text, chat, &spec->tokens,
+                                                    &spec->n_tokens, err));
     return status == SL_OK ? sl_demand_make(recipe, &geometry, spec->n_tokens, 1, &spec->demand, err) : status;
 }
 
@@ -243,9 +242,7 @@ enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, 
     if (status == SL_OK) { // one id per byte in the worst case, and a copy of the text
         status = sl_rpc_call_hold(call, (sizeof(int32_t) + 1) * strlen(asked->text), err);
     }
-    if (status == SL_OK) {
-        status = plan(&adding, err);
-    }
+    SL_THEN(status, plan(&adding, err));
     if (status != SL_OK) {
         sl_document_unref(&adding.document);
         return status;
@@ -379,8 +376,8 @@ static enum sl_status add(struct adding *adding, struct sl_error *err) {
         return sl_coordinator_send_document(coordinator, adding->call, adding->document, true);
     }
     enum sl_status status = read_text(adding, err);
-    status = status == SL_OK ? wait_until_stored(adding, err) : status;
-    status = status == SL_OK ? sl_documents_finish(coordinator->documents, adding->document, err) : status;
+    SL_THEN(status, wait_until_stored(adding, err));
+    SL_THEN(status, sl_documents_finish(coordinator->documents, adding->document, err));
     if (status != SL_OK) {
         struct sl_error ignored;
         (void)sl_document_keeper_delete(coordinator->keeper, adding->document, &ignored); // the first error counts

@@ -73,12 +73,8 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
                                       .chat = document->chat,
                                       .has_text = !exporting->asked->no_text};
     strcpy(head->recipe, document->recipe);
-    if (status == SL_OK) {
-        status = sl_sha256(document->text, document->text_bytes, head->text_sha256, err);
-    }
-    if (status == SL_OK) {
-        status = sl_sha256(tokens, (size_t)document->n_tokens * sizeof *tokens, head->tokens_sha256, err);
-    }
+    SL_THEN(status, sl_sha256(document->text, document->text_bytes, head->text_sha256, err));
+    SL_THEN(status, sl_sha256(tokens, (size_t)document->n_tokens * sizeof *tokens, head->tokens_sha256, err));
     free(tokens);
     sl_document_unref(&planned);
     return status;
@@ -127,7 +123,7 @@ static enum sl_status begin_at(struct exporting *exporting, struct sl_worker *st
     int64_t wait_ms = FIRST_PIECE_MS + exporting->document->capsule_bytes / DISK_BYTES_MS;
     snprintf(exporting->store_name, sizeof exporting->store_name, "%s", sl_worker_name(store));
     enum sl_status status = open_store(exporting, store, err);
-    status = status == SL_OK ? next_piece(exporting, wait_ms, piece_out, err) : status;
+    SL_THEN(status, next_piece(exporting, wait_ms, piece_out, err));
     if (status != SL_OK) {
         sl_rpc_stream_close(&exporting->store);
     }
@@ -172,9 +168,9 @@ static enum sl_status send_header(struct exporting *exporting, const uint8_t *he
     enum sl_status status = sl_exported_write_head(&exporting->writer, &exporting->head, err);
     if (status == SL_OK && exporting->head.has_text) {
         status = sl_exported_write(&exporting->writer, document->text, document->text_bytes, err);
-        status = status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
+        SL_THEN(status, sl_exported_end_part(&exporting->writer, err));
     }
-    status = status == SL_OK ? sl_exported_write(&exporting->writer, header, n, err) : status;
+    SL_THEN(status, sl_exported_write(&exporting->writer, header, n, err));
     return status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
 }
 
@@ -187,9 +183,7 @@ static enum sl_status begin_file(struct exporting *exporting, struct sl_error *e
     size_t n = 0;
     SL_TRY(find_capsule(exporting, &piece, err));
     enum sl_status status = sl_capsule_read_header(piece->header.data, piece->header.len, &info, err);
-    if (status == SL_OK) {
-        status = sl_capsule_rekey_header(piece->header.data, piece->header.len, &no_key, &header, &n, err);
-    }
+    SL_THEN(status, sl_capsule_rekey_header(piece->header.data, piece->header.len, &no_key, &header, &n, err));
     sluice__v1__capsule_piece__free_unpacked(piece, NULL);
     if (status == SL_OK) {
         exporting->body_left = exporting->head.body_bytes = (int64_t)info.body_bytes;

@@ -85,9 +85,7 @@ static enum sl_status next_slice(struct importing *importing, struct sl_exported
     while (importing->n == 0 && status == SL_OK) {
         status = receive(importing, err);
     }
-    if (status == SL_OK) {
-        status = sl_exported_reader_take(importing->reader, &importing->bytes, &importing->n, slice_out, err);
-    }
+    SL_THEN(status, sl_exported_reader_take(importing->reader, &importing->bytes, &importing->n, slice_out, err));
     if (status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED) {
         sl_error_prefix(err, "file");
     }
@@ -106,7 +104,7 @@ static enum sl_status receive_first(struct importing *importing, struct sl_error
         importing->text_bytes = (int64_t)strlen(request->text);
         status = sl_rpc_call_hold(importing->call, (size_t)importing->text_bytes, err);
     }
-    status = status == SL_OK ? sl_document_check_name(request->name, err) : status;
+    SL_THEN(status, sl_document_check_name(request->name, err));
     return importing->name != NULL && (importing->text_bytes == 0 || importing->text != NULL)
                ? status
                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
@@ -168,7 +166,7 @@ static enum sl_status read_up_to_body(struct importing *importing, struct sl_err
     enum sl_status status = receive_first(importing, err);
     while (status == SL_OK && !(slice.part == SL_EXPORTED_HEADER && slice.ends)) {
         status = next_slice(importing, &slice, err);
-        status = status == SL_OK ? take(importing, &slice, err) : status;
+        SL_THEN(status, take(importing, &slice, err));
     }
     return status == SL_OK ? check_text(importing, err) : status;
 }
@@ -190,10 +188,8 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
     enum sl_status status = sl_coordinator_plan_document(coordinator, importing->call, &asked, &importing->document,
                                                          &importing->tokens, err);
     uint8_t sha256[SL_SHA256_BYTES];
-    if (status == SL_OK) {
-        status = sl_sha256(importing->tokens, (size_t)importing->document->n_tokens * sizeof *importing->tokens, sha256,
-                           err);
-    }
+    SL_THEN(status, sl_sha256(importing->tokens, (size_t)importing->document->n_tokens * sizeof *importing->tokens,
+                              sha256, err));
     if (status == SL_OK &&
         (importing->document->n_tokens != head->n_tokens || memcmp(sha256, head->tokens_sha256, sizeof sha256) != 0)) {
         return sl_fail(err, SL_ERR_PRECONDITION,
@@ -362,8 +358,8 @@ static enum sl_status keep(struct importing *importing, struct sl_error *err) {
     SL_TRY(sl_coordinator_enter_document(coordinator, importing->document, err));
     bool is_there = sl_documents_stores(coordinator->documents, importing->document, stores) > 0;
     enum sl_status status = is_there ? read_rest(importing, err) : store_body(importing, err);
-    status = status == SL_OK ? wait_until_stored(importing, err) : status;
-    status = status == SL_OK ? sl_documents_finish(coordinator->documents, importing->document, err) : status;
+    SL_THEN(status, wait_until_stored(importing, err));
+    SL_THEN(status, sl_documents_finish(coordinator->documents, importing->document, err));
     if (status != SL_OK) {
         struct sl_error ignored;
         (void)sl_document_keeper_delete(coordinator->keeper, importing->document, &ignored); // the first error counts

@@ -164,7 +164,7 @@ static enum sl_status encode_question(const struct sl_coordinator *coordinator,
     size_t end;
     enum sl_status status =
         chat ? SL_OK : sl_request_check_bytes(&coordinator->rules, request->text, strlen(request->text), err);
-    status = status == SL_OK ? encode(coordinator, request, question_out, err) : status;
+    SL_THEN(status, encode(coordinator, request, question_out, err));
     if (status != SL_OK) {
         sl_error_prefix(err, chat ? "chat" : "text");
         return status;
@@ -221,7 +221,7 @@ static enum sl_status add_document(struct sl_coordinator *coordinator, struct sl
     struct ids all = {0};
     size_t begin = 0, end = 0;
     enum sl_status status = encode_text(coordinator, document->text, document->chat, &all, err);
-    status = status == SL_OK ? find_text(coordinator, document->text, document->chat, &all, &begin, &end, err) : status;
+    SL_THEN(status, find_text(coordinator, document->text, document->chat, &all, &begin, &end, err));
     if (status != SL_OK) {
         free(all.ids);
         return status;
@@ -234,7 +234,7 @@ static enum sl_status add_document(struct sl_coordinator *coordinator, struct sl
         add_part(coordinator, prompt, document, &all, begin, end);
     }
     status = append(prompt, ids + begin, end - begin, err);
-    status = status == SL_OK ? append(prompt, line_break->ids, line_break->n, err) : status;
+    SL_THEN(status, append(prompt, line_break->ids, line_break->n, err));
     free(all.ids);
     return status;
 }
@@ -245,11 +245,11 @@ static enum sl_status make_tokens(struct sl_coordinator *coordinator, const Slui
     size_t begin = 0;
     enum sl_status status =
         sl_tokenizer_encode(coordinator->rules.tokenizer, "\n", 1, false, &line_break.ids, &line_break.n, err);
-    status = status == SL_OK ? encode_question(coordinator, request, &question, &begin, err) : status;
+    SL_THEN(status, encode_question(coordinator, request, &question, &begin, err));
     for (int i = 0; status == SL_OK && i < prompt->n_documents; i++) {
         status = add_document(coordinator, prompt, i, &line_break, err);
     }
-    status = status == SL_OK ? append(prompt, question.ids + begin, question.n - begin, err) : status;
+    SL_THEN(status, append(prompt, question.ids + begin, question.n - begin, err));
     free(line_break.ids);
     free(question.ids);
     return status;
@@ -261,7 +261,7 @@ enum sl_status sl_joined_prompt_init(struct sl_joined_prompt *prompt, struct sl_
     *prompt = (struct sl_joined_prompt){.n_reread = REREAD};
     sluice__v1__token_ids__init(&prompt->ids);
     enum sl_status status = check_fields(request, err);
-    status = status == SL_OK ? sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &prompt->salt, err) : status;
+    SL_THEN(status, sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &prompt->salt, err));
     for (size_t i = 0; status == SL_OK && i < request->n_documents; i++) {
         status = sl_coordinator_find_document(coordinator, caller->tenant, request->documents[i], &prompt->documents[i],
                                               err);
@@ -270,7 +270,7 @@ enum sl_status sl_joined_prompt_init(struct sl_joined_prompt *prompt, struct sl_
             sl_error_prefix(err, "documents");
         }
     }
-    status = status == SL_OK ? check_documents(coordinator, request, prompt, err) : status;
+    SL_THEN(status, check_documents(coordinator, request, prompt, err));
     if (status == SL_OK) {
         bool given = request->reread_present_case == SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT_REREAD;
         prompt->n_reread = given ? request->reread : prompt->n_reread;

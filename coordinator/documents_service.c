@@ -67,9 +67,7 @@ static enum sl_status handle_pin(void *service, struct sl_rpc_call *call, const 
         pin.expires_ms = sets_time && asked->keep_ms > 0 ? sl_wall_ms() + asked->keep_ms : 0;
         status = sl_documents_pin(coordinator->documents, document, &pin, err);
     }
-    if (status == SL_OK) {
-        status = sl_coordinator_send_document(coordinator, call, document, false);
-    }
+    SL_THEN(status, sl_coordinator_send_document(coordinator, call, document, false));
     sl_document_unref(&document);
     return status;
 }
@@ -92,9 +90,7 @@ static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, con
     } else {
         status = sl_document_keeper_delete(coordinator->keeper, document, err);
     }
-    if (status == SL_OK) {
-        status = sl_rpc_call_send(call, &described.message.base);
-    }
+    SL_THEN(status, sl_rpc_call_send(call, &described.message.base));
     sl_document_unref(&document);
     return status;
 }

@@ -33,10 +33,7 @@ enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, 
                                             struct sl_tenant **tenant_out, struct sl_error *err) {
     const int64_t most = coordinator->config.max_watchers;
     struct sl_tenant *tenant;
-    enum sl_status status = sl_tenants_take(coordinator->tenants, sl_rpc_call_identity(call)->tenant, &tenant, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_tenants_take(coordinator->tenants, sl_rpc_call_identity(call)->tenant, &tenant, err));
     int n_all = atomic_fetch_add(&coordinator->n_watchers, 1), n_own = atomic_fetch_add(&tenant->n_watchers, 1);
     if (n_all < most && n_own < sl_tenant_share(tenant, most)) {
         *tenant_out = tenant;
@@ -59,9 +56,7 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *te
         if (status == SL_ERR_NOT_FOUND) {
             return SL_OK;
         }
-        if (sl_rpc_call_cancelled(call)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
-        }
+        SL_FAIL_IF(sl_rpc_call_cancelled(call), err, SL_ERR_CANCELLED, "the client is gone");
         if (status == SL_OK &&
             sl_rpc_call_flush(call) != SL_OK) { // waits without a turn for a client that does not read
             return sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
@@ -77,9 +72,7 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *te
         } while (status == SL_OK && sl_now_ns() < turn_ends_ns &&
                  sl_event_log_wait(&job->log, sequence, 0, &packed, &n_bytes) == SL_OK);
         sl_tenant_end_sending(tenant);
-        if (status != SL_OK) {
-            return sl_fail(err, status, "the client is gone");
-        }
+        SL_FAIL_IF(status != SL_OK, err, status, "the client is gone");
     }
 }
 
@@ -112,10 +105,7 @@ static enum sl_status hold_tokens(struct sl_coordinator *coordinator, struct sl_
     }
     const char *tenant = sl_rpc_call_identity(call)->tenant;
     if (request->document[0] != '\0' || request->n_documents > 0) { // a new leader does not have it yet
-        enum sl_status status = sl_coordinator_check_documents(coordinator, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_coordinator_check_documents(coordinator, err));
     }
     size_t n_document = sl_documents_text_bytes(coordinator->documents, tenant, request->document);
     for (size_t i = 0; i < request->n_documents; i++) { // ids of each text, and of the whole prompt
@@ -147,17 +137,14 @@ static enum sl_status submit(struct sl_coordinator *coordinator, struct sl_rpc_c
 static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                        const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
     struct sl_job *job = NULL;
-    enum sl_status status = submit(coordinator, call, request, SL_NO_DEADLINE, false, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(submit(coordinator, call, request, SL_NO_DEADLINE, false, &job, err));
     Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
     reply.job_id = job->id;
     reply.recipe = job->spec.recipe;
     Sluice__V1__Accepted accepted;
     sl_job_accepted(job, &accepted);
     reply.accepted = &accepted;
-    status = sl_rpc_call_send(call, &reply.base);
+    enum sl_status status = sl_rpc_call_send(call, &reply.base);
     sl_job_unref(&job);
     return status;
 }
@@ -213,12 +200,8 @@ static enum sl_status receive_parts(struct arriving *arriving, struct sl_request
             sluice__v1__generate_request__free_unpacked(part, NULL);
         }
         const int64_t kept = sl_rpc_call_end_message(call, is_kept);
-        if (status == SL_OK) {
-            status = sl_rpc_call_hold(call, added, err);
-        }
-        if (status == SL_OK) {
-            status = count_parts(arriving, (int64_t)added + kept, err);
-        }
+        SL_THEN(status, sl_rpc_call_hold(call, added, err));
+        SL_THEN(status, count_parts(arriving, (int64_t)added + kept, err));
         if (status != SL_OK) {
             return status;
         }
@@ -241,12 +224,8 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
     sl_request_parts_init(&parts, (size_t)coordinator->config.max_prompt_bytes);
     status = receive_parts(&arriving, &parts, err);
     uncount_parts(&arriving);
-    if (status == SL_OK) {
-        status = sl_request_parts_finish(&parts, &whole, err);
-    }
-    if (status == SL_OK) {
-        status = submit_and_reply(coordinator, call, whole, err);
-    }
+    SL_THEN(status, sl_request_parts_finish(&parts, &whole, err));
+    SL_THEN(status, submit_and_reply(coordinator, call, whole, err));
     sl_request_parts_cleanup(&parts);
     sl_coordinator_leave_watcher(coordinator, &tenant);
     return status;
@@ -261,13 +240,10 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
                                       struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     struct sl_tenant *tenant;
-    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &tenant, err));
     struct sl_job *job = NULL;
-    status = submit(coordinator, call, (const Sluice__V1__GenerateRequest *)request, sl_rpc_call_deadline_ns(call),
-                    true, &job, err);
+    enum sl_status status = submit(coordinator, call, (const Sluice__V1__GenerateRequest *)request,
+                                   sl_rpc_call_deadline_ns(call), true, &job, err);
     if (status == SL_OK) {
         sl_rpc_call_on_cancel(call, cancel_job, job);
         status = send_events(call, tenant, job, 1, err);
@@ -288,9 +264,8 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
     struct sl_coordinator *coordinator = service;
     struct sl_tenant *tenant;
     const Sluice__V1__WatchRequest *watch = (const Sluice__V1__WatchRequest *)request;
-    if (watch->from_sequence < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "from_sequence: is %" PRId64 ", must be 0 or more", watch->from_sequence);
-    }
+    SL_FAIL_IF(watch->from_sequence < 0, err, SL_ERR_INVALID, "from_sequence: is %" PRId64 ", must be 0 or more",
+               watch->from_sequence);
     struct sl_job *job = NULL;
     enum sl_status status = find_job(coordinator, call, watch->job_id, &job, err);
     if (status == SL_OK) {
@@ -306,9 +281,7 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
 
 static enum sl_status send_job(struct sl_rpc_call *call, struct sl_job *job, struct sl_error *err) {
     struct sl_job_report *report = malloc(sizeof *report); // tens of kilobytes
-    if (report == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's description");
-    }
+    SL_FAIL_IF(report == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job's description");
     sl_job_describe(job, report);
     enum sl_status status = sl_rpc_call_send(call, &report->message.base);
     free(report);
@@ -324,10 +297,8 @@ static enum sl_status cancel_and_wait(struct sl_rpc_call *call, struct sl_job *j
         if (sl_rpc_call_cancelled(call)) {
             return sl_fail(err, SL_ERR_CANCELLED, "the client is gone; %s will be cancelled all the same", job->id);
         }
-        if (sl_now_ns() >= deadline_ns) {
-            return sl_fail(err, SL_ERR_DEADLINE, "%s is being cancelled, but not all workers have answered yet",
-                           job->id);
-        }
+        SL_FAIL_IF(sl_now_ns() >= deadline_ns, err, SL_ERR_DEADLINE,
+                   "%s is being cancelled, but not all workers have answered yet", job->id);
     }
     return send_job(call, job, err);
 }
@@ -382,10 +353,7 @@ static enum sl_status add_up(struct sl_coordinator *coordinator, const struct sl
     const char *tenant_name = sl_coordinator_sees(call);
     struct sl_tenant *tenant = NULL;
     if (tenant_name != NULL) {
-        enum sl_status status = sl_tenants_take(coordinator->tenants, tenant_name, &tenant, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(sl_tenants_take(coordinator->tenants, tenant_name, &tenant, err));
     }
     const struct sl_totals *counted = tenant != NULL ? &tenant->totals : &coordinator->figures.totals;
     totals->read_tokens = atomic_load(&counted->of[SL_TOTAL_READ_TOKENS]);
@@ -411,18 +379,13 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
                                   struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     const Sluice__V1__ListRequest *list = (const Sluice__V1__ListRequest *)request;
-    if (list->limit < 0 || list->limit > LIST_MAX) {
-        return sl_fail(err, SL_ERR_INVALID, "limit: is %d, must be 0 (%d) to %d", list->limit, LIST_DEFAULT, LIST_MAX);
-    }
+    SL_FAIL_IF(list->limit < 0 || list->limit > LIST_MAX, err, SL_ERR_INVALID, "limit: is %d, must be 0 (%d) to %d",
+               list->limit, LIST_DEFAULT, LIST_MAX);
     unsigned mask = 0;
     enum sl_status status = sl_coordinator_check_leads(coordinator, err);
-    if (status == SL_OK) {
-        status = state_mask(list, &mask, err);
-    }
+    SL_THEN(status, state_mask(list, &mask, err));
     Sluice__V1__Totals totals = SLUICE__V1__TOTALS__INIT;
-    if (status == SL_OK) {
-        status = add_up(coordinator, call, &totals, err);
-    }
+    SL_THEN(status, add_up(coordinator, call, &totals, err));
     if (status != SL_OK) {
         return status;
     }

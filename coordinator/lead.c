@@ -82,9 +82,7 @@ bool sl_coordinator_lead_documents(void *arg) {
 enum sl_status sl_coordinator_find_document(struct sl_coordinator *coordinator, const char *tenant, const char *name,
                                             struct sl_document **document_out, struct sl_error *err) {
     enum sl_status status = sl_coordinator_check_documents(coordinator, err);
-    if (status == SL_OK) {
-        status = sl_documents_find(coordinator->documents, tenant, name, document_out, err);
-    }
+    SL_THEN(status, sl_documents_find(coordinator->documents, tenant, name, document_out, err));
     if (status == SL_ERR_NOT_FOUND) { // the term may have ended meanwhile, and the documents with it
         struct sl_error why = {0};
         enum sl_status leads = sl_coordinator_check_documents(coordinator, &why);

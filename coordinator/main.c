@@ -176,9 +176,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
         .collector = chosen->common.otlp, .share = chosen->common.otlp_share, .service = "sluice-coordinator"};
     struct sl_otlp *otlp;
     enum sl_status status = sl_otlp_start(&spans, &otlp, err);
-    if (status == SL_OK) {
-        status = sl_coordinator_create(&chosen->coordinator, &stopper.coordinator, err);
-    }
+    SL_THEN(status, sl_coordinator_create(&chosen->coordinator, &stopper.coordinator, err));
     if (status == SL_OK) {
         pthread_t thread;
         status = sl_thread_start("signals", wait_for_signals, &stopper, &thread, err);

@@ -106,11 +106,8 @@ static enum sl_status restore(void *arg, const struct sl_past_jobs *past, struct
     struct sl_coordinator *coordinator = arg;
     struct sl_restored_job *restored = calloc(1, sizeof *restored);
     SL_FAIL_IF(restored == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
-    enum sl_status status = make_job(coordinator, past, restored, err);
-    if (status != SL_OK) {
-        free(restored);
-        return status;
-    }
+    SL_TRY_OR(make_job(coordinator, past, restored, err), free(restored));
+    enum sl_status status = SL_OK;
     struct sl_job *first = sl_jobs_add(coordinator->jobs, restored->job);
     if (first != NULL) {
         status = sl_fail(err, SL_ERR_EXISTS, "%s was submitted with the same key", first->id);

@@ -273,7 +273,7 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     SL_TRY(sl_document_prompt_init(&prompt, document, coordinator->model_fingerprint, request, err));
     enum sl_status status = specify_whole(coordinator, caller, &prompt.request, NULL, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
-    status = status == SL_OK ? begin_with(coordinator, document, document->capsule_tokens, spec_out, err) : status;
+    SL_THEN(status, begin_with(coordinator, document, document->capsule_tokens, spec_out, err));
     if (status == SL_OK && !spec_out->no_reuse) {
         begin_compacted(coordinator, document, spec_out);
     }
@@ -290,7 +290,7 @@ static enum sl_status specify_joined(struct sl_coordinator *coordinator, const s
     Sluice__V1__GenerateRequest asked = *request;
     asked.recipe = request->recipe[0] != '\0' ? request->recipe : (char *)first->recipe;
     enum sl_status status = specify_whole(coordinator, caller, &asked, &prompt.ids, call_deadline_ns, spec_out, err);
-    status = status == SL_OK ? begin_with(coordinator, first, prompt.first_tokens, spec_out, err) : status;
+    SL_THEN(status, begin_with(coordinator, first, prompt.first_tokens, spec_out, err));
     if (status == SL_OK) {
         for (int i = 1; i < prompt.n_documents; i++) {
             strcpy(spec_out->later[i - 1], prompt.documents[i]->name);
@@ -317,12 +317,9 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
         return specify_whole(coordinator, caller, request, NULL, call_deadline_ns, spec_out, err);
     }
     struct sl_document *document = NULL;
-    enum sl_status status = sl_coordinator_find_document(coordinator, caller->tenant, name, &document, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, is_one ? "documents" : "document");
-        return status;
-    }
-    status = specify_with(coordinator, caller, document, request, call_deadline_ns, spec_out, err);
+    SL_TRY_OR(sl_coordinator_find_document(coordinator, caller->tenant, name, &document, err),
+              sl_error_prefix(err, is_one ? "documents" : "document"));
+    enum sl_status status = specify_with(coordinator, caller, document, request, call_deadline_ns, spec_out, err);
     sl_document_unref(&document);
     return status;
 }
@@ -339,7 +336,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
         spec->request_hash = request_hash;
         char id[SL_JOB_ID_BYTES];
         status = sl_jobs_new_id(id, err);
-        status = status == SL_OK ? sl_job_create(id, spec, job_out, err) : status;
+        SL_THEN(status, sl_job_create(id, spec, job_out, err));
         if (status != SL_OK) {
             sl_job_spec_cleanup(spec);
         }
@@ -364,9 +361,7 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
     SL_TRY(make_job(coordinator, caller, request, request_hash, call_deadline_ns, &job, err));
     job->trace = sl_trace_current();
     enum sl_status status = sl_tenants_take(coordinator->tenants, caller->tenant, &job->place.tenant, err);
-    if (status == SL_OK) {
-        status = sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err);
-    }
+    SL_THEN(status, sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err));
     if (status != SL_OK) {
         sl_job_unref(&job);
         return status;
@@ -377,7 +372,8 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                                      bool attached, struct sl_job **job_out, struct sl_error *err) {
-    struct sl_tokenizing_turn turn; // of the whole, so that a tenant that sends hundreds at once does not take every processor
+    // of the whole, so that a tenant that sends hundreds at once does not take every processor
+    struct sl_tokenizing_turn turn;
     enum sl_status status = sl_coordinator_begin_tokenizing(coordinator, caller->tenant, request->deadline_ms,
                                                             call_deadline_ns, &turn, err);
     if (status == SL_OK) {

@@ -205,11 +205,7 @@ static enum sl_status start_answer(const struct sl_http_request *request, const 
     struct sl_exchange *exchange = request->exchange;
     struct MHD_Connection *connection = request->reply->connection;
     struct sl_gateway *gateway = exchange->gateway;
-    enum sl_status status = take_place(exchange, refusal);
-    if (status != SL_OK) {
-        give_memory_back(exchange);
-        return status;
-    }
+    SL_TRY_OR(take_place(exchange, refusal), give_memory_back(exchange));
     struct sl_intake intake = {.is_chat = work->is_chat,
                                .body = exchange->body,
                                .n_body = exchange->n_body,

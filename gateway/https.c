@@ -148,11 +148,7 @@ enum sl_status sl_https_certificate_open(const char *certificate_path, const cha
     certificate->files[CERTIFICATE] = (struct pem){.option = "--https-cert", .file = {.path = certificate_path}};
     certificate->files[KEY] = (struct pem){.option = "--https-key", .file = {.path = key_path}};
     certificate->files[CERTIFICATE].file.max_bytes = certificate->files[KEY].file.max_bytes = FILE_BYTES;
-    enum sl_status status = load(certificate, err);
-    if (status != SL_OK) {
-        sl_https_certificate_close(&certificate);
-        return status;
-    }
+    SL_TRY_OR(load(certificate, err), sl_https_certificate_close(&certificate));
     *certificate_out = certificate;
     return SL_OK;
 }

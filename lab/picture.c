@@ -60,11 +60,7 @@ enum sl_status sl_picture_draw(const char *kind, const char *path, json_t *data,
 
 enum sl_status sl_page_write(const char *module, const char *path, json_t *data, struct sl_error *err) {
     struct sl_whole_file page;
-    enum sl_status status = sl_whole_file_open(&page, path, err);
-    if (status != SL_OK) {
-        json_decref(data);
-        return status;
-    }
+    SL_TRY_OR(sl_whole_file_open(&page, path, err), json_decref(data));
     sl_whole_file_abandon(&page);
     return run_with((const char *const[3]){module, path}, data, err);
 }

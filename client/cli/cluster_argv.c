@@ -140,10 +140,7 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
     snprintf(listen, sizeof listen, "%s:0", config->host);
     snprintf(disk_bytes, sizeof disk_bytes, "%lld", (long long)config->disk_bytes);
     snprintf(ranks, sizeof ranks, "%lld", (long long)config->ranks);
-    enum sl_status status = disk ? sl_join_path(folder, "--disk", disk, name, err) : SL_OK;
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(disk ? sl_join_path(folder, "--disk", disk, name, err) : SL_OK);
     add_program(words, of, role);
     add_option(words, "--name", name);
     add_option(words, "--listen", listen);

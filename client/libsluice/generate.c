@@ -150,10 +150,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
             return sl_fail_from(err, status, &why, "%s", why.text);
         }
         do {
-            status = sl_retry_budget_wait(&budget, &at, &why, err);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(sl_retry_budget_wait(&budget, &at, &why, err));
             at.heard = false;
             status = go_on(generation, &at, is_unknown, &why);
         } while (sl_connection_lost(status));

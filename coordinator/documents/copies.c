@@ -174,10 +174,8 @@ static void release(struct sl_worker *store, char *lease_id) {
 
 static enum sl_status transfer(struct copy *copy, struct sl_error *err) {
     enum sl_status status = choose(copy, err);
-    status = status == SL_OK ? look_up(copy, err) : status;
-    if (status == SL_OK) {
-        status = reserve(copy, err);
-    }
+    SL_THEN(status, look_up(copy, err));
+    SL_THEN(status, reserve(copy, err));
     if (status == SL_OK) {
         status = fetch(copy, err);
         if (status != SL_OK) {

@@ -39,11 +39,7 @@ enum sl_status sl_document_create(const char *tenant, const char *name, const ch
     strcpy(document->tenant, tenant);
     strcpy(document->name, name);
     atomic_init(&document->refs, 1);
-    enum sl_status status = sl_sha256_hex(text, document->text_bytes, document->sha256, err);
-    if (status != SL_OK) {
-        sl_document_unref(&document);
-        return status;
-    }
+    SL_TRY_OR(sl_sha256_hex(text, document->text_bytes, document->sha256, err), sl_document_unref(&document));
     *document_out = document;
     return SL_OK;
 }

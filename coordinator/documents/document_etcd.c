@@ -68,7 +68,7 @@ enum sl_status sl_document_etcd_write(struct sl_etcd *etcd, int64_t term, const 
     uint8_t *bytes = sl_document_pack(document, false, &n);
     SL_FAIL_IF(bytes == NULL, err, SL_ERR_EXHAUSTED, "no memory to write a document");
     enum sl_status status = is_new ? write_text(etcd, term, document, digits, err) : SL_OK;
-    status = status == SL_OK ? sl_etcd_put(etcd, term, name, bytes, n, err) : status;
+    SL_THEN(status, sl_etcd_put(etcd, term, name, bytes, n, err));
     free(bytes);
     return status;
 }
@@ -172,7 +172,7 @@ enum sl_status sl_documents_etcd_read(struct sl_etcd *etcd, int64_t term, sl_doc
     reading.records = malloc(SL_MAX_DOCUMENTS * sizeof *reading.records);
     SL_FAIL_IF(reading.records == NULL, err, SL_ERR_EXHAUSTED, "no memory for the documents in etcd");
     enum sl_status status = sl_etcd_read(etcd, RECORDS, take_record, &reading, err);
-    status = status == SL_OK ? sl_etcd_read(etcd, TEXTS, take_piece, &reading, err) : status;
+    SL_THEN(status, sl_etcd_read(etcd, TEXTS, take_piece, &reading, err));
     for (size_t i = 0; i < reading.n; i++) {
         struct sl_document *document = NULL;
         struct sl_error why = {0};

@@ -71,7 +71,7 @@ static enum sl_status read_file(const char *path, struct sl_document **document_
     } else {
         Sluice__V1__KeptDocument *kept = NULL;
         status = sl_document_unpack(bytes, (size_t)n, &kept, err);
-        status = status == SL_OK ? sl_document_make(kept, document_out, err) : status;
+        SL_THEN(status, sl_document_make(kept, document_out, err));
         sluice__v1__kept_document__free_unpacked(kept, NULL);
     }
     free(bytes);

@@ -223,13 +223,9 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
     if (is_at(at, document->tenant, document->name)) {
         status = sl_document_refuse_name(*at, document, err);
     }
-    if (status == SL_OK) {
-        status = sl_document_quota_check(&documents->quota, document, err);
-    }
-    status = status == SL_OK ? check_etcd(documents, document, err) : status;
-    if (status == SL_OK) {
-        status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
-    }
+    SL_THEN(status, sl_document_quota_check(&documents->quota, document, err));
+    SL_THEN(status, check_etcd(documents, document, err));
+    SL_THEN(status, sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err));
     if (status == SL_OK) {
         document->reading = true;
         document->n_holders = 0;

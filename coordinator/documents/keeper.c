@@ -246,11 +246,7 @@ enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct s
     keeper->arg = arg;
     pthread_mutex_init(&keeper->mutex, NULL);
     sl_cond_init(&keeper->changed);
-    enum sl_status status = sl_thread_start("documents", keeper_main, keeper, &keeper->thread, err);
-    if (status != SL_OK) {
-        free(keeper);
-        return status;
-    }
+    SL_TRY_OR(sl_thread_start("documents", keeper_main, keeper, &keeper->thread, err), free(keeper));
     *keeper_out = keeper;
     return SL_OK;
 }

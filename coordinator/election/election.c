@@ -59,11 +59,7 @@ enum sl_status sl_election_create(const struct sl_election_config *config, struc
                SL_ERR_INVALID, "a lease is renewed before it is fenced, and fenced before it ends");
     struct sl_election *election = calloc(1, sizeof *election);
     SL_FAIL_IF(!election, err, SL_ERR_EXHAUSTED, "no memory for an election");
-    enum sl_status status = sl_etcd_create(config->etcd, config->prefix, &config->tls, false, &election->etcd, err);
-    if (status != SL_OK) {
-        free(election);
-        return status;
-    }
+    SL_TRY_OR(sl_etcd_create(config->etcd, config->prefix, &config->tls, false, &election->etcd, err), free(election));
     struct sl_candidate_config candidate = {.ops = &sl_etcd_ops,
                                             .arg = election->etcd,
                                             .now_fn = sl_now_ns,

@@ -40,9 +40,7 @@ enum sl_status sl_etcd_create(const char *servers, const char *prefix, const str
     if (status == SL_OK && (size_t)snprintf(etcd->key, sizeof etcd->key, "%s/leader", prefix) >= sizeof etcd->key) {
         status = sl_fail(err, SL_ERR_INVALID, "the prefix is longer than %d bytes", KEY_BYTES);
     }
-    if (status == SL_OK) {
-        status = sl_rpc_credentials_create_foreign(tls, &etcd->credentials, err);
-    }
+    SL_THEN(status, sl_rpc_credentials_create_foreign(tls, &etcd->credentials, err));
     for (int i = 0; i < etcd->servers.n && status == SL_OK; i++) {
         status =
             sl_rpc_channel_create_bounded(etcd->servers.text[i], etcd->credentials, SL_ROLE_ANY,
@@ -263,7 +261,7 @@ enum sl_status sl_etcd_remove(struct sl_etcd *etcd, int64_t term, const char *co
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < n_beginnings && status == SL_OK; i++) {
         status = make_key(etcd, beginnings[i], false, keys[i], err);
-        status = status == SL_OK ? make_key(etcd, beginnings[i], true, ends[i], err) : status;
+        SL_THEN(status, make_key(etcd, beginnings[i], true, ends[i], err));
         etcdserverpb__delete_range_request__init(&deletions[i]);
         deletions[i].key = bytes_of(keys[i]);
         deletions[i].range_end = bytes_of(ends[i]);
@@ -272,7 +270,7 @@ enum sl_status sl_etcd_remove(struct sl_etcd *etcd, int64_t term, const char *co
         ops[i].request_delete_range = &deletions[i];
         pointers[i] = &ops[i];
     }
-    status = status == SL_OK ? change(etcd, term, pointers, n_beginnings, &revision, err) : status;
+    SL_THEN(status, change(etcd, term, pointers, n_beginnings, &revision, err));
     if (status == SL_OK) {
         compact(etcd, revision);
     }
@@ -283,7 +281,7 @@ enum sl_status sl_etcd_read(struct sl_etcd *etcd, const char *beginning, sl_etcd
                             struct sl_error *err) {
     char first[KEY_BYTES], end[KEY_BYTES], next[KEY_BYTES];
     enum sl_status status = make_key(etcd, beginning, false, first, err);
-    status = status == SL_OK ? make_key(etcd, beginning, true, end, err) : status;
+    SL_THEN(status, make_key(etcd, beginning, true, end, err));
     strcpy(next, status == SL_OK ? first : "");
     bool more = status == SL_OK;
     while (more && status == SL_OK) {

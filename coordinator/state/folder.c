@@ -73,7 +73,7 @@ enum sl_status sl_state_folder_open(const char *path, struct sl_state_folder *fo
                          "--state %.300s: another process is using it (%s); give every coordinator a folder of its own",
                          folder->path, strerror(errno));
     }
-    status = status == SL_OK ? reject_old_files(folder, err) : status;
+    SL_THEN(status, reject_old_files(folder, err));
     if (status != SL_OK) {
         sl_state_folder_close(folder);
     }

@@ -44,8 +44,8 @@ static enum sl_status read_events(const struct sl_database_job *job, struct sl_p
 enum sl_status sl_past_read(const struct sl_database_job *job, struct sl_past_jobs *past_out, struct sl_error *err) {
     struct sl_past_jobs past = {0};
     enum sl_status status = job->damaged ? sl_fail(err, SL_ERR_INVALID, "its digest is another") : SL_OK;
-    status = status == SL_OK ? read_accepted(job, &past, err) : status;
-    status = status == SL_OK ? read_events(job, &past, err) : status;
+    SL_THEN(status, read_accepted(job, &past, err));
+    SL_THEN(status, read_events(job, &past, err));
     if (status == SL_OK && job->end != NULL) {
         past.end = sluice__v1__job__unpack(NULL, job->n_end, job->end);
         status = past.end != NULL ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its end cannot be read");

@@ -187,7 +187,7 @@ static enum sl_status start_anew(struct sl_state *state, struct sl_error *err) {
 static enum sl_status try_round(struct sl_state *state, struct sl_error *err) {
     atomic_store(&state->busy_since_ns, sl_now_ns());
     enum sl_status status = state->has_database ? SL_OK : start_anew(state, err);
-    status = status == SL_OK ? sl_database_begin(state->database, err) : status;
+    SL_THEN(status, sl_database_begin(state->database, err));
     for (struct sl_kept_job *kept = state->round; kept != NULL && status == SL_OK; kept = kept->next) {
         if (kept->has_news) {
             status = write_news(state, kept, err);
@@ -204,7 +204,7 @@ static enum sl_status try_round(struct sl_state *state, struct sl_error *err) {
             status = sl_database_remove_job(state->database, kept->number, err);
         }
     }
-    status = status == SL_OK ? sl_database_commit(state->database, err) : status;
+    SL_THEN(status, sl_database_commit(state->database, err));
     if (status != SL_OK) {
         sl_database_rollback(state->database);
     }

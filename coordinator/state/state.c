@@ -82,12 +82,8 @@ enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_sta
                SL_STATE_MIN_BYTES);
     struct sl_state *state = calloc(1, sizeof *state);
     SL_FAIL_IF(state == NULL, err, SL_ERR_EXHAUSTED, "no memory for a folder of jobs");
-    enum sl_status status = sl_state_folder_open(config->folder, &state->folder, err);
-    if (status != SL_OK) {
-        free(state);
-        return status;
-    }
-    status = sl_database_open(state->folder.path, config->max_bytes, &state->database, err);
+    SL_TRY_OR(sl_state_folder_open(config->folder, &state->folder, err), free(state));
+    enum sl_status status = sl_database_open(state->folder.path, config->max_bytes, &state->database, err);
     if (status != SL_OK) {
         sl_state_folder_close(&state->folder);
         free(state);
@@ -156,7 +152,7 @@ static enum sl_status load_job(void *arg, const struct sl_database_job *row, str
     struct sl_job *job = NULL;
     struct sl_error why = {0};
     enum sl_status status = sl_past_read(row, &past, &why);
-    status = status == SL_OK ? load->restore(load->arg, &past, &job, &why) : status;
+    SL_THEN(status, load->restore(load->arg, &past, &job, &why));
     if (status == SL_OK) {
         status = enter(load->state, row, &past, job, &why);
     } else if (status == SL_ERR_INVALID || status == SL_ERR_EXISTS) {
@@ -179,7 +175,7 @@ static enum sl_status remove_rows(const struct load *load, struct sl_error *err)
     for (size_t i = 0; i < load->n_removed && status == SL_OK; i++) {
         status = sl_database_remove_job(database, load->removed[i], err);
     }
-    status = status == SL_OK ? sl_database_commit(database, err) : status;
+    SL_THEN(status, sl_database_commit(database, err));
     if (status != SL_OK) {
         sl_database_rollback(database);
     }

@@ -195,7 +195,7 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
                                   struct sl_queue_place *place, struct sl_error *err) {
     pthread_mutex_lock(&admission->mutex);
     enum sl_status status = sl_choose_check_fits(admission, demand, err);
-    status = status == SL_OK ? check_queue(admission, place->tenant, err) : status;
+    SL_THEN(status, check_queue(admission, place->tenant, err));
     if (status == SL_OK) {
         enter(admission, place);
     }

@@ -211,19 +211,11 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     struct sl_worker *worker = calloc(1, sizeof(*worker));
     SL_FAIL_IF(worker == NULL, err, SL_ERR_EXHAUSTED, "registry: no memory for a worker");
     enum sl_status status = copy_field("name", info->name, true, worker->name, sizeof(worker->name), err);
-    if (status == SL_OK) {
-        status = copy_rpc_address(registry, info, worker, err);
-    }
-    if (status == SL_OK) {
-        status = copy_field("fabric_address", info->fabric_address, false, worker->fabric_address,
-                            sizeof(worker->fabric_address), err);
-    }
-    if (status == SL_OK) {
-        status = copy_field("version", info->version, true, worker->version, sizeof(worker->version), err);
-    }
-    if (status == SL_OK) {
-        status = copy_field("device", info->device, false, worker->device, sizeof(worker->device), err);
-    }
+    SL_THEN(status, copy_rpc_address(registry, info, worker, err));
+    SL_THEN(status, copy_field("fabric_address", info->fabric_address, false, worker->fabric_address,
+                               sizeof(worker->fabric_address), err));
+    SL_THEN(status, copy_field("version", info->version, true, worker->version, sizeof(worker->version), err));
+    SL_THEN(status, copy_field("device", info->device, false, worker->device, sizeof(worker->device), err));
     if (status == SL_OK && !registry->config.is_simulated) {
         status = sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, sl_rpc_role_of(info->role),
                                        &worker->channel, err);

@@ -71,9 +71,7 @@ enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, str
         tenant->refs++;
     }
     pthread_mutex_unlock(&tenants->mutex);
-    if (tenant == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a tenant");
-    }
+    SL_FAIL_IF(tenant == NULL, err, SL_ERR_EXHAUSTED, "no memory for a tenant");
     *tenant_out = tenant;
     return SL_OK;
 }

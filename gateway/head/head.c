@@ -78,10 +78,8 @@ static enum sl_status check_list(const char *list, bool (*is_good)(const char *a
                                  struct sl_error *err) {
     for (const char *at = list + strspn(list, ", "); *at; at += strspn(at, ", ")) {
         const size_t n = strcspn(at, ", ");
-        if (!(n == 1 && *at == '*') && !is_good(at, n)) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: no request matches \"%.*s\"", complaint, n < 100 ? (int)n : 100,
-                           at);
-        }
+        SL_FAIL_IF(!(n == 1 && *at == '*') && !is_good(at, n), err, SL_ERR_INVALID, "%s: no request matches \"%.*s\"",
+                   complaint, n < 100 ? (int)n : 100, at);
         at += n;
     }
     return SL_OK;

@@ -265,10 +265,7 @@ static enum sl_status take_stream_options(const struct taking *taking) {
             note_ignored(taking->request, SL_OPENAI_STREAM_OPTIONS, key);
             continue;
         }
-        enum sl_status status = json_is_null(value) ? SL_OK : take_boolean(&option, &taking->request->include_usage);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(json_is_null(value) ? SL_OK : take_boolean(&option, &taking->request->include_usage));
     }
     return SL_OK;
 }
@@ -537,11 +534,7 @@ enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_
     request->is_chat = is_chat;
     request->prompts = &request->one;
     request->n_prompts = 1;
-    enum sl_status status = parse(body, n_bytes, memory, request, refusal);
-    if (status != SL_OK) {
-        sl_openai_request_destroy(&request);
-        return status;
-    }
+    SL_TRY_OR(parse(body, n_bytes, memory, request, refusal), sl_openai_request_destroy(&request));
     *request_out = request;
     return SL_OK;
 }

@@ -102,10 +102,7 @@ static enum sl_status measure_scan(struct bench *b, struct sl_error *err) {
                                                   .signals = &b->signals};
             struct sl_scan_speed speed;
             sl_bench_progress("scan of %" PRId64 " tokens, %s", b->lengths[i], sl_kv_format_name(formats[f]));
-            status = sl_scan_speed_measure(&config, (uint32_t)b->options.topk, &speed, err);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(sl_scan_speed_measure(&config, (uint32_t)b->options.topk, &speed, err));
             char name[96];
             snprintf(name, sizeof name, "scan %s, %" PRId64 " tokens, one thread", sl_kv_format_name(formats[f]),
                      b->lengths[i]);

@@ -106,10 +106,8 @@ static enum sl_status read_text(struct eval *e, enum sl_weight_format format, co
     float *base = format == SL_WEIGHT_STORED ? NULL : logits + ROWS * n_vocab;
     struct result sums = {0};
     struct sl_session *session;
-    enum sl_status status = sl_eval_model_session(m, SL_POSITION_ORIGINAL, e->n, &session, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_eval_model_session(m, SL_POSITION_ORIGINAL, e->n, &session, err));
+    enum sl_status status = SL_OK;
     rewind(e->logits);
     for (int64_t i = 0; i < e->n && status == SL_OK; i += ROWS) {
         int n = (int)(e->n - i < ROWS ? e->n - i : ROWS);

@@ -191,10 +191,8 @@ static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *p
                                       .extra_slots = c->n_new,
                                       .tokens = c->tokens};
     struct sl_reader *reader;
-    enum sl_status status = sl_reader_create(&config, &reader, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_reader_create(&config, &reader, err));
+    enum sl_status status = SL_OK;
     for (bool done = false; status == SL_OK && !done;) {
         int64_t before = sl_reader_session(reader)->n_tokens;
         status = sl_reading_step(reader, &done, err);

@@ -93,13 +93,10 @@ static enum sl_status check_fact(const char *line, const char *path, const struc
     size_t length = strlen(fact->name);
     SL_FAIL_IF(strncmp(line, fact->name, length) != 0 || line[length] != ' ', err, SL_ERR_PRECONDITION,
                "%s says nothing of %s: it is of another version; remove it to start anew", path, fact->name);
-    if (strcmp(line + length + 1, fact->value) != 0) {
-        return sl_fail(
-            err, SL_ERR_PRECONDITION,
-            "%s was made with %s %s, now it is %s: go on with the same, give another --checkpoint, or remove "
-            "it to start anew",
-            path, fact->name, line + length + 1, fact->value);
-    }
+    SL_FAIL_IF(strcmp(line + length + 1, fact->value) != 0, err, SL_ERR_PRECONDITION,
+               "%s was made with %s %s, now it is %s: go on with the same, give another --checkpoint, or remove "
+               "it to start anew",
+               path, fact->name, line + length + 1, fact->value);
     return SL_OK;
 }
 

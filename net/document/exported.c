@@ -105,11 +105,7 @@ struct sl_exported_reader {
 enum sl_status sl_exported_reader_create(struct sl_exported_reader **reader_out, struct sl_error *err) {
     struct sl_exported_reader *reader = calloc(1, sizeof *reader);
     SL_FAIL_IF(reader == NULL, err, SL_ERR_EXHAUSTED, "no memory to read a document");
-    enum sl_status status = sl_sha256_create(&reader->sha, err);
-    if (status != SL_OK) {
-        free(reader);
-        return status;
-    }
+    SL_TRY_OR(sl_sha256_create(&reader->sha, err), free(reader));
     reader->size = FIXED_BYTES;
     *reader_out = reader;
     return SL_OK;

@@ -32,10 +32,6 @@ enum sl_status sl_send_capsule(struct sl_fabric *fabric, const struct sl_send *s
     struct sl_ship *ship;
     SL_TRY(sl_ship_open(fabric, send->destination->ticket.data, send->destination->ticket.len, send->deadline_ns, &ship,
                         err));
-    enum sl_status status = queue_pieces(ship, send, err);
-    if (status != SL_OK) {
-        sl_ship_close(&ship);
-        return status;
-    }
+    SL_TRY_OR(queue_pieces(ship, send, err), sl_ship_close(&ship));
     return sl_send_finish(&ship, send, err);
 }

@@ -103,10 +103,8 @@ enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, b
                                          struct sl_error *err) {
     char text[sizeof address->host + 16];
     struct addrinfo *found;
-    enum sl_status status = resolve(address, text, sizeof text, &found, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(resolve(address, text, sizeof text, &found, err));
+    enum sl_status status = SL_OK;
     for (const struct addrinfo *at = found; at && status == SL_OK; at = at->ai_next) {
         status = sl_tls_may_listen(at->ai_addr, text, has_credentials, insecure, err);
     }

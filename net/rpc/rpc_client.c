@@ -53,10 +53,7 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
     char name[SL_IDENTITY_BYTES];
     const char *host = sl_identity_split_address(address, name);
     SL_FAIL_IF(!host, err, SL_ERR_INVALID, "address '%.256s': the server's name is too long", address);
-    const enum sl_status status = sl_rpc_address_parse(host, &parsed, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_rpc_address_parse(host, &parsed, err));
     SL_FAIL_IF(parsed.port == 0, err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
     struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
     grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles, name) : NULL;
@@ -477,9 +474,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
         const grpc_op op = status_op(&stream->outcome);
         status = start_counted(stream, &op, 1, &stream->status_tag);
     }
-    if (status == SL_OK) {
-        status = post_read(stream);
-    }
+    SL_THEN(status, post_read(stream));
     if (status != SL_OK) {
         sl_rpc_stream_close(&stream);
         return sl_fail(err, status, "%s: the stream could not be started", method->path);
@@ -490,10 +485,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
 
 // Returns the end of the stream, from its status.
 static enum sl_status stream_end(const struct sl_rpc_stream *stream, struct sl_error *err) {
-    const enum sl_status status = outcome_status(&stream->outcome, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(outcome_status(&stream->outcome, err));
     if (err) { // distinguishes the orderly end from a server's own NOT_FOUND
         *err = (struct sl_error){.status = SL_OK};
     }

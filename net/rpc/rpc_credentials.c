@@ -54,7 +54,7 @@ static enum sl_status create(const struct sl_tls_files *files, bool is_foreign,
         status = check_readable(files, err);
     } else if (status == SL_OK) {
         status = sl_certificate_check(files, &credentials->self, err);
-        status = status == SL_OK ? sl_revocations_open(files, &credentials->revocations, err) : status;
+        SL_THEN(status, sl_revocations_open(files, &credentials->revocations, err));
     }
     if (status != SL_OK) {
         free(credentials);
@@ -116,12 +116,8 @@ static int verify_server(void *arg, grpc_tls_custom_verification_check_request *
         names->uri_names_size == 1
             ? sl_identity_parse(names->uri_names[0], &server, &err)
             : sl_fail(&err, SL_ERR_INVALID, "a certificate without one URI, spiffe://CLUSTER/ROLE/NAME");
-    if (status == SL_OK) {
-        status = sl_identity_check(&server, expectation->cluster, expectation->roles, &err);
-    }
-    if (status == SL_OK) {
-        status = sl_identity_check_name(&server, expectation->name, &err);
-    }
+    SL_THEN(status, sl_identity_check(&server, expectation->cluster, expectation->roles, &err));
+    SL_THEN(status, sl_identity_check_name(&server, expectation->name, &err));
     if (status == SL_OK) {
         const char *own = request->peer_info.peer_cert, *chain = request->peer_info.peer_cert_full_chain;
         status = sl_revocations_check_chain(expectation->revocations, own ? own : "", own ? strlen(own) : 0, &err);

@@ -133,10 +133,7 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
             return SL_ERR_CANCELLED;
         }
         if (response.status != sent) {
-            const enum sl_status status = sl_rpc_call_send(call, &response.base);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_TRY(sl_rpc_call_send(call, &response.base));
             sent = response.status;
         }
         SL_FAIL_IF(closed, err, SL_ERR_PEER_LOST, "the server is stopping");

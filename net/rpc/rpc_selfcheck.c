@@ -88,7 +88,7 @@ enum sl_status sl_rpc_selfcheck_start(const char *address, const struct sl_rpc_c
     SL_FAIL_IF(!selfcheck, err, SL_ERR_EXHAUSTED, "no memory for a check of %s", address);
     struct sl_rpc_address parsed, near;
     enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
-    status = status == SL_OK ? sl_rpc_address_near(&parsed, &near, err) : status;
+    SL_THEN(status, sl_rpc_address_near(&parsed, &near, err));
     if (status == SL_OK) {
         sl_rpc_address_format(&near, selfcheck->address, sizeof selfcheck->address);
         selfcheck->port = near.port;

@@ -75,10 +75,7 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
                 : sl_fail(err, SL_ERR_INVALID, "%s: the request is missing", method->path);
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
-        const enum sl_status over = sl_rpc_account_complain(&call->account, method->path, err);
-        if (over != SL_OK) {
-            return over;
-        }
+        SL_TRY(sl_rpc_account_complain(&call->account, method->path, err));
         if (unpacked != SL_OK) {
             return unpacked;
         }
@@ -272,10 +269,7 @@ static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl
                                      .context = implementation->context,
                                      .quota = quota,
                                      .on_fibers = implementation->on_fibers};
-        const enum sl_status status = find_handler(implementation, &bound, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(find_handler(implementation, &bound, err));
         bound.registered = grpc_server_register_method(
             server->server, method->path, NULL,
             method->kind == SL_RPC_BIDI ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
@@ -375,12 +369,8 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
                                       request_bytes, config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS);
     grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
     enum sl_status status = bind_services(server, config, request_bytes, err);
-    if (status == SL_OK) {
-        status = sl_rpc_pool_create(&server->pool, err);
-    }
-    if (status == SL_OK) {
-        status = listen_on(server, config, err);
-    }
+    SL_THEN(status, sl_rpc_pool_create(&server->pool, err));
+    SL_THEN(status, listen_on(server, config, err));
     if (status != SL_OK) {
         close_grpc_server(server, 0);
         destroy(server);

@@ -106,13 +106,9 @@ static enum sl_status check_message(const ProtobufCMessageDescriptor *type, stru
             return sl_fail(err, SL_ERR_INVALID, "%s: a zero byte (U+0000) is not allowed in a string", path);
         }
         if (known->type == PROTOBUF_C_TYPE_MESSAGE) {
-            if (level.depth == MAX_DEPTH) {
-                return sl_fail(err, SL_ERR_INVALID, "messages are nested more than %d deep", MAX_DEPTH);
-            }
-            const enum sl_status status = check_message(known->descriptor, field.value, &level, err);
-            if (status != SL_OK) {
-                return status;
-            }
+            SL_FAIL_IF(level.depth == MAX_DEPTH, err, SL_ERR_INVALID, "messages are nested more than %d deep",
+                       MAX_DEPTH);
+            SL_TRY(check_message(known->descriptor, field.value, &level, err));
         }
     }
     return SL_OK;

@@ -32,9 +32,8 @@ static bool one_uri(const X509 *certificate, char uri_out[MAX_URI_BYTES]) {
 enum sl_status sl_certificate_identity(const X509 *certificate, struct sl_identity *identity_out,
                                        struct sl_error *err) {
     char uri[MAX_URI_BYTES];
-    if (!certificate || !one_uri(certificate, uri)) {
-        return sl_fail(err, SL_ERR_INVALID, "a certificate without one URI, spiffe://CLUSTER/ROLE/NAME");
-    }
+    SL_FAIL_IF(!certificate || !one_uri(certificate, uri), err, SL_ERR_INVALID,
+               "a certificate without one URI, spiffe://CLUSTER/ROLE/NAME");
     return sl_identity_parse(uri, identity_out, err);
 }
 
@@ -75,11 +74,7 @@ enum sl_status sl_certificate_context(const struct sl_tls_files *files, OSSL_LIB
     SL_FAIL_IF(!context, err, SL_ERR_EXHAUSTED, "no memory for TLS");
     SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    enum sl_status status = load(context, files, self_out, err);
-    if (status != SL_OK) {
-        SSL_CTX_free(context);
-        return status;
-    }
+    SL_TRY_OR(load(context, files, self_out, err), SSL_CTX_free(context));
     *context_out = context;
     return SL_OK;
 }

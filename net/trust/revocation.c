@@ -93,17 +93,14 @@ static enum sl_status load(struct sl_revocations *revocations, struct sl_error *
     char *text = NULL;
     size_t bytes = 0;
     struct stat about;
-    enum sl_status status = sl_changing_file_read(&revocations->file, &text, &bytes, &about, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, path);
-        return status;
-    }
+    SL_TRY_OR(sl_changing_file_read(&revocations->file, &text, &bytes, &about, err), sl_error_prefix(err, path));
     ERR_clear_error();
     BIO *file = BIO_new_mem_buf(text, (int)bytes);
     STACK_OF(X509) *authorities = read_authorities(revocations->ca);
     STACK_OF(X509_CRL) *lists = sk_X509_CRL_new_null();
-    status = file && authorities && lists ? read_lists(path, file, authorities, lists, err)
-                                          : sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its lists", path);
+    enum sl_status status = file && authorities && lists
+                                ? read_lists(path, file, authorities, lists, err)
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its lists", path);
     ERR_clear_error();
     BIO_free(file);
     free(text);

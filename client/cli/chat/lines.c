@@ -255,11 +255,7 @@ enum sl_status sl_lines_open(struct sl_signals *signals, FILE *out, const char *
     SL_FAIL_IF(!lines, err, SL_ERR_EXHAUSTED, "no memory for lines");
     lines->signals = signals;
     lines->history_path = history_path;
-    enum sl_status status = isatty(STDIN_FILENO) ? open_terminal(lines, out, err) : SL_OK;
-    if (status != SL_OK) {
-        sl_lines_close(&lines);
-        return status;
-    }
+    SL_TRY_OR(isatty(STDIN_FILENO) ? open_terminal(lines, out, err) : SL_OK, sl_lines_close(&lines));
     *lines_out = lines;
     return SL_OK;
 }

@@ -152,13 +152,10 @@ static enum sl_status choose(enum sl_doc_format format, const char *name, const 
             snprintf(packages + n, sizeof packages - n, "%s%s", n > 0 ? " or " : "", programs[i].package);
         }
     }
-    if (packages[0] == '\0') {
-        return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "%s is an office file of a format before 2007: make a PDF of it first, e.g. with `soffice --headless "
-            "--convert-to pdf FILE` (package libreoffice)",
-            name);
-    }
+    SL_FAIL_IF(packages[0] == '\0', err, SL_ERR_UNSUPPORTED,
+               "%s is an office file of a format before 2007: make a PDF of it first, e.g. with `soffice --headless "
+               "--convert-to pdf FILE` (package libreoffice)",
+               name);
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "%s is %s, and no program that extracts its text is installed: install the package %s%s", name,
                    name_of(format), packages, format == SL_DOC_HTML ? ", or give --as-is to add its source" : "");

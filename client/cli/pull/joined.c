@@ -114,16 +114,12 @@ enum sl_status sl_joined_check(struct sl_joined *joined, struct sl_error *err) {
     if (model->n_parts == 1) { // its wheel was checked
         return SL_OK;
     }
-    enum sl_status status = sl_sha256_file(joined->fd, sha256, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, joined->path);
-        return status;
-    }
+    SL_TRY_OR(sl_sha256_file(joined->fd, sha256, err), sl_error_prefix(err, joined->path));
     if (strcmp(sha256, model->sha256) == 0) {
         return SL_OK;
     }
     joined->n_parts = 0;
-    status = cut(joined, 0, err);
+    enum sl_status status = cut(joined, 0, err);
     return status == SL_OK
                ? sl_fail(err, SL_ERR_PEER_CORRUPT,
                          "the joined parts have the digest %.12s... instead of %.12s...: they are thrown away; try "

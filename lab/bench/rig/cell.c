@@ -314,15 +314,12 @@ static enum sl_status look_at_device(struct sl_rig *rig, struct sl_runtime_confi
 static enum sl_status open_random(const struct sl_rig_config *config, struct sl_runtime_config *runtime, bool draws,
                                   struct sl_runtime *runtime_out, struct sl_error *err) {
     char folder[SL_SYNTHETIC_PATH_BYTES];
-    enum sl_status status = draws ? sl_synthetic_create_drawn(config->geometry, folder, sizeof folder, err)
-                                  : sl_synthetic_create(config->geometry, config->signals, folder, sizeof folder, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(draws ? sl_synthetic_create_drawn(config->geometry, folder, sizeof folder, err)
+                 : sl_synthetic_create(config->geometry, config->signals, folder, sizeof folder, err));
     sl_drawn_begin(config->geometry);
     runtime->model_dir = folder;
     runtime->instead = draws ? sl_drawn_instead : NULL;
-    status = sl_runtime_open(runtime, runtime_out, err);
+    enum sl_status status = sl_runtime_open(runtime, runtime_out, err);
     sl_synthetic_remove(folder); // the mapping stays valid
     return status;
 }

@@ -291,11 +291,7 @@ static enum sl_status create(const struct sl_model_config *config, enum writing 
                              char *dir_out, size_t dir_bytes, struct sl_error *err) {
     char dir[SL_SYNTHETIC_PATH_BYTES];
     SL_TRY(make_folder(dir, dir_bytes, err));
-    enum sl_status status = write_files(config, how, signals, dir, err);
-    if (status != SL_OK) {
-        rmdir(dir);
-        return status;
-    }
+    SL_TRY_OR(write_files(config, how, signals, dir, err), rmdir(dir));
     snprintf(dir_out, dir_bytes, "%s", dir);
     return SL_OK;
 }

@@ -59,10 +59,7 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
     while ((status = sl_store_link_await(offload, link, n_tokens, &n_built, err)) == SL_AGAIN) {
         // the engine may wait for us: this wait is bounded, and we make progress
         sl_progress_counter_tick(&offload->node->engine);
-        status = watch ? renew_if_due(watch, err) : SL_OK;
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(watch ? renew_if_due(watch, err) : SL_OK);
         if (n_built > n_before) {
             deadline_ns = sl_deadline_in_ms(BUILD_MS);
         } else if (sl_now_ns() >= deadline_ns) {

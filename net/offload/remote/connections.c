@@ -61,11 +61,7 @@ static enum sl_status open_entry(struct sl_connections *connections, const char 
         return sl_fail(err, SL_ERR_EXHAUSTED, "connections: out of memory");
     }
     entry->epoch = epoch;
-    enum sl_status status = sl_connection_open(connections->fabric, address, epoch, &entry->connection, err);
-    if (status != SL_OK) {
-        free_entry(entry);
-        return status;
-    }
+    SL_TRY_OR(sl_connection_open(connections->fabric, address, epoch, &entry->connection, err), free_entry(entry));
     entry->next = connections->first;
     connections->first = entry;
     *entry_out = entry;
