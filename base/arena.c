@@ -30,6 +30,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 
 #define CLASS_BITS 4
@@ -305,7 +306,7 @@ static void *alloc_here(struct sl_arena *arena, size_t bytes) {
         return NULL;
     }
     char *memory = NULL;
-    pthread_mutex_lock(&arena->lock);
+    SL_LOCKED(&arena->lock);
     uint32_t id = find(arena, n);
     if (id != NONE) {
         list_remove(arena, id);
@@ -321,7 +322,6 @@ static void *alloc_here(struct sl_arena *arena, size_t bytes) {
         }
         memory = arena->base + (size_t)block->first * SL_ARENA_UNIT;
     }
-    pthread_mutex_unlock(&arena->lock);
     return memory;
 }
 
@@ -433,7 +433,7 @@ static size_t largest_free_units(const struct sl_arena *arena) {
 void sl_arena_get_stats(struct sl_arena *arena, struct sl_arena_stats *stats_out) {
     *stats_out = (struct sl_arena_stats){0};
     for (; arena != NULL; arena = arena->next) {
-        pthread_mutex_lock(&arena->lock);
+        SL_LOCKED(&arena->lock);
         size_t largest = largest_free_units(arena) * SL_ARENA_UNIT;
         stats_out->capacity_bytes += (size_t)arena->n_units * SL_ARENA_UNIT;
         stats_out->used_bytes += arena->used_units * SL_ARENA_UNIT;
@@ -441,14 +441,12 @@ void sl_arena_get_stats(struct sl_arena *arena, struct sl_arena_stats *stats_out
         stats_out->largest_free_bytes =
             largest > stats_out->largest_free_bytes ? largest : stats_out->largest_free_bytes;
         stats_out->n_blocks += arena->n_handed_out;
-        pthread_mutex_unlock(&arena->lock);
     }
 }
 
 void sl_arena_reset_high_water(struct sl_arena *arena) {
     for (; arena != NULL; arena = arena->next) {
-        pthread_mutex_lock(&arena->lock);
+        SL_LOCKED(&arena->lock);
         arena->high_water_units = arena->used_units;
-        pthread_mutex_unlock(&arena->lock);
     }
 }

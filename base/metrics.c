@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/locked.h"
+
 // ---- the page --------------------------------------------------------------------------------------------------------
 
 void sl_metrics_declare(FILE *page, enum sl_metric_type type, const char *name, const char *help) {
@@ -99,7 +101,7 @@ static int find_or_make(struct sl_pair_counters *counters, const char *first, co
     if (i >= 0) {
         return i;
     }
-    pthread_mutex_lock(&counters->mutex);
+    SL_LOCKED(&counters->mutex);
     i = find(counters, first, second);
     int n = atomic_load_explicit(&counters->n_pairs, memory_order_relaxed);
     if (i < 0 && n < SL_MAX_PAIRS) {
@@ -108,7 +110,6 @@ static int find_or_make(struct sl_pair_counters *counters, const char *first, co
         snprintf(counters->pairs[i].values[1], SL_PAIR_BYTES, "%s", second);
         atomic_store_explicit(&counters->n_pairs, n + 1, memory_order_release);
     }
-    pthread_mutex_unlock(&counters->mutex);
     return i < 0 ? SL_MAX_PAIRS : i;
 }
 

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/locked.h"
 #include "base/thread.h"
 
 struct sl_queue {
@@ -43,7 +44,7 @@ void sl_queue_destroy(struct sl_queue **queue) {
 
 enum sl_status sl_queue_try_push(struct sl_queue *queue, void *item) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&queue->lock);
+    SL_LOCKED(&queue->lock);
     if (queue->closed) {
         status = SL_ERR_CANCELLED;
     } else if (queue->n == queue->capacity) {
@@ -53,13 +54,12 @@ enum sl_status sl_queue_try_push(struct sl_queue *queue, void *item) {
         queue->n++;
         pthread_cond_signal(&queue->not_empty);
     }
-    pthread_mutex_unlock(&queue->lock);
     return status;
 }
 
 enum sl_status sl_queue_pop(struct sl_queue *queue, int64_t deadline_ns, void **item_out) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&queue->lock);
+    SL_LOCKED(&queue->lock);
     while (!queue->closed && queue->n == 0 && status == SL_OK) {
         status = sl_cond_wait_until(&queue->not_empty, &queue->lock, deadline_ns);
     }
@@ -71,13 +71,11 @@ enum sl_status sl_queue_pop(struct sl_queue *queue, int64_t deadline_ns, void **
     } else if (queue->closed) {
         status = SL_ERR_CANCELLED;
     }
-    pthread_mutex_unlock(&queue->lock);
     return status;
 }
 
 void sl_queue_close(struct sl_queue *queue) {
-    pthread_mutex_lock(&queue->lock);
+    SL_LOCKED(&queue->lock);
     queue->closed = true;
     pthread_cond_broadcast(&queue->not_empty);
-    pthread_mutex_unlock(&queue->lock);
 }

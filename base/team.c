@@ -26,6 +26,7 @@
 
 #include "base/clock.h"
 #include "base/futex.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/spin_budget.h"
 #include "base/processors.h"
@@ -205,14 +206,13 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
         run_in_caller(team, n_tasks, grain, fn, arg);
         return;
     }
-    pthread_mutex_lock(&team->busy);
+    SL_LOCKED(&team->busy);
     if (n_tasks <= grain) { // one range: waking other members does not pay, but member 0's scratch needs the lock
         fn(arg, 0, n_tasks, 0);
         count_done(&team->members[0]);
     } else {
         run_in_team(team, n_tasks, grain, fn, arg);
     }
-    pthread_mutex_unlock(&team->busy);
 }
 
 // --- a task for each -----------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, 
         count_done(&team->members[0]);
         return SL_OK;
     }
-    pthread_mutex_lock(&team->busy);
+    SL_LOCKED(&team->busy);
     if (team->lost < 0) {
         struct late late[MAX_VIGIL];
         for (int i = 1; i < team->n_members; i++) {
@@ -281,7 +281,6 @@ enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, 
         keep_vigil(team, vigil, late);
     }
     *lost_out = team->lost;
-    pthread_mutex_unlock(&team->busy);
     return *lost_out < 0 ? SL_OK : SL_ERR_PEER_LOST;
 }
 

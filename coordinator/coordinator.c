@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
@@ -316,13 +317,12 @@ const char *sl_coordinator_admin_address(const struct sl_coordinator *coordinato
 
 void sl_coordinator_stop(struct sl_coordinator *coordinator, int64_t grace_ms) {
     int64_t grace_end_ns = sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0);
-    pthread_mutex_lock(&coordinator->mutex);
+    SL_LOCKED(&coordinator->mutex);
     coordinator->stopping = true;
     if (grace_end_ns < coordinator->grace_end_ns) {
         coordinator->grace_end_ns = grace_end_ns;
     }
     pthread_cond_broadcast(&coordinator->changed);
-    pthread_mutex_unlock(&coordinator->mutex);
 }
 
 // Jobs end by themselves, or by cancellation within the deadlines of their calls: the last wait is bounded by those.
@@ -351,20 +351,18 @@ static void drain(struct sl_coordinator *coordinator) {
         sl_log_warn("coordinator", "the grace period is over: cancelling %d jobs", n_cancelled);
         sl_jobs_cancel_all(coordinator->jobs);
     }
-    pthread_mutex_lock(&coordinator->mutex);
+    SL_LOCKED(&coordinator->mutex);
     while (coordinator->n_fibers > 0) {
         (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, sl_deadline_in_ms(SWEEP_MS));
     }
-    pthread_mutex_unlock(&coordinator->mutex);
 }
 
 void sl_coordinator_run(struct sl_coordinator *coordinator) {
     drain(coordinator);
     sl_rpc_selfcheck_stop(coordinator->selfcheck);
     sl_rpc_server_stop(&coordinator->server, SERVER_GRACE_MS);
-    pthread_mutex_lock(&coordinator->mutex);
+    SL_LOCKED(&coordinator->mutex);
     coordinator->served = true;
-    pthread_mutex_unlock(&coordinator->mutex);
 }
 
 void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {

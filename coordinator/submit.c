@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fiber/fiber.h"
 #include "base/hash.h"
+#include "base/locked.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
 #include "coordinator/lead.h"
@@ -25,11 +26,10 @@ struct job_fiber {
 };
 
 static void end_fiber(struct sl_coordinator *coordinator) {
-    pthread_mutex_lock(&coordinator->mutex);
+    SL_LOCKED(&coordinator->mutex);
     if (--coordinator->n_fibers == 0 && coordinator->stopping) {
         pthread_cond_broadcast(&coordinator->changed);
     }
-    pthread_mutex_unlock(&coordinator->mutex);
 }
 
 // Counts an answer for the document that it is about, unless the text was read again on purpose.

@@ -242,9 +242,8 @@ static enum sl_status read_request(struct sl_http_answer *answer, struct sl_erro
         return sl_fail(err, status, "%.300s", refusal.text);
     }
     answer->words.request = answer->request;
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     strcpy(answer->ignored, answer->request->ignored);
-    pthread_mutex_unlock(&answer->mutex);
     return SL_OK;
 }
 
@@ -282,11 +281,10 @@ static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *e
 // Sends a piece of an exported file.
 static enum sl_status send_piece(void *arg, const void *bytes, size_t n, int64_t file_bytes, struct sl_error *err) {
     struct sl_http_answer *answer = arg;
-    pthread_mutex_lock(&answer->mutex);
+    SL_LOCKED(&answer->mutex);
     answer->file_bytes = file_bytes;
     answer->is_stream = true;
     bool sent = append_bytes(answer, bytes, n);
-    pthread_mutex_unlock(&answer->mutex);
     return sent ? SL_OK : sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
 }
 

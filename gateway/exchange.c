@@ -232,7 +232,7 @@ static enum sl_status start_answer(const struct sl_http_request *request, const 
     const char *parent = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "traceparent");
     sl_trace_parse(parent ? parent : "", parent ? strlen(parent) : 0, &config.trace);
     struct sl_error err = {0};
-    status = sl_http_answer_begin(&config, &intake, connection, &exchange->answer, &err);
+    enum sl_status status = sl_http_answer_begin(&config, &intake, connection, &exchange->answer, &err);
     if (status != SL_OK) {
         on_answer_end(gateway);
         sl_refuse_error(refusal, &err);

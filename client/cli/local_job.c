@@ -221,11 +221,8 @@ static enum sl_status run_turns(struct job *job, struct sl_error *err) {
     const char *text = named[0] ? named : sl_job_default_recipe(sl_local_model(job->local));
     struct sl_recipe recipe;
     struct sl_conversation *conversation;
-    enum sl_status status = sl_recipe_parse(text, &recipe, err);
-    SL_THEN(status, sl_conversation_open(job->local, text, 0, &conversation, err));
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_recipe_parse(text, &recipe, err));
+    SL_TRY(sl_conversation_open(job->local, text, 0, &conversation, err));
     sl_recipe_format(&recipe, job->recipe, sizeof job->recipe);
     if (request->n_turns > 0 && !sl_recipe_serves_later(&recipe)) {
         sl_log_warn("client",
@@ -233,7 +230,7 @@ static enum sl_status run_turns(struct job *job, struct sl_error *err) {
                     "--recommended`",
                     job->recipe);
     }
-    status = sl_job_choose_seed(request->message.sampling, NULL, &job->seed, err);
+    enum sl_status status = sl_job_choose_seed(request->message.sampling, NULL, &job->seed, err);
     SL_THEN(status, run_turn(job, conversation, request->prompt, true, err));
     for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
         status = run_question(job, conversation, request->turns[i], err);

@@ -19,12 +19,10 @@ enum sl_status sl_client_export_document(struct sl_client *client, const char *n
     int coordinator = 0;
     struct sl_rpc_stream *stream;
     *err = (struct sl_error){0};
-    enum sl_status status = sl_client_await_leader(client, pieces->deadline_ns, &coordinator, err);
-    SL_THEN(status, sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_export, &request.base,
-                                       pieces->deadline_ns, NULL, &stream, err));
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_client_await_leader(client, pieces->deadline_ns, &coordinator, err));
+    SL_TRY(sl_rpc_stream_open(client->channels[coordinator], &sl_method_documents_export, &request.base,
+                              pieces->deadline_ns, NULL, &stream, err));
+    enum sl_status status = SL_OK;
     while (status == SL_OK || status == SL_AGAIN) {
         ProtobufCMessage *message;
         status = is_stopped(pieces) ? sl_fail(err, SL_ERR_CANCELLED, "stopped; no file was written")

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/workers/stores.h"
@@ -32,10 +33,8 @@ struct sl_document_copies {
 };
 
 static bool is_stopping(struct sl_document_copies *copies) {
-    pthread_mutex_lock(&copies->mutex);
-    bool stopping = copies->stopping;
-    pthread_mutex_unlock(&copies->mutex);
-    return stopping;
+    SL_LOCKED(&copies->mutex);
+    return copies->stopping;
 }
 
 // ---- one copy -------------------------------------------------------------------------------------------------------

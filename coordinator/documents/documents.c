@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "coordinator/documents/archive.h"
 #include "coordinator/documents/quota.h"
@@ -115,14 +116,13 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
 
 // Empties the list. Calls that are adding documents fail when they finish.
 static void clear(struct sl_documents *documents) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     while (documents->quota.first != NULL) {
         struct sl_document *document = documents->quota.first;
         documents->quota.first = document->next;
         sl_document_unref(&document);
     }
     documents->quota.n_documents = 0;
-    pthread_mutex_unlock(&documents->mutex);
 }
 
 int64_t sl_documents_term(const struct sl_documents *documents) {
@@ -131,7 +131,7 @@ int64_t sl_documents_term(const struct sl_documents *documents) {
 
 enum sl_status sl_documents_lead(struct sl_documents *documents, int64_t term, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&documents->files);
+    SL_LOCKED(&documents->files);
     if (documents->archive.etcd != NULL && sl_documents_term(documents) != term) {
         atomic_store(&documents->archive.term, 0); // before the list: calls that find nothing look at it
         clear(documents);
@@ -145,7 +145,6 @@ enum sl_status sl_documents_lead(struct sl_documents *documents, int64_t term, s
             clear(documents);
         }
     }
-    pthread_mutex_unlock(&documents->files);
     return status;
 }
 
@@ -189,15 +188,13 @@ static int count_holders(const struct sl_document *document) {
 }
 
 struct sl_document *sl_documents_find_same(struct sl_documents *documents, const struct sl_document *document) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document *there = *find(documents, document->tenant, document->name);
     bool is_same = is_at(&there, document->tenant, document->name) && !there->reading &&
                    sl_document_has_text(there, document) && strcmp(there->recipe, document->recipe) == 0 &&
                    there->chat == document->chat &&
                    memcmp(&there->capsule, &document->capsule, sizeof there->capsule) == 0;
-    struct sl_document *same = is_same ? sl_document_ref(there) : NULL;
-    pthread_mutex_unlock(&documents->mutex);
-    return same;
+    return is_same ? sl_document_ref(there) : NULL;
 }
 
 // Call with the lock held. Checks whether etcd has room for one more text.
@@ -217,7 +214,7 @@ static enum sl_status check_etcd(const struct sl_documents *documents, const str
 
 enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
                                   int64_t arena_bytes, struct sl_error *err) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document **at = find(documents, document->tenant, document->name);
     enum sl_status status = SL_OK;
     if (is_at(at, document->tenant, document->name)) {
@@ -232,23 +229,21 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
         add_holder(document, store); // the first one
         insert(documents, at, sl_document_ref(document));
     }
-    pthread_mutex_unlock(&documents->mutex);
     return status;
 }
 
 enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
                                        int64_t arena_bytes, struct sl_error *err) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
     if (status == SL_OK && sl_document_holder(document, store) == NULL && add_holder(document, store) == NULL) {
         status = sl_fail(err, SL_ERR_PRECONDITION, "replicas: %d stores have the document already", SL_MAX_HOLDERS);
     }
-    pthread_mutex_unlock(&documents->mutex);
     return status;
 }
 
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err) {
-    pthread_mutex_lock(&documents->files);
+    SL_LOCKED(&documents->files);
     pthread_mutex_lock(&documents->mutex);
     struct sl_document copy = *document; // reports of stores may change it meanwhile
     bool found = *find(documents, document->tenant, document->name) == document;
@@ -266,7 +261,6 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
         }
         pthread_mutex_unlock(&documents->mutex);
     }
-    pthread_mutex_unlock(&documents->files);
     return status;
 }
 
@@ -300,7 +294,7 @@ static void end_pin(struct sl_document *document, const struct sl_document *chan
 enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_document *document,
                                 const struct sl_document_pin *change, struct sl_error *err) {
     struct sl_document changed;
-    pthread_mutex_lock(&documents->files); // so that the file does not come back after a removal
+    SL_LOCKED(&documents->files); // so that the file does not come back after a removal
     pthread_mutex_lock(&documents->mutex);
     int replicas = document->replicas;
     enum sl_status status = begin_pin(documents, document, change, &changed, err);
@@ -316,12 +310,11 @@ enum sl_status sl_documents_pin(struct sl_documents *documents, struct sl_docume
         document->replicas = replicas;
     }
     pthread_mutex_unlock(&documents->mutex);
-    pthread_mutex_unlock(&documents->files);
     return status;
 }
 
 enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_document *document, struct sl_error *err) {
-    pthread_mutex_lock(&documents->files); // no other call removes it meanwhile
+    SL_LOCKED(&documents->files); // no other call removes it meanwhile
     pthread_mutex_lock(&documents->mutex);
     bool found = *find(documents, document->tenant, document->name) == document, reading = document->reading;
     pthread_mutex_unlock(&documents->mutex);
@@ -341,13 +334,12 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
         struct sl_document *listed = document; // the list's reference
         sl_document_unref(&listed);
     }
-    pthread_mutex_unlock(&documents->files);
     return status;
 }
 
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, bool on_disk) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document_holder *holder = sl_document_holder(document, store);
     if (holder != NULL) {
         holder->told = true;
@@ -373,7 +365,6 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
     if (count_holders(document) >= document->replicas) {
         document->n_copies = 0;
     }
-    pthread_mutex_unlock(&documents->mutex);
 }
 
 // ---- questions ------------------------------------------------------------------------------------------------------
@@ -381,50 +372,44 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
 enum sl_status sl_documents_find(struct sl_documents *documents, const char *tenant, const char *name,
                                  struct sl_document **document_out, struct sl_error *err) {
     SL_TRY(sl_document_check_name(name, err));
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document **at = find(documents, tenant, name);
     bool found = is_at(at, tenant, name);
     if (found) {
         *document_out = sl_document_ref(*at);
     }
-    pthread_mutex_unlock(&documents->mutex);
     return found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", name);
 }
 
 size_t sl_documents_text_bytes(struct sl_documents *documents, const char *tenant, const char *name) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document **at = find(documents, tenant, name);
-    size_t n = is_at(at, tenant, name) ? (*at)->text_bytes : 0;
-    pthread_mutex_unlock(&documents->mutex);
-    return n;
+    return is_at(at, tenant, name) ? (*at)->text_bytes : 0;
 }
 
 size_t sl_documents_list(struct sl_documents *documents, const char *tenant, struct sl_document **list_out) {
     size_t n = 0;
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     for (struct sl_document *one = documents->quota.first; one != NULL; one = one->next) {
         if (tenant == NULL || strcmp(one->tenant, tenant) == 0) {
             list_out[n++] = sl_document_ref(one);
         }
     }
-    pthread_mutex_unlock(&documents->mutex);
     return n;
 }
 
 struct sl_document *sl_documents_expired(struct sl_documents *documents, int64_t now_ms) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document *one = documents->quota.first;
     while (one != NULL && (one->reading || one->expires_ms == 0 || one->expires_ms > now_ms)) {
         one = one->next;
     }
-    struct sl_document *expired = one != NULL ? sl_document_ref(one) : NULL;
-    pthread_mutex_unlock(&documents->mutex);
-    return expired;
+    return one != NULL ? sl_document_ref(one) : NULL;
 }
 
 struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t model_fingerprint, int64_t now_ns) {
     static const struct sl_capsule_id no_key = {0};
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document *one = documents->quota.first;
     while (one != NULL &&
            (one->reading || one->n_holders > 0 || one->again_ns > now_ns ||
@@ -437,27 +422,23 @@ struct sl_document *sl_documents_lost(struct sl_documents *documents, uint64_t m
         one->n_again++;
         (void)sl_document_ref(one);
     }
-    pthread_mutex_unlock(&documents->mutex);
     return one;
 }
 
 bool sl_documents_read_now(struct sl_documents *documents, struct sl_document *document) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     bool is_lost = document->n_holders == 0 && *find(documents, document->tenant, document->name) == document;
     if (is_lost && document->again_ns > sl_deadline_in_ms(2 * SL_DOCUMENT_LOST_MS)) { // a store may still come back
         document->again_ns = 0;
         document->n_again = 0;
     }
-    pthread_mutex_unlock(&documents->mutex);
     return is_lost;
 }
 
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
                                        const char *store, int64_t arena_bytes, struct sl_error *err) {
-    pthread_mutex_lock(&documents->mutex);
-    enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
-    pthread_mutex_unlock(&documents->mutex);
-    return status;
+    SL_LOCKED(&documents->mutex);
+    return sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
 }
 
 // Call with the lock held.
@@ -470,19 +451,16 @@ static bool shares_capsule(const struct sl_documents *documents, const struct sl
 }
 
 bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document) {
-    pthread_mutex_lock(&documents->mutex);
-    bool shared = shares_capsule(documents, document);
-    pthread_mutex_unlock(&documents->mutex);
-    return shared;
+    SL_LOCKED(&documents->mutex);
+    return shares_capsule(documents, document);
 }
 
 bool sl_documents_are_told(struct sl_documents *documents, const struct sl_document *document) {
     bool told = true;
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     for (int i = 0; i < document->n_holders; i++) {
         told = told && document->holders[i].told;
     }
-    pthread_mutex_unlock(&documents->mutex);
     return told;
 }
 
@@ -494,7 +472,7 @@ static bool is_short(const struct sl_document *document, int64_t now_ns) {
 }
 
 struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t now_ns) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document *one = documents->quota.first;
     while (one != NULL && !is_short(one, now_ns)) {
         one = one->next;
@@ -504,12 +482,11 @@ struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t n
         one->n_copies += one->n_copies < MAX_DOUBLINGS;
         (void)sl_document_ref(one);
     }
-    pthread_mutex_unlock(&documents->mutex);
     return one;
 }
 
 struct sl_document *sl_documents_excess(struct sl_documents *documents, int64_t now_ns) {
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document *one = NULL; // the one that has waited longest: one that cannot be dropped delays no other
     for (struct sl_document *next = documents->quota.first; next != NULL; next = next->next) {
         if (!next->reading && next->drop_ns <= now_ns && (one == NULL || next->drop_ns < one->drop_ns) &&
@@ -521,7 +498,6 @@ struct sl_document *sl_documents_excess(struct sl_documents *documents, int64_t 
         one->drop_ns = now_ns + SL_DOCUMENT_DROP_MS * SL_NS_PER_MS;
         (void)sl_document_ref(one);
     }
-    pthread_mutex_unlock(&documents->mutex);
     return one;
 }
 
@@ -534,22 +510,19 @@ void sl_documents_describe(struct sl_documents *documents, const struct sl_docum
 }
 
 int sl_documents_replicas(struct sl_documents *documents, const struct sl_document *document) {
-    pthread_mutex_lock(&documents->mutex);
-    int replicas = document->replicas;
-    pthread_mutex_unlock(&documents->mutex);
-    return replicas;
+    SL_LOCKED(&documents->mutex);
+    return document->replicas;
 }
 
 int sl_documents_stores(struct sl_documents *documents, const struct sl_document *document,
                         char stores_out[SL_MAX_HOLDERS][64]) {
     int n = 0;
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     for (int i = 0; i < document->n_holders; i++) {
         if (document->holders[i].has) {
             strcpy(stores_out[n++], document->holders[i].store);
         }
     }
-    pthread_mutex_unlock(&documents->mutex);
     return n;
 }
 
@@ -557,15 +530,14 @@ void sl_documents_measured(struct sl_documents *documents, struct sl_document *d
     if (n_tokens < document->n_tokens / 2 || !(ms > 0) || !isfinite(ms)) {
         return;
     }
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     document->read_tokens = n_tokens;
     document->read_ms = ms;
-    pthread_mutex_unlock(&documents->mutex);
 }
 
 int64_t sl_documents_count(struct sl_documents *documents, const char *tenant, const char *name, int64_t n_reused) {
     int64_t n_saved = 0;
-    pthread_mutex_lock(&documents->mutex);
+    SL_LOCKED(&documents->mutex);
     struct sl_document **at = find(documents, tenant, name);
     if (is_at(at, tenant, name)) { // a worker reports n_reused, which includes the question's tokens
         struct sl_document *document = *at;
@@ -573,6 +545,5 @@ int64_t sl_documents_count(struct sl_documents *documents, const char *tenant, c
         n_saved = n_reused < 0 ? 0 : n_reused > document->n_tokens ? document->n_tokens : n_reused;
         document->saved_tokens += n_saved;
     }
-    pthread_mutex_unlock(&documents->mutex);
     return n_reused - n_saved;
 }

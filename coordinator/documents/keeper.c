@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/fiber/bell.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/rpc/rpc.h"
@@ -142,32 +143,29 @@ static void forget(struct sl_document_keeper *keeper, const struct sl_document *
 
 void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
     const int64_t until_ns = sl_deadline_in_ms(SL_TOLD_MS);
-    pthread_mutex_lock(&keeper->mutex);
+    SL_LOCKED(&keeper->mutex);
     int64_t number = ++keeper->n_asked;
     pthread_cond_signal(&keeper->changed);
     while (!keeper->stopping && keeper->n_told < number &&
            sl_bell_wait(&keeper->told, &keeper->mutex, until_ns) == SL_OK) {
     }
-    pthread_mutex_unlock(&keeper->mutex);
 }
 
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
                                          struct sl_error *err) {
     SL_TRY(sl_documents_remove(keeper->documents, document, err));
-    pthread_mutex_lock(&keeper->mutex);
+    SL_LOCKED(&keeper->mutex);
     document->next = keeper->removed;
     keeper->removed = sl_document_ref(document);
     pthread_cond_signal(&keeper->changed);
-    pthread_mutex_unlock(&keeper->mutex);
     return SL_OK;
 }
 
 // Takes the list of removed documents.
 static struct sl_document *take_removed(struct sl_document_keeper *keeper) {
-    pthread_mutex_lock(&keeper->mutex);
+    SL_LOCKED(&keeper->mutex);
     struct sl_document *removed = keeper->removed;
     keeper->removed = NULL;
-    pthread_mutex_unlock(&keeper->mutex);
     return removed;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 
 #define POLL_MS  250 // how often a standby polls the leader key
@@ -31,23 +32,18 @@ static bool leads(const struct sl_candidate *candidate) {
 }
 
 int64_t sl_candidate_term(struct sl_candidate *candidate) {
-    pthread_mutex_lock(&candidate->mutex);
-    int64_t term = leads(candidate) ? candidate->term : 0;
-    pthread_mutex_unlock(&candidate->mutex);
-    return term;
+    SL_LOCKED(&candidate->mutex);
+    return leads(candidate) ? candidate->term : 0;
 }
 
 int64_t sl_candidate_last_term(struct sl_candidate *candidate) {
-    pthread_mutex_lock(&candidate->mutex);
-    int64_t term = candidate->last_term;
-    pthread_mutex_unlock(&candidate->mutex);
-    return term;
+    SL_LOCKED(&candidate->mutex);
+    return candidate->last_term;
 }
 
 void sl_candidate_leader(struct sl_candidate *candidate, char leader_out[SL_LEADER_BYTES]) {
-    pthread_mutex_lock(&candidate->mutex);
+    SL_LOCKED(&candidate->mutex);
     strcpy(leader_out, leads(candidate) ? candidate->config.address : candidate->leader);
-    pthread_mutex_unlock(&candidate->mutex);
 }
 
 // Called under the lock.
@@ -59,12 +55,11 @@ static void stop_leading(struct sl_candidate *candidate, const char *why) {
 }
 
 void sl_candidate_withdraw(struct sl_candidate *candidate) {
-    pthread_mutex_lock(&candidate->mutex);
+    SL_LOCKED(&candidate->mutex);
     if (!candidate->withdrawn) {
         stop_leading(candidate, "this coordinator ends");
         candidate->withdrawn = true;
     }
-    pthread_mutex_unlock(&candidate->mutex);
 }
 
 // ---- results ------------------------------------------------------------------------------------------------------
@@ -75,9 +70,8 @@ static int64_t fail(struct sl_candidate *candidate, const char *what, const stru
     }
     candidate->complained = true;
     if (candidate->lease == 0) { // without a lease the key was not read, so the leader is unknown
-        pthread_mutex_lock(&candidate->mutex);
+        SL_LOCKED(&candidate->mutex);
         candidate->leader[0] = '\0';
-        pthread_mutex_unlock(&candidate->mutex);
     }
     return now(candidate) + AGAIN_MS * SL_NS_PER_MS;
 }
@@ -92,7 +86,7 @@ static void heard(struct sl_candidate *candidate) {
 // Records that we hold the leader key, by a lease that was granted or renewed since began_ns.
 static int64_t lead(struct sl_candidate *candidate, const struct sl_leader_key *key, int64_t began_ns) {
     heard(candidate);
-    pthread_mutex_lock(&candidate->mutex);
+    SL_LOCKED(&candidate->mutex);
     if (!candidate->withdrawn) {
         bool fenced = candidate->term != 0 && now(candidate) >= candidate->led_until_ns;
         if (candidate->term != key->term) {
@@ -110,7 +104,6 @@ static int64_t lead(struct sl_candidate *candidate, const struct sl_leader_key *
         candidate->led_until_ns = began_ns + candidate->config.fence_ms * SL_NS_PER_MS;
         candidate->leader[0] = '\0';
     }
-    pthread_mutex_unlock(&candidate->mutex);
     return began_ns + candidate->config.renew_ms * SL_NS_PER_MS;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fiber/bell.h"
+#include "base/locked.h"
 #include "base/thread.h"
 #include "coordinator/election/candidate.h"
 #include "coordinator/election/etcd.h"
@@ -84,10 +85,9 @@ enum sl_status sl_election_stand(struct sl_election *election, const char *addre
 }
 
 static void hurry(struct sl_election *election) {
-    pthread_mutex_lock(&election->mutex);
+    SL_LOCKED(&election->mutex);
     election->hurried = true;
     pthread_cond_signal(&election->wake);
-    pthread_mutex_unlock(&election->mutex);
 }
 
 void sl_election_destroy(struct sl_election **election_in) {
@@ -128,10 +128,9 @@ bool sl_election_another_leads(struct sl_election *election, char leader_out[SL_
 }
 
 void sl_election_doubt(struct sl_election *election) {
-    pthread_mutex_lock(&election->mutex);
+    SL_LOCKED(&election->mutex);
     election->doubted = true;
     pthread_cond_signal(&election->wake);
-    pthread_mutex_unlock(&election->mutex);
 }
 
 int64_t sl_election_confirm(struct sl_election *election, int64_t deadline_ns) {

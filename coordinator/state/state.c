@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/state/state_internal.h"
@@ -22,9 +23,8 @@
 static void take_news(void *arg) {
     struct sl_state *state = arg;
     if (!atomic_exchange(&state->news, true)) {
-        pthread_mutex_lock(&state->mutex);
+        SL_LOCKED(&state->mutex);
         pthread_cond_signal(&state->wake);
-        pthread_mutex_unlock(&state->mutex);
     }
 }
 
@@ -54,11 +54,10 @@ static void checkpoint(struct sl_state *state) {
     if (!atomic_exchange(&state->dirty, false)) {
         return;
     }
-    pthread_mutex_lock(&state->database_mutex);
+    SL_LOCKED(&state->database_mutex);
     if (sl_database_checkpoint(state->database, &err) != SL_OK) {
         sl_log_warn("state", "%s: no checkpoint: %s", state->folder.path, err.text);
     }
-    pthread_mutex_unlock(&state->database_mutex);
 }
 
 static void *checkpoint_always(void *arg) {
@@ -101,12 +100,11 @@ enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_sta
 }
 
 static void push(struct sl_state *state, struct sl_kept_job *kept) {
-    pthread_mutex_lock(&state->mutex);
+    SL_LOCKED(&state->mutex);
     kept->number = kept->number != 0 ? kept->number : state->last_number + 1;
     state->last_number = kept->number > state->last_number ? kept->number : state->last_number;
     kept->next = state->jobs;
     state->jobs = kept;
-    pthread_mutex_unlock(&state->mutex);
 }
 
 // Adds a restored job to the list.

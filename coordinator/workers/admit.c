@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
 
@@ -175,11 +176,10 @@ static enum sl_status check_queue(const struct sl_admission *admission, const st
 
 int64_t sl_admission_largest_decode(struct sl_admission *admission) {
     struct sl_worker_set *set = &admission->set;
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, set);
     int64_t largest = sl_route_largest(set->views, set->n);
     sl_worker_set_release(set);
-    pthread_mutex_unlock(&admission->mutex);
     return largest;
 }
 
@@ -193,24 +193,22 @@ static void enter(struct sl_admission *admission, struct sl_queue_place *place) 
 
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_queue_place *place, struct sl_error *err) {
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     enum sl_status status = sl_choose_check_fits(admission, demand, err);
     SL_THEN(status, check_queue(admission, place->tenant, err));
     if (status == SL_OK) {
         enter(admission, place);
     }
-    pthread_mutex_unlock(&admission->mutex);
     return status;
 }
 
 void sl_admission_enter_again(struct sl_admission *admission, struct sl_queue_place *place) {
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     enter(admission, place);
-    pthread_mutex_unlock(&admission->mutex);
 }
 
 void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *place) {
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     if (place->in_line) {
         line_remove(place);
     }
@@ -227,7 +225,6 @@ void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *p
     place->was_admitted = false;
     choose_first(admission);
     wake_first(admission);
-    pthread_mutex_unlock(&admission->mutex);
 }
 
 // ---- claims -----------------------------------------------------------------------------------------------------
@@ -301,7 +298,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err) {
     int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     assert(place->ticket != 0);
     if (!place->in_line) {
         line_insert(admission, place);
@@ -326,15 +323,12 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
         choose_first(admission);
         wake_first(admission);
     }
-    pthread_mutex_unlock(&admission->mutex);
     return status;
 }
 
 struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
-    pthread_mutex_lock(&admission->mutex);
-    struct sl_queue_place *first = admission->first;
-    pthread_mutex_unlock(&admission->mutex);
-    return first;
+    SL_LOCKED(&admission->mutex);
+    return admission->first;
 }
 
 // Called under the lock.
@@ -355,21 +349,19 @@ static void give_back_prefill(struct sl_admission *admission, struct sl_claim *c
 
 void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens, double read_ms, int64_t bytes,
                                double ship_ms) {
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     sl_place_note_read(&admission->rates, n_tokens, read_ms);
     sl_place_note_ship(&admission->rates, bytes, ship_ms);
-    pthread_mutex_unlock(&admission->mutex);
 }
 
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     give_back_prefill(admission, claim);
     wake_first(admission);
-    pthread_mutex_unlock(&admission->mutex);
 }
 
 void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim) {
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     give_back_prefill(admission, claim);
     if (claim->decode != NULL) {
         int64_t bytes = claim->demand.decode_bytes;
@@ -386,25 +378,22 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
     }
     unref_claimed(claim);
     wake_first(admission);
-    pthread_mutex_unlock(&admission->mutex);
 }
 
 bool sl_admission_rebalance(struct sl_admission *admission, int64_t now_ns) {
     static const bool nowhere[SL_N_DUTIES];
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     const bool *is_short = admission->first != NULL ? admission->is_short : nowhere;
     enum sl_duty_news news = sl_registry_rebalance(admission->registry, is_short, now_ns);
     admission->stats.n_rebalanced += news == SL_DUTIES_CHANGE;
     if (news == SL_DUTIES_GIVEN) {
         wake_first(admission);
     }
-    pthread_mutex_unlock(&admission->mutex);
     return news == SL_DUTIES_GIVEN;
 }
 
 void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out) {
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     *stats_out = admission->stats;
     stats_out->routing = admission->policy->name;
-    pthread_mutex_unlock(&admission->mutex);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/hash_table.h"
+#include "base/locked.h"
 
 struct entry {
     struct sl_hash_link link;
@@ -113,12 +114,11 @@ static void put_one(struct sl_affinity *affinity, uint64_t key, uint64_t worker)
 }
 
 void sl_affinity_put(struct sl_affinity *affinity, const uint64_t *keys, int64_t n_keys, uint64_t worker) {
-    pthread_mutex_lock(&affinity->mutex);
+    SL_LOCKED(&affinity->mutex);
     // Longest first: the short prefixes, which most prompts share, end up the most recently used.
     for (int64_t i = n_keys - 1; i >= 0; i--) {
         put_one(affinity, keys[i], worker);
     }
-    pthread_mutex_unlock(&affinity->mutex);
 }
 
 int64_t sl_affinity_match(struct sl_affinity *affinity, const uint64_t *keys, int64_t n_keys, uint64_t *worker_out) {
@@ -141,8 +141,6 @@ int64_t sl_affinity_match(struct sl_affinity *affinity, const uint64_t *keys, in
 }
 
 size_t sl_affinity_size(struct sl_affinity *affinity) {
-    pthread_mutex_lock(&affinity->mutex);
-    size_t size = affinity->n_entries;
-    pthread_mutex_unlock(&affinity->mutex);
-    return size;
+    SL_LOCKED(&affinity->mutex);
+    return affinity->n_entries;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "coordinator/workers/admit_internal.h"
 #include "engine/kvcache/capsule.h"
 
@@ -296,7 +297,7 @@ bool sl_admission_has_other_stores(struct sl_admission *admission, const struct 
                                    const struct sl_avoid *avoid) {
     struct sl_worker_set *set = &admission->set;
     struct sl_route_share shares[SL_MAX_SHARES];
-    pthread_mutex_lock(&admission->mutex);
+    SL_LOCKED(&admission->mutex);
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
     mark_avoided(set, avoid);
     for (int i = 0; i < set->n; i++) {
@@ -304,6 +305,5 @@ bool sl_admission_has_other_stores(struct sl_admission *admission, const struct 
     }
     int n = sl_route_shares(set->views, set->n, 0, &demand->offloaded, false, shares, SL_MAX_SHARES);
     sl_worker_set_release(set);
-    pthread_mutex_unlock(&admission->mutex);
     return n > 0;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "coordinator/workers/registry_internal.h"
 
@@ -126,7 +127,7 @@ enum sl_duty_news sl_registry_rebalance(struct sl_registry *registry, const bool
         return SL_DUTIES_SAME;
     }
     enum sl_duty_news news = SL_DUTIES_SAME;
-    pthread_mutex_lock(&registry->mutex);
+    SL_LOCKED(&registry->mutex);
     registry->rebalance.least_s = (double)registry->config.rebalance_ms / 1000;
     struct crew crew = muster(registry, is_short);
     if (fill_in(&crew) || employ(registry, &crew) ||
@@ -135,6 +136,5 @@ enum sl_duty_news sl_registry_rebalance(struct sl_registry *registry, const bool
     } else if (crew.turning == NULL && change(registry, &crew, now_ns)) {
         news = SL_DUTIES_CHANGE;
     }
-    pthread_mutex_unlock(&registry->mutex);
     return news;
 }

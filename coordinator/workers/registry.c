@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/liveness_timer.h"
 #include "base/version.h"
@@ -45,9 +46,8 @@ void sl_registry_destroy(struct sl_registry **registry_in) {
 // ---- entries ----------------------------------------------------------------------------------------------------
 
 struct sl_worker *sl_worker_ref(struct sl_worker *worker) {
-    pthread_mutex_lock(&worker->registry->mutex);
+    SL_LOCKED(&worker->registry->mutex);
     worker->refs++;
-    pthread_mutex_unlock(&worker->registry->mutex);
     return worker;
 }
 
@@ -67,52 +67,45 @@ void sl_worker_unref(struct sl_worker **worker_in) {
 }
 
 void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens) {
-    pthread_mutex_lock(&worker->registry->mutex);
+    SL_LOCKED(&worker->registry->mutex);
     worker->claimed_bytes += need.bytes;
     worker->claimed_staging_bytes += need.staging_bytes;
     worker->claimed_tokens += tokens;
     worker->jobs++;
     worker->jobs_ever++;
-    pthread_mutex_unlock(&worker->registry->mutex);
 }
 
 void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens) {
-    pthread_mutex_lock(&worker->registry->mutex);
+    SL_LOCKED(&worker->registry->mutex);
     worker->claimed_bytes -= need.bytes;
     worker->claimed_staging_bytes -= need.staging_bytes;
     worker->claimed_tokens -= tokens;
     worker->jobs--;
     assert(worker->claimed_bytes >= 0 && worker->claimed_staging_bytes >= 0 && worker->claimed_tokens >= 0 &&
            worker->jobs >= 0);
-    pthread_mutex_unlock(&worker->registry->mutex);
 }
 
 void sl_worker_unclaim_tokens(struct sl_worker *worker, int64_t tokens) {
-    pthread_mutex_lock(&worker->registry->mutex);
+    SL_LOCKED(&worker->registry->mutex);
     worker->claimed_tokens -= tokens;
     assert(worker->claimed_tokens >= 0);
-    pthread_mutex_unlock(&worker->registry->mutex);
 }
 
 void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes) {
-    pthread_mutex_lock(&worker->registry->mutex);
+    SL_LOCKED(&worker->registry->mutex);
     worker->claimed_staging_bytes -= staging_bytes;
     assert(worker->claimed_staging_bytes >= 0);
-    pthread_mutex_unlock(&worker->registry->mutex);
 }
 
 void sl_worker_await(struct sl_worker *worker, int n) {
-    pthread_mutex_lock(&worker->registry->mutex);
+    SL_LOCKED(&worker->registry->mutex);
     worker->awaited += n;
     assert(worker->awaited >= 0 && worker->awaited <= worker->jobs);
-    pthread_mutex_unlock(&worker->registry->mutex);
 }
 
 bool sl_worker_is_lost(struct sl_worker *worker) {
-    pthread_mutex_lock(&worker->registry->mutex);
-    bool lost = worker->lost || worker->stalled;
-    pthread_mutex_unlock(&worker->registry->mutex);
-    return lost;
+    SL_LOCKED(&worker->registry->mutex);
+    return worker->lost || worker->stalled;
 }
 
 void sl_worker_suspect(struct sl_worker *worker) {
@@ -383,21 +376,18 @@ enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name,
 }
 
 bool sl_registry_drain_is_heard(struct sl_registry *registry, const char *name) {
-    pthread_mutex_lock(&registry->mutex);
+    SL_LOCKED(&registry->mutex);
     const struct sl_worker *worker = find_living(registry, name);
-    bool heard = worker == NULL || !worker->drain_unheard;
-    pthread_mutex_unlock(&registry->mutex);
-    return heard;
+    return worker == NULL || !worker->drain_unheard;
 }
 
 void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, bool drains) {
-    pthread_mutex_lock(&registry->mutex);
+    SL_LOCKED(&registry->mutex);
     struct sl_worker *worker = find_living(registry, name);
     if (worker != NULL) {
         worker->draining = drains;
         worker->drain_unheard = false;
     }
-    pthread_mutex_unlock(&registry->mutex);
 }
 
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
@@ -463,19 +453,18 @@ static void describe(const struct sl_registry *registry, Sluice__V1__WorkerRole 
 }
 
 void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out) {
-    pthread_mutex_lock(&registry->mutex);
+    SL_LOCKED(&registry->mutex);
     describe(registry, role, set_out);
     for (int i = 0; i < set_out->n; i++) {
         set_out->workers[i]->refs++;
     }
-    pthread_mutex_unlock(&registry->mutex);
 }
 
 void sl_worker_set_release(struct sl_worker_set *set) {
     int n_last = 0;
     struct sl_registry *registry = set->n > 0 ? set->workers[0]->registry : NULL;
     if (registry != NULL) { // one lock for all: a cluster may have a thousand workers
-        pthread_mutex_lock(&registry->mutex);
+        SL_LOCKED(&registry->mutex);
         for (int i = 0; i < set->n; i++) {
             if (set->workers[i]->refs > 1) {
                 set->workers[i]->refs--;
@@ -483,7 +472,6 @@ void sl_worker_set_release(struct sl_worker_set *set) {
                 set->workers[n_last++] = set->workers[i];
             }
         }
-        pthread_mutex_unlock(&registry->mutex);
     }
     for (int i = 0; i < n_last; i++) {
         sl_worker_unref(&set->workers[i]);
@@ -493,20 +481,19 @@ void sl_worker_set_release(struct sl_worker_set *set) {
 
 bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role) {
     bool served = false;
-    pthread_mutex_lock(&registry->mutex);
+    SL_LOCKED(&registry->mutex);
     for (int i = 0; i < registry->n_workers && !served; i++) {
         const struct sl_worker *worker = registry->workers[i];
         bool reads = role == SLUICE__V1__WORKER_ROLE__PREFILL && worker->reads && worker->duty == 0;
         served = (sl_worker_has_role(worker, role) || reads) && !worker->lost && takes_jobs(worker);
     }
-    pthread_mutex_unlock(&registry->mutex);
     return served;
 }
 
 struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
                                    const char *address) {
     struct sl_worker *found = NULL;
-    pthread_mutex_lock(&registry->mutex);
+    SL_LOCKED(&registry->mutex);
     for (int i = 0; i < registry->n_workers && found == NULL; i++) {
         struct sl_worker *worker = registry->workers[i];
         bool same = name != NULL ? strcmp(worker->name, name) == 0 : strcmp(worker->rpc_address, address) == 0;
@@ -515,17 +502,15 @@ struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__Wor
             found = worker;
         }
     }
-    pthread_mutex_unlock(&registry->mutex);
     return found;
 }
 
 int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]) {
     struct sl_worker_set *stores = &registry->stores;
-    pthread_mutex_lock(&registry->mutex);
+    SL_LOCKED(&registry->mutex);
     describe(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, stores);
     int i = sl_route_store(stores->views, stores->n, key);
     int64_t arena_bytes = i < 0 ? 0 : stores->workers[i]->arena_bytes;
     strcpy(address_out, i < 0 ? "" : stores->workers[i]->rpc_address);
-    pthread_mutex_unlock(&registry->mutex);
     return arena_bytes;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/locked.h"
 #include "base/processors.h"
 
 #define N_BUCKETS 256
@@ -103,13 +104,12 @@ int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole) {
 bool sl_tenant_begin_sending(struct sl_tenant *tenant, int64_t deadline_ns) {
     const int most = tenant->name[0] != '\0' ? tenant->tenants->n_sending : INT_MAX;
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&tenant->sending);
+    SL_LOCKED(&tenant->sending);
     while (tenant->n_sending >= most && status == SL_OK) {
         status = sl_bell_wait(&tenant->sent, &tenant->sending, deadline_ns);
     }
     const bool has_turn = tenant->n_sending < most;
     tenant->n_sending += has_turn;
-    pthread_mutex_unlock(&tenant->sending);
     return has_turn;
 }
 

@@ -271,9 +271,8 @@ int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
         return 0;
     }
     struct sl_disk_entry entry;
-    pthread_mutex_lock(&disk->mutex); // keeps the folder open meanwhile
+    SL_LOCKED(&disk->mutex); // keeps the folder open meanwhile
     bool is_there = disk->folder && sl_disk_folder_get(disk->folder, key, &entry);
-    pthread_mutex_unlock(&disk->mutex);
     return is_there ? (int64_t)entry.head.body_bytes : 0;
 }
 
@@ -398,10 +397,9 @@ struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *p
     pthread_mutex_unlock(&disk->mutex);
     if (our_turn) {
         stored = is_used(disk) ? recall(disk, prefixes, n_prefixes, at_out) : NULL; // it may have failed meanwhile
-        pthread_mutex_lock(&disk->mutex);
+        SL_LOCKED(&disk->mutex);
         disk->recalling = disk->is_silent = false;
         pthread_cond_signal(&disk->recalled);
-        pthread_mutex_unlock(&disk->mutex);
     }
     return stored;
 }

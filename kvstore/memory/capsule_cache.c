@@ -339,7 +339,7 @@ enum sl_status sl_capsule_cache_put(struct sl_capsule_cache *capsule_cache, cons
 
 struct sl_stored *sl_capsule_cache_pin(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *prefix,
                                        int64_t *covered_out) {
-    pthread_mutex_lock(&capsule_cache->mutex);
+    SL_LOCKED(&capsule_cache->mutex);
     const struct sl_capsule_node *node = sl_capsule_index_find(&capsule_cache->index, prefix);
     struct sl_stored *stored = node ? node->stored : NULL;
     if (stored) {
@@ -349,7 +349,6 @@ struct sl_stored *sl_capsule_cache_pin(struct sl_capsule_cache *capsule_cache, c
         capsule_cache->stats.n_hits++;
         *covered_out = node->n_tokens;
     }
-    pthread_mutex_unlock(&capsule_cache->mutex);
     return stored;
 }
 

@@ -204,14 +204,12 @@ enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct 
 struct sl_kv_segment *sl_kv_segments_find(struct sl_kv_segments *segments, const struct sl_kv_family *family,
                                           const struct sl_prompt_hashes *prompt, int64_t begin, int64_t end) {
     struct key key = make_key(family, end, sl_prompt_hash_at(prompt, end));
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     struct entry *entry = find(segments, &key, begin);
     if (entry) {
         touch(segments, entry, sl_now_ns());
     }
-    struct sl_kv_segment *segment = entry ? sl_kv_segment_ref(entry->segment) : NULL;
-    pthread_mutex_unlock(&segments->mutex);
-    return segment;
+    return entry ? sl_kv_segment_ref(entry->segment) : NULL;
 }
 
 // Call with the lock held. Returns the longest of the segments that end here and begin where the chain already reaches.
@@ -279,7 +277,7 @@ void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_
         n_segments++;
     }
     int64_t now_ns = sl_now_ns();
-    pthread_mutex_lock(&segments->mutex);
+    SL_LOCKED(&segments->mutex);
     for (int i = n_segments - 1; i >= 0; i--) {
         const struct sl_kv_segment_config *config = sl_kv_segment_get_config(sl_remote_kv_segment(remote_kv, i));
         int64_t end = config->begin + config->n_slots;
@@ -290,7 +288,6 @@ void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_
             entry->kept_until_ns = now_ns + segments->keep_ms * SL_NS_PER_MS;
         }
     }
-    pthread_mutex_unlock(&segments->mutex);
 }
 
 bool sl_kv_segments_evict_one(struct sl_kv_segments *segments, int64_t now_ns) {

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/locked.h"
+
 #define ALIGNMENT  64
 #define LEAST_LOG2 9 // 512 bytes: a refusal
 #define N_SIZES    32
@@ -80,9 +82,8 @@ void *sl_answers_take(struct sl_answers *answers, size_t bytes) {
     if (!block) {
         block = aligned_alloc(ALIGNMENT, sizeof *block + bytes_of(size));
         if (!block) {
-            pthread_mutex_lock(&answers->mutex);
+            SL_LOCKED(&answers->mutex);
             answers->out_bytes -= bytes_of(size);
-            pthread_mutex_unlock(&answers->mutex);
             return NULL;
         }
         block->answers = answers;

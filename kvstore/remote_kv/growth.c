@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/lease_id.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "engine/compress/plan/plan.h"
 #include "kvstore/remote_kv/internal.h"
@@ -323,7 +324,7 @@ static bool build_one(struct sl_remote_kv_table *remote_kvs) {
                         sl_lease_name(held->lease_id).text, why.text);
         }
     }
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->mutex);
     struct sl_growth **at = &held->growing;
     while (*at && (*at)->serial != built.serial) {
         at = &(*at)->next;
@@ -344,7 +345,6 @@ static bool build_one(struct sl_remote_kv_table *remote_kvs) {
     }
     sl_kv_segment_unref(&segment); // if the remote KV has ended, the segment stays as cache
     sl_held_remote_kv_unuse(remote_kvs, held);
-    pthread_mutex_unlock(&remote_kvs->mutex);
     return true;
 }
 
@@ -358,9 +358,8 @@ void *sl_remote_kv_table_builder_main(void *arg) {
                 sl_progress_counter_tick(remote_kvs->config.progress_counter);
             }
         } while (build_one(remote_kvs));
-        pthread_mutex_lock(&remote_kvs->mutex);
+        SL_LOCKED(&remote_kvs->mutex);
         go_on = !remote_kvs->stopping;
-        pthread_mutex_unlock(&remote_kvs->mutex);
     }
     return NULL;
 }

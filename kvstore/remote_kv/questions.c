@@ -468,7 +468,7 @@ void sl_questions_stop(struct sl_questions *questions) {
         pthread_join(questions->scanners[i].thread, NULL);
         sl_remote_kv_scratch_destroy(&questions->scanners[i].scratch);
     }
-    pthread_mutex_lock(&questions->mutex);
+    SL_LOCKED(&questions->mutex);
     questions->n_scanners = 0;
     for (struct waiting *waiting = questions->oldest; waiting; waiting = waiting->next) {
         answer_without_memory(waiting->question, &questions->stopped.head); // no more arrive
@@ -477,7 +477,6 @@ void sl_questions_stop(struct sl_questions *questions) {
     sl_log_info("questions", "stopped answered=%lld passes=%lld scanned_bytes=%lld",
                 (long long)questions->stats.n_answered, (long long)questions->stats.n_passes,
                 (long long)questions->stats.scanned_bytes);
-    pthread_mutex_unlock(&questions->mutex);
 }
 
 void sl_questions_destroy(struct sl_questions **questions_inout) {

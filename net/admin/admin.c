@@ -323,9 +323,8 @@ void sl_admin_add_metrics(struct sl_admin *admin, void (*write_fn)(void *arg, FI
 
 void sl_admin_started(struct sl_admin *admin) {
     if (admin) {
-        pthread_mutex_lock(&admin->mutex);
+        SL_LOCKED(&admin->mutex);
         admin->started = true;
-        pthread_mutex_unlock(&admin->mutex);
     }
 }
 

@@ -130,10 +130,9 @@ static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *e
         atomic_store(&agent->drains, reply->drain);
     }
     protobuf_c_message_free_unpacked(message, NULL);
-    pthread_mutex_lock(&agent->mutex);
+    SL_LOCKED(&agent->mutex);
     tie->n_heard = n_announced;
     pthread_cond_broadcast(&agent->wake);
-    pthread_mutex_unlock(&agent->mutex);
     return SL_OK;
 }
 

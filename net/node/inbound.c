@@ -343,7 +343,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
                                        .on_arrived = on_arrived};
     // The lease ends the grant; the grant's own deadline is far after the lease's, for renewals.
     status = sl_grant_open(table->fabric, &grant_plan, &grant, &ticket.ticket, &ticket.ticket_bytes, err);
-    pthread_mutex_lock(&table->mutex);
+    SL_LOCKED(&table->mutex);
     if (status != SL_OK) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);
         transfer->released = true;
@@ -356,7 +356,6 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
         table->n_leases++;
         *ticket_out = ticket;
     }
-    pthread_mutex_unlock(&table->mutex);
     return status;
 }
 

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
@@ -42,9 +43,8 @@ void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
 }
 
 static void enter(struct sl_rpc_calls *calls) {
-    pthread_mutex_lock(&calls->mutex);
+    SL_LOCKED(&calls->mutex);
     calls->n++;
-    pthread_mutex_unlock(&calls->mutex);
 }
 
 static void leave(struct sl_rpc_calls *calls) {
@@ -55,12 +55,11 @@ static void leave(struct sl_rpc_calls *calls) {
 
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&calls->mutex);
+    SL_LOCKED(&calls->mutex);
     while (calls->n && status == SL_OK) {
         status = sl_bell_wait(&calls->gone, &calls->mutex, deadline_ns);
     }
     status = calls->n ? SL_ERR_DEADLINE : SL_OK;
-    pthread_mutex_unlock(&calls->mutex);
     return status;
 }
 
@@ -203,15 +202,14 @@ static void on_sent(struct sl_rpc_tag *tag, bool ok) {
 }
 
 void sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns) {
-    pthread_mutex_lock(&call->mutex);
+    SL_LOCKED(&call->mutex);
     while (call->is_sending && sl_bell_wait(&call->changed, &call->mutex, deadline_ns) == SL_OK) {
     }
-    pthread_mutex_unlock(&call->mutex);
 }
 
 enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
     sl_rpc_call_wait_sent(call, sl_deadline_in_ms(call->send_ms));
-    pthread_mutex_lock(&call->mutex);
+    SL_LOCKED(&call->mutex);
     if (call->is_sending) {
         sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled",
                     call->bound->method->path, call->send_ms);
@@ -221,7 +219,6 @@ enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
         sl_bell_wait(&call->changed, &call->mutex, SL_NO_DEADLINE);
     }
     const bool failed = call->send_failed;
-    pthread_mutex_unlock(&call->mutex);
     return failed ? SL_ERR_CANCELLED : SL_OK;
 }
 

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "net/rpc/rpc_internal.h"
 
 enum {
@@ -529,11 +530,10 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
 }
 
 void sl_rpc_stream_on_news(struct sl_rpc_stream *stream, void (*fn)(void *arg), void *arg) {
-    pthread_mutex_lock(&stream->mutex);
+    SL_LOCKED(&stream->mutex);
     stream->news = fn;
     stream->news_arg = arg;
     fn(arg);
-    pthread_mutex_unlock(&stream->mutex);
 }
 
 void sl_rpc_stream_cancel(struct sl_rpc_stream *stream) {

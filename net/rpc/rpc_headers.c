@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 
@@ -53,14 +54,13 @@ struct frames {
 };
 
 static void begin(struct frames *frames, bool is_watched, int port) {
-    pthread_mutex_lock(&frames->mutex);
+    SL_LOCKED(&frames->mutex);
     frames->is_watched = is_watched;
     frames->port = port;
     frames->n_head = 0;
     frames->n_skipped = PREFACE;
     frames->n_block = frames->newest = 0;
     frames->n_resets = 0; // those were another connection's
-    pthread_mutex_unlock(&frames->mutex);
 }
 
 // Returns what the client did wrong, or NULL.

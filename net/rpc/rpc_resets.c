@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/locked.h"
 #include "net/rpc/rpc_internal.h"
 
 enum { N_ENTRIES = 4096, MOST = 500, CALM_S = 10, MOST_HALVES = 4 };
@@ -50,7 +51,7 @@ static void note_closed(struct closed *closed, int64_t now_ns) {
 
 static bool is_too_often(uint64_t hash, uint64_t host) {
     const int64_t now_ns = sl_now_ns();
-    pthread_mutex_lock(&resets.mutex);
+    SL_LOCKED(&resets.mutex);
     const size_t i = hash % N_ENTRIES, h = host % N_ENTRIES;
     if (now_ns - resets.entries[i].since_ns > SL_NS_PER_S) {
         resets.entries[i].since_ns = now_ns;
@@ -66,7 +67,6 @@ static bool is_too_often(uint64_t hash, uint64_t host) {
         resets.entries[i].n = 0;
         resets.entries[i].closed = hash;
     }
-    pthread_mutex_unlock(&resets.mutex);
     return too_often;
 }
 
@@ -79,11 +79,10 @@ bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n) {
     const int64_t now_ns = sl_now_ns();
     *n = now_ns - *since_ns > SL_NS_PER_S ? 1 : *n + 1;
     *since_ns = *n == 1 ? now_ns : *since_ns;
-    pthread_mutex_lock(&resets.mutex);
+    SL_LOCKED(&resets.mutex);
     const bool too_often = *n > most_after(&resets.all, now_ns);
     if (too_often) {
         note_closed(&resets.all, now_ns);
     }
-    pthread_mutex_unlock(&resets.mutex);
     return too_often;
 }

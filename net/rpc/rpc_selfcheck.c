@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "proto/grpc/health/v1/health.pb-c.h"
@@ -136,14 +137,13 @@ bool sl_rpc_selfcheck_answers(struct sl_rpc_selfcheck *selfcheck, char *why, siz
     if (!selfcheck) {
         return true;
     }
-    pthread_mutex_lock(&selfcheck->mutex);
+    SL_LOCKED(&selfcheck->mutex);
     const int64_t silent_ms = (sl_now_ns() - selfcheck->answered_ns) / SL_NS_PER_MS;
     const bool answers = selfcheck->stopping || silent_ms < SL_RPC_DEAF_MS;
     if (!answers) {
         snprintf(why, why_bytes, "the gRPC port %s has not answered for %" PRId64 " ms%s%.200s", selfcheck->address,
                  silent_ms, selfcheck->last.text[0] ? ": " : "", selfcheck->last.text);
     }
-    pthread_mutex_unlock(&selfcheck->mutex);
     return answers;
 }
 
@@ -151,11 +151,10 @@ bool sl_rpc_selfcheck_has_room(struct sl_rpc_selfcheck *selfcheck, char *why, si
     if (!selfcheck) {
         return true;
     }
-    pthread_mutex_lock(&selfcheck->mutex);
+    SL_LOCKED(&selfcheck->mutex);
     const bool has_room = selfcheck->stopping || selfcheck->n_refused == 0;
     if (!has_room) {
         snprintf(why, why_bytes, "the gRPC port %s refuses connections: too many are open", selfcheck->address);
     }
-    pthread_mutex_unlock(&selfcheck->mutex);
     return has_room;
 }

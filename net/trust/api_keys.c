@@ -255,12 +255,11 @@ enum sl_status sl_api_keys_of_tenant(struct sl_api_keys *keys, const char *tenan
         return SL_ERR_INTERNAL;
     }
     if (keys) {
-        pthread_mutex_lock(&keys->mutex);
+        SL_LOCKED(&keys->mutex);
         look_again(keys);
         const struct sl_api_key *line = find(keys, hash);
         line = line ? line : find(keys, hash_of_all);
         key = line ? *line : key;
-        pthread_mutex_unlock(&keys->mutex);
     }
     memcpy(key.hash, hash, sizeof key.hash);
     snprintf(key.tenant, sizeof key.tenant, "%s", tenant);

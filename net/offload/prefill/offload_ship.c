@@ -188,9 +188,8 @@ static enum sl_status map(struct sl_offload *offload, int64_t n_tokens, struct w
         SL_THEN(status, sl_store_link_map(offload, &offload->links[i], n_tokens, err));
     }
     if (status == SL_OK) {
-        pthread_mutex_lock(&offload->mutex);
+        SL_LOCKED(&offload->mutex);
         offload->n_mapped = n_tokens;
-        pthread_mutex_unlock(&offload->mutex);
     }
     return status;
 }
@@ -209,11 +208,10 @@ static enum sl_status settle(struct sl_offload *offload, const struct sl_shipmen
         status = map(offload, split, watch, err);
     }
     if (status == SL_OK) {
-        pthread_mutex_lock(&offload->mutex);
+        SL_LOCKED(&offload->mutex);
         offload->first = (offload->first + 1) % SL_RING;
         offload->n_queued--;
         pthread_cond_broadcast(&offload->changed);
-        pthread_mutex_unlock(&offload->mutex);
     }
     return status;
 }
