@@ -49,6 +49,11 @@ void sl_metrics_sample(FILE *page, const char *name, double value, ...) {
     write_value(page, value);
 }
 
+void sl_metrics_write(FILE *page, enum sl_metric_type type, const char *name, const char *help, double value) {
+    sl_metrics_declare(page, type, name, help);
+    sl_metrics_sample(page, name, value, NULL);
+}
+
 // ---- histograms ------------------------------------------------------------------------------------------------------
 
 const double sl_histogram_bounds[SL_N_BOUNDS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,

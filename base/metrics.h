@@ -25,6 +25,8 @@ enum sl_metric_type { SL_COUNTER, SL_GAUGE, SL_HISTOGRAM };
 void sl_metrics_declare(FILE *page, enum sl_metric_type type, const char *name, const char *help);
 // Writes a sample. After the value come names and values of labels in turn, and NULL. Values may hold any text.
 void sl_metrics_sample(FILE *page, const char *name, double value, ...) __attribute__((sentinel));
+// Does both for a metric without labels.
+void sl_metrics_write(FILE *page, enum sl_metric_type type, const char *name, const char *help, double value);
 
 // ---- histograms of seconds -------------------------------------------------------------------------------------------
 

@@ -54,13 +54,10 @@ static void write_state(struct sl_coordinator *coordinator, FILE *page) {
     if (coordinator->state != NULL) {
         sl_state_get_stats(coordinator->state, &stats);
     }
-    sl_metrics_declare(page, SL_GAUGE, "sluice_state_jobs", "Jobs in --state.");
-    sl_metrics_sample(page, "sluice_state_jobs", (double)stats.n_jobs, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_state_bytes", "Bytes that they take there.");
-    sl_metrics_sample(page, "sluice_state_bytes", (double)stats.bytes, NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_state_lost_jobs_total",
-                       "Jobs that could not be written there completely.");
-    sl_metrics_sample(page, "sluice_state_lost_jobs_total", (double)stats.n_lost, NULL);
+    sl_metrics_write(page, SL_GAUGE, "sluice_state_jobs", "Jobs in --state.", (double)stats.n_jobs);
+    sl_metrics_write(page, SL_GAUGE, "sluice_state_bytes", "Bytes that they take there.", (double)stats.bytes);
+    sl_metrics_write(page, SL_COUNTER, "sluice_state_lost_jobs_total",
+                     "Jobs that could not be written there completely.", (double)stats.n_lost);
 }
 
 enum { BOTH = 3, N_ROLES = 4, N_STATES = 4 };
@@ -95,13 +92,12 @@ static void write_alias(const struct sl_admission_stats *stats, const struct sl_
         arena_bytes += decodes ? (double)reports[i].info.arena_bytes : 0;
         used_bytes += decodes ? (double)reports[i].load.arena_used_bytes : 0;
     }
-    sl_metrics_declare(page, SL_GAUGE, "vllm:num_requests_waiting", "Jobs that wait to be admitted.");
-    sl_metrics_sample(page, "vllm:num_requests_waiting", (double)stats->n_queued, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "vllm:num_requests_running", "Jobs that are admitted.");
-    sl_metrics_sample(page, "vllm:num_requests_running", (double)stats->n_running, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "vllm:kv_cache_usage_perc",
-                       "Share of the decode workers' arenas that is in use, 0 to 1.");
-    sl_metrics_sample(page, "vllm:kv_cache_usage_perc", arena_bytes > 0 ? used_bytes / arena_bytes : 0, NULL);
+    sl_metrics_write(page, SL_GAUGE, "vllm:num_requests_waiting", "Jobs that wait to be admitted.",
+                     (double)stats->n_queued);
+    sl_metrics_write(page, SL_GAUGE, "vllm:num_requests_running", "Jobs that are admitted.", (double)stats->n_running);
+    sl_metrics_write(page, SL_GAUGE, "vllm:kv_cache_usage_perc",
+                     "Share of the decode workers' arenas that is in use, 0 to 1.",
+                     arena_bytes > 0 ? used_bytes / arena_bytes : 0);
 }
 
 static void write_metrics(void *arg, FILE *page) {
@@ -110,20 +106,18 @@ static void write_metrics(void *arg, FILE *page) {
     sl_admission_get_stats(coordinator->admission, &stats);
     write_jobs(coordinator, page);
     write_state(coordinator, page);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_claimed_bytes", "KV bytes that are promised to admitted jobs.");
-    sl_metrics_sample(page, "sluice_claimed_bytes", (double)stats.claimed_bytes, NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_role_changes_total", "Workers that went over to another role.");
-    sl_metrics_sample(page, "sluice_role_changes_total", (double)stats.n_rebalanced, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.");
-    sl_metrics_sample(page, "sluice_watchers", atomic_load(&coordinator->n_watchers), NULL);
+    sl_metrics_write(page, SL_GAUGE, "sluice_claimed_bytes", "KV bytes that are promised to admitted jobs.",
+                     (double)stats.claimed_bytes);
+    sl_metrics_write(page, SL_COUNTER, "sluice_role_changes_total", "Workers that went over to another role.",
+                     (double)stats.n_rebalanced);
+    sl_metrics_write(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.",
+                     atomic_load(&coordinator->n_watchers));
     struct sl_tokenizing_stats tokenizing;
     sl_tokenizing_get_stats(coordinator->tokenizing, &tokenizing);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_tokenizing_waits_total",
-                       "Times that a request waited for a processor to tokenize it.");
-    sl_metrics_sample(page, "sluice_tokenizing_waits_total", (double)tokenizing.n_waits, NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_tokenizing_expired_total",
-                       "Requests whose deadline passed before they were tokenized.");
-    sl_metrics_sample(page, "sluice_tokenizing_expired_total", (double)tokenizing.n_expired, NULL);
+    sl_metrics_write(page, SL_COUNTER, "sluice_tokenizing_waits_total",
+                     "Times that a request waited for a processor to tokenize it.", (double)tokenizing.n_waits);
+    sl_metrics_write(page, SL_COUNTER, "sluice_tokenizing_expired_total",
+                     "Requests whose deadline passed before they were tokenized.", (double)tokenizing.n_expired);
     sl_job_figures_write(&coordinator->figures, page);
     struct sl_worker_report *reports = NULL;
     size_t n_reports = 0;

@@ -20,12 +20,11 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
 
 static void write_metrics(void *arg, FILE *page) {
     struct sl_decode *decode = arg;
-    sl_metrics_declare(page, SL_COUNTER, "sluice_retrieval_fallbacks_total",
-                       "Layers of steps that had to do without offloaded tokens.");
-    sl_metrics_sample(page, "sluice_retrieval_fallbacks_total", (double)atomic_load(&decode->n_fallbacks), NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_kept_sessions",
-                       "Sessions of conversations that wait for their next turn.");
-    sl_metrics_sample(page, "sluice_kept_sessions", (double)sl_kept_count(&decode->kept), NULL);
+    sl_metrics_write(page, SL_COUNTER, "sluice_retrieval_fallbacks_total",
+                     "Layers of steps that had to do without offloaded tokens.",
+                     (double)atomic_load(&decode->n_fallbacks));
+    sl_metrics_write(page, SL_GAUGE, "sluice_kept_sessions", "Sessions of conversations that wait for their next turn.",
+                     (double)sl_kept_count(&decode->kept));
     sl_decode_write_prefix_metrics(decode, page);
     if (decode->prefill) {
         sl_prefill_write_metrics(decode->prefill, page);

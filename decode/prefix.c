@@ -520,7 +520,7 @@ void sl_decode_write_prefix_metrics(struct sl_decode *decode, FILE *page) {
         sl_metrics_sample(page, not_used, (double)atomic_load(&decode->n_prefixes_not_used[i]), "reason",
                           sl_not_cached_word((Sluice__V1__NotCached)i), NULL);
     }
-    sl_metrics_declare(page, SL_GAUGE, "sluice_prefix_bytes",
-                       "Arena bytes of stored prefixes that later answers can share.");
-    sl_metrics_sample(page, "sluice_prefix_bytes", (double)sl_kept_base_bytes(&decode->kept), NULL);
+    sl_metrics_write(page, SL_GAUGE, "sluice_prefix_bytes",
+                     "Arena bytes of stored prefixes that later answers can share.",
+                     (double)sl_kept_base_bytes(&decode->kept));
 }

@@ -7,11 +7,6 @@
 #include "base/metrics.h"
 #include "gateway/exchange.h"
 
-static void write_gauge(FILE *page, const char *name, const char *help, double value) {
-    sl_metrics_declare(page, SL_GAUGE, name, help);
-    sl_metrics_sample(page, name, value, NULL);
-}
-
 static void write_metrics(void *arg, FILE *page) {
     struct sl_gateway *gateway = arg;
     static const char requests[] = "sluice_gateway_requests_total";
@@ -33,18 +28,18 @@ static void write_metrics(void *arg, FILE *page) {
         sl_metrics_sample(page, limited, (double)sl_limits_n_refused(gateway->limits, (enum sl_limit)i), "limit",
                           limits[i], NULL);
     }
-    write_gauge(page, "sluice_gateway_answers", "Answers under way.", n_answers);
-    write_gauge(page, "sluice_gateway_body_bytes", "Memory of requests that are coming in.",
-                (double)atomic_load(&gateway->body_bytes));
+    sl_metrics_write(page, SL_GAUGE, "sluice_gateway_answers", "Answers under way.", n_answers);
+    sl_metrics_write(page, SL_GAUGE, "sluice_gateway_body_bytes", "Memory of requests that are coming in.",
+                     (double)atomic_load(&gateway->body_bytes));
     struct sl_http_connections_counts connections = sl_http_connections_counts(gateway->connections);
     static const char open[] = "sluice_gateway_connections", closed[] = "sluice_gateway_connections_closed_total";
     sl_metrics_declare(page, SL_GAUGE, open, "Connections, by whether a request of theirs is answered or waited for.");
     sl_metrics_sample(page, open, (double)(connections.open - connections.waiting), "state", "answered", NULL);
     sl_metrics_sample(page, open, (double)connections.waiting, "state", "waiting", NULL);
-    sl_metrics_declare(page, SL_COUNTER, closed, "Connections that were closed because no request came in time.");
-    sl_metrics_sample(page, closed, (double)connections.closed, NULL);
-    write_gauge(page, "sluice_gateway_ready", "Whether the coordinator answers and has workers.",
-                sl_served_model(gateway->served).ready);
+    sl_metrics_write(page, SL_COUNTER, closed, "Connections that were closed because no request came in time.",
+                     (double)connections.closed);
+    sl_metrics_write(page, SL_GAUGE, "sluice_gateway_ready", "Whether the coordinator answers and has workers.",
+                     sl_served_model(gateway->served).ready);
 }
 
 char *sl_gateway_metrics(struct sl_gateway *gateway) {

@@ -2,7 +2,6 @@
 #include "kvstore/kvstore.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -49,11 +48,10 @@ static void write_disk_metrics(FILE *page, bool there, const struct sl_disk_stat
     sl_metrics_sample(page, state, there && !failed && !disk->is_silent, "state", "used", NULL);
     sl_metrics_sample(page, state, failed, "state", "failed", NULL);
     sl_metrics_sample(page, state, !failed && disk->is_silent, "state", "silent", NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_disk_failures_total",
-                       "Failures of the disk, and of attempts to use it again.");
-    sl_metrics_sample(page, "sluice_disk_failures_total", (double)disk->n_failures, NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_disk_dropped_total", "Capsules that were not written.");
-    sl_metrics_sample(page, "sluice_disk_dropped_total", (double)disk->n_dropped, NULL);
+    sl_metrics_write(page, SL_COUNTER, "sluice_disk_failures_total",
+                     "Failures of the disk, and of attempts to use it again.", (double)disk->n_failures);
+    sl_metrics_write(page, SL_COUNTER, "sluice_disk_dropped_total", "Capsules that were not written.",
+                     (double)disk->n_dropped);
 }
 
 static void write_metrics(void *arg, FILE *page) {
@@ -67,11 +65,11 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_declare(page, SL_GAUGE, "sluice_store_bytes", "What is stored: capsules and segments.");
     sl_metrics_sample(page, "sluice_store_bytes", (double)(capsules.bytes + segments.bytes), "tier", "memory", NULL);
     sl_metrics_sample(page, "sluice_store_bytes", (double)disk.bytes, "tier", "disk", NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_store_checkpoint_bytes",
-                       "Of these, parts of prompts that are still being read, or whose reading ended early.");
-    sl_metrics_sample(page, "sluice_store_checkpoint_bytes", (double)capsules.checkpoint_bytes, NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_store_evicted_total", "Capsules that were evicted from memory.");
-    sl_metrics_sample(page, "sluice_store_evicted_total", (double)capsules.n_evicted, NULL);
+    sl_metrics_write(page, SL_GAUGE, "sluice_store_checkpoint_bytes",
+                     "Of these, parts of prompts that are still being read, or whose reading ended early.",
+                     (double)capsules.checkpoint_bytes);
+    sl_metrics_write(page, SL_COUNTER, "sluice_store_evicted_total", "Capsules that were evicted from memory.",
+                     (double)capsules.n_evicted);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_lookups_total",
                        "Prompts that were looked up, by where a capsule was found; none: nowhere.");
     // A capsule is counted as read back before it is counted as found, so the difference may briefly fall; a counter
@@ -81,9 +79,9 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)kvstore->n_memory_hits, "tier", "memory", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)disk.n_hits, "tier", "disk", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)capsules.n_misses, "tier", "none", NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_store_forgotten_total",
-                       "Capsules of conversations and documents that were deleted because no job will need them.");
-    sl_metrics_sample(page, "sluice_store_forgotten_total", (double)atomic_load(&kvstore->n_forgotten), NULL);
+    sl_metrics_write(page, SL_COUNTER, "sluice_store_forgotten_total",
+                     "Capsules of conversations and documents that were deleted because no job will need them.",
+                     (double)atomic_load(&kvstore->n_forgotten));
     write_disk_metrics(page, kvstore->disk != NULL, &disk);
 }
 

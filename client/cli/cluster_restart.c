@@ -5,7 +5,6 @@
  * cluster.
  */
 #include <signal.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "client/cli/cluster_internal.h"

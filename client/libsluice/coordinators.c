@@ -4,8 +4,6 @@
  * Design: before a call, a coordinator is asked with a short deadline whether it leads: one that is stuck with its port
  *         open would delay a longer call for its whole deadline. With one coordinator this step is skipped.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"

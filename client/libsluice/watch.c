@@ -17,7 +17,6 @@
  */
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/log.h"
 #include "client/libsluice/sluice.h"

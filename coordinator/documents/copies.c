@@ -2,7 +2,6 @@
 #include "coordinator/documents/copies.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

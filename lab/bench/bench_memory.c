@@ -12,7 +12,6 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "client/cli/message_json.h"
 #include "engine/job/job_recipe.h"

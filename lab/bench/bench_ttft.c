@@ -8,7 +8,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"

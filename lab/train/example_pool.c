@@ -2,7 +2,6 @@
 #include "lab/train/example_pool.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/hash.h"
 #include "lab/random.h"

@@ -9,11 +9,6 @@
 #include "base/log.h"
 #include "base/metrics.h"
 
-static void write_one(FILE *page, enum sl_metric_type type, const char *name, const char *help, double value) {
-    sl_metrics_declare(page, type, name, help);
-    sl_metrics_sample(page, name, value, NULL);
-}
-
 // Returns when this machine booted, in seconds since 1970; 0: unknown.
 static double boot_s(void) {
     double found = 0;
@@ -46,15 +41,15 @@ static void write_stat(FILE *page) {
         return;
     }
     double ticks = (double)sysconf(_SC_CLK_TCK), boot = boot_s();
-    write_one(page, SL_COUNTER, "process_cpu_seconds_total", "Processor time, user and system.",
-              (double)(user + kernel) / ticks);
-    write_one(page, SL_GAUGE, "process_threads", "Threads.", (double)n_threads);
-    write_one(page, SL_GAUGE, "process_virtual_memory_bytes", "Virtual memory.", (double)bytes);
-    write_one(page, SL_GAUGE, "process_resident_memory_bytes", "Resident memory.",
-              (double)pages * (double)sysconf(_SC_PAGESIZE));
+    sl_metrics_write(page, SL_COUNTER, "process_cpu_seconds_total", "Processor time, user and system.",
+                     (double)(user + kernel) / ticks);
+    sl_metrics_write(page, SL_GAUGE, "process_threads", "Threads.", (double)n_threads);
+    sl_metrics_write(page, SL_GAUGE, "process_virtual_memory_bytes", "Virtual memory.", (double)bytes);
+    sl_metrics_write(page, SL_GAUGE, "process_resident_memory_bytes", "Resident memory.",
+                     (double)pages * (double)sysconf(_SC_PAGESIZE));
     if (boot > 0) {
-        write_one(page, SL_GAUGE, "process_start_time_seconds", "When the process started, in seconds since 1970.",
-                  boot + (double)started / ticks);
+        sl_metrics_write(page, SL_GAUGE, "process_start_time_seconds",
+                         "When the process started, in seconds since 1970.", boot + (double)started / ticks);
     }
 }
 
@@ -66,11 +61,11 @@ static void write_files(FILE *page) {
             n++;
         }
         closedir(folder);
-        write_one(page, SL_GAUGE, "process_open_fds", "Open files.", n - 3); // ".", ".." and the folder itself
+        sl_metrics_write(page, SL_GAUGE, "process_open_fds", "Open files.", n - 3); // ".", ".." and the folder itself
     }
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        write_one(page, SL_GAUGE, "process_max_fds", "Files that may be open.", (double)files.rlim_cur);
+        sl_metrics_write(page, SL_GAUGE, "process_max_fds", "Files that may be open.", (double)files.rlim_cur);
     }
 }
 

@@ -3,7 +3,6 @@
 #include "net/node/inbound.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -70,18 +70,16 @@ static void write_arena(FILE *page, const char *name, const char *help, struct s
 }
 
 static void write_load(FILE *page, const Sluice__V1__WorkerLoad *load) {
-    sl_metrics_declare(page, SL_GAUGE, "sluice_leases",
-                       "Memory that is held for jobs: transfers, sessions, remote KVs.");
-    sl_metrics_sample(page, "sluice_leases", (double)load->leases, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_worker_jobs", "Calls of jobs that this worker serves.");
-    sl_metrics_sample(page, "sluice_worker_jobs", (double)load->jobs, NULL);
-    sl_metrics_declare(page, SL_COUNTER, "sluice_progress_steps_total",
-                       "What was got done: steps of the engine and tasks within them, calls of a store.");
-    sl_metrics_sample(page, "sluice_progress_steps_total", (double)load->progress, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_fabric_grants", "Grants that are open or in quarantine.");
-    sl_metrics_sample(page, "sluice_fabric_grants", (double)load->fabric_grants, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_fabric_ships", "Ships under way from here.");
-    sl_metrics_sample(page, "sluice_fabric_ships", (double)load->fabric_ships, NULL);
+    sl_metrics_write(page, SL_GAUGE, "sluice_leases", "Memory that is held for jobs: transfers, sessions, remote KVs.",
+                     (double)load->leases);
+    sl_metrics_write(page, SL_GAUGE, "sluice_worker_jobs", "Calls of jobs that this worker serves.",
+                     (double)load->jobs);
+    sl_metrics_write(page, SL_COUNTER, "sluice_progress_steps_total",
+                     "What was got done: steps of the engine and tasks within them, calls of a store.",
+                     (double)load->progress);
+    sl_metrics_write(page, SL_GAUGE, "sluice_fabric_grants", "Grants that are open or in quarantine.",
+                     (double)load->fabric_grants);
+    sl_metrics_write(page, SL_GAUGE, "sluice_fabric_ships", "Ships under way from here.", (double)load->fabric_ships);
 }
 
 static void write_metrics(void *arg, FILE *page) {

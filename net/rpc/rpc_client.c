@@ -17,7 +17,6 @@
 #include <grpc/impl/codegen/propagation_bits.h>
 #include <limits.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

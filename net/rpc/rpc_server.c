@@ -18,9 +18,7 @@
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/support/time.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/fiber/fiber.h"

@@ -6,7 +6,6 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
  *         be reached; with --model, a cluster started on this machine for this one job.
  */
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "client/cli/cluster.h"

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lab/bench/replay/store_replay.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "lab/simulate/sim_store.h"

@@ -2,7 +2,6 @@
 #include "lab/bench/rig/breakdown.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "lab/result.h"

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/tensor/timed/timed.h"
 #include "lab/bench/rig/drawn.h"

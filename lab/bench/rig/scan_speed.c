@@ -7,7 +7,6 @@
 #include "lab/bench/rig/scan_speed.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "base/clock.h"

@@ -7,7 +7,6 @@
  *               can be read back
  *   no more     every store's confirmation that it can be asked about the whole prompt
  */
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/locked.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill's calls to the stores that hold its offloaded layers. See offload_internal.h.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/lease_id.h"

@@ -135,6 +135,6 @@ void sl_otlp_stop(struct sl_otlp **otlp) {
 
 void sl_otlp_write_metrics(void *unused, FILE *page) {
     (void)unused;
-    sl_metrics_declare(page, SL_COUNTER, "sluice_spans_dropped_total", "Spans that no collector took.");
-    sl_metrics_sample(page, "sluice_spans_dropped_total", (double)sl_spans_dropped(), NULL);
+    sl_metrics_write(page, SL_COUNTER, "sluice_spans_dropped_total", "Spans that no collector took.",
+                     (double)sl_spans_dropped());
 }

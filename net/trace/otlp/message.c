@@ -4,7 +4,6 @@
 #include "net/trace/otlp/message.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
