@@ -399,9 +399,7 @@ enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *c
     struct sl_tenant *tenant;
     SL_TRY(sl_coordinator_enter_watcher(importing.coordinator, call, &tenant, err));
     enum sl_status status = take_document(&importing, err);
-    if (importing.message != NULL) {
-        protobuf_c_message_free_unpacked(importing.message, NULL);
-    }
+    protobuf_c_message_free_unpacked(importing.message, NULL);
     sl_exported_reader_destroy(&importing.reader);
     sl_document_unref(&importing.document);
     free(importing.prefixes);

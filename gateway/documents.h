@@ -7,6 +7,8 @@
  */
 #pragma once
 
+#include <microhttpd.h>
+
 #include "client/libsluice/sluice.h"
 #include "gateway/intake.h"
 
@@ -41,3 +43,8 @@ struct sl_document_call {
  */
 enum sl_status sl_document_call_run(const struct sl_document_call *call, struct sl_intake *intake, char **json_out,
                                     struct sl_refusal *refusal);
+
+// Reads the query of POST /v1/documents/import?name=NAME&keep_ms=TIME, whose body is the file. *name_out lives as long as
+// the request. SL_ERR_INVALID: *refusal has the reason.
+enum sl_status sl_documents_read_query(struct MHD_Connection *connection, const char **name_out, int64_t *keep_ms_out,
+                                       struct sl_refusal *refusal);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/locked.h"
-#include "gateway/import_query.h"
 #include "gateway/metrics.h"
 #include "gateway/models.h"
 #include "gateway/reply.h"
@@ -401,7 +400,7 @@ static enum MHD_Result begin_import(const struct sl_http_request *request) {
     struct sl_refusal refusal;
     struct work work = {.route = "POST /v1/documents/import", .verb = SL_DOCUMENT_IMPORT};
     struct MHD_Connection *connection = request->reply->connection;
-    if (sl_import_query_read(connection, &work.document, &work.keep_ms, &refusal) == SL_OK &&
+    if (sl_documents_read_query(connection, &work.document, &work.keep_ms, &refusal) == SL_OK &&
         start_transfer(request, &work, &refusal) == SL_OK) {
         exchange->passes_body_on = true;
         return MHD_YES;

@@ -56,13 +56,9 @@ struct replies {
 static void free_replies(struct replies *replies) {
     Sluice__V1__ListReply *lists[] = {replies->running, replies->queued, replies->ended};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        if (lists[i]) {
-            sluice__v1__list_reply__free_unpacked(lists[i], NULL);
-        }
+        sluice__v1__list_reply__free_unpacked(lists[i], NULL);
     }
-    if (replies->workers) {
-        sluice__v1__workers_reply__free_unpacked(replies->workers, NULL);
-    }
+    sluice__v1__workers_reply__free_unpacked(replies->workers, NULL);
     *replies = (struct replies){0};
 }
 

@@ -34,9 +34,7 @@ static enum sl_status follow(struct sl_rpc_stream *stream, const struct sl_docum
         *document_out = document;
         return SL_OK;
     }
-    if (document) {
-        sluice__v1__document__free_unpacked(document, NULL);
-    }
+    sluice__v1__document__free_unpacked(document, NULL);
     return is_over ? sl_fail(err, SL_ERR_PEER_CORRUPT, "the coordinator ended the call without a document") : status;
 }
 

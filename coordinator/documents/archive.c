@@ -1,11 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/documents/archive.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
-#include "coordinator/documents/document_file.h"
+#include "base/whole_file.h"
+
+#define PREFIX "document-"
+
+// ---- files ----------------------------------------------------------------------------------------------------------
+
+// Writes the path of a document's file, malloc'd.
+static enum sl_status path_of(const char *folder, const struct sl_document *document, char **path_out,
+                              struct sl_error *err) {
+    char digits[SL_DOCUMENT_DIGITS + 1];
+    sl_document_digits(document, digits);
+    if (asprintf(path_out, "%s/" PREFIX "%s", folder, digits) < 0) {
+        *path_out = NULL;
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a path");
+    }
+    return SL_OK;
+}
+
+static enum sl_status write_file(const char *folder, const struct sl_document *document, struct sl_error *err) {
+    char *path = NULL;
+    size_t n = 0;
+    SL_TRY(path_of(folder, document, &path, err));
+    uint8_t *bytes = sl_document_pack(document, true, &n);
+    struct sl_whole_file *whole = malloc(sizeof *whole); // larger than a stack frame should be
+    enum sl_status status = SL_OK;
+    if (bytes == NULL || whole == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory to write a document");
+    } else {
+        status = sl_whole_file_open(whole, path, err);
+    }
+    if (status == SL_OK) {
+        whole->mode = 0600;                     // the folder is closed to others anyway
+        (void)fwrite(bytes, n, 1, whole->file); // the stream keeps its error for the end
+        status = sl_whole_file_finish(whole, err);
+    }
+    free(whole);
+    free(bytes);
+    free(path);
+    return status;
+}
+
+static enum sl_status remove_file(const char *folder, const struct sl_document *document, struct sl_error *err) {
+    char *path = NULL;
+    enum sl_status status = path_of(folder, document, &path, err);
+    if (status == SL_OK && unlink(path) != 0 && errno != ENOENT) {
+        status = sl_fail(err, SL_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
+    }
+    free(path);
+    return status;
+}
+
+static enum sl_status read_file(const char *path, struct sl_document **document_out, struct sl_error *err) {
+    FILE *file = fopen(path, "rbe");
+    SL_FAIL_IF(file == NULL, err, SL_ERR_IO, "%s", strerror(errno));
+    long n = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    uint8_t *bytes = n >= 0 && n <= SL_DOCUMENT_MAX_BYTES ? malloc((size_t)n + 1) : NULL;
+    enum sl_status status = SL_OK;
+    if (bytes == NULL || fseek(file, 0, SEEK_SET) != 0 || fread(bytes, 1, (size_t)n, file) != (size_t)n) {
+        status = sl_fail(err, SL_ERR_IO, "it cannot be read, or there is no memory for %ld bytes", n);
+    } else {
+        Sluice__V1__KeptDocument *kept = NULL;
+        status = sl_document_unpack(bytes, (size_t)n, &kept, err);
+        SL_THEN(status, sl_document_make(kept, document_out, err));
+        sluice__v1__kept_document__free_unpacked(kept, NULL);
+    }
+    free(bytes);
+    fclose(file);
+    return status;
+}
+
+// Renames a damaged file; one that cannot be read now stays for the next start.
+static void put_aside(const char *folder, const char *name, const char *path, enum sl_status status, const char *why) {
+    char *aside;
+    if (asprintf(&aside, "%s/damaged-%s", folder, name) < 0) {
+        aside = NULL;
+    }
+    bool moved = status == SL_ERR_INVALID && aside != NULL && rename(path, aside) == 0;
+    sl_log_warn("documents", "%s is lost%s: %s", path, moved ? ", and renamed to damaged-..." : "", why);
+    free(aside);
+}
+
+// Reads the file of this name, if it is a document's; calls fn.
+static void read_entry(const char *folder, const char *name, sl_document_fn fn, void *arg) {
+    char *path = NULL;
+    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 ||
+        strlen(name) != strlen(PREFIX) + SL_DOCUMENT_DIGITS || // a file that a killed process has not finished
+        asprintf(&path, "%s/%s", folder, name) < 0) {
+        return;
+    }
+    struct sl_document *document = NULL;
+    struct sl_error why = {0};
+    enum sl_status status = read_file(path, &document, &why);
+    if (status == SL_OK) {
+        (void)fn(arg, document);
+    } else {
+        put_aside(folder, name, path, status, why.text);
+    }
+    free(path);
+}
+
+// Reads all documents of the folder.
+static enum sl_status read_files(const char *folder, sl_document_fn fn, void *arg, struct sl_error *err) {
+    DIR *dir = opendir(folder);
+    SL_FAIL_IF(dir == NULL, err, SL_ERR_IO, "--state %s: cannot be listed: %s", folder, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        read_entry(folder, entry->d_name, fn, arg);
+    }
+    closedir(dir);
+    return SL_OK;
+}
+
+// ---- the archive ----------------------------------------------------------------------------------------------------
 
 enum sl_status sl_document_archive_open(struct sl_document_archive *archive_out, const char *folder,
                                         struct sl_etcd *etcd, struct sl_error *err) {
@@ -37,7 +152,7 @@ static bool move(void *arg, struct sl_document *document) {
     }
     if (taken && moving->status == SL_OK) {
         sl_log_info("documents", "%s moves from --state to etcd", document->name);
-        moving->status = sl_document_file_remove(moving->archive->folder, document, moving->err);
+        moving->status = remove_file(moving->archive->folder, document, moving->err);
     }
     sl_document_unref(&document);
     return taken;
@@ -51,9 +166,9 @@ enum sl_status sl_document_archive_read(struct sl_document_archive *archive, int
         return status;
     }
     if (archive->etcd == NULL) {
-        return sl_document_files_read(archive->folder, fn, arg, err);
+        return read_files(archive->folder, fn, arg, err);
     }
-    status = sl_document_files_read(archive->folder, move, &moving, err);
+    status = read_files(archive->folder, move, &moving, err);
     return status == SL_OK ? moving.status : status;
 }
 
@@ -62,7 +177,7 @@ enum sl_status sl_document_archive_write(struct sl_document_archive *archive, co
     if (archive->etcd != NULL) {
         return sl_document_etcd_write(archive->etcd, atomic_load(&archive->term), document, is_new, err);
     }
-    return archive->folder != NULL ? sl_document_file_write(archive->folder, document, err) : SL_OK;
+    return archive->folder != NULL ? write_file(archive->folder, document, err) : SL_OK;
 }
 
 enum sl_status sl_document_archive_remove(struct sl_document_archive *archive, const struct sl_document *document,
@@ -70,5 +185,5 @@ enum sl_status sl_document_archive_remove(struct sl_document_archive *archive, c
     if (archive->etcd != NULL) {
         return sl_document_etcd_remove(archive->etcd, atomic_load(&archive->term), document, err);
     }
-    return archive->folder != NULL ? sl_document_file_remove(archive->folder, document, err) : SL_OK;
+    return archive->folder != NULL ? remove_file(archive->folder, document, err) : SL_OK;
 }

@@ -59,12 +59,8 @@ enum sl_status sl_past_read(const struct sl_database_job *job, struct sl_past_jo
 }
 
 void sl_past_cleanup(struct sl_past_jobs *past) {
-    if (past->accepted != NULL) {
-        sluice__v1__accepted_job__free_unpacked(past->accepted, NULL);
-    }
-    if (past->end != NULL) {
-        sluice__v1__job__free_unpacked(past->end, NULL);
-    }
+    sluice__v1__accepted_job__free_unpacked(past->accepted, NULL);
+    sluice__v1__job__free_unpacked(past->end, NULL);
     free(past->events);
     *past = (struct sl_past_jobs){0};
 }

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,7 +29,6 @@
 #include "client/cli/tool.h"
 #include "net/fabric/fabric.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/rig/pair.h"
 #include "lab/result.h"
 #include "base/options/config.h"
 
@@ -60,6 +60,69 @@ struct ticket {
     uint8_t at[SL_TICKET_MAX_BYTES];
 };
 
+// ---- a fabric with memory in each process, and bytes over a pipe or socket between them
+
+// Transfers all bytes, or returns false.
+static bool read_all(int fd, void *data, size_t bytes) {
+    for (size_t n = 0; n < bytes;) {
+        ssize_t got = read(fd, (char *)data + n, bytes - n);
+        if (got <= 0) {
+            return false;
+        }
+        n += (size_t)got;
+    }
+    return true;
+}
+
+static bool write_all(int fd, const void *data, size_t bytes) {
+    for (size_t n = 0; n < bytes;) {
+        ssize_t put = write(fd, (const char *)data + n, bytes - n);
+        if (put <= 0) {
+            return false;
+        }
+        n += (size_t)put;
+    }
+    return true;
+}
+
+static char ca[512], certificate[512], key[512];
+
+// Sets the folder where transport "tls" finds ca.pem, worker-kvstore-bench.pem and .key.
+static void set_certificates(const char *dir) {
+    snprintf(ca, sizeof ca, "%s/ca.pem", dir);
+    snprintf(certificate, sizeof certificate, "%s/worker-kvstore-bench.pem", dir);
+    snprintf(key, sizeof key, "%s/worker-kvstore-bench.key", dir);
+}
+
+// Creates a fabric and a region of it, with every page touched. transport: the fabric's, or "tls": tcp with
+// certificates. NULL: it failed and has printed the error.
+static struct sl_fabric *create_fabric(const char *transport, uint8_t **region_out) {
+    const struct sl_tls_files files = {ca, certificate, key, .revoked = NULL};
+    bool is_tls = strcmp(transport, "tls") == 0;
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0",
+                                      .transport = is_tls ? "tcp" : transport,
+                                      .tls = is_tls ? &files : NULL,
+                                      .insecure = true};
+    struct sl_fabric *fabric = NULL;
+    struct sl_error err = {0};
+    void *region = NULL;
+    if (sl_fabric_create(&config, &fabric, &err) != SL_OK ||
+        sl_fabric_region_create(fabric, REGION_BYTES, 0, &region, &err) != SL_OK) {
+        fprintf(stderr, "%s: %s\n", transport, err.text);
+        sl_fabric_destroy(&fabric);
+        return NULL;
+    }
+    (void)madvise(region, REGION_BYTES, MADV_HUGEPAGE); // as an arena does
+    memset(region, 1, REGION_BYTES);                    // touches pages before timing
+    *region_out = region;
+    return fabric;
+}
+
+// Returns whether --transport `chosen` is "all" or this one.
+static bool is_wanted(const char *chosen, const char *transport) {
+    return strcmp(chosen, "all") == 0 || strcmp(chosen, transport) == 0;
+}
+
 // ---- the children ------------------------------------------------------------------------------------------------
 
 // Returns where a buffer of `bytes` lies in the region, and advances: successive small ones are not cached.
@@ -73,10 +136,10 @@ static uint64_t next_place(uint64_t *at_inout, uint64_t bytes) {
 static int receive(const char *transport, int in, int out) {
     static const struct sl_grant_events no_events = {0};
     uint8_t *region = NULL;
-    struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
+    struct sl_fabric *fabric = create_fabric(transport, &region);
     uint64_t bytes = 0, at = 0;
     struct sl_grant *grant = NULL;
-    while (fabric && sl_pair_read(in, &bytes, sizeof bytes)) {
+    while (fabric && read_all(in, &bytes, sizeof bytes)) {
         sl_grant_close(&grant);
         uint8_t *packed = NULL;
         struct ticket ticket = {0};
@@ -91,7 +154,7 @@ static int receive(const char *transport, int in, int out) {
         }
         memcpy(ticket.at, packed, ticket.bytes);
         free(packed);
-        if (!sl_pair_write(out, &ticket, sizeof ticket)) {
+        if (!write_all(out, &ticket, sizeof ticket)) {
             break;
         }
     }
@@ -136,8 +199,8 @@ static double ship_shape(struct sl_fabric *fabric, const uint8_t *region, const 
     double rates[N_SMALL];
     for (int i = 0; i < shape->n; i++) {
         struct ticket ticket;
-        bool good = sl_pair_write(pipes->asks[1], &shape->bytes, sizeof shape->bytes) &&
-                    sl_pair_read(pipes->tickets[0], &ticket, sizeof ticket);
+        bool good = write_all(pipes->asks[1], &shape->bytes, sizeof shape->bytes) &&
+                    read_all(pipes->tickets[0], &ticket, sizeof ticket);
         rates[i] = good ? ship_once(fabric, region + next_place(&at, shape->bytes), shape, &ticket) : -1;
         if (rates[i] <= 0) {
             return -1;
@@ -148,16 +211,16 @@ static double ship_shape(struct sl_fabric *fabric, const uint8_t *region, const 
 
 static int send_all(const char *transport, const struct pipes *pipes) {
     uint8_t *region = NULL;
-    struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
+    struct sl_fabric *fabric = create_fabric(transport, &region);
     bool good = fabric != NULL;
     char go;
-    while (good && sl_pair_read(pipes->go[0], &go, 1)) {
+    while (good && read_all(pipes->go[0], &go, 1)) {
         double rates[N_SHAPES];
         for (int s = 0; good && s < N_SHAPES; s++) {
             rates[s] = ship_shape(fabric, region, &shapes[s], pipes);
             good = rates[s] > 0;
         }
-        good = good && sl_pair_write(pipes->rates[1], rates, sizeof rates);
+        good = good && write_all(pipes->rates[1], rates, sizeof rates);
     }
     sl_fabric_destroy(&fabric);
     return good ? 0 : 1;
@@ -207,8 +270,8 @@ static void stop_children(struct children *children) {
 
 // Ships every shape once; writes GB/s. Returns false if a child failed, which has printed the reason.
 static bool ship_all(const struct children *children, double rates_out[N_SHAPES]) {
-    return sl_pair_write(children->pipes.go[1], "", 1) &&
-           sl_pair_read(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
+    return write_all(children->pipes.go[1], "", 1) &&
+           read_all(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
 }
 
 double sl_bench_ship_rate(const char *transport) {
@@ -443,7 +506,7 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     SL_FAIL_IF(strcmp(b->transport, "tls") == 0 && !b->certificates[0], err, SL_ERR_INVALID,
                "--transport tls: needs --certificates");
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        if (sl_pair_wants(b->transport, transports[i].name)) {
+        if (is_wanted(b->transport, transports[i].name)) {
             return SL_OK;
         }
     }
@@ -477,10 +540,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     signal(SIGPIPE, SIG_IGN); // write() reports a child that has ended
     fflush(NULL);             // before fork
-    sl_pair_certificates(b->certificates);
+    set_certificates(b->certificates);
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         bool is_tls = strcmp(transports[i].name, "tls") == 0;
-        if ((!is_tls || b->certificates[0]) && sl_pair_wants(b->transport, transports[i].name) &&
+        if ((!is_tls || b->certificates[0]) && is_wanted(b->transport, transports[i].name) &&
             !compare(&transports[i], &b->signals, b->json)) {
             return sl_fail(err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
         }

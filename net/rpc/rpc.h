@@ -28,7 +28,8 @@
 // (net/rpc/rpc_core.c says why).
 void sl_rpc_init(void);
 void sl_rpc_shutdown(void);
-bool sl_rpc_is_up(void); // called only by the thread that starts and stops it
+bool sl_rpc_is_up(void);                  // called only by the thread that starts and stops it
+const char *sl_rpc_library_version(void); // of gRPC's core: a static text; gRPC need not be started
 
 // ---- credentials of this process -----------------------------------------------------------------------------------
 

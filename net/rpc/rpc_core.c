@@ -105,6 +105,10 @@ bool sl_rpc_is_up(void) {
     return runtime.queue != NULL;
 }
 
+const char *sl_rpc_library_version(void) {
+    return grpc_version_string();
+}
+
 void sl_rpc_shutdown(void) {
     if (!runtime.queue) {
         return;

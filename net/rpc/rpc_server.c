@@ -82,9 +82,7 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
     const enum sl_status flushed = sl_rpc_call_flush(call);
     status = status == SL_OK && flushed != SL_OK ? sl_fail(err, flushed, "the client is gone") : status;
-    if (request) {
-        protobuf_c_message_free_unpacked(request, NULL);
-    }
+    protobuf_c_message_free_unpacked(request, NULL);
     SL_FAIL_IF(status == SL_OK && method->kind == SL_RPC_UNARY && !call->reply && !sl_rpc_call_cancelled(call), err,
                SL_ERR_INTERNAL, "%s: the handler sent no reply", method->path);
     SL_FAIL_IF(status > SL_OK, err, SL_ERR_INTERNAL, "%s: the handler returned '%s'", method->path,

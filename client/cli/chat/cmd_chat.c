@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/cli/chat/chat.h"
 #include "client/cli/chat/cmd_chat.h"
-#include "client/cli/chat/history.h"
 #include "engine/compress/recipe/recipe.h"
 #include "engine/runtime/device_choice.h"
 
-#define ROW SL_OPTION_ROW
+#define ROW          SL_OPTION_ROW
+#define HISTORY_NAME "sluice/chat-history"
 
 static const struct sl_option options[] = {
     ROW("local", 0, SL_OPTION_FLAG, NULL, NULL, "no cluster: everything in this process (needs --model)",
@@ -232,11 +235,40 @@ static int talk(struct sl_chat_session *chat) {
     return code;
 }
 
+// Makes every folder on the way to the file. If that fails, writing the file reports the error.
+static void make_folders(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+}
+
+/*
+ * Writes the path of the file that keeps typed lines: $XDG_STATE_HOME/sluice/chat-history, or
+ * ~/.local/state/sluice/chat-history. Makes its folders, accessible only for their owner. False: there is no such path, so
+ * no history is kept.
+ */
+static bool history_path(char path_out[PATH_MAX]) {
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (state && state[0] == '/') { // the XDG specification says that relative paths are ignored
+        n = snprintf(path_out, PATH_MAX, "%s/" HISTORY_NAME, state);
+    } else if (home && home[0] == '/') {
+        n = snprintf(path_out, PATH_MAX, "%s/.local/state/" HISTORY_NAME, home);
+    }
+    if (n < 0 || n >= PATH_MAX) {
+        return false;
+    }
+    make_folders(path_out);
+    return true;
+}
+
 static int talk_on_lines(struct sl_chat_session *chat) {
     struct sl_error err = {0};
     char history[PATH_MAX];
     FILE *screen = isatty(STDOUT_FILENO) ? stdout : stderr;
-    bool kept = isatty(STDIN_FILENO) && !chat->config->no_history && sl_chat_history_path(history);
+    bool kept = isatty(STDIN_FILENO) && !chat->config->no_history && history_path(history);
     if (sl_lines_open(chat->signals, screen, kept ? history : NULL, &chat->lines, &err) != SL_OK) {
         return sl_tool_complain("chat", &err);
     }

@@ -53,9 +53,7 @@ static void keep_end(struct turn *turn, const Sluice__V1__Finished *finished) {
     size_t n = sluice__v1__statistics__get_packed_size(finished->statistics);
     uint8_t *packed = malloc(n + 1);
     if (packed) {
-        if (chat->last) {
-            sluice__v1__statistics__free_unpacked(chat->last, NULL);
-        }
+        sluice__v1__statistics__free_unpacked(chat->last, NULL);
         sluice__v1__statistics__pack(finished->statistics, packed);
         chat->last = sluice__v1__statistics__unpack(NULL, n, packed);
         free(packed);

@@ -119,12 +119,8 @@ static enum sl_status show_top(struct sl_client *client, const struct top_config
         putchar('\n');
         sl_jobs_print(jobs->jobs, jobs->n_jobs, stdout);
     }
-    if (workers) {
-        sluice__v1__workers_reply__free_unpacked(workers, NULL);
-    }
-    if (jobs) {
-        sluice__v1__list_reply__free_unpacked(jobs, NULL);
-    }
+    sluice__v1__workers_reply__free_unpacked(workers, NULL);
+    sluice__v1__list_reply__free_unpacked(jobs, NULL);
     fflush(stdout);
     return status;
 }

@@ -321,9 +321,7 @@ static enum sl_status compare(struct sl_client *client, const struct compare_con
         print(subjects, n_ids);
     }
     for (size_t j = 0; j < n_ids; j++) {
-        if (subjects[j].job) {
-            sluice__v1__job__free_unpacked(subjects[j].job, NULL);
-        }
+        sluice__v1__job__free_unpacked(subjects[j].job, NULL);
         free(subjects[j].answer);
     }
     return status;

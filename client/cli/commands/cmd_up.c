@@ -203,9 +203,7 @@ static enum sl_status announce(struct up *up, struct sl_client *client, struct s
     } else if (status == SL_OK) {
         print_cluster(up, reply);
     }
-    if (reply) {
-        sluice__v1__workers_reply__free_unpacked(reply, NULL);
-    }
+    sluice__v1__workers_reply__free_unpacked(reply, NULL);
     json_decref(state);
     if (fflush(stdout) != 0 && status == SL_OK && up->config.detach) {
         status = sl_fail(err, SL_ERR_CANCELLED, "whoever started the cluster has gone before it was ready");

@@ -23,7 +23,7 @@
 #include "client/cli/doctor/checks.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "net/fabric/core/library.h"
-#include "net/rpc/rpc_library.h"
+#include "net/rpc/rpc.h"
 #include "net/trust/validity.h"
 
 #define MIB(bytes) ((int64_t)(bytes) >> 20)

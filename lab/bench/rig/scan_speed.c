@@ -105,7 +105,6 @@ enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, 
         ratio[at] = scan[at] / read[at];
         share[at] = select_s / (scan_s + select_s);
     }
-    speed_out->indexes_bytes = c.bytes;
     free_indexes(&c);
     if (status == SL_OK) {
         speed_out->scan_gbps = sl_bench_median(scan, (size_t)runs);

@@ -15,11 +15,10 @@ struct sl_scan_speed_config {
 };
 
 struct sl_scan_speed {
-    double scan_gbps;     // 1e9 bytes of codes a second: medians
-    double select_share;  // share of finding the topk scores in the time of scan and select
-    double read_gbps;     // the same thread's plain sum over memory of the same size
-    double ratio;         // median of the runs' own
-    size_t indexes_bytes; // bytes that the scans cover: far more than a cache, if memory allows
+    double scan_gbps;    // 1e9 bytes of codes a second: medians
+    double select_share; // share of finding the topk scores in the time of scan and select
+    double read_gbps;    // the same thread's plain sum over memory of the same size
+    double ratio;        // median of the runs' own
 };
 
 // Measures. topk: of select. SL_ERR_EXHAUSTED: no memory.
