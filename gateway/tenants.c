@@ -107,7 +107,6 @@ static enum sl_status check_tenant(const struct sl_tls_files *files, const char 
     return sl_fail(err, SL_ERR_DENIED, "%s is of the tenant %s", files->certificate, identity.tenant);
 }
 
-// Connects with the tenant's certificate.
 static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const char *name,
                                  struct sl_client **client_out, struct sl_error *err) {
     char *certificate = NULL, *key = NULL;
@@ -161,7 +160,6 @@ static bool has_two_dots(const char *text) {
     return dot && strchr(dot + 1, '.');
 }
 
-// Finds the tenant of a token.
 static enum sl_status find_by_token(struct sl_tenant_clients *tenants, const char *token, struct sl_api_key *who_out,
                                     struct sl_refusal *refusal) {
     char tenant[SL_TENANT_NAME_BYTES];

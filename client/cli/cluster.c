@@ -308,7 +308,6 @@ enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_clien
     return status;
 }
 
-// Returns true if a coordinator runs.
 static bool is_led(const struct sl_cluster *cluster) {
     size_t i = cluster->first_coordinator;
     while (i < cluster->n_first && !cluster->children[i].running) {

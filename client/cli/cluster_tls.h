@@ -15,7 +15,6 @@ struct sl_cluster_names { // number of processes of each role
     int64_t n_prefill, n_decode, n_kvstore;
 };
 
-// Paths, in one struct.
 struct sl_cluster_tls {
     char ca[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
     struct sl_tls_files files; // points to the paths

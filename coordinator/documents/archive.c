@@ -109,7 +109,6 @@ static void read_entry(const char *folder, const char *name, sl_document_fn fn, 
     free(path);
 }
 
-// Reads all documents of the folder.
 static enum sl_status read_files(const char *folder, sl_document_fn fn, void *arg, struct sl_error *err) {
     DIR *dir = opendir(folder);
     SL_FAIL_IF(dir == NULL, err, SL_ERR_IO, "--state %s: cannot be listed: %s", folder, strerror(errno));

@@ -94,7 +94,6 @@ static void say_damaged(const char *digits, const char *why) {
     sl_log_warn("documents", "etcd: " RECORDS "%s is lost: %s", digits, why);
 }
 
-// Takes a record.
 static enum sl_status take_record(void *arg, const char *name, const uint8_t *bytes, size_t n, struct sl_error *err) {
     (void)err;
     struct reading *reading = arg;
@@ -153,7 +152,6 @@ static enum sl_status take_piece(void *arg, const char *name, const uint8_t *byt
     return SL_OK;
 }
 
-// Makes the document of a record and its text.
 static enum sl_status make(struct record *record, struct sl_document **document_out, struct sl_error *err) {
     uLongf n = (uLongf)record->kept->document->text_bytes;
     char *text = calloc(1, n + 1);

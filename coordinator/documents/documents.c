@@ -216,30 +216,24 @@ enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_docu
                                   int64_t arena_bytes, struct sl_error *err) {
     SL_LOCKED(&documents->mutex);
     struct sl_document **at = find(documents, document->tenant, document->name);
-    enum sl_status status = SL_OK;
-    if (is_at(at, document->tenant, document->name)) {
-        status = sl_document_refuse_name(*at, document, err);
-    }
-    SL_THEN(status, sl_document_quota_check(&documents->quota, document, err));
-    SL_THEN(status, check_etcd(documents, document, err));
-    SL_THEN(status, sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err));
-    if (status == SL_OK) {
-        document->reading = true;
-        document->n_holders = 0;
-        add_holder(document, store); // the first one
-        insert(documents, at, sl_document_ref(document));
-    }
-    return status;
+    SL_TRY(is_at(at, document->tenant, document->name) ? sl_document_refuse_name(*at, document, err) : SL_OK);
+    SL_TRY(sl_document_quota_check(&documents->quota, document, err));
+    SL_TRY(check_etcd(documents, document, err));
+    SL_TRY(sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err));
+    document->reading = true;
+    document->n_holders = 0;
+    add_holder(document, store); // the first one
+    insert(documents, at, sl_document_ref(document));
+    return SL_OK;
 }
 
 enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
                                        int64_t arena_bytes, struct sl_error *err) {
     SL_LOCKED(&documents->mutex);
-    enum sl_status status = sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
-    if (status == SL_OK && sl_document_holder(document, store) == NULL && add_holder(document, store) == NULL) {
-        status = sl_fail(err, SL_ERR_PRECONDITION, "replicas: %d stores have the document already", SL_MAX_HOLDERS);
-    }
-    return status;
+    SL_TRY(sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err));
+    SL_FAIL_IF(sl_document_holder(document, store) == NULL && add_holder(document, store) == NULL, err,
+               SL_ERR_PRECONDITION, "replicas: %d stores have the document already", SL_MAX_HOLDERS);
+    return SL_OK;
 }
 
 enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_document *document, struct sl_error *err) {

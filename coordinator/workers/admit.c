@@ -193,12 +193,10 @@ static void enter(struct sl_admission *admission, struct sl_queue_place *place) 
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_queue_place *place, struct sl_error *err) {
     SL_LOCKED(&admission->mutex);
-    enum sl_status status = sl_choose_check_fits(admission, demand, err);
-    SL_THEN(status, check_queue(admission, place->tenant, err));
-    if (status == SL_OK) {
-        enter(admission, place);
-    }
-    return status;
+    SL_TRY(sl_choose_check_fits(admission, demand, err));
+    SL_TRY(check_queue(admission, place->tenant, err));
+    enter(admission, place);
+    return SL_OK;
 }
 
 void sl_admission_enter_again(struct sl_admission *admission, struct sl_queue_place *place) {

@@ -150,7 +150,6 @@ bool sl_openai_asks_nothing(enum sl_openai_place place, const char *name, const 
     return is_empty(value);
 }
 
-// Returns true if the list has the entry.
 static bool has(const char *list, const char *entry) {
     const size_t n = strlen(entry);
     for (const char *at = list; *at; at += strspn(at, ", ")) {

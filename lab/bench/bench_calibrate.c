@@ -145,11 +145,9 @@ static enum sl_status hold_out(struct calibration *c, const struct grid *grid, i
     if (!is_between || c->n_held == MAX_HELD) {
         return SL_OK;
     }
-    enum sl_status status = measure(c, &held, err);
-    if (status == SL_OK) {
-        c->held[c->n_held++] = held;
-    }
-    return status;
+    SL_TRY(measure(c, &held, err));
+    c->held[c->n_held++] = held;
+    return SL_OK;
 }
 
 // Measures a grid. Returns its rows, or NULL after a failure.

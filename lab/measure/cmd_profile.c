@@ -150,12 +150,10 @@ static enum sl_status find_path(const struct profile_config *config, char path_o
         path_out[0] = '\0';
         return SL_OK;
     }
-    enum sl_status status = config->write ? sl_profile_path(config->model, path_out, PATH_SIZE, err) : SL_OK;
-    SL_THEN(status, sl_whole_file_open(&whole, path_out, err));
-    if (status == SL_OK) {
-        sl_whole_file_abandon(&whole);
-    }
-    return status;
+    SL_TRY(config->write ? sl_profile_path(config->model, path_out, PATH_SIZE, err) : SL_OK);
+    SL_TRY(sl_whole_file_open(&whole, path_out, err));
+    sl_whole_file_abandon(&whole);
+    return SL_OK;
 }
 
 static enum sl_status report(const struct profile_config *config, const struct sl_attention_profile *p,

@@ -34,7 +34,6 @@ struct source {
     void *arg;
 };
 
-// A connection, and its request.
 struct request {
     int fd;
     int64_t since_ns; // the connection waits since then

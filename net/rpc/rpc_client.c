@@ -483,7 +483,6 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     return SL_OK;
 }
 
-// Returns the end of the stream, from its status.
 static enum sl_status stream_end(const struct sl_rpc_stream *stream, struct sl_error *err) {
     SL_TRY(outcome_status(&stream->outcome, err));
     if (err) { // distinguishes the orderly end from a server's own NOT_FOUND

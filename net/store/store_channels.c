@@ -95,13 +95,11 @@ enum sl_status sl_store_channels_take(struct sl_store_channels *channels, const 
                                       struct sl_rpc_channel **channel_out, struct sl_error *err) {
     SL_LOCKED(&channels->mutex);
     struct entry *entry = find(channels, address);
-    enum sl_status status = entry ? SL_OK : add(channels, address, &entry, err);
-    if (status == SL_OK) {
-        entry->n_users++;
-        entry->used_ns = sl_now_ns();
-        *channel_out = entry->channel;
-    }
-    return status;
+    SL_TRY(entry ? SL_OK : add(channels, address, &entry, err));
+    entry->n_users++;
+    entry->used_ns = sl_now_ns();
+    *channel_out = entry->channel;
+    return SL_OK;
 }
 
 void sl_store_channels_give(struct sl_store_channels *channels, struct sl_rpc_channel *channel) {

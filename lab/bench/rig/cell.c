@@ -329,14 +329,11 @@ enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *ri
     struct sl_runtime_config runtime;
     open_config(config, &runtime);
     bool draws = false;
-    enum sl_status status = config->ranks > 1 ? SL_OK : look_at_device(rig, runtime, &draws, err);
-    SL_THEN(status, config->geometry != NULL ? open_random(config, &runtime, draws, &rig->runtime, err)
-                                             : sl_runtime_open(&runtime, &rig->runtime, err));
-    if (status == SL_OK) {
-        rig->logits = calloc((size_t)rig->runtime.config->n_vocab, SL_CELL_MAX_BATCH * sizeof *rig->logits);
-        status = rig->logits != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for logits");
-    }
-    return status;
+    SL_TRY(config->ranks > 1 ? SL_OK : look_at_device(rig, runtime, &draws, err));
+    SL_TRY(config->geometry != NULL ? open_random(config, &runtime, draws, &rig->runtime, err)
+                                    : sl_runtime_open(&runtime, &rig->runtime, err));
+    rig->logits = calloc((size_t)rig->runtime.config->n_vocab, SL_CELL_MAX_BATCH * sizeof *rig->logits);
+    return rig->logits != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for logits");
 }
 
 void sl_rig_close(struct sl_rig *rig) {
