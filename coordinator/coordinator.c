@@ -109,11 +109,9 @@ static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, str
     coordinator->default_recipe = strdup(text ? text : sl_job_default_recipe(&coordinator->model));
     SL_FAIL_IF(!coordinator->default_recipe, err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
     struct sl_recipe recipe;
-    enum sl_status status = sl_job_recipe(coordinator->default_recipe, &coordinator->model, &recipe, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, "default recipe");
-    }
-    return status;
+    SL_TRY_OR(sl_job_recipe(coordinator->default_recipe, &coordinator->model, &recipe, err),
+              sl_error_prefix(err, "default recipe"));
+    return SL_OK;
 }
 
 // Names the model after its folder or file: demo for "models/demo/" and for "models/demo.gguf".

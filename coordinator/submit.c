@@ -390,9 +390,6 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const s
 
 enum sl_status sl_coordinator_resume(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err) {
     sl_admission_enter_again(coordinator->admission, &job->place);
-    enum sl_status status = start_fiber(coordinator, job, true, err);
-    if (status != SL_OK) {
-        sl_admission_leave(coordinator->admission, &job->place);
-    }
-    return status;
+    SL_TRY_OR(start_fiber(coordinator, job, true, err), sl_admission_leave(coordinator->admission, &job->place));
+    return SL_OK;
 }

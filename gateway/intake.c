@@ -60,11 +60,8 @@ enum sl_status sl_intake_begin(struct sl_intake *intake, bool (*stopped)(void *a
         return SL_OK;
     }
     (void)setpriority(PRIO_PROCESS, 0, PRIORITY); // of this thread, which serves no other request
-    enum sl_status status = wait_for_turn(intake->turn, stopped, arg, refusal);
-    if (status != SL_OK) {
-        sl_intake_drop(intake);
-    }
-    return status;
+    SL_TRY_OR(wait_for_turn(intake->turn, stopped, arg, refusal), sl_intake_drop(intake));
+    return SL_OK;
 }
 
 void sl_intake_end(struct sl_intake *intake) {

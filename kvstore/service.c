@@ -186,11 +186,8 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     }
     struct sl_hash128 *hash = &stored->keys.id.prefix_hash;
     reply.capsule_hash = (ProtobufCBinaryData){sizeof *hash, hash->bytes};
-    enum sl_status status = sl_rpc_call_send(call, &reply.base);
-    if (status != SL_OK) {
-        sl_pins_release(kvstore->pins, id);
-    }
-    return status;
+    SL_TRY_OR(sl_rpc_call_send(call, &reply.base), sl_pins_release(kvstore->pins, id));
+    return SL_OK;
 }
 
 enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,

@@ -89,11 +89,8 @@ enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd 
                      "--log-level",
                      "error",
                      NULL};
-    enum sl_status status = sl_child_start(child, "etcd", words, err);
-    if (status != SL_OK) {
-        sl_cluster_etcd_cleanup(etcd_out);
-    }
-    return status;
+    SL_TRY_OR(sl_child_start(child, "etcd", words, err), sl_cluster_etcd_cleanup(etcd_out));
+    return SL_OK;
 }
 
 static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *at) {

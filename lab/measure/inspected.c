@@ -95,11 +95,9 @@ static enum sl_status read_capsule(struct sl_inspected *into, void **body_out, s
 static enum sl_status open_session(struct sl_inspected *into, void *body, struct sl_error *err) {
     const struct sl_capsule_info *info = &into->file.info;
     struct sl_capsule_bytes capsule = {body, into->file.body_bytes, into->file.header, into->file.header_bytes};
-    enum sl_status status = sl_capsule_open(&capsule, into->arena, &info->geometry, &info->id, 1, &into->session, err);
-    if (status != SL_OK) {
-        sl_arena_free(into->arena, body);
-    }
-    return status;
+    SL_TRY_OR(sl_capsule_open(&capsule, into->arena, &info->geometry, &info->id, 1, &into->session, err),
+              sl_arena_free(into->arena, body));
+    return SL_OK;
 }
 
 // Opens the file as a document's; *file_out NULL: it is none.

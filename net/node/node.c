@@ -394,11 +394,8 @@ static enum sl_status start_server(struct sl_node *node, const struct sl_node_se
                                           .request_bytes = REQUEST_BYTES,
                                           .credentials = node->credentials,
                                           .insecure = node->config.insecure};
-    enum sl_status status = sl_rpc_server_start(&config, &node->server, err);
-    if (status != SL_OK) {
-        sl_rpc_standard_cleanup(&node->standard);
-    }
-    return status;
+    SL_TRY_OR(sl_rpc_server_start(&config, &node->server, err), sl_rpc_standard_cleanup(&node->standard));
+    return SL_OK;
 }
 
 static enum sl_status start_watch(struct sl_node *node, struct sl_error *err) {

@@ -216,11 +216,8 @@ static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_
 }
 
 static enum sl_status outcome_status(const struct outcome *outcome, struct sl_error *err) {
-    const enum sl_status status = describe_outcome(outcome, err);
-    if (status != SL_OK) {
-        add_reason(outcome, err);
-    }
-    return status;
+    SL_TRY_OR(describe_outcome(outcome, err), add_reason(outcome, err));
+    return SL_OK;
 }
 
 static grpc_op status_op(struct outcome *outcome) {
@@ -438,11 +435,8 @@ static enum sl_status start_counted(struct sl_rpc_stream *stream, const grpc_op 
     pthread_mutex_lock(&stream->mutex);
     stream->n_pending++;
     pthread_mutex_unlock(&stream->mutex);
-    const enum sl_status status = sl_rpc_batch_start(stream->call, ops, n_ops, tag);
-    if (status != SL_OK) {
-        complete(stream, NULL);
-    }
-    return status;
+    SL_TRY_OR(sl_rpc_batch_start(stream->call, ops, n_ops, tag), complete(stream, NULL));
+    return SL_OK;
 }
 
 static enum sl_status post_read(struct sl_rpc_stream *stream) {

