@@ -24,12 +24,9 @@ static enum sl_status check_speaker(const struct sl_rpc_call *call, const char *
 // A worker registers with the role in its certificate. The certificate of an upgrade may have none.
 static enum sl_status check_role(const struct sl_rpc_call *call, Sluice__V1__WorkerRole role, struct sl_error *err) {
     const struct sl_identity *caller = sl_rpc_call_identity(call);
-    const enum sl_status status =
-        sl_identity_check(caller, caller->cluster, sl_roles_accepted(sl_rpc_role_of(role), true), err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, "worker.role");
-    }
-    return status;
+    SL_TRY_OR(sl_identity_check(caller, caller->cluster, sl_roles_accepted(sl_rpc_role_of(role), true), err),
+              sl_error_prefix(err, "worker.role"));
+    return SL_OK;
 }
 
 static enum sl_status handle_register(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

@@ -47,12 +47,9 @@ void sl_eval_model_close(struct sl_eval_model *m) {
 enum sl_status sl_eval_model_session(const struct sl_eval_model *m, enum sl_position_mode positions, int64_t n_tokens,
                                      struct sl_session **session_out, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(m->runtime.config);
-    enum sl_status status =
-        sl_session_create_plain(&geometry, SL_KV_F16, positions, n_tokens, m->arena, session_out, err);
-    if (status == SL_OK) {
-        (*session_out)->rope_set = sl_model_rope_set(m->runtime.config, n_tokens);
-    }
-    return status;
+    SL_TRY(sl_session_create_plain(&geometry, SL_KV_F16, positions, n_tokens, m->arena, session_out, err));
+    (*session_out)->rope_set = sl_model_rope_set(m->runtime.config, n_tokens);
+    return SL_OK;
 }
 
 enum sl_status sl_eval_text_read(const char *path, char **text_out, struct sl_error *err) {

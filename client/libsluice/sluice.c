@@ -103,12 +103,10 @@ enum sl_status sl_client_end_conversation(struct sl_client *client, const char *
     Sluice__V1__ConversationRequest request = SLUICE__V1__CONVERSATION_REQUEST__INIT;
     request.id = (char *)id;
     ProtobufCMessage *message;
-    enum sl_status status =
-        sl_client_call(client, &sl_method_inference_end_conversation, &request.base, false, deadline_ns, &message, err);
-    if (status == SL_OK) {
-        protobuf_c_message_free_unpacked(message, NULL);
-    }
-    return status;
+    SL_TRY(sl_client_call(client, &sl_method_inference_end_conversation, &request.base, false, deadline_ns, &message,
+                          err));
+    protobuf_c_message_free_unpacked(message, NULL);
+    return SL_OK;
 }
 
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,
@@ -124,11 +122,8 @@ enum sl_status sl_client_drain(struct sl_client *client, const char *worker, boo
     request.name = (char *)worker;
     request.undo = undo;
     ProtobufCMessage *message;
-    enum sl_status status =
-        sl_client_call(client, &sl_method_cluster_drain, &request.base, false, deadline_ns, &message, err);
-    if (status == SL_OK) {
-        *jobs_running_out = ((Sluice__V1__DrainReply *)message)->jobs_running;
-        protobuf_c_message_free_unpacked(message, NULL);
-    }
-    return status;
+    SL_TRY(sl_client_call(client, &sl_method_cluster_drain, &request.base, false, deadline_ns, &message, err));
+    *jobs_running_out = ((Sluice__V1__DrainReply *)message)->jobs_running;
+    protobuf_c_message_free_unpacked(message, NULL);
+    return SL_OK;
 }

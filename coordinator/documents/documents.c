@@ -242,20 +242,17 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
     struct sl_document copy = *document; // reports of stores may change it meanwhile
     bool found = *find(documents, document->tenant, document->name) == document;
     pthread_mutex_unlock(&documents->mutex);
-    enum sl_status status =
-        found ? sl_document_archive_write(&documents->archive, &copy, true, err)
-              : sl_fail(err, SL_ERR_PEER_LOST, "another coordinator leads since %s was begun", copy.name);
-    if (status == SL_OK) {
-        pthread_mutex_lock(&documents->mutex);
-        document->reading = false;
-        for (int i = document->n_holders - 1; i >= 0; i--) { // of those that were planned, some may be lost
-            if (!document->holders[i].has) {
-                remove_holder(document, &document->holders[i]);
-            }
+    SL_TRY(found ? sl_document_archive_write(&documents->archive, &copy, true, err)
+                 : sl_fail(err, SL_ERR_PEER_LOST, "another coordinator leads since %s was begun", copy.name));
+    pthread_mutex_lock(&documents->mutex);
+    document->reading = false;
+    for (int i = document->n_holders - 1; i >= 0; i--) { // of those that were planned, some may be lost
+        if (!document->holders[i].has) {
+            remove_holder(document, &document->holders[i]);
         }
-        pthread_mutex_unlock(&documents->mutex);
     }
-    return status;
+    pthread_mutex_unlock(&documents->mutex);
+    return SL_OK;
 }
 
 // Call with the lock held. Checks a change, and makes the document with it, whose bytes count from now on.

@@ -165,12 +165,10 @@ static enum sl_status create_session(const struct sl_teacher *teacher, int64_t n
                                      struct sl_session **session_out, struct sl_error *err) {
     const struct sl_model_config *c = sl_model_get_config(teacher->model);
     struct sl_kv_geometry geometry = sl_model_geometry(c);
-    enum sl_status status =
-        sl_session_create_plain(&geometry, SL_KV_F32, SL_POSITION_ORIGINAL, n_tokens, teacher->arena, session_out, err);
-    if (status == SL_OK) {
-        (*session_out)->rope_set = sl_model_rope_set(c, n_tokens);
-    }
-    return status;
+    SL_TRY(sl_session_create_plain(&geometry, SL_KV_F32, SL_POSITION_ORIGINAL, n_tokens, teacher->arena, session_out,
+                                   err));
+    (*session_out)->rope_set = sl_model_rope_set(c, n_tokens);
+    return SL_OK;
 }
 
 // Reads one chunk: features of the prompt's rows, and labels of the prompt's slots from the answer's rows.

@@ -30,11 +30,8 @@ enum sl_status sl_node_adopt(struct sl_node *node, struct sl_capsule_bytes *caps
     }
     struct sl_session *session;
     struct sl_arena *from = sl_node_arena_of(node, capsule->body);
-    enum sl_status status =
-        sl_capsule_adopt(capsule, from, expected->geometry, expected->id, expected->max_slots, &session, err);
-    SL_THEN(status, move_up(node, from, bytes, promised_inout, &session, err));
-    if (status == SL_OK) {
-        *session_out = session;
-    }
-    return status;
+    SL_TRY(sl_capsule_adopt(capsule, from, expected->geometry, expected->id, expected->max_slots, &session, err));
+    SL_TRY(move_up(node, from, bytes, promised_inout, &session, err));
+    *session_out = session;
+    return SL_OK;
 }

@@ -45,12 +45,9 @@ static enum sl_status ship_piece(void *arg, const struct sl_capsule_piece *piece
 
 static enum sl_status ship_from_pages(struct sl_outbound *outbound, const struct sl_session *session, int layer) {
     size_t offset = atomic_load(&outbound->shipped_bytes);
-    enum sl_status status =
-        sl_capsule_layer_pieces(session, layer, offset, MAX_PIECE_BYTES, ship_piece, outbound->ship);
-    if (status == SL_OK) {
-        atomic_store(&outbound->shipped_bytes, offset + sl_capsule_layer_bytes(session, layer));
-    }
-    return status;
+    SL_TRY(sl_capsule_layer_pieces(session, layer, offset, MAX_PIECE_BYTES, ship_piece, outbound->ship));
+    atomic_store(&outbound->shipped_bytes, offset + sl_capsule_layer_bytes(session, layer));
+    return SL_OK;
 }
 
 /*

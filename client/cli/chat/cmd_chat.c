@@ -117,13 +117,10 @@ static enum sl_status open_local(struct sl_chat_session *chat, struct sl_error *
 
 static enum sl_status ask_cluster(struct sl_chat_session *chat, struct sl_error *err) {
     Sluice__V1__ModelReply *reply;
-    enum sl_status status =
-        sl_client_model(chat->client, sl_deadline_in_ms(chat->config->tool.timeout_ms), &reply, err);
-    if (status == SL_OK) {
-        chat->as_text = !reply->takes_chats;
-        sluice__v1__model_reply__free_unpacked(reply, NULL);
-    }
-    return status;
+    SL_TRY(sl_client_model(chat->client, sl_deadline_in_ms(chat->config->tool.timeout_ms), &reply, err));
+    chat->as_text = !reply->takes_chats;
+    sluice__v1__model_reply__free_unpacked(reply, NULL);
+    return SL_OK;
 }
 
 // Prepares the recipe text for requests, and the system message.

@@ -290,13 +290,10 @@ static const struct sl_program show_program = {
 static enum sl_status show_one(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__Document *document;
-    enum sl_status status =
-        sl_client_get_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err);
-    if (status == SL_OK) {
-        show(document, config->json);
-        sluice__v1__document__free_unpacked(document, NULL);
-    }
-    return status;
+    SL_TRY(sl_client_get_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
+    show(document, config->json);
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_OK;
 }
 
 static int show_main(int argc, char **argv) {
@@ -317,13 +314,10 @@ static const struct sl_program rm_program = {
 static enum sl_status remove_one(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__Document *document;
-    enum sl_status status =
-        sl_client_delete_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err);
-    if (status == SL_OK) {
-        print_done(document, "removed", config->json);
-        sluice__v1__document__free_unpacked(document, NULL);
-    }
-    return status;
+    SL_TRY(sl_client_delete_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
+    print_done(document, "removed", config->json);
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_OK;
 }
 
 static int rm(int argc, char **argv) {

@@ -177,18 +177,15 @@ static const struct sl_program jobs_program = {
 
 static enum sl_status show_all(struct sl_client *client, const struct jobs_config *config, struct sl_error *err) {
     Sluice__V1__ListReply *reply;
-    enum sl_status status =
-        sl_client_list(client, 0, (int32_t)config->limit, sl_deadline_in_ms(config->tool.timeout_ms), &reply, err);
-    if (status == SL_OK) {
-        for (size_t i = 0; config->tool.json && i < reply->n_jobs; i++) {
-            sl_message_print_json(&reply->jobs[i]->base, stdout);
-        }
-        if (!config->tool.json) {
-            sl_jobs_print(reply->jobs, reply->n_jobs, stdout);
-        }
-        sluice__v1__list_reply__free_unpacked(reply, NULL);
+    SL_TRY(sl_client_list(client, 0, (int32_t)config->limit, sl_deadline_in_ms(config->tool.timeout_ms), &reply, err));
+    for (size_t i = 0; config->tool.json && i < reply->n_jobs; i++) {
+        sl_message_print_json(&reply->jobs[i]->base, stdout);
     }
-    return status;
+    if (!config->tool.json) {
+        sl_jobs_print(reply->jobs, reply->n_jobs, stdout);
+    }
+    sluice__v1__list_reply__free_unpacked(reply, NULL);
+    return SL_OK;
 }
 
 static enum sl_status show_one(struct sl_client *client, const struct jobs_config *config, const char *job_id,
