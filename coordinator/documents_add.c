@@ -149,12 +149,8 @@ static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_sto
     if (n > n_stores) {
         return sl_coordinator_too_few_stores(n, n_stores, err);
     }
-    enum sl_status status =
-        sl_documents_begin(coordinator->documents, document, stores[0].name, stores[0].arena_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = plan_others(coordinator->documents, document, stores, n_stores, err);
+    SL_TRY(sl_documents_begin(coordinator->documents, document, stores[0].name, stores[0].arena_bytes, err));
+    enum sl_status status = plan_others(coordinator->documents, document, stores, n_stores, err);
     bool told = false;
     for (int i = 0; i < TELLINGS && status == SL_OK && !told; i++) {
         sl_document_keeper_tell(coordinator->keeper);
@@ -308,13 +304,9 @@ static enum sl_status follow(struct adding *adding, struct sl_job *job, struct s
 
 static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
     struct sl_job *job = NULL;
-    enum sl_status status =
-        sl_coordinator_submit(adding->coordinator, sl_rpc_call_identity(adding->call), &adding->reading.request,
-                              sl_rpc_call_deadline_ns(adding->call), true, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = follow(adding, job, err);
+    SL_TRY(sl_coordinator_submit(adding->coordinator, sl_rpc_call_identity(adding->call), &adding->reading.request,
+                                 sl_rpc_call_deadline_ns(adding->call), true, &job, err));
+    enum sl_status status = follow(adding, job, err);
     if (status != SL_OK) {
         sl_job_cancel(job);
     }

@@ -56,11 +56,8 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
     asked.raw = !document->chat;
     struct sl_document *planned = NULL;
     int32_t *tokens = NULL;
-    enum sl_status status =
-        sl_coordinator_plan_document(exporting->coordinator, exporting->call, &asked, &planned, &tokens, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_coordinator_plan_document(exporting->coordinator, exporting->call, &asked, &planned, &tokens, err));
+    enum sl_status status = SL_OK;
     if (memcmp(&planned->capsule, &document->capsule, sizeof planned->capsule) != 0) {
         status = sl_fail(err, SL_ERR_PRECONDITION,
                          "%s was read with another tokenizer, chat template or secret of tenants (--salt-file): delete "

@@ -56,10 +56,8 @@ static enum sl_status handle_pin(void *service, struct sl_rpc_call *call, const 
     struct sl_document_pin pin = {.sets_time = sets_time, .replicas = asked->replicas};
     struct sl_document *document = NULL;
     enum sl_status status = sl_coordinator_check_kept(sets_time ? asked->keep_ms : 0, asked->replicas, err);
-    if (status == SL_OK) {
-        status =
-            sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant, asked->name, &document, err);
-    }
+    SL_THEN(status,
+            sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant, asked->name, &document, err));
     if (status == SL_OK && asked->replicas > 0) {
         status = check_stores(coordinator, document, asked->replicas, err);
     }
@@ -76,20 +74,14 @@ static enum sl_status handle_delete(void *service, struct sl_rpc_call *call, con
                                     struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     struct sl_document *document = NULL;
-    enum sl_status status =
-        sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
-                                     ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
+                                        ((const Sluice__V1__DocumentRequest *)request)->name, &document, err));
     struct sl_described_document described;
     sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
-    if (described.message.reading) {
-        status =
-            sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", document->name);
-    } else {
-        status = sl_document_keeper_delete(coordinator->keeper, document, err);
-    }
+    enum sl_status status =
+        described.message.reading
+            ? sl_fail(err, SL_ERR_PRECONDITION, "name: another call is adding %s now; end that call", document->name)
+            : sl_document_keeper_delete(coordinator->keeper, document, err);
     SL_THEN(status, sl_rpc_call_send(call, &described.message.base));
     sl_document_unref(&document);
     return status;

@@ -109,14 +109,11 @@ static enum sl_status submit_once(struct sl_client *client, const Sluice__V1__Ge
     SL_TRY(check_chat(request, err));
     SL_TRY(sl_client_find_leader(client, deadline_ns, &submitted.coordinator, err));
     struct sl_rpc_channel *channel = client->channels[submitted.coordinator];
-    enum sl_status status =
-        prompt_bytes(request) > PART_BYTES
-            ? submit_in_parts(channel, request, deadline_ns, &message, err)
-            : sl_rpc_unary(channel, &sl_method_inference_submit, &request->base, deadline_ns, NULL, &message, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(prompt_bytes(request) > PART_BYTES
+               ? submit_in_parts(channel, request, deadline_ns, &message, err)
+               : sl_rpc_unary(channel, &sl_method_inference_submit, &request->base, deadline_ns, NULL, &message, err));
     Sluice__V1__SubmitReply *reply = (Sluice__V1__SubmitReply *)message;
+    enum sl_status status = SL_OK;
     size_t n = strlen(reply->job_id);
     if (n == 0 || n >= SL_JOB_ID_BYTES) {
         status = sl_fail(err, SL_ERR_INTERNAL, "the coordinator answered with a job id of %zu bytes", n);

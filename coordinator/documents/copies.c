@@ -95,11 +95,9 @@ static enum sl_status ask(const struct copy *copy, struct sl_worker *store, cons
                           const ProtobufCMessage *request, int64_t limit_ms, ProtobufCMessage **reply_out,
                           struct sl_error *err) {
     struct sl_rpc_stream *stream;
-    enum sl_status status =
-        sl_rpc_stream_open(sl_worker_channel(store), method, request, sl_deadline_in_ms(limit_ms), NULL, &stream, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    enum sl_status status;
+    SL_TRY(
+        sl_rpc_stream_open(sl_worker_channel(store), method, request, sl_deadline_in_ms(limit_ms), NULL, &stream, err));
     while ((status = sl_rpc_stream_next(stream, STEP_MS, reply_out, err)) == SL_AGAIN) {
         if (is_stopping(copy->copies)) {
             status = sl_fail(err, SL_ERR_CANCELLED, "the coordinator stops");

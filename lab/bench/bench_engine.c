@@ -493,13 +493,9 @@ static enum sl_status bench_random(struct bench *b, int geometry, struct sl_erro
     bool kept = b->options.keep != NULL;
     b->label = sl_synthetic_geometries[geometry].name;
     b->random = true;
-    enum sl_status status =
-        kept ? keep_model(b, geometry, dir, sizeof dir, err)
-             : sl_synthetic_create(&sl_synthetic_geometries[geometry].config, &b->signals, dir, sizeof dir, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = open_model(b, dir, err);
+    SL_TRY(kept ? keep_model(b, geometry, dir, sizeof dir, err)
+                : sl_synthetic_create(&sl_synthetic_geometries[geometry].config, &b->signals, dir, sizeof dir, err));
+    enum sl_status status = open_model(b, dir, err);
     if (!kept) {
         sl_synthetic_remove(dir);
     }

@@ -34,12 +34,8 @@ enum sl_status sl_rpc_reflection_create(const struct sl_rpc_implementation *serv
     const size_t n = n_services + SL_RPC_N_REFLECTION;
     struct sl_rpc_reflection *reflection = calloc(1, sizeof *reflection + n * sizeof reflection->services[0]);
     SL_FAIL_IF(!reflection, err, SL_ERR_EXHAUSTED, "no memory for reflection");
-    const enum sl_status status =
-        sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, &reflection->files, err);
-    if (status != SL_OK) {
-        sl_rpc_reflection_destroy(&reflection);
-        return status;
-    }
+    SL_TRY_OR(sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, &reflection->files, err),
+              sl_rpc_reflection_destroy(&reflection));
     reflection->n_services = n;
     for (size_t i = 0; i < n_services; i++) {
         reflection->services[i] = services[i].service;

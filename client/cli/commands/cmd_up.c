@@ -321,10 +321,8 @@ static int run(struct up *up) {
     enum sl_status status = sl_signals_init(&up->signals, &err);
     bool to_file = up->here.log && !up->config.verbose;
     SL_THEN(status, sl_doctor_before_up(&up->config.cluster, &err));
-    if (status == SL_OK) {
-        status =
-            sl_cluster_start(&up->config.cluster, &up->signals, to_file ? up->here.log : stderr, &up->cluster, &err);
-    }
+    SL_THEN(status,
+            sl_cluster_start(&up->config.cluster, &up->signals, to_file ? up->here.log : stderr, &up->cluster, &err));
     SL_THEN(status, serve(up, &err));
     if (to_file && !up->detached && status != SL_OK && status != SL_ERR_CANCELLED && ftell(up->here.log) > 0) {
         print_end_of_log(&up->here);
