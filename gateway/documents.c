@@ -160,8 +160,8 @@ static bool stopped(void *arg) {
     return watching->call->stopped(watching->call->arg);
 }
 
-static enum sl_status send(const struct sl_document_call *call, Sluice__V1__AddDocumentRequest *request,
-                           struct sl_intake *intake, char **json_out, struct sl_refusal *refusal) {
+static enum sl_status send_request(const struct sl_document_call *call, Sluice__V1__AddDocumentRequest *request,
+                                   struct sl_intake *intake, char **json_out, struct sl_refusal *refusal) {
     int64_t guessed = (int64_t)(strlen(request->text) / BYTES_A_TOKEN + 1);
     SL_TRY(sl_intake_charge(intake, guessed, refusal));
     if (request->deadline_ms == 0) {
@@ -197,7 +197,7 @@ static enum sl_status add(const struct sl_document_call *call, struct sl_intake 
     Sluice__V1__AddDocumentRequest request = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
     json_t *json = NULL;
     enum sl_status status = parse(call, intake, &json, &request, refusal);
-    SL_THEN(status, send(call, &request, intake, json_out, refusal));
+    SL_THEN(status, send_request(call, &request, intake, json_out, refusal));
     json_decref(json);
     return status;
 }
