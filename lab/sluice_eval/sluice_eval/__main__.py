@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     add = command("dump")
     for group in (options.add_model_options, options.add_prompt_options, options.add_task_options):
         group(add)
-    add("--lm-eval", metavar="DIR", help="write tasks of lm-evaluation-harness there: `lm_eval --include_path DIR --tasks sluice`")
+    add("--lm-eval", metavar="DIR", help="write tasks of lm-evaluation-harness there; to ask a gateway: `lm_eval run --include_path DIR "
+        "--tasks sluice --model local-completions --model_args base_url=http://HOST:8000/v1/completions,model=NAME,"
+        "tokenizer_backend=None,tokenized_requests=False`")
     return parser
 
 
