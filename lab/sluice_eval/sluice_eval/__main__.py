@@ -7,8 +7,11 @@ import os
 import sys
 from typing import Optional
 
-from . import __version__, commands, options
-from .documents import add_document_options
+try:
+    from . import __version__, commands, options
+    from .documents import add_document_options
+except ModuleNotFoundError as missing:
+    sys.exit(f"sluice_eval: needs the Python package {missing.name}: `pip install lab/sluice_eval` in the checkout brings it")
 from .errors import CANCELLED, FAILED, EvalError, RefusedError
 
 EPILOG = """docs/EVALUATION.md describes tasks, metrics, plans and the tables. Ctrl-C ends a run with the tables of the answers
