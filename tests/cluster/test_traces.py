@@ -202,4 +202,4 @@ def test_a_collector_that_is_away_costs_spans_alone():
 
 
 if __name__ == "__main__":
-    run_tests(globals())
+    raise SystemExit(run_tests(globals()))
