@@ -166,7 +166,7 @@ static void expected_destroy(struct expected *e) {
     *e = (struct expected){0};
 }
 
-// Of the matrix that all tiers multiply now, by the rounding of x and whether weights are rounded: most tiers share one.
+// The expected values of the matrix that all tiers multiply now, by the rounding of x and whether weights are rounded: most tiers share them.
 static struct expected known[TO_BYTES + 1][2];
 
 static struct expected expect_once(const struct sl_matrix *w, int64_t n, int64_t m, const float *x, enum rounding of_x,
