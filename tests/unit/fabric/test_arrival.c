@@ -180,6 +180,46 @@ static void test_a_paced_ship_takes_its_time(void **state) {
     stop(&a);
 }
 
+// Ships share a paced network: what one sends does not wait for the end of another.
+static void test_paced_ships_share_the_network(void **state) {
+    enum { FIRST = 64 << 10, N = 2 };
+    struct receive_buffer buffers[N];
+    struct sl_ship *ships[N];
+    (void)state;
+    struct sl_fabric *to = start_fabric("shm", "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
+    struct sl_fabric *from = start_fabric("shm", NULL, "pace:200", CALM_HEARTBEAT_MS);
+    uint8_t *landed = make_region(to, N * BYTES), *source = make_region(from, BYTES);
+    fill_pattern(source, BYTES, 11);
+    for (int i = 0; i < N; i++) {
+        open_receive_buffer(&buffers[i], to, landed + i * BYTES, BYTES, 60000);
+        assert_int_equal(
+            sl_ship_open(from, buffers[i].ticket, buffers[i].ticket_bytes, sl_deadline_in_ms(60000), &ships[i], NULL),
+            SL_OK);
+        assert_int_equal(sl_ship_piece(ships[i], 0, source, FIRST), SL_OK);
+    }
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    for (int i = 0; i < N; i++) { // both are connected
+        while (sl_ship_progress(ships[i], NULL) < FIRST && sl_now_ns() < deadline) {
+            sl_sleep_ms(1);
+        }
+    }
+    for (int i = N; i-- > 0;) { // the last one first, so that it has more time
+        assert_int_equal(sl_ship_piece(ships[i], FIRST, source + FIRST, BYTES - FIRST), SL_OK);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(sl_ship_finish(ships[i], "h", 1, NULL), SL_OK);
+        assert_true(sl_ship_progress(ships[N - 1], NULL) > BYTES / 4);
+    }
+    for (int i = 0; i < N; i++) {
+        sl_ship_close(&ships[i]);
+        assert_true(wait_receive_buffer(&buffers[i], WAIT_MS));
+        assert_memory_equal(landed + i * BYTES, source, BYTES);
+        close_receive_buffer(&buffers[i]);
+    }
+    stop_fabric(&from);
+    stop_fabric(&to);
+}
+
 // Also where both ends are a device's.
 static void test_pieces_go_from_device_to_device(void **state) {
     struct arriving a;
@@ -444,6 +484,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_pieces_arrive_in_a_device),
         cmocka_unit_test(test_pieces_go_from_device_to_device),
         cmocka_unit_test(test_a_paced_ship_takes_its_time),
+        cmocka_unit_test(test_paced_ships_share_the_network),
         cmocka_unit_test(test_messages_land_in_the_hosts_memory),
         cmocka_unit_test(test_arrivals_are_verified_in_batches),
         cmocka_unit_test(test_memory_stays_while_it_is_verified),
