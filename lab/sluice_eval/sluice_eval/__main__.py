@@ -7,8 +7,11 @@ import os
 import sys
 from typing import Optional
 
-from . import __version__, commands, options
-from .documents import add_document_options
+try:
+    from . import __version__, commands, options
+    from .documents import add_document_options
+except ModuleNotFoundError as missing:
+    sys.exit(f"sluice_eval: needs the Python package {missing.name}: `pip install lab/sluice_eval` in the checkout brings it")
 from .errors import CANCELLED, FAILED, EvalError, RefusedError
 
 EPILOG = """docs/EVALUATION.md describes tasks, metrics, plans and the tables. Ctrl-C ends a run with the tables of the answers
@@ -62,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     add = command("dump")
     for group in (options.add_model_options, options.add_prompt_options, options.add_task_options):
         group(add)
-    add("--lm-eval", metavar="DIR", help="write tasks of lm-evaluation-harness there: `lm_eval --include_path DIR --tasks sluice`")
+    add("--lm-eval", metavar="DIR", help="write tasks of lm-evaluation-harness there; to ask a gateway: `lm_eval run --include_path DIR "
+        "--tasks sluice --model local-completions --model_args base_url=http://HOST:8000/v1/completions,model=NAME,"
+        "tokenizer_backend=None,tokenized_requests=False`")
     return parser
 
 

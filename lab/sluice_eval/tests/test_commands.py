@@ -2,10 +2,12 @@
 """The commands as a script sees them, with `sluice run --local --jsonl` and models/demo: exit codes, files, what is said."""
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -199,6 +201,13 @@ class Usage(unittest.TestCase):
             done = subprocess.run([find_sluice(), "eval", old, "--model", MODEL], capture_output=True, text=True, check=False)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(f"`python3 -m sluice_eval {new}`", done.stderr)
+
+    def test_a_package_that_is_missing_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "numpy.py").write_text("raise ModuleNotFoundError('none', name='numpy')", encoding="utf-8")
+            done = command("tasks", env={"PYTHONPATH": f"{folder}{os.pathsep}{PACKAGE}"})
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertRegex(done.stderr, r"^sluice_eval: needs the Python package numpy: `pip install lab/sluice_eval`[^\n]*\n$")
 
     def test_what_cannot_be_written_is_known_before_the_work(self):
         words = ["run", "--model", MODEL, "--tasks", "niah-noise"]
