@@ -216,7 +216,7 @@ void sl_sim_close(struct sl_sim *sim) {
         struct sl_sim_store_stats stats = {0};
         bool is_prefill = i < config->n_prefill;
         int64_t n_alike = is_prefill ? config->n_prefill : n_workers(config) - config->n_prefill;
-        double share = sim->nodes[i].engine.busy_s / fmax(sim->events.now_s, 1e-9) / fmax((double)n_alike, 1);
+        double share = sim->nodes[i].engine.busy_s / fmax(sim->result->seconds, 1e-9) / fmax((double)n_alike, 1);
         sim->result->prefill_busy += is_prefill ? share : 0;
         sim->result->decode_busy += is_prefill ? 0 : share;
         if (sim->nodes[i].store) {

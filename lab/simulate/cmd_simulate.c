@@ -47,7 +47,7 @@ static void print_json(const struct sl_sim_setting *s, const struct config *conf
         config->shared.burstiness, "workload", config->shared.trace ? "trace" : "drawn", "seed",
         (json_int_t)config->shared.seed, "slo", config->shared.slo, "prefill_workers", (json_int_t)config->n_workers[0],
         "decode_workers", (json_int_t)config->n_workers[1], "aggregated_workers", (json_int_t)config->n_workers[2],
-        "kvstores", (json_int_t)config->shared.n_stores);
+        "kvstores", (json_int_t)config->shared.cluster.n_stores);
     json_t *more = sl_figures_json(figures, result);
     json_object_update(line, more);
     json_decref(more);
@@ -96,7 +96,7 @@ static enum sl_status check(const struct config *config, struct sl_error *err) {
     const int64_t *n = config->n_workers;
     SL_FAIL_IF(n[2] == 0 && (n[0] == 0 || n[1] == 0), err, SL_ERR_INVALID,
                "expected --prefill N with --decode N, or --both N");
-    SL_FAIL_IF(config->shared.rebalance_ms > 0 && n[2] == 0, err, SL_ERR_INVALID,
+    SL_FAIL_IF(config->shared.cluster.rebalance_ms > 0 && n[2] == 0, err, SL_ERR_INVALID,
                "--rebalance is for workers of both roles: give --both, too");
     return SL_OK;
 }

@@ -148,31 +148,19 @@ static enum sl_status check(void *arg, int64_t n_ended, double at_s, struct sl_e
 
 enum sl_status sl_sim_setting_run(struct sl_sim_setting *s, int recipe, double rate, const int64_t n_workers[3],
                                   struct sl_sim_result *result_out, struct sl_error *err) {
-    const struct sl_sim_options *o = s->options;
-    const struct sl_sim_config config = {.workload = &s->workload,
-                                         .time_scale = s->own_rate / rate,
-                                         .costs = &s->costs[recipe],
-                                         .model = &s->model,
-                                         .recipe = &s->recipes[recipe],
-                                         .n_prefill = n_workers[0],
-                                         .n_decode = n_workers[1],
-                                         .n_aggregated = n_workers[2],
-                                         .n_stores = o->n_stores,
-                                         .prefill_arena = o->prefill_arena,
-                                         .decode_arena = o->decode_arena,
-                                         .store_arena = o->store_arena,
-                                         .prefill_jobs = o->prefill_jobs,
-                                         .decode_jobs = o->decode_jobs,
-                                         .max_jobs = o->max_jobs,
-                                         .max_queued = o->max_queued,
-                                         .keep_ms = o->keep_ms,
-                                         .ttl_ms = o->ttl_ms,
-                                         .link_bytes_per_s = s->link_bytes_per_s,
-                                         .only_out = o->only_out,
-                                         .routing = s->routing,
-                                         .rebalance_ms = o->rebalance_ms,
-                                         .check_fn = check,
-                                         .arg = s};
+    struct sl_sim_config config = s->options->cluster;
+    config.workload = &s->workload;
+    config.time_scale = s->own_rate / rate;
+    config.costs = &s->costs[recipe];
+    config.model = &s->model;
+    config.recipe = &s->recipes[recipe];
+    config.n_prefill = n_workers[0];
+    config.n_decode = n_workers[1];
+    config.n_aggregated = n_workers[2];
+    config.link_bytes_per_s = s->link_bytes_per_s;
+    config.routing = s->routing;
+    config.check_fn = check;
+    config.arg = s;
     enum sl_status status = sl_sim_run(&config, result_out, err);
     sl_bench_progress(NULL);
     if (status != SL_OK && status != SL_ERR_CANCELLED) {

@@ -16,9 +16,8 @@ struct sl_sim_options {
     struct sl_tool_config tool;
     const char *model, *costs, *trace, *rates, *input, *output, *slo, *link, *routing;
     double scale_rate, burstiness;
-    int64_t count, seed, prefill_arena, decode_arena, store_arena, n_stores, prefill_jobs, decode_jobs, max_jobs,
-        max_queued, keep_ms, ttl_ms, rebalance_ms;
-    bool only_out;
+    int64_t count, seed;
+    struct sl_sim_config cluster; // without what is loaded
 };
 
 #define SL_SIM_OPTIONS                                                                                                 \
@@ -53,33 +52,33 @@ struct sl_sim_options {
                       SL_FIELD(sl_sim_options, link)),                                                                 \
         SL_OPTION_ROW("out-only", 0, SL_OPTION_FLAG, "no", NULL,                                                       \
                       "links limit what leaves a node, as --inject pace does, not what arrives",                       \
-                      SL_FIELD(sl_sim_options, only_out)),                                                             \
+                      SL_FIELD(sl_sim_options, cluster.only_out)),                                                     \
         SL_OPTION_ROW("routing", 0, SL_OPTION_STRING, "affinity", "POLICY",                                            \
                       "of the coordinator: affinity, least-loaded or round-robin", SL_FIELD(sl_sim_options, routing)), \
         SL_OPTION_ROW("rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",                                                \
                       "of the coordinator: workers of both roles have one at a time, and change with the load",        \
-                      SL_FIELD(sl_sim_options, rebalance_ms), 0, 86400000),                                            \
+                      SL_FIELD(sl_sim_options, cluster.rebalance_ms), 0, 86400000),                                    \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "0", "N", "stores, which keep what was read",                       \
-                      SL_FIELD(sl_sim_options, n_stores), 0, SL_SIM_MAX_NODES),                                        \
+                      SL_FIELD(sl_sim_options, cluster.n_stores), 0, SL_SIM_MAX_NODES),                                \
         SL_OPTION_ROW("prefill-arena", 0, SL_OPTION_SIZE, "16G", "SIZE", "--arena of a prefill worker",                \
-                      SL_FIELD(sl_sim_options, prefill_arena), 1 << 20, 1e15),                                         \
+                      SL_FIELD(sl_sim_options, cluster.prefill_arena), 1 << 20, 1e15),                                 \
         SL_OPTION_ROW("decode-arena", 0, SL_OPTION_SIZE, "16G", "SIZE", "--arena of a decode or aggregated worker",    \
-                      SL_FIELD(sl_sim_options, decode_arena), 1 << 20, 1e15),                                          \
+                      SL_FIELD(sl_sim_options, cluster.decode_arena), 1 << 20, 1e15),                                  \
         SL_OPTION_ROW("store-arena", 0, SL_OPTION_SIZE, "64G", "SIZE", "--arena of a kvstore",                         \
-                      SL_FIELD(sl_sim_options, store_arena), 1 << 20, 2e12),                                           \
+                      SL_FIELD(sl_sim_options, cluster.store_arena), 1 << 20, 2e12),                                   \
         SL_OPTION_ROW("prefill-jobs", 0, SL_OPTION_INT, "16", "N", "--max-jobs of a prefill worker",                   \
-                      SL_FIELD(sl_sim_options, prefill_jobs), 1, 4096),                                                \
+                      SL_FIELD(sl_sim_options, cluster.prefill_jobs), 1, 4096),                                        \
         SL_OPTION_ROW("max-jobs", 0, SL_OPTION_INT, "16", "N", "--max-jobs of a decode or aggregated worker",          \
-                      SL_FIELD(sl_sim_options, decode_jobs), 1, 4096),                                                 \
+                      SL_FIELD(sl_sim_options, cluster.decode_jobs), 1, 4096),                                         \
         SL_OPTION_ROW("jobs", 0, SL_OPTION_INT, "0", "N",                                                              \
                       "--max-jobs of the coordinator; 0: as many as the workers take",                                 \
-                      SL_FIELD(sl_sim_options, max_jobs), 0, 1 << 20),                                                 \
+                      SL_FIELD(sl_sim_options, cluster.max_jobs), 0, 1 << 20),                                         \
         SL_OPTION_ROW("queue", 0, SL_OPTION_INT, "256", "N", "--queue of the coordinator",                             \
-                      SL_FIELD(sl_sim_options, max_queued), 1, 1 << 20),                                               \
+                      SL_FIELD(sl_sim_options, cluster.max_queued), 1, 1 << 20),                                       \
         SL_OPTION_ROW("keep", 0, SL_OPTION_DURATION, "60s", "TIME", "--keep of a kvstore",                             \
-                      SL_FIELD(sl_sim_options, keep_ms), 0, 86400000),                                                 \
+                      SL_FIELD(sl_sim_options, cluster.keep_ms), 0, 86400000),                                         \
         SL_OPTION_ROW("ttl", 0, SL_OPTION_DURATION, "10m", "TIME", "--ttl of a kvstore",                               \
-                      SL_FIELD(sl_sim_options, ttl_ms), 0, 31536000000),                                               \
+                      SL_FIELD(sl_sim_options, cluster.ttl_ms), 0, 31536000000),                                       \
         SL_LOCAL_TOOL_OPTIONS
 
 struct sl_sim_setting {

@@ -78,6 +78,7 @@ static void end_job(struct sl_sim_job *job, enum sl_sim_outcome outcome, const s
     }
     sim->n_ended++;
     sim->n_live--;
+    sim->result->seconds = sim->events.now_s + sim->config->costs->call_s;
     unref_job(job);
 }
 
@@ -385,7 +386,7 @@ enum sl_status sl_sim_run(const struct sl_sim_config *config, struct sl_sim_resu
         SL_THEN(status, arrive(sim, i, at_s, err));
     }
     SL_THEN(status, run_events(sim, INFINITY, err));
-    result->seconds = fmax(sim->events.now_s, 1e-9);
+    result->seconds = fmax(result->seconds, 1e-9);
     sl_sim_close(sim);
     free(sim);
     return status;

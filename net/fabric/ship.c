@@ -234,31 +234,34 @@ static void on_answer(void *state, struct sl_peer *peer, struct sl_message *mess
 
 // ---- by state --------------------------------------------------------------------------------------------------
 
-// Sleeps while a slower network would still take what was sent (fault injection "pace"). Returns false if it did.
+// Returns whether a slower network has taken what was sent (fault injection "pace").
 static bool may_send(const struct sl_ships *ships) {
+    return ships->pace == 0 || ships->wire_ns - sl_now_ns() <= PACE_AHEAD_NS;
+}
+
+// Sleeps until it has, at most a millisecond: answers and other verbs get their turn.
+static void rest(const struct sl_ships *ships) {
     int64_t left = ships->pace > 0 ? ships->wire_ns - sl_now_ns() : 0;
-    if (left <= PACE_AHEAD_NS) {
-        return true;
+    if (left > PACE_AHEAD_NS) {
+        nanosleep(&(struct timespec){.tv_nsec = left < SL_NS_PER_MS ? left : SL_NS_PER_MS}, NULL);
     }
-    left = left < SL_NS_PER_MS ? left : SL_NS_PER_MS; // answers and other verbs get their turn
-    nanosleep(&(struct timespec){.tv_nsec = left}, NULL);
-    return false;
 }
 
 static void account(struct sl_ships *ships, uint64_t bytes) {
     if (ships->pace > 0) {
         int64_t now = sl_now_ns();
-        bool idle = now - ships->wire_ns > PACE_IDLE_NS; // a thread that woke up late has not made the wire wait
+        // The wire has not waited for a thread that woke up late, or had no processor while pieces lay there
+        bool idle = now - ships->wire_ns > PACE_IDLE_NS && !ships->has_more;
         ships->wire_ns = (idle ? now : ships->wire_ns) + (int64_t)(bytes * 8000 / ships->pace);
     }
 }
 
 static bool pump_flowing(struct sl_ship *ship) {
     bool moved = false;
+    sl_ship_take_pieces(ship);
     if (!may_send(ship->ships)) {
         return true; // its turn comes
     }
-    sl_ship_take_pieces(ship);
     // Puts through shared memory copy at once: one segment per turn, so that other ships and the clock get their turn.
     int at_most = ship->region ? 1 : INT32_MAX;
     uint64_t sent = ship->body_bytes;
@@ -328,20 +331,39 @@ static bool pump_ship(struct sl_ship *ship) {
 
 // ---- all ships -------------------------------------------------------------------------------------------------
 
+// Moves the ship behind all others, so that they send before it does again.
+static void move_last(struct sl_ship **at) {
+    struct sl_ship *ship = *at;
+    *at = ship->next;
+    ship->next = NULL;
+    while (*at) {
+        at = &(*at)->next;
+    }
+    *at = ship;
+}
+
 static bool pump(void *state, int64_t now_ns) {
     struct sl_ships *ships = state;
     (void)now_ns;
-    bool moved = false;
+    bool moved = false, has_more = false;
     struct sl_ship **at = &ships->first;
     while (*at) {
         struct sl_ship *ship = *at;
+        uint64_t sent = ship->body_bytes;
         moved |= pump_ship(ship);
+        has_more |= ship->state == SHIP_FLOWING && ship->cursor < ship->taken.n;
         if (ship->state == SHIP_ENDED) {
             *at = ship->next;
             sl_ship_detach(ship);
+        } else if (ships->pace > 0 && ship->body_bytes > sent && ship->next) {
+            move_last(at);
         } else {
             at = &ship->next;
         }
+    }
+    ships->has_more = has_more;
+    if (moved) {
+        rest(ships);
     }
     return moved;
 }

@@ -110,7 +110,9 @@ static void serve(void *arg) {
     const enum sl_status status = run_handler(call, &err);
     const bool told = err.status == status && err.text[0];
     if (traced) {
-        sl_span_end(&span, status, told ? err.text : sl_status_text(status));
+        const enum sl_status seen =
+            status == SL_ERR_NOT_FOUND ? SL_OK : status; // a search without a find has not failed
+        sl_span_end(&span, seen, told ? err.text : sl_status_text(status));
         sl_trace_set(NULL);
     }
     sl_log_set_job(""); // the thread will serve other jobs

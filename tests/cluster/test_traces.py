@@ -64,11 +64,11 @@ def attributes(of):
 class Traced(contextlib.ExitStack):
     """A cluster and its gateway, all of which tell their spans to .collector."""
 
-    def __init__(self, *options, **kept):
+    def __init__(self, *options, coordinator=(), **kept):
         super().__init__()
         self.collector = self.enter_context(Collector())
         words = ["--otlp", self.collector.address, *options]
-        self.cluster = self.enter_context(Cluster(coordinator_args=words, args=words, **kept))
+        self.cluster = self.enter_context(Cluster(coordinator_args=[*words, *coordinator], args=words, **kept))
         self.gateway = self.enter_context(Gateway(self.cluster, *words))
 
     def complete(self, traceparent=None, **fields):
@@ -168,7 +168,7 @@ def test_only_what_somebody_wants_to_see_is_told():
 
 
 def test_a_job_that_fails_says_so_in_its_trace():
-    with Traced(prefill=2) as traced:
+    with Traced(prefill=2, coordinator=["--worker-wait", "2s"]) as traced:
         traced.cluster.kill("prefill-0")
         traceparent, trace_id, span_id = parent()
         traced.complete(traceparent, seed=5)
@@ -202,4 +202,4 @@ def test_a_collector_that_is_away_costs_spans_alone():
 
 
 if __name__ == "__main__":
-    run_tests(globals())
+    raise SystemExit(run_tests(globals()))

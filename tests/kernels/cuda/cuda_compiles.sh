@@ -4,12 +4,13 @@
 # instructions that kernels are written around are there. In the PTX that nvcc left where it built the plugin for the tests
 # (cmake/cuda.cmake); else by clang, which needs no CUDA for that; where neither can make PTX, the test is skipped.
 #
-#   cuda_compiles.sh SOURCE_FOLDER [FOLDER_OF_PTX]
+#   cuda_compiles.sh SOURCE_FOLDER [FOLDER_OF_PTX | --read]      --read: clang looks for errors, and makes no PTX
 set -e
 case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
-[ $# -ge 1 ] || { echo "usage: ${0##*/} SOURCE_FOLDER [FOLDER_OF_PTX]; --help says more" >&2; exit 2; }
+[ $# -ge 1 ] || { echo "usage: ${0##*/} SOURCE_FOLDER [FOLDER_OF_PTX | --read]; --help says more" >&2; exit 2; }
 root=$1
-kept=$2
+kept=$2 read=
+[ "$kept" != --read ] || read=-fsyntax-only kept=
 stub=$root/tests/kernels/cuda/stub
 compiled=$(mktemp -d)
 trap 'rm -rf "$compiled"' EXIT
@@ -37,7 +38,7 @@ compile() {
     fi
     ptx=$compiled/$folder.ptx
     [ ! -f "$ptx" ] || return 0
-    "$clang" -x cuda --cuda-gpu-arch=sm_80 --cuda-device-only -nocudainc -nocudalib -S -O3 -std=c++17 -Wall -Werror \
+    "$clang" -x cuda --cuda-gpu-arch=sm_80 --cuda-device-only -nocudainc -nocudalib ${read:--S} -O3 -std=c++17 -Wall -Werror \
         -Wno-unknown-cuda-version -Wno-unused-function -D__CUDACC__ -include "$stub/cuda_stub.h" -I"$stub" -I"$root" "$1" -o "$ptx"
 }
 
@@ -54,13 +55,15 @@ wants() {
 n=0
 for source in "$root"/engine/tensor/cuda/*/*.cu; do
     compile "$source"
+    n=$((n + 1))
+    [ -z "$read" ] || continue
     # sin and cos of large angles have an array, in nvcc's library.
     if grep "\.local .*__local_depot" "$ptx" | grep -vq "\.align 8 \.b8 .*__local_depot[0-9]*\[40\]"; then
         echo "$source: arrays lie in local memory: a loop over them is not unrolled (GPU_UNROLL), or a function not inlined"
         exit 1
     fi
-    n=$((n + 1))
 done
+[ -z "$read" ] || { echo "$n files read by $clang"; exit; }
 wants dense/few_rows.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ld.*no_allocate.*v4.*32" "fma.rn.bf16x2"
 wants dense/some_rows.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ld.*no_allocate.*v4.*32" "cp.async.cg.shared.global" \
     "fma.rn.bf16x2"

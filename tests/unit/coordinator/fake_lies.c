@@ -11,7 +11,7 @@ bool fake_lies(struct fake_worker *worker, enum fake_lie lie) {
 }
 
 void fake_lie_about_grant(struct fake_worker *worker, Sluice__V1__Grant *grant) {
-    static char long_id[300];
+    static _Thread_local char long_id[300]; // calls of several workers lie at once
     memset(long_id, 'x', sizeof long_id - 1);
     switch (atomic_load(&worker->lie)) {
     case FAKE_GRANT_TOO_SMALL:
@@ -38,7 +38,7 @@ void fake_lie_about_grant(struct fake_worker *worker, Sluice__V1__Grant *grant) 
 }
 
 void fake_lie_about_token(struct fake_worker *worker, Sluice__V1__Token *token) {
-    static Sluice__V1__Alternative strange = SLUICE__V1__ALTERNATIVE__INIT, *strangers[100];
+    static _Thread_local Sluice__V1__Alternative strange = SLUICE__V1__ALTERNATIVE__INIT, *strangers[100];
     strange.id = INT32_MAX;
     for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
         strangers[i] = &strange;

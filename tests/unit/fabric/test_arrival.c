@@ -180,6 +180,68 @@ static void test_a_paced_ship_takes_its_time(void **state) {
     stop(&a);
 }
 
+enum { SHARING = 4, FIRST_BYTES = 64 << 10 };
+
+// Sends from all ships at once. Returns false if this thread was late, so that one had too much of the network for itself.
+static bool share_network(struct sl_fabric *from, struct sl_fabric *to, uint8_t *landed, const uint8_t *source) {
+    struct receive_buffer buffers[SHARING];
+    struct sl_ship *ships[SHARING];
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    size_t least = BYTES, most = 0, late = 0;
+    for (int i = 0; i < SHARING; i++) {
+        open_receive_buffer(&buffers[i], to, landed + i * BYTES, BYTES, 60000);
+        assert_int_equal(
+            sl_ship_open(from, buffers[i].ticket, buffers[i].ticket_bytes, sl_deadline_in_ms(60000), &ships[i], NULL),
+            SL_OK);
+        assert_int_equal(sl_ship_piece(ships[i], 0, source, FIRST_BYTES), SL_OK);
+        while (sl_ship_progress(ships[i], NULL) < FIRST_BYTES && sl_now_ns() < deadline) { // it is connected
+            sl_sleep_ms(1);
+        }
+    }
+    for (int i = 0; i < SHARING; i++) {
+        assert_int_equal(sl_ship_piece(ships[i], FIRST_BYTES, source + FIRST_BYTES, BYTES - FIRST_BYTES), SL_OK);
+    }
+    for (int i = 0; i < SHARING; i++) {
+        size_t sent = sl_ship_progress(ships[i], NULL);
+        late = sent > late ? sent : late;
+    }
+    while (most < BYTES && sl_now_ns() < deadline) {
+        sl_sleep_ms(1);
+        for (int i = 0; i < SHARING; i++) {
+            size_t sent = sl_ship_progress(ships[i], NULL);
+            most = sent > most ? sent : most;
+        }
+    }
+    for (int i = 0; i < SHARING; i++) {
+        size_t sent = sl_ship_progress(ships[i], NULL);
+        least = sent < least ? sent : least;
+    }
+    for (int i = 0; i < SHARING; i++) {
+        assert_int_equal(sl_ship_finish(ships[i], "h", 1, NULL), SL_OK);
+        sl_ship_close(&ships[i]);
+        assert_true(wait_receive_buffer(&buffers[i], WAIT_MS));
+        close_receive_buffer(&buffers[i]);
+    }
+    assert_true(late > BYTES / 2 || least > BYTES / 4); // when the first one had sent all
+    return late <= BYTES / 2;
+}
+
+// Ships share a paced network: when one has sent all, every other has sent much.
+static void test_paced_ships_share_the_network(void **state) {
+    (void)state;
+    struct sl_fabric *to = start_fabric("shm", "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
+    struct sl_fabric *from = start_fabric("shm", NULL, "pace:2000", CALM_HEARTBEAT_MS); // 2 ms a segment
+    uint8_t *landed = make_region(to, SHARING * BYTES), *source = make_region(from, BYTES);
+    fill_pattern(source, BYTES, 11);
+    bool shared = false;
+    for (int i = 0; i < 50 && !shared; i++) {
+        shared = share_network(from, to, landed, source);
+    }
+    assert_true(shared);
+    stop_fabric(&from);
+    stop_fabric(&to);
+}
+
 // Also where both ends are a device's.
 static void test_pieces_go_from_device_to_device(void **state) {
     struct arriving a;
@@ -444,6 +506,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_pieces_arrive_in_a_device),
         cmocka_unit_test(test_pieces_go_from_device_to_device),
         cmocka_unit_test(test_a_paced_ship_takes_its_time),
+        cmocka_unit_test(test_paced_ships_share_the_network),
         cmocka_unit_test(test_messages_land_in_the_hosts_memory),
         cmocka_unit_test(test_arrivals_are_verified_in_batches),
         cmocka_unit_test(test_memory_stays_while_it_is_verified),

@@ -234,6 +234,20 @@ static void test_a_short_prompt_passes_a_long_one(void **state) {
     destroy(s);
 }
 
+// A run ends with its last answer, not when a transfer would have ended that has become faster meanwhile.
+static void test_a_run_ends_with_its_last_answer(void **state) {
+    (void)state;
+    struct sl_workload_arrival arrivals[] = {{.at_s = 0, .n_prompt = 513, .n_output = 1},
+                                             {.at_s = 0.5, .n_prompt = 129, .n_output = 1}};
+    struct setup *s = make("full", arrivals, 2);
+    s->config.link_bytes_per_s = capsule_bytes(s, 513); // a second for the longer one, which the other slows down
+    s->costs.call_s = 0.001;
+    const struct sl_sim_request *r = run(s);
+    assert_true(r[1].e2e_s + 0.5 < r[0].e2e_s);
+    assert_near(s->result->seconds, r[0].e2e_s, 1e-5);
+    destroy(s);
+}
+
 // A worker of both roles reads, between two steps, for as long as a step took, and whole layers.
 static void test_an_aggregated_worker_shares_its_time(void **state) {
     (void)state;
@@ -369,6 +383,7 @@ int main(void) {
         cmocka_unit_test(test_transfers_share_their_links),
         cmocka_unit_test(test_one_request_takes_what_its_parts_take),
         cmocka_unit_test(test_a_short_prompt_passes_a_long_one),
+        cmocka_unit_test(test_a_run_ends_with_its_last_answer),
         cmocka_unit_test(test_an_aggregated_worker_shares_its_time),
         cmocka_unit_test(test_a_queue_waits_as_its_theory_says),
         cmocka_unit_test(test_memory_and_places_are_the_coordinator_s),
