@@ -282,8 +282,10 @@ def run(options, network, folder):
     rng, began = draw("faults"), time.monotonic()
     possible = [name for name in FAULTS if (network.has_link or name not in OF_THE_LINK) and
                 (not options.only or name in options.only.split(","))]
+    coming = []
     while time.monotonic() - began < options.time:
-        name = rng.choice(possible)
+        coming = coming or rng.sample(possible, len(possible))  # each of them before one comes again
+        name = coming.pop()
         at = time.monotonic() - began
         said = FAULTS[name](scene, rng)
         print(f"chaos: {at:6.1f} s  {name}: {said}", flush=True)
