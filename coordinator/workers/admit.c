@@ -10,6 +10,8 @@
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
 
+#define READ_AHEAD 2 // prompts of a tenant at a worker that reads, while another tenant asks
+
 // ---- arithmetic -------------------------------------------------------------------------------------------------
 
 enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
@@ -96,12 +98,28 @@ static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
+// Returns whether another tenant asks, and the place's tenant has half of the places for jobs, or READ_AHEAD prompts at each worker that
+// reads: such a worker reads one after the other, so more would gain nothing, and the other's prompt would wait for them. Called under
+// the lock.
+static bool is_held(const struct sl_admission *admission, const struct sl_queue_place *place) {
+    const struct sl_tenant *tenant = place->tenant;
+    return tenant != NULL && sl_askers_has_other(&admission->askers, tenant, admission->now_ns) &&
+           (tenant->n_reading >= READ_AHEAD * admission->n_readers ||
+            tenant->n_running >= (admission->n_places + 1) / 2);
+}
+
+static bool goes_before(const struct sl_admission *admission, const struct sl_queue_place *a,
+                        const struct sl_queue_place *b) {
+    const bool a_held = is_held(admission, a), b_held = is_held(admission, b);
+    return a_held != b_held ? b_held : n_running_of(a) < n_running_of(b);
+}
+
 // Chooses the first place again, after the line or the running jobs have changed. Called under the lock.
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
     for (struct sl_queue_place *at = admission->line.next, *first = NULL;
          at != &admission->line && (first == NULL || n_running_of(first) > 0); at = at->next) {
-        if (!at->lacks_worker && (first == NULL || n_running_of(at) < n_running_of(first))) {
+        if (!at->lacks_worker && (first == NULL || goes_before(admission, at, first))) {
             admission->first = first = at;
         }
     }
@@ -138,6 +156,13 @@ static void count_running(struct sl_admission *admission, struct sl_queue_place 
     admission->stats.n_running += n;
     if (place->tenant != NULL) {
         place->tenant->n_running += n;
+    }
+}
+
+// Counts a claimed job as read by a worker, until give_back_prefill().
+static void count_reading(const struct sl_claim *claim, int n) {
+    if (claim->prefill != NULL && claim->place->tenant != NULL) {
+        claim->place->tenant->n_reading += n;
     }
 }
 
@@ -185,6 +210,10 @@ int64_t sl_admission_largest_decode(struct sl_admission *admission) {
 // Puts a place in the line. Called under the lock.
 static void enter(struct sl_admission *admission, struct sl_queue_place *place) {
     place->ticket = ++admission->next_ticket;
+    admission->now_ns = sl_now_ns();
+    if (place->tenant != NULL) {
+        sl_askers_note(&admission->askers, place->tenant, admission->now_ns);
+    }
     line_insert(admission, place);
     choose_first(admission);
     count_queued(admission, place, 1);
@@ -256,7 +285,8 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
         status = sl_choose_stores(admission, spec, &claim, err);
     }
     // Check the order of the line last: every job in line must learn that a role has no worker.
-    if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running)) {
+    if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running ||
+                            is_held(admission, place))) {
         status = SL_AGAIN;
     }
     if (status != SL_OK) {
@@ -312,6 +342,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
     if (status == SL_OK) {
         line_remove(place);
         count_running(admission, place, 1);
+        count_reading(claim_out, 1);
         if (!place->was_admitted) {
             place->was_admitted = true;
             place->admitted_ns = sl_now_ns();
@@ -330,6 +361,7 @@ struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
 
 // Called under the lock.
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
+    count_reading(claim, -1);
     if (claim->prefill != NULL && claim->is_here) {
         sl_worker_unclaim_tokens(claim->prefill, claim->demand.n_prefill_tokens);
         sl_worker_unclaim_staging(claim->decode, sl_here_need(&claim->demand).staging_bytes);
@@ -354,6 +386,7 @@ void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens,
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     SL_LOCKED(&admission->mutex);
     give_back_prefill(admission, claim);
+    choose_first(admission);
     wake_first(admission);
 }
 
@@ -377,15 +410,22 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
     wake_first(admission);
 }
 
+// Counts the workers' places, and chooses anew: tenants may have stopped asking. Called under the lock.
+static void note_time(struct sl_admission *admission, int64_t now_ns) {
+    admission->now_ns = now_ns;
+    sl_registry_count_places(admission->registry, &admission->n_readers, &admission->n_places);
+    admission->n_places = admission->n_places < admission->max_running ? admission->n_places : admission->max_running;
+    choose_first(admission);
+}
+
 bool sl_admission_rebalance(struct sl_admission *admission, int64_t now_ns) {
     static const bool nowhere[SL_N_DUTIES];
     SL_LOCKED(&admission->mutex);
+    note_time(admission, now_ns);
     const bool *is_short = admission->first != NULL ? admission->is_short : nowhere;
     enum sl_duty_news news = sl_registry_rebalance(admission->registry, is_short, now_ns);
     admission->stats.n_rebalanced += news == SL_DUTIES_CHANGE;
-    if (news == SL_DUTIES_GIVEN) {
-        wake_first(admission);
-    }
+    wake_first(admission);
     return news == SL_DUTIES_GIVEN;
 }
 

@@ -15,8 +15,12 @@ struct sl_admission {
     int max_running, max_queued;
     pthread_mutex_t mutex;
     struct sl_queue_place line;   // sentinel of a ring in order of tickets
-    struct sl_queue_place *first; // next in turn; NULL: the line is empty
+    struct sl_queue_place *first; // next in turn, though it may be held; NULL: none has its workers
     uint64_t next_ticket;
+    struct sl_askers askers;
+    int64_t now_ns;   // of the last request or rebalancing
+    int n_readers;    // workers
+    int64_t n_places; // of jobs that run
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of
     int64_t last_end_ns;

@@ -490,6 +490,20 @@ bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole 
     return served;
 }
 
+void sl_registry_count_places(struct sl_registry *registry, int *n_readers_out, int64_t *n_places_out) {
+    *n_readers_out = 0;
+    *n_places_out = 0;
+    SL_LOCKED(&registry->mutex);
+    for (int i = 0; i < registry->n_workers; i++) {
+        const struct sl_worker *worker = registry->workers[i];
+        if (!worker->lost && takes_jobs(worker)) {
+            *n_readers_out +=
+                sl_worker_has_role(worker, SLUICE__V1__WORKER_ROLE__PREFILL) || (worker->reads && worker->duty == 0);
+            *n_places_out += sl_worker_has_role(worker, SLUICE__V1__WORKER_ROLE__DECODE) ? worker->max_jobs : 0;
+        }
+    }
+}
+
 struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
                                    const char *address) {
     struct sl_worker *found = NULL;

@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/locked.h"
 #include "base/processors.h"
 
-#define N_BUCKETS 256
+#define N_BUCKETS  256
+#define PRESENT_NS SL_NS_PER_S // how long places are left to a tenant that has asked
 
 struct sl_tenants {
     int share, n_sending; // of each tenant at most
@@ -99,6 +101,25 @@ int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole) {
     int64_t percent = tenant->tenants->share;
     int64_t share = whole / 100 * percent + whole % 100 * percent / 100; // which does not overflow
     return share > 1 ? share : 1;
+}
+
+static uint64_t hash_of(const struct sl_tenant *tenant) {
+    return sl_hash(tenant->name, strlen(tenant->name), 1);
+}
+
+void sl_askers_note(struct sl_askers *askers, const struct sl_tenant *tenant, int64_t now_ns) {
+    const uint64_t name = hash_of(tenant);
+    if (askers->names[0] != name) {
+        askers->names[1] = askers->names[0];
+        askers->asked_ns[1] = askers->asked_ns[0];
+        askers->names[0] = name;
+    }
+    askers->asked_ns[0] = now_ns;
+}
+
+bool sl_askers_has_other(const struct sl_askers *askers, const struct sl_tenant *tenant, int64_t now_ns) {
+    const int64_t other_ns = askers->asked_ns[askers->names[0] == hash_of(tenant)];
+    return other_ns != 0 && now_ns - other_ns < PRESENT_NS;
 }
 
 bool sl_tenant_begin_sending(struct sl_tenant *tenant, int64_t deadline_ns) {

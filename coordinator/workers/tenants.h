@@ -2,9 +2,10 @@
 /*
  * Purpose: the tenants that share the cluster, and how much of each counted resource each of them uses.
  *
- * Design: a tenant may use a share of the queue, of watchers, of memory for requests in parts and of ended jobs. Running jobs are admitted in turn instead
- *         (coordinator/workers/admit.h), so that no capacity idles for want of a second tenant. The tenant "" has only the cluster's own
- *         bounds. It stands for every client where there are no certificates, and for operators where there are.
+ * Design: a tenant may use a share of the queue, of watchers, of memory for requests in parts and of ended jobs. Running jobs are
+ *         admitted in turn (coordinator/workers/admit.h). Places are left to others only while another tenant asks, so that no
+ *         capacity idles for want of a second tenant. The tenant "" has only the cluster's own bounds, and the same turn as
+ *         others. It stands for every client where there are no certificates, and for operators where there are.
  * Ownership: an entry lives as long as it is referenced, so there are never more entries than jobs and calls.
  * Threads: any number.
  */
@@ -32,6 +33,7 @@ struct sl_tenant {
     atomic_llong part_bytes; // memory of requests whose parts arrive
     struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
+    int n_reading;           // of the running ones, those whose prompts are read
     pthread_mutex_t sending; // guards n_sending
     struct sl_bell sent;     // it was lowered
     int n_sending;           // turns to send events, see sl_tenant_begin_sending()
@@ -53,6 +55,15 @@ void sl_tenant_give(struct sl_tenant **tenant); // accepts NULL, nulls
 
 // Returns the tenant's share of a whole, at least 1; all of it for "" and for NULL.
 int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole);
+
+// The two tenants that asked last: enough to tell of each tenant whether another one asks.
+struct sl_askers {     // zero-initialized
+    uint64_t names[2]; // hashed; the last one first
+    int64_t asked_ns[2];
+};
+void sl_askers_note(struct sl_askers *askers, const struct sl_tenant *tenant, int64_t now_ns);
+// Returns whether another tenant than this one has asked within a second before now_ns.
+bool sl_askers_has_other(const struct sl_askers *askers, const struct sl_tenant *tenant, int64_t now_ns);
 
 /*
  * Waits for one of the tenant's turns to send events: one for every two processors, so that what waits in gRPC for a tenant's many

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a tenant has every place of the workers while it asks alone, and leaves half of them to others while they ask.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/version.h"
+#include "coordinator/workers/admit.h"
+
+static const struct sl_avoid nobody;
+
+// The jobs of one tenant, all alike. Their demands have no size unless a test gives them one.
+struct crowd {
+    struct sl_admission *admission;
+    struct sl_tenant *tenant;
+    struct sl_demand demand;
+    int n;
+    struct sl_queue_place places[16];
+    struct sl_claim claims[16];
+};
+
+// Lets the tenant ask for one more job. Returns whether it starts at once. Its prompt is then being read.
+static bool starts_to_read(struct crowd *crowd) {
+    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &nobody};
+    struct sl_queue_place *place = &crowd->places[crowd->n];
+    struct sl_error err;
+    place->tenant = crowd->tenant;
+    assert_int_equal(sl_admission_enter(crowd->admission, &crowd->demand, place, &err), SL_OK);
+    enum sl_status status = sl_admission_claim(crowd->admission, place, &spec, 0, &crowd->claims[crowd->n], &err);
+    assert_true(status == SL_OK || status == SL_AGAIN);
+    crowd->n++;
+    return status == SL_OK;
+}
+
+// The same, and its prompt has been read.
+static bool starts(struct crowd *crowd) {
+    bool has_started = starts_to_read(crowd);
+    if (has_started) {
+        sl_admission_release_prefill(crowd->admission, &crowd->claims[crowd->n - 1]);
+    }
+    return has_started;
+}
+
+// Lets jobs that wait start, and have their prompts read. Returns how many did.
+static int start_waiting(struct crowd *crowd) {
+    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &nobody};
+    struct sl_error err;
+    int n = 0;
+    for (int i = 0; i < crowd->n; i++) {
+        if (crowd->places[i].in_line &&
+            sl_admission_claim(crowd->admission, &crowd->places[i], &spec, 0, &crowd->claims[i], &err) == SL_OK) {
+            sl_admission_release_prefill(crowd->admission, &crowd->claims[i]);
+            n++;
+        }
+    }
+    return n;
+}
+
+static void end(struct crowd *crowd) {
+    for (int i = 0; i < crowd->n; i++) {
+        sl_admission_release(crowd->admission, &crowd->claims[i]);
+        sl_admission_leave(crowd->admission, &crowd->places[i]);
+    }
+    crowd->n = 0;
+}
+
+struct two_tenants {
+    struct sl_registry *registry;
+    struct sl_affinity *affinity;
+    struct sl_admission *admission;
+    struct sl_tenants *tenants;
+    struct crowd greedy, other;
+};
+
+static void join(struct two_tenants *two, char *name, Sluice__V1__WorkerRole role, int max_jobs) {
+    Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
+    info.name = name;
+    info.role = role;
+    info.rpc_address = "127.0.0.1:1";
+    info.version = SL_VERSION;
+    info.model_fingerprint = 1;
+    info.arena_bytes = 1000;
+    info.max_jobs = max_jobs;
+    info.epoch = 1;
+    assert_int_equal(sl_registry_register(two->registry, &info, sl_now_ns(), NULL), SL_OK);
+}
+
+// Makes a disaggregated cluster with so many places for jobs that are read, and for all.
+static void set_up(struct two_tenants *two, int max_running, int n_reading, int n_writing) {
+    const struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000};
+    *two = (struct two_tenants){0};
+    assert_int_equal(sl_registry_create(&config, &two->registry, NULL), SL_OK);
+    assert_int_equal(sl_affinity_create(100, &two->affinity, NULL), SL_OK);
+    assert_int_equal(sl_admission_create(two->registry, two->affinity, max_running, 100, &two->admission, NULL), SL_OK);
+    assert_int_equal(sl_tenants_create(50, &two->tenants, NULL), SL_OK);
+    assert_int_equal(sl_tenants_take(two->tenants, "greedy", &two->greedy.tenant, NULL), SL_OK);
+    assert_int_equal(sl_tenants_take(two->tenants, "other", &two->other.tenant, NULL), SL_OK);
+    two->greedy.admission = two->other.admission = two->admission;
+    two->greedy.demand = two->other.demand = (struct sl_demand){.n_prefill_tokens = 5};
+    join(two, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL, n_reading);
+    join(two, "decode-0", SLUICE__V1__WORKER_ROLE__DECODE, n_writing);
+    (void)sl_admission_rebalance(two->admission, sl_now_ns()); // as the coordinator does from time to time
+}
+
+static void tear_down(struct two_tenants *two) {
+    end(&two->greedy);
+    end(&two->other);
+    assert_int_equal(two->greedy.tenant->n_running + two->greedy.tenant->n_reading, 0);
+    sl_tenant_give(&two->greedy.tenant);
+    sl_tenant_give(&two->other.tenant);
+    sl_tenants_destroy(&two->tenants);
+    sl_admission_destroy(&two->admission);
+    sl_affinity_destroy(&two->affinity);
+    sl_registry_destroy(&two->registry);
+}
+
+static void test_a_tenant_alone_has_every_place(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_true(starts(&two.greedy));
+    }
+    assert_false(starts(&two.greedy));
+    tear_down(&two);
+}
+
+// The time after which nothing is left to a tenant that asked is its own, whatever others do meanwhile.
+static void test_askers_are_told_apart(void **state) {
+    (void)state;
+    struct two_tenants two;
+    struct sl_tenant *third;
+    struct sl_askers askers = {0};
+    set_up(&two, 100, 8, 8);
+    assert_int_equal(sl_tenants_take(two.tenants, "third", &third, NULL), SL_OK);
+    assert_false(sl_askers_has_other(&askers, third, 1));
+    sl_askers_note(&askers, two.greedy.tenant, 1);
+    sl_askers_note(&askers, two.greedy.tenant, 2);
+    assert_false(sl_askers_has_other(&askers, two.greedy.tenant, 2));
+    assert_true(sl_askers_has_other(&askers, third, 2));
+    sl_askers_note(&askers, two.other.tenant, 3);
+    sl_askers_note(&askers, two.greedy.tenant, SL_NS_PER_S);
+    assert_true(sl_askers_has_other(&askers, two.greedy.tenant, 2 + SL_NS_PER_S));
+    assert_false(sl_askers_has_other(&askers, two.greedy.tenant, 3 + SL_NS_PER_S));
+    assert_true(sl_askers_has_other(&askers, two.other.tenant, 3 + SL_NS_PER_S));
+    assert_true(sl_askers_has_other(&askers, third, 3 + SL_NS_PER_S));
+    sl_tenant_give(&third);
+    tear_down(&two);
+}
+
+// While another tenant asks, half of the places are left to others; a second after it asked, none.
+static void test_a_tenant_leaves_places_to_another_that_asks(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 8);
+    assert_true(starts(&two.other));
+    end(&two.other);
+    for (int i = 0; i < 4; i++) {
+        assert_true(starts(&two.greedy));
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_false(starts(&two.greedy));
+    }
+    assert_ptr_equal(sl_admission_first(two.admission),
+                     &two.greedy.places[4]); // so that rebalancing sees what it lacks
+    for (int i = 0; i < 4; i++) {
+        assert_true(starts(&two.other)); // at once, though others wait
+    }
+    assert_false(starts(&two.other)); // there are none left
+    end(&two.other);
+    const int64_t asked_ns = sl_now_ns();
+    (void)sl_admission_rebalance(two.admission, asked_ns + SL_NS_PER_S / 2);
+    assert_int_equal(start_waiting(&two.greedy), 0);
+    (void)sl_admission_rebalance(two.admission, asked_ns + SL_NS_PER_S);
+    assert_int_equal(start_waiting(&two.greedy), 4);
+    tear_down(&two);
+}
+
+// The line at a worker that reads stays short for the prompt of another tenant.
+static void test_a_tenant_leaves_readers_to_another(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy)); // alone
+    assert_true(starts_to_read(&two.greedy));
+    assert_true(starts_to_read(&two.greedy));
+    assert_true(starts(&two.other));
+    assert_false(starts_to_read(&two.greedy));
+    sl_admission_release_prefill(two.admission, &two.greedy.claims[0]);
+    assert_int_equal(start_waiting(&two.greedy), 0);
+    sl_admission_release_prefill(two.admission, &two.greedy.claims[1]);
+    assert_int_equal(start_waiting(&two.greedy), 1);
+    join(&two, "prefill-1", SLUICE__V1__WORKER_ROLE__PREFILL, 8);
+    (void)sl_admission_rebalance(two.admission, sl_now_ns());
+    for (int i = 1; i < 4; i++) {
+        assert_true(starts_to_read(&two.greedy));
+    }
+    assert_false(starts_to_read(&two.greedy));
+    tear_down(&two);
+}
+
+// The whole that the share is a part of does not depend on who has room now: a full decode worker leaves it as it is.
+static void test_a_tenants_share_is_of_full_workers_too(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 8);
+    two.other.demand.decode_bytes = 1000;
+    two.greedy.demand.decode_bytes = 1;
+    assert_true(starts(&two.other));
+    assert_false(starts(&two.greedy)); // for want of memory, though nothing is read and little is written
+    (void)sl_admission_rebalance(two.admission, sl_now_ns());
+    end(&two.other);
+    assert_int_equal(start_waiting(&two.greedy), 1);
+    for (int i = 0; i < 3; i++) {
+        assert_true(starts(&two.greedy));
+    }
+    assert_false(starts(&two.greedy));
+    tear_down(&two);
+}
+
+// --max-jobs may be less than the workers have.
+static void test_a_tenants_share_is_of_the_jobs_that_may_run(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 3, 8, 8);
+    assert_true(starts(&two.other));
+    end(&two.other);
+    assert_true(starts(&two.greedy));
+    assert_true(starts(&two.greedy));
+    assert_false(starts(&two.greedy));
+    assert_true(starts(&two.other));
+    tear_down(&two);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_tenant_alone_has_every_place),
+        cmocka_unit_test(test_askers_are_told_apart),
+        cmocka_unit_test(test_a_tenant_leaves_places_to_another_that_asks),
+        cmocka_unit_test(test_a_tenant_leaves_readers_to_another),
+        cmocka_unit_test(test_a_tenants_share_is_of_full_workers_too),
+        cmocka_unit_test(test_a_tenants_share_is_of_the_jobs_that_may_run),
+    };
+    sl_rpc_init();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_rpc_shutdown();
+    return failed;
+}
