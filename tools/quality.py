@@ -320,7 +320,7 @@ def check_lost(page, suites_csv, source):
 
 
 # later.csv has these too, and variants of one model alone.
-UNLISTED = ("full", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
+UNLISTED = ("full", "kvzip,score=reconstruct_sum,budget=0.47,format=int4", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
             "streamingllm,budget=0.5", "d2o,budget=0.5", "random,budget=0.5", "h2o,budget=0.5", "full,format=int8", "full,format=int2",
             "kvzip,score=reconstruct_sum,budget=0.3,format=int4", "kvzip,budget=0.5", "kvzip,budget=0.5,format=k4v2",
             "kvzip,budget=0.5,format=int4", "kvzip,budget=0.24,format=int4", "kvzip,budget=0.2,format=int4", "keydiff,budget=0.5",
@@ -347,11 +347,22 @@ def later():
     return lines, lost
 
 
+def of_sum():
+    """Returns, by model, the difference at a tenth of the bytes if kvzip ranks slots by the sum instead of the largest weights."""
+    from sluice_eval.documents import table_rows  # found by later()
+    largest, by_sum = (f"kvzip,{score}heads=pages,budget=0.33,format=int4" for score in ("", "score=reconstruct_sum,"))
+    rows = [row | {"recipe": "full" if row["recipe"] == largest else row["recipe"]} for row in read("later")
+            if row["mode"] == "agnostic" and row["recipe"] in (largest, by_sum)]  # the largest weights are what the sum is compared to
+    return {name: next(row[4] for row in table_rows([row for row in rows if row["model"] == model], 1) if row[0] == by_sum).rstrip("*")
+            for model, name in LATER.items()}
+
+
 def check_later(page, source):
     lines, lost = later()
     table = source[source.index("for_later[] = {"):]
     said = re.findall(r'"([^"]+)", false,\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
     lost["kvzip,format=int4"] = lost["kvzip,budget=0.3,format=int4"]  # the preset's budget
+    lines += of_sum().values()
     complaints = [f"{PAGE}: lacks the line of `tools/quality.py --later`: {line}" for line in lines if line not in page]
     return complaints + [f"recommend.c: {name} lost {figure}; later.csv says {lost.get(name)}" for name, figure in said
                          if lost.get(name) != figure], len(lines) + len(said)
@@ -365,21 +376,26 @@ CAUSES = [*(f"d2o,budget=0.5,{part}" for part in PARTS), "h2o,budget=0.5,when=en
           "snapkv,budget=0.5", "random,budget=0.5,when=end"]
 
 
-def papers_claims():
-    """Yields the demo plan's claims that need no trained heads, and what D2O loses by, with two recipes each. Budgets are half of the prompt."""
+def papers_claims(mode):
+    """Yields the demo plan's claims and, if the question is in the prompt, what D2O loses by, with two recipes each.
+
+    Budgets are half of the prompt, where fewer points lie between two methods than the plan expects of Locret's at a tenth.
+    """
     plan = json.loads((ROOT / PLAN).read_text())
     recipes = {recipe["name"]: recipe["recipe"].replace("{budget}", "0.5") for recipe in plan["recipes"] if isinstance(recipe, dict)}
     for claim in plan["claims"]:
-        if claim["paper"] != "Locret":
-            yield claim, recipes[claim["better"]], recipes.get(claim["worse"], claim["worse"])
-    for recipe in CAUSES:
+        if claim["paper"] == "Locret":
+            claim = {**claim, "by": min(claim["by"], 0), "needs": {"least": 0.5}}
+        yield claim, recipes[claim["better"]], recipes.get(claim["worse"], claim["worse"])
+    for recipe in CAUSES if mode == "aware" else ():
         yield {"paper": "cause", "text": f"{recipe} above d2o", "by": 0, "needs": {"least": 0.5}}, recipe, "d2o,budget=0.5"
 
 
 def papers_measure(model):
-    recipes = dict.fromkeys(recipe for _, *both in papers_claims() for recipe in both)
-    run("documents", "--model", model, "--mode", "aware,agnostic", "--seed", 2, "--tokens", 1024, "--threads", 1, "--deadline", 3600,
-        "--out", TABLES / "papers.csv", "--recipe", ";".join(recipes), program=PACKAGE)
+    for mode in ("aware", "agnostic"):
+        recipes = dict.fromkeys(recipe for _, *both in papers_claims(mode) for recipe in both)
+        run("documents", "--model", model, "--mode", mode, "--seed", 2, "--tokens", 1024, "--threads", 1, "--deadline", 3600,
+            "--out", TABLES / "papers.csv", "--recipe", ";".join(recipes), program=PACKAGE)
 
 
 def papers():
@@ -395,7 +411,7 @@ def papers():
             scores[row["mode"], row["recipe"]][row["document"]], n_questions[row["document"]] = mean(values), len(values)
     table = [["mode", *CLAIM_HEAD, "questions"]]
     for mode in ("aware", "agnostic"):
-        for claim, *recipes in papers_claims():
+        for claim, *recipes in papers_claims(mode):
             better, worse, full = (scores[mode, recipe] for recipe in (*recipes, "full"))
             both = [document for document in better if document in worse and document in full]
             means = [mean([one[document] for document in both]) if both else None for one in (better, worse, full)]
@@ -436,7 +452,7 @@ def main():
     if arguments.self_test:
         return self_test()
     if arguments.later:
-        print("\n".join(later()[0]))
+        print("\n".join([*later()[0], "", *(f"{name}: the sum above the largest weights {line}" for name, line in of_sum().items())]))
         return 0
     if arguments.papers is not None:
         return papers_measure(arguments.papers) if arguments.papers else write(TABLES, "papers-claims", papers())
