@@ -6,7 +6,7 @@
     tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality
     tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality/suites.csv
     tools/quality.py --later         prints the table of questions that come later from docs/quality/later.csv
-    tools/quality.py --papers smollm2  asks a real model what judges the papers' claims (docs/quality/papers.csv), hours
+    tools/quality.py --papers smollm2  trains heads for a pulled model and asks it what judges the papers' claims (docs/quality/papers.csv), hours
     tools/quality.py --papers        judges them by papers.csv; writes docs/quality/papers-claims.csv
     tools/quality.py --check         holds the figures in docs/quality.md to the tables; runs nothing
 
@@ -28,6 +28,7 @@ import csv
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
@@ -320,7 +321,8 @@ def check_lost(page, suites_csv, source):
 
 
 # later.csv has these too, and variants of one model alone.
-UNLISTED = ("full", "kvzip,score=reconstruct_sum,budget=0.47,format=int4", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
+UNLISTED = ("full", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
+            "kvzip,score=reconstruct_sum,budget=0.47,format=int4", "kvzip,score=reconstruct_sum,budget=0.24,format=int4", "kvzip,budget=0.3,format=int4",
             "streamingllm,budget=0.5", "d2o,budget=0.5", "random,budget=0.5", "h2o,budget=0.5", "full,format=int8", "full,format=int2",
             "kvzip,score=reconstruct_sum,budget=0.3,format=int4", "kvzip,budget=0.5", "kvzip,budget=0.5,format=k4v2",
             "kvzip,budget=0.5,format=int4", "kvzip,budget=0.24,format=int4", "kvzip,budget=0.2,format=int4", "keydiff,budget=0.5",
@@ -391,10 +393,38 @@ def papers_claims(mode):
         yield {"paper": "cause", "text": f"{recipe} above d2o", "by": 0, "needs": {"least": 0.5}}, recipe, "d2o,budget=0.5"
 
 
+def papers_heads(model):
+    """Returns a folder with the model and retaining heads. Trains them, which takes a third of an hour, on other documents of the same kinds."""
+    from sluice_eval.document_tasks import WRITERS, Texts, make_document
+    from sluice_eval.errors import EvalError
+    folder, models = ROOT / WORK / "heads" / model, pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"), "sluice/models")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (models / model).iterdir():
+        if not (folder / file.name).exists():
+            (folder / file.name).symlink_to(file)
+    rows = []
+    for index, task in ((index, task) for index in range(90) for task in WRITERS):
+        try:
+            document = make_document(task, 9001, index, 560 + index * 37 % 400, Texts.open([], None), lambda text: int(len(text) / 3.3))
+        except EvalError:
+            continue  # a task that needs more tokens
+        rows += [{"prompt": document.text + question.text, "answer": f" {' '.join(question.answers)}."}
+                 for question in document.questions if not question.checks and not question.metric]
+    random.Random(1).shuffle(rows)
+    data = folder.parent / f"{model}.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows[:1200]))
+    if not (folder / "retaining_heads.safetensors").exists():
+        run("train-heads", "--model", folder, "--data", data, "--hidden", 256, "--steps", 180, "--batch", 2, "--warm-up", 60, "--lr", 0.003,
+            "--max-tokens", 1200)
+    return folder
+
+
 def papers_measure(model):
+    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
+    folder = papers_heads(model)
     for mode in ("aware", "agnostic"):
         recipes = dict.fromkeys(recipe for _, *both in papers_claims(mode) for recipe in both)
-        run("documents", "--model", model, "--mode", mode, "--seed", 2, "--tokens", 1024, "--threads", 1, "--deadline", 3600,
+        run("documents", "--model", folder, "--mode", mode, "--seed", 2, "--tokens", 1024, "--threads", 1, "--deadline", 3600,
             "--out", TABLES / "papers.csv", "--recipe", ";".join(recipes), program=PACKAGE)
 
 
