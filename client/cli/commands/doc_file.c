@@ -225,7 +225,6 @@ static int import_from(const struct import_config *config, struct transfer *tran
     struct sl_error err = {0};
     struct sl_client *client;
     Sluice__V1__Document *document;
-    char bytes[32];
     int code;
     if (!sl_tool_connect("doc import", config->tool.coordinator, &config->tool.tls, &client, &code)) {
         return code;
@@ -236,12 +235,7 @@ static int import_from(const struct import_config *config, struct transfer *tran
     if (status != SL_OK) {
         return sl_tool_complain_of(config->tool.coordinator, "doc import", &err);
     }
-    if (config->tool.json) {
-        sl_message_print_json(&document->base, stdout);
-    } else {
-        printf("imported %s: %" PRId64 " tokens, %s\n", document->name, document->n_tokens,
-               sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
-    }
+    sl_command_doc_done(document, "imported", config->tool.json);
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_EXIT_OK;
 }
