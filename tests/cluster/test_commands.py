@@ -95,7 +95,7 @@ def test_documents_stay_in_a_folder():
         with open(text, "w", encoding="utf-8") as file:
             file.write(document(3000))
         for _ in range(2):
-            address, _ = place.up("one", "--no-gateway", "--keep", kept)
+            address, _ = place.up("one", "--no-gateway", "--state", kept)
             added = place.run("doc", "add", "gpl", text, "--coordinator", address)
             assert added.returncode == 0 and added.stdout.startswith("added gpl: ") and added.stderr == "", added
             eventually(lambda: "in memory and on disk" in place.run("doc", "show", "gpl", "--coordinator", address).stdout, 20, "a copy on the disk")
@@ -104,7 +104,7 @@ def test_documents_stay_in_a_folder():
         assert jobs.count('"label":"document gpl"') == 1, jobs  # the text was not read again
         address, _ = place.up("one", "--no-gateway")
         added = place.run("doc", "add", "gpl", text, "--coordinator", address)
-        assert added.returncode == 0 and added.stderr == "gpl ends with the cluster; `sluice up --keep DIR` keeps documents\n", added
+        assert added.returncode == 0 and added.stderr == "gpl ends with the cluster; `sluice up --state DIR` keeps documents\n", added
         assert "never, and with the cluster" in place.run("doc", "show", "gpl", "--coordinator", address).stdout
 
 

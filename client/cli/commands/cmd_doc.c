@@ -19,7 +19,6 @@
 #include "client/cli/tool.h"
 
 #define CONVERT_MS        120000
-#define KEEPING           "`sluice up --keep DIR` keeps documents"
 #define DEADLINE_SLACK_MS 15000 // the coordinator ends the job at its deadline, and then waits for the store
 
 // ---- one document ---------------------------------------------------------------------------------------------------
@@ -94,20 +93,7 @@ static void show(const Sluice__V1__Document *document, bool json) {
     show_balance(document);
     printf("added        %s\n", time_text(document->created_ms, created));
     printf("ends         %s%s\n", time_text(document->expires_ms, expires),
-           document->ends_with_cluster ? ", and with the cluster; " KEEPING : "");
-}
-
-void sl_command_doc_done(const Sluice__V1__Document *document, const char *word, bool json) {
-    char bytes[32];
-    if (json) {
-        sl_message_print_json(&document->base, stdout);
-        return;
-    }
-    printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
-           sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
-    if (document->ends_with_cluster && strcmp(word, "removed") != 0) {
-        fprintf(stderr, "%s ends with the cluster; " KEEPING "\n", document->name);
-    }
+           document->ends_with_cluster ? ", and with the cluster; " SL_KEEPING_DOCUMENTS : "");
 }
 
 // ---- add ------------------------------------------------------------------------------------------------------------

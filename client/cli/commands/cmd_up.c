@@ -24,8 +24,7 @@
 struct up_config {
     struct sl_tool_config tool;
     struct sl_cluster_config cluster;
-    const char *state, *name;
-    const char *keep;
+    const char *folder, *state, *name;
     int64_t grace_ms;
     bool has_disk_bytes, keep_going, no_gateway, detach, verbose;
 };
@@ -47,10 +46,10 @@ static const struct sl_option options[] = {
     {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "of the gateway, for OpenAI's clients; 0 picks a free one",
      SL_FIELD(up_config, cluster.http_port), 0, 65535},
     {"no-gateway", 0, SL_OPTION_FLAG, NULL, NULL, "without a gateway", SL_FIELD(up_config, no_gateway)},
-    {"keep", 0, SL_OPTION_STRING, NULL, "DIR",
-     "documents, stored prompts and jobs stay there: `up --keep DIR` goes on with them after `down`. It is --disk and "
+    {"state", 0, SL_OPTION_STRING, NULL, "DIR",
+     "documents, stored prompts and jobs stay there: `up --state DIR` goes on with them after `down`. It is --disk and "
      "--coordinator-state in one",
-     SL_FIELD(up_config, keep)},
+     SL_FIELD(up_config, folder)},
     {"disk", 0, SL_OPTION_STRING, NULL, "DIR",
      "KV stores keep capsules in DIR/kvstore-0 and so on, beyond memory and over restarts",
      SL_FIELD(up_config, cluster.disk)},
@@ -297,16 +296,16 @@ static enum sl_status check(struct up_config *config, struct sl_error *err) {
     SL_FAIL_IF(config->detach && config->verbose, err, SL_ERR_INVALID, "--detach and --verbose exclude each other");
     SL_FAIL_IF(config->cluster.rebalance_ms > 0 && !config->cluster.aggregated, err, SL_ERR_INVALID,
                "--rebalance is for workers that read and write: give --aggregated, too");
-    SL_FAIL_IF(config->keep && (config->cluster.disk || config->cluster.coordinator_state), err, SL_ERR_INVALID,
-               "--keep sets --disk and --coordinator-state; give it or them");
-    if (config->keep) {
-        config->cluster.disk = config->cluster.coordinator_state = config->keep;
+    SL_FAIL_IF(config->folder && (config->cluster.disk || config->cluster.coordinator_state), err, SL_ERR_INVALID,
+               "--state sets --disk and --coordinator-state; give it or them");
+    if (config->folder) {
+        config->cluster.disk = config->cluster.coordinator_state = config->folder;
     }
     SL_FAIL_IF(config->has_disk_bytes && !config->cluster.disk, err, SL_ERR_INVALID,
-               "--disk-bytes is for --disk DIR or --keep DIR, and both are missing");
+               "--disk-bytes is for --disk DIR or --state DIR, and both are missing");
     SL_FAIL_IF(config->cluster.disk && config->cluster.n_kvstore == 0, err, SL_ERR_INVALID,
                "a disk is for KV stores, and with --kvstore 0 there is none");
-    return config->keep ? sl_folder_make(config->keep, 0700, err) : SL_OK;
+    return config->folder ? sl_folder_make(config->folder, 0700, err) : SL_OK;
 }
 
 // Takes the cluster's name. If the user may not write to that folder, a cluster in the foreground works without it.

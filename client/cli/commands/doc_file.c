@@ -20,6 +20,19 @@
 
 #define REDRAW_MS 100
 
+void sl_command_doc_done(const Sluice__V1__Document *document, const char *word, bool json) {
+    char bytes[32];
+    if (json) {
+        sl_message_print_json(&document->base, stdout);
+        return;
+    }
+    printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
+           sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
+    if (document->ends_with_cluster && strcmp(word, "removed") != 0) {
+        fprintf(stderr, "%s ends with the cluster; " SL_KEEPING_DOCUMENTS "\n", document->name);
+    }
+}
+
 // A file on its way to or from the cluster.
 struct transfer {
     struct sl_signals signals;
