@@ -43,6 +43,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.pictures and sweep.ttfts_ms:
         pictures.draw_goodput(sweep.lines, slo, os.path.join(arguments.pictures, "goodput.png"))
         pictures.draw_ttft(sweep.ttfts_ms, os.path.join(arguments.pictures, "ttft.png"))
+    if arguments.pictures and sweep.shipped:
+        pictures.draw_bytes(sweep.shipped, os.path.join(arguments.pictures, "bytes.png"))
     if failure:
         raise failure
     n_void = sum(line["void"] is not None for line in sweep.lines)

@@ -3,7 +3,8 @@
 
 TTFT is the time from when the request left to the first token, E2EL to the last one. TPOT is the mean time of an answer's tokens
 after the first. ITL is pooled: every gap between two tokens of all answers. ITL_PER_REQUEST takes the mean gap of each answer.
-Goodput counts answers within every limit, a second, from the first request to the last answer; refused and failed requests miss.
+Goodput counts answers within every limit, a second, from the first request to the last answer; refused and failed requests miss, and wrong answers where the
+right ones are known.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import math
 import statistics
 from typing import Any, Iterable, Optional, Sequence
 
-from .client import CUT, DONE, FAILED, REFUSED, Answer
+from .answer import CUT, DONE, FAILED, REFUSED, Answer
 from .load import Run
 
 PERCENTILES = (50, 90, 99)
@@ -91,7 +92,8 @@ def summary(run: Run, slo: Slo, most_lag_s: float) -> dict[str, Any]:
     done = by_status[DONE]
     ended = len(answers) - len(by_status[CUT])
     duration = max(run.ended_s - run.began_s, 1e-9)
-    good = sum(slo.is_met(answer) for answer in done)
+    good = sum(slo.is_met(one.answer) and one.is_right for one in run.sent)
+    n_right = sum(one.is_right for one in run.sent if one.answer.status == DONE)
     gaps = [_gaps(answer) for answer in done]
     n_input = sum(a.n_prompt if a.n_prompt is not None else one.request.n_input for a, one in zip(answers, run.sent) if a.status == DONE)
     n_output = sum(answer.n_tokens for answer in done)
@@ -104,6 +106,7 @@ def summary(run: Run, slo: Slo, most_lag_s: float) -> dict[str, Any]:
         "total_input_tokens": n_input, "total_output_tokens": n_output,
         "request_throughput": len(done) / duration, "request_goodput": good / duration,
         "slo_attainment": good / ended if ended else None,
+        "right": n_right if any(one.request.right for one in run.sent) else None,
         "output_throughput": n_output / duration, "total_token_throughput": (n_input + n_output) / duration,
         "max_output_tokens_per_s": _peak_tokens(run), "max_concurrent_requests": run.most_at_once,
         **_spread("ttft", (a.ttft_s for a in done)),
