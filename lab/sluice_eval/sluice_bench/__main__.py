@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise failure
     n_void = sum(line["void"] is not None for line in sweep.lines)
     if n_void:
-        raise EvalError(f"{n_void} of {len(sweep.lines)} runs are void: the generator lagged. Give it a machine of its own, or a lower rate")
+        raise EvalError(f"{n_void} of {len(sweep.lines)} runs are void, for the reasons above. Give the generator a machine of its own, or a lower rate")
     if not any(line["completed"] for line in sweep.lines):
         raise EvalError("no request was answered; the reasons are above")
 

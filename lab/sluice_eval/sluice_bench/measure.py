@@ -85,7 +85,7 @@ def _sluice_figures(done: list[Answer]) -> dict[str, Any]:
     return {ours: sum(one.get(theirs) or 0 for one in measured) if measured else None for theirs, ours in names.items()}
 
 
-def summary(run: Run, slo: Slo, most_lag_s: float) -> dict[str, Any]:
+def summary(run: Run, slo: Slo, most_lag_s: float, most_busy: Optional[float] = None) -> dict[str, Any]:
     """Returns the run's figures. Requests that were cut by the end of the run count nowhere but in "unfinished"."""
     answers = [one.answer for one in run.sent]
     by_status = {status: [a for a in answers if a.status == status] for status in (DONE, REFUSED, FAILED, CUT)}
@@ -98,8 +98,10 @@ def summary(run: Run, slo: Slo, most_lag_s: float) -> dict[str, Any]:
     n_input = sum(a.n_prompt if a.n_prompt is not None else one.request.n_input for a, one in zip(answers, run.sent) if a.status == DONE)
     n_output = sum(answer.n_tokens for answer in done)
     lag = lag_s(run)
-    late = f"the generator lagged: p99 {1000 * lag:.0f} ms, and {1000 * most_lag_s:.0f} ms are permitted" if lag > most_lag_s else None
+    void = f"the generator lagged: p99 {1000 * lag:.0f} ms, and {1000 * most_lag_s:.0f} ms are permitted" if lag > most_lag_s else None
     host = run.host
+    if not void and most_busy and host and host.busy and host.busy > most_busy:
+        void = f"the host was {100 * host.busy:.0f}% busy, and {100 * most_busy:g}% are permitted"
     return {
         "duration": duration, "completed": len(done), "failed": len(by_status[FAILED]) + len(by_status[REFUSED]),
         "refused": len(by_status[REFUSED]), "unfinished": len(by_status[CUT]),
@@ -117,7 +119,7 @@ def summary(run: Run, slo: Slo, most_lag_s: float) -> dict[str, Any]:
         "cached_tokens": sum(answer.n_cached for answer in done), **_sluice_figures(done),
         "without_usage": sum(answer.n_output is None for answer in done),
         "lag_p99_ms": 1000 * lag, "host_busy": host and host.busy, "host_steal": host and host.steal,
-        "generator_cores": host and host.generator_cores, "stopped": run.stopped or None, "void": late}
+        "generator_cores": host and host.generator_cores, "stopped": run.stopped or None, "void": void}
 
 
 def first_errors(run: Run, most: int = 3) -> list[str]:

@@ -143,6 +143,7 @@ def parser() -> argparse.ArgumentParser:
     add("--repetitions", type=whole(1, 1000), default=1, metavar="N", help="of each run, series by turns [1]")
     add("--slo", type=slo, default="ttft:2s,tpot:100ms", metavar="LIMITS", help="what a good answer keeps; also e2el:TIME [ttft:2s,tpot:100ms]")
     add("--max-lag", type=duration, default="50ms", metavar="TIME", help="a run is void if the generator's lag has a higher p99 [50ms]")
+    add("--max-busy", type=_number(1, 100), metavar="PERCENT", help="a run is void if this machine was busier: for workers that only wait, on it")
     add("--deadline", type=duration, default="10m", metavar="TIME", help="of one answer [10m]")
     add("--pause", type=duration, default="1s", metavar="TIME", help="between two runs [1s]")
     add("--tokens-per-word", type=_number(0.1, 20), metavar="X", help="of the prompts' words; without: the servers are asked")

@@ -178,7 +178,7 @@ class Sweep:
         arguments = self._arguments
         setting = {"burstiness": arguments.burstiness, "workload": self._workload.name, "seed": arguments.seed, "slo": arguments.slo.text(),
                    "tokens_per_word": self._tokens_per_word[run.series.server]}
-        line = run_line(run, summary(run, arguments.slo, arguments.max_lag), setting) | {"cluster": counters}
+        line = run_line(run, summary(run, arguments.slo, arguments.max_lag, arguments.max_busy and arguments.max_busy / 100), setting) | {"cluster": counters}
         if counters and "job_retries" in counters:  # these cover failed jobs too
             line["retries"] = int(counters["job_retries"])
         self.lines.append(line)

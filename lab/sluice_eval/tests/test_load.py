@@ -19,6 +19,7 @@ from .support import PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 from sluice_bench import cluster_metrics, measure, options
 from sluice_bench.answer import DONE, FAILED, REFUSED, Answer
 from sluice_bench.grpc_client import decode, encode
+from sluice_bench.host import Host
 from sluice_bench.http_stream import Events, ProtocolError, Reply
 from sluice_bench.load import Run, Sent, Series
 from sluice_bench.trace import read_trace
@@ -260,6 +261,9 @@ class Measuring(unittest.TestCase):
         self.assertIn("p99 1 ms, and 0 ms", measure.summary(run, measure.Slo(), 0.0001)["void"])
         run.oversleeps_s = [0.2] * 10  # its timer tells when no request does
         self.assertIn("p99 200 ms", measure.summary(run, measure.Slo(), 0.05)["void"])
+        run.oversleeps_s, run.host = [], Host(0.8, 0.0, 0.1)
+        self.assertIsNone(measure.summary(run, measure.Slo(), 0.05, 0.8)["void"])
+        self.assertIn("80% busy, and 70% are", measure.summary(run, measure.Slo(), 0.05, 0.7)["void"])
 
     def test_nothing_measured_is_no_zero(self):
         found = measure.summary(self.run_of(), measure.Slo(), 1)
