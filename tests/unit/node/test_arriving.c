@@ -266,6 +266,7 @@ static void test_a_device_that_hangs_lets_the_verifier_stop(void **state) {
     start(&f, "shm", NULL);
     expect(&f, true);
     stays = f.runtime.device;
+    (void)stays;
     sl_device_limit_waits(f.runtime.device, 500);
     sl_emulated_stall_at(0, 1);
     assert_int_equal(sl_inbound_open(f.inbound, "test", BODY, 0, &ticket, NULL), SL_OK);
