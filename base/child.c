@@ -27,15 +27,19 @@ bool sl_child_find(const char *program, char path[PATH_MAX]) {
     return false;
 }
 
+bool sl_child_dies_with(pid_t parent) {
+    // SIGKILL, because the parent has exited: no process could repeat a request for a graceful exit.
+    return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent;
+}
+
 // Runs in the child. Uses only functions that are safe between fork and exec.
 static void become(char *const argv[], int out_fd, int err_fd, int failure_fd, pid_t parent) {
     sigset_t none;
     sigemptyset(&none);
     signal(SIGPIPE, SIG_DFL);
     setpgid(0, 0);
-    // SIGKILL, because the parent has exited: no process could repeat a request for a graceful exit.
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && dup2(out_fd, STDOUT_FILENO) >= 0 &&
-        dup2(err_fd, STDERR_FILENO) >= 0 && sigprocmask(SIG_SETMASK, &none, NULL) == 0) {
+    if (sl_child_dies_with(parent) && dup2(out_fd, STDOUT_FILENO) >= 0 && dup2(err_fd, STDERR_FILENO) >= 0 &&
+        sigprocmask(SIG_SETMASK, &none, NULL) == 0) {
         int null = open("/dev/null", O_RDONLY);
         if (null >= 0 && dup2(null, STDIN_FILENO) >= 0) {
             execv(argv[0], argv);

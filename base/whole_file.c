@@ -63,3 +63,19 @@ void sl_whole_file_abandon(struct sl_whole_file *whole) {
         whole->file = NULL;
     }
 }
+
+enum sl_status sl_folder_make(const char *path, mode_t mode, struct sl_error *err) {
+    char part[PATH_MAX];
+    struct stat there;
+    size_t n = strlen(path);
+    SL_FAIL_IF(n >= sizeof part, err, SL_ERR_IO, "%.200s...: the path is too long", path);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] == '/' || path[i] == '\0') {
+            snprintf(part, sizeof part, "%.*s", (int)i, path);
+            SL_FAIL_IF(mkdir(part, mode) != 0 && errno != EEXIST, err, SL_ERR_IO, "%s: cannot be made: %s", part,
+                       strerror(errno));
+            SL_FAIL_IF(stat(part, &there) != 0 || !S_ISDIR(there.st_mode), err, SL_ERR_IO, "%s: is no folder", part);
+        }
+    }
+    return SL_OK;
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: writes files that appear under their name completely or not at all. Until then the old file stays, even if
+ * Purpose: writes files that appear under their name completely or not at all, and makes folders for them. Until then the old file stays, even if
  *          the disk is full or the process is killed in between.
  *
  *     sl_whole_file_open(&whole, path, err);
@@ -32,3 +32,6 @@ enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path,
 enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error *err);
 // Removes the temporary file; does nothing if no file is open.
 void sl_whole_file_abandon(struct sl_whole_file *whole);
+
+// Makes a folder with all folders above it. SL_ERR_IO: one cannot be made, or is a file.
+enum sl_status sl_folder_make(const char *path, mode_t mode, struct sl_error *err);

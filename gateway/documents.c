@@ -28,15 +28,17 @@ static json_t *describe(const Sluice__V1__Document *document) {
     for (size_t i = 0; i < document->n_stores; i++) {
         json_array_append_new(stores, json_string(document->stores[i]));
     }
-    return json_pack(
-        "{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I, s:i, s:o, s:I, s:I, s:f, s:s}",
-        "id", document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000), "sha256",
-        document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens", (json_int_t)document->n_tokens,
-        "capsule_bytes", (json_int_t)document->capsule_bytes, "recipe", document->recipe, "chat", document->chat,
-        "store", document->store, "on_disk", document->on_disk, "fingerprint", fingerprint, "other_model",
-        document->other_model, "reading", document->reading, "expires_ms", (json_int_t)document->expires_ms, "replicas",
-        document->replicas, "stores", stores, "questions", (json_int_t)document->n_questions, "saved_tokens",
-        (json_int_t)document->saved_tokens, "saved_ms", document->saved_ms, "lost_points", document->lost_points);
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I, s:b, s:i, s:o, s:I, "
+                     "s:I, s:f, s:s}",
+                     "id", document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000),
+                     "sha256", document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens",
+                     (json_int_t)document->n_tokens, "capsule_bytes", (json_int_t)document->capsule_bytes, "recipe",
+                     document->recipe, "chat", document->chat, "store", document->store, "on_disk", document->on_disk,
+                     "fingerprint", fingerprint, "other_model", document->other_model, "reading", document->reading,
+                     "expires_ms", (json_int_t)document->expires_ms, "ends_with_cluster", document->ends_with_cluster,
+                     "replicas", document->replicas, "stores", stores, "questions", (json_int_t)document->n_questions,
+                     "saved_tokens", (json_int_t)document->saved_tokens, "saved_ms", document->saved_ms, "lost_points",
+                     document->lost_points);
 }
 
 // Prints a JSON value and takes the reference.
@@ -51,7 +53,7 @@ static enum sl_status refuse(enum sl_status status, const struct sl_error *err, 
     if (status == SL_ERR_PRECONDITION) {
         sl_refuse(refusal, 409, "%s", err->text);
     } else {
-        sl_refuse_error(refusal, err);
+        sl_refuse_error_of_ours(refusal, err);
     }
     return status;
 }

@@ -31,6 +31,10 @@ static void leave(struct sl_bell *bell, struct sl_bell_waiter *waiter) {
 
 static enum sl_status wait_on_fiber(struct sl_fiber *fiber, struct sl_bell *bell, pthread_mutex_t *mutex,
                                     int64_t deadline_ns) {
+    // A caller that only looks does not park: the thread of deadlines would wake it, by three switches of threads.
+    if (deadline_ns <= sl_now_ns()) {
+        return SL_ERR_DEADLINE;
+    }
     struct sl_bell_waiter waiter = {.fiber = fiber};
     enter(bell, &waiter);
     sl_fiber_prepare(fiber);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/whole_file.h"
 
 #define OWNED_WAIT_MS 100 // a `sluice up` that ends holds the lock for a moment longer
 #define LOOKED_WAIT_MS                                                                                                 \
@@ -27,17 +28,10 @@ static enum sl_status root_of(char root[PATH_MAX], struct sl_error *err) {
     return n < PATH_MAX ? SL_OK : sl_fail(err, SL_ERR_INVALID, "XDG_RUNTIME_DIR: the path is too long");
 }
 
-// Makes a folder with all folders above it.
 static enum sl_status make_folder(const char *path, struct sl_error *err) {
-    char part[PATH_MAX];
-    for (const char *end = strchr(path + 1, '/');; end = strchr(end + 1, '/')) {
-        snprintf(part, sizeof part, "%.*s", end ? (int)(end - path) : (int)strlen(path), path);
-        SL_FAIL_IF(mkdir(part, 0700) != 0 && errno != EEXIST, err, SL_ERR_IO,
-                   "%s: cannot be made: %s (XDG_RUNTIME_DIR says where)", part, strerror(errno));
-        if (!end) {
-            return SL_OK;
-        }
-    }
+    struct sl_error why = {0};
+    enum sl_status status = sl_folder_make(path, 0700, &why);
+    return status == SL_OK ? SL_OK : sl_fail_from(err, status, &why, "%s (XDG_RUNTIME_DIR says where)", why.text);
 }
 
 // Rejects a folder that other users could change: they could redirect our files. Below /tmp any user may create it

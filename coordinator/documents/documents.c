@@ -498,6 +498,7 @@ void sl_documents_describe(struct sl_documents *documents, const struct sl_docum
     sl_document_describe(document, described_out);
     pthread_mutex_unlock(&documents->mutex);
     described_out->message.other_model = document->model_fingerprint != model_fingerprint;
+    described_out->message.ends_with_cluster = documents->archive.folder == NULL && documents->archive.etcd == NULL;
 }
 
 int sl_documents_replicas(struct sl_documents *documents, const struct sl_document *document) {

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
@@ -314,11 +315,22 @@ def metrics_exist(tree):
     return complain(problems(), f"{len(list(tree.expressions()))} expressions")
 
 
+def owners(archive, name):
+    """The users whom a folder of an OCI archive belongs to."""
+    with tarfile.open(archive) as blobs:
+        for blob in (one for one in blobs if one.size > 1 << 20):
+            with tarfile.open(fileobj=blobs.extractfile(blob)) as layer:
+                yield from (one.uid for one in layer if one.name.strip("./") == name)
+
+
 @check
 def image(tree):
     needs("mmdebstrap", "mmdebstrap")
     words = [tree.folder("image", "build.sh"), "--bin", m.BIN, "--out", tree.image]
     said = run(*words)
+    for archive in re.findall(r"^archive: (\S+\.tar),", said, re.M):
+        if set(owners(archive, "var/lib/sluice")) != {65532}:  # new volumes are its copies
+            raise Failed(f"{archive}: /var/lib/sluice is not of user 65532: a store with a disk could not start")
     return "; ".join(line.split(", ", 1)[1] + " of " + line.split(":")[0] for line in said.splitlines()
                      if line.startswith(("root:", "archive:")) and ", " in line)
 

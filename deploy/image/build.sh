@@ -135,7 +135,9 @@ trap 'rm -rf "$store"' EXIT
 # A store of its own that goes: nothing of this machine's containers is touched. vfs and chroot want nothing of the kernel.
 ours() { buildah --root "$store/root" --runroot "$store/run" --storage-driver vfs "$@"; }
 container=$(ours from scratch)
-ours copy --quiet "$container" "$root" / >/dev/null
+tar -C "$root" --numeric-owner -cf "$store/root.tar" . # `buildah copy` would give everything to root, also what user 65532 writes to
+ours add --quiet "$container" "$store/root.tar" / >/dev/null
+rm "$store/root.tar"
 ours config --user 65532:65532 --env PATH=/bin --workingdir / --cmd '["/bin/sluice","--help"]' \
     --label org.opencontainers.image.title=sluice --label org.opencontainers.image.version="$version" \
     --label org.opencontainers.image.licenses=Apache-2.0 "$container"

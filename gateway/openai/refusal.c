@@ -113,7 +113,7 @@ static const struct {
     {"max_new_tokens", "max_tokens"},
 };
 
-void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err) {
+void sl_refuse_error_of_ours(struct sl_refusal *refusal, const struct sl_error *err) {
     const enum sl_status status = err->status;
     const char *text = err->text;
     // The coordinator has these fields in a message, OpenAI at the top level
@@ -131,15 +131,21 @@ void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err) {
     sl_refuse(refusal, http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
     n = refusal->http_status == 400 ? n : 0;
     snprintf(refusal->param, sizeof refusal->param, "%.*s", (int)n, text);
-    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
-        if (strcmp(refusal->param, renamed[i].ours) == 0) {
-            snprintf(refusal->param, sizeof refusal->param, "%s", renamed[i].openais);
-            snprintf(refusal->text, sizeof refusal->text, "%s%s", renamed[i].openais, text + n);
-            break;
-        }
-    }
     if (err->reason == SL_REASON_PROMPT_TOO_LONG && refusal->http_status == 400) {
         refusal->code = "context_length_exceeded"; // clients shorten their prompt and ask again
+    }
+}
+
+void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err) {
+    sl_refuse_error_of_ours(refusal, err);
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
+        if (strcmp(refusal->param, renamed[i].ours) == 0) {
+            char rest[sizeof refusal->text];
+            strcpy(rest, refusal->text + strlen(refusal->param));
+            snprintf(refusal->param, sizeof refusal->param, "%s", renamed[i].openais);
+            snprintf(refusal->text, sizeof refusal->text, "%s%s", renamed[i].openais, rest);
+            break;
+        }
     }
 }
 

@@ -38,6 +38,8 @@ void sl_refuse_unknown(struct sl_refusal *refusal, const char *field, const char
  * begins with the name of a field, which becomes the param.
  */
 void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err);
+// The same for a call whose fields have the coordinator's names.
+void sl_refuse_error_of_ours(struct sl_refusal *refusal, const struct sl_error *err);
 
 // Returns {"error": {...}} on one line; malloc'd, NULL: no memory.
 char *sl_refusal_json(const struct sl_refusal *refusal);

@@ -28,7 +28,7 @@ static const struct sl_option options[] = {
      SL_FIELD(inspect_config, png)},
     {"html", 0, SL_OPTION_STRING, NULL, "FILE",
      "write a page that shows what is kept of which sentences (needs --model)", SL_FIELD(inspect_config, html)},
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "of --html: the folder with the model's tokenizer",
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "of --html: the model with the tokenizer",
      SL_FIELD(inspect_config, model)},
     {"text", 0, SL_OPTION_STRING, NULL, "FILE", "of --html: the text, for a file that does not have it",
      SL_FIELD(inspect_config, text)},

@@ -38,7 +38,9 @@ static bool are_the_capsules(const struct page *page, struct sl_error *err) {
     }
     if (inspected->is_document) {
         uint8_t sha256[SL_SHA256_BYTES];
-        return sl_sha256(page->tokens, page->n_tokens * sizeof *page->tokens, sha256, err) == SL_OK &&
+        // A document that evicts ends before what follows its text in a chat
+        size_t n = (size_t)inspected->head.n_tokens;
+        return n <= page->n_tokens && sl_sha256(page->tokens, n * sizeof *page->tokens, sha256, err) == SL_OK &&
                memcmp(sha256, inspected->head.tokens_sha256, sizeof sha256) == 0;
     }
     struct sl_hash128 hash = sl_prefix_hash(&no_salt, page->tokens, info->n_tokens);

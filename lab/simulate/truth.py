@@ -126,7 +126,7 @@ def compare(real, simulated, arguments):
     print(f"{'recipe':24} {'rate':>6} {'host':>5}  " + "  ".join(f"{name.removeprefix('request_'):>24}" for name in FIGURES))
     errors = {name: [] for name in FIGURES}
     good = True
-    for run, one in zip(real, simulated):
+    for run, one in zip(real, simulated, strict=True):
         cells = []
         for name in FIGURES:
             error = 100 * (one[name] / run[name] - 1) if run[name] else 100.0 * (one[name] > 0)

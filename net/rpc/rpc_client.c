@@ -2,15 +2,15 @@
 /*
  * Purpose: calls to other processes: one reply, or a stream of them.
  *
- * Design: a unary call is one batch of all its operations and one wait. A stream has three tags: start, status, and one
- *         read that is always posted ahead, so that waiting for it can time out without losing a message. Calls fail at
- *         once (UNAVAILABLE) while the peer refuses connections; channels come back within a second. With a parent,
+ * Design: a unary call is one batch of all its operations and one wait. A stream has two tags: everything but its
+ *         messages, which ends with the status, and one read that is always posted ahead, so that waiting for it can
+ *         time out without losing a message. Calls fail at once (UNAVAILABLE) while the peer refuses connections; channels come back within a second. With a parent,
  *         gRPC itself makes the deadline the smaller one and cancels the child with the parent. In distributions'
  *         builds, gRPC's timers use the time of day: a clock that is set back by an hour stops them for an hour. So a
  *         call is also ended by our own deadline, and a channel that fails is told to try again.
  *
  * Invariants of a stream: `message` is ours when read_done; the next read is posted only after it was taken; once a
- * read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; a
+ *         read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; a
  *         closed stream is freed at zero.
  */
 #include <grpc/byte_buffer.h>
@@ -369,7 +369,7 @@ struct sl_rpc_stream {
     grpc_call *call;
     const struct sl_rpc_method *method;
     struct outcome outcome; // readable by us when status_done
-    struct sl_rpc_tag start_tag, status_tag, read_tag;
+    struct sl_rpc_tag status_tag, read_tag;
     pthread_mutex_t mutex; // guards the fields below
     struct sl_bell changed;
     grpc_byte_buffer *message;
@@ -413,13 +413,8 @@ static void complete(struct sl_rpc_stream *stream, bool *flag) {
     }
 }
 
-static void on_start(struct sl_rpc_tag *tag, bool ok) {
-    (void)ok; // the status tells the result
-    complete((struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, start_tag)), NULL);
-}
-
 static void on_status(struct sl_rpc_tag *tag, bool ok) {
-    (void)ok; // always
+    (void)ok; // always, if the status is among the operations
     struct sl_rpc_stream *stream = (struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, status_tag));
     complete(stream, &stream->status_done);
 }
@@ -451,7 +446,6 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     struct sl_rpc_stream *stream = calloc(1, sizeof *stream);
     SL_FAIL_IF(!stream, err, SL_ERR_EXHAUSTED, "%s: no memory for a stream", method->path);
     stream->method = method;
-    stream->start_tag.fn = on_start;
     stream->status_tag.fn = on_status;
     stream->read_tag.fn = on_read;
     pthread_mutex_init(&stream->mutex, NULL);
@@ -460,14 +454,11 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     stream->call = create_call(channel, method->path, deadline_ns, parent);
 
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
-    grpc_op ops[N_START_OPS];
+    grpc_op ops[N_START_OPS + 1];
     start_ops(ops, bytes, &stream->outcome);
-    enum sl_status status = start_counted(stream, ops, N_START_OPS, &stream->start_tag);
+    ops[N_START_OPS] = status_op(&stream->outcome);
+    enum sl_status status = start_counted(stream, ops, N_START_OPS + 1, &stream->status_tag);
     grpc_byte_buffer_destroy(bytes);
-    if (status == SL_OK) {
-        const grpc_op op = status_op(&stream->outcome);
-        status = start_counted(stream, &op, 1, &stream->status_tag);
-    }
     SL_THEN(status, post_read(stream));
     if (status != SL_OK) {
         sl_rpc_stream_close(&stream);

@@ -391,7 +391,7 @@ class Cluster:
                 result[f"{name}.staging"] = worker.load.staging_used_bytes
         return result
 
-    def assert_clean(self, timeout=15):
+    def assert_clean(self, timeout=45):  # a grant whose writer fell silent is in quarantine for 30 s
         def clean():
             return not any(self.gauges().values())
         try:

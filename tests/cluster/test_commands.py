@@ -89,6 +89,25 @@ def test_a_cluster_behind_the_terminal():
         assert not any(alive(process["pid"]) for process in one["processes"]) and not os.path.exists(log)
 
 
+def test_documents_stay_in_a_folder():
+    with here() as place, tempfile.TemporaryDirectory(prefix="sluice-keep-") as folder:
+        kept, text = os.path.join(folder, "a", "b"), os.path.join(folder, "text")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write(document(3000))
+        for _ in range(2):
+            address, _ = place.up("one", "--no-gateway", "--state", kept)
+            added = place.run("doc", "add", "gpl", text, "--coordinator", address)
+            assert added.returncode == 0 and added.stdout.startswith("added gpl: ") and added.stderr == "", added
+            eventually(lambda: "in memory and on disk" in place.run("doc", "show", "gpl", "--coordinator", address).stdout, 20, "a copy on the disk")
+            jobs = place.run("jobs", "--json", "--coordinator", address).stdout
+            assert place.run("down").returncode == 0
+        assert jobs.count('"label":"document gpl"') == 1, jobs  # the text was not read again
+        address, _ = place.up("one", "--no-gateway")
+        added = place.run("doc", "add", "gpl", text, "--coordinator", address)
+        assert added.returncode == 0 and added.stderr == "gpl ends with the cluster; `sluice up --state DIR` keeps documents\n", added
+        assert "never, and with the cluster" in place.run("doc", "show", "gpl", "--coordinator", address).stdout
+
+
 def test_what_ends_with_its_coordinator():
     with here() as place:
         place.up("short", "--no-gateway", "--kvstore", "0")

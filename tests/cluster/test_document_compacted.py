@@ -140,11 +140,15 @@ def test_conversations_go_on_from_it():
 
 
 def test_a_chat_is_cut_before_what_follows_the_text():
-    with chatting_model() as model, Cluster(model=model) as cluster:
+    with chatting_model() as model, Cluster(model=model) as cluster, tempfile.TemporaryDirectory() as folder:
         made, _ = add(cluster.channel, "gpl", recipe=RECIPE)
         chat = inference.Chat(messages=[inference.ChatMessage(role="user", content=FACT)])
         finished, _ = cluster.answer(inference.GenerateRequest(document="gpl", chat=chat, max_new_tokens=8))
         assert made.chat and finished.statistics.n_reused_tokens == made.n_tokens - 1, (made, finished)
+        path, page = os.path.join(folder, "gpl.doc"), os.path.join(folder, "page.html")
+        assert sluice(cluster, "doc", "export", "gpl", path)[0] == 0
+        shown = subprocess.run([os.path.join(BIN, "sluice"), "inspect", path, "--html", page, "--model", model], capture_output=True, text=True)
+        assert shown.returncode == 0 and os.path.getsize(page) > 10000, shown
 
 
 if __name__ == "__main__":

@@ -217,6 +217,8 @@ def test_http_and_chats():
         assert delete(gateway, "/v1/documents/other")[0] == 200
         assert gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "raw"})["param"] == "document"
         assert gateway.refusal(400, "/v1/completions", {"prompt": "And?", "document": "gpl"})["param"] == "document"
+        empty = gateway.refusal(400, "/v1/documents", {"name": "empty"})
+        assert empty["param"] == "text" and empty["message"].startswith("text: "), empty
         system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
         assert "first message" in gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "gpl", "messages": system})["message"]
         assert gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})[1]["created"] == made["created"]

@@ -88,6 +88,7 @@ def test_another_decode_worker_resumes_without_reading_the_prompt_again():
         job_id = cluster.submit(job)
         watcher = Watcher(cluster, job_id)
         eventually(lambda: len(tokens(watcher.events)) > 20, 30, "some tokens")
+        cluster.wait_for_copies()
         cluster.kill(cluster.get(job_id).decode_worker)
         finished = watcher.finished(90)
         assert finished.status_code == 0, finished

@@ -199,6 +199,11 @@ def check_load(cluster, gateway):
         assert line["capsule_bytes"] == line["cluster"]["capsule_bytes"] and line["retries"] == 0 and line["p99_ttft_ms"] > 0, line
         assert abs(line["total_input_tokens"] - 2 * (400 + 469)) < 120, line  # a word is not always the same number of tokens
     assert int4["capsule_bytes"] < full["capsule_bytes"] / 2, (full, int4)
+    done = subprocess.run([*words[:3], "--url", f"grpc://{cluster.coordinator.address}", "--facts", "--recipes", "full", "--count", "3", "--input", "600",
+                           "--output", "8", "--max-lag", "1m", "--slo", "e2el:1m", "--json"], capture_output=True, text=True, timeout=120 * SLOW)
+    assert done.returncode == 0, done
+    line = json.loads(done.stdout)
+    assert (line["completed"], line["right"], line["slo_attainment"], line["total_output_tokens"]) == (3, 3, 1.0, 24) and line["capsule_bytes"] > 0, line
 
 
 def test_logprobs_have_texts_and_bytes():

@@ -239,7 +239,7 @@ def test_a_hit_changes_what_the_table_says():
             assert hit.statistics.n_reused_tokens == 256 and hit.statistics.not_cached == inference.NOT_CACHED_NOT_SAID, (recipe, hit)
             difference = abs(logprobs(by_hit)[0] - logprobs(alone)[0])
             if quantized:
-                assert 0 < difference < 0.2, (recipe, difference)
+                assert 0 < difference < 0.3, (recipe, difference)  # pages of 1 bit: 0.22 with avx512bf16
             else:
                 assert tokens(by_hit) == tokens(alone) and logprobs(by_hit) == logprobs(alone), (recipe, difference)
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/whole_file.h"
 #include "client/cli/chat/chat.h"
 #include "client/cli/chat/cmd_chat.h"
 #include "engine/compress/recipe/recipe.h"
@@ -232,15 +233,6 @@ static int talk(struct sl_chat_session *chat) {
     return code;
 }
 
-// Makes every folder on the way to the file. If that fails, writing the file reports the error.
-static void make_folders(char *path) {
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        (void)mkdir(path, 0700);
-        *slash = '/';
-    }
-}
-
 /*
  * Writes the path of the file that keeps typed lines: $XDG_STATE_HOME/sluice/chat-history, or
  * ~/.local/state/sluice/chat-history. Makes its folders, accessible only for their owner. False: there is no such path, so
@@ -257,7 +249,11 @@ static bool history_path(char path_out[PATH_MAX]) {
     if (n < 0 || n >= PATH_MAX) {
         return false;
     }
-    make_folders(path_out);
+    char *slash = strrchr(path_out, '/');
+    struct sl_error ignored; // writing the file reports it
+    *slash = '\0';
+    (void)sl_folder_make(path_out, 0700, &ignored);
+    *slash = '/';
     return true;
 }
 

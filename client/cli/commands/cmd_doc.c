@@ -92,17 +92,8 @@ static void show(const Sluice__V1__Document *document, bool json) {
            document->store[0] && document->n_stores < (size_t)document->replicas ? ": the others get a copy soon" : "");
     show_balance(document);
     printf("added        %s\n", time_text(document->created_ms, created));
-    printf("ends         %s\n", time_text(document->expires_ms, expires));
-}
-
-static void print_done(const Sluice__V1__Document *document, const char *word, bool json) {
-    char bytes[32];
-    if (json) {
-        sl_message_print_json(&document->base, stdout);
-    } else {
-        printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
-               sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
-    }
+    printf("ends         %s%s\n", time_text(document->expires_ms, expires),
+           document->ends_with_cluster ? ", and with the cluster; " SL_KEEPING_DOCUMENTS : "");
 }
 
 // ---- add ------------------------------------------------------------------------------------------------------------
@@ -195,7 +186,7 @@ static int add_text(const struct add_config *config, const char *name, const cha
             sl_progress_clear(stderr);
         }
         if (status == SL_OK) {
-            print_done(document, "added", config->tool.json);
+            sl_command_doc_done(document, "added", config->tool.json);
             sluice__v1__document__free_unpacked(document, NULL);
         }
         code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config->tool.coordinator, "doc add", &err);
@@ -315,7 +306,7 @@ static enum sl_status remove_one(struct sl_client *client, void *arg, char **arg
     const struct sl_tool_config *config = arg;
     Sluice__V1__Document *document;
     SL_TRY(sl_client_delete_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
-    print_done(document, "removed", config->json);
+    sl_command_doc_done(document, "removed", config->json);
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_OK;
 }

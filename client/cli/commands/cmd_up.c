@@ -24,9 +24,9 @@
 struct up_config {
     struct sl_tool_config tool;
     struct sl_cluster_config cluster;
-    const char *state, *name;
+    const char *folder, *state, *name;
     int64_t grace_ms;
-    bool keep_going, no_gateway, detach, verbose;
+    bool has_disk_bytes, keep_going, no_gateway, detach, verbose;
 };
 
 struct up {
@@ -46,11 +46,15 @@ static const struct sl_option options[] = {
     {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "of the gateway, for OpenAI's clients; 0 picks a free one",
      SL_FIELD(up_config, cluster.http_port), 0, 65535},
     {"no-gateway", 0, SL_OPTION_FLAG, NULL, NULL, "without a gateway", SL_FIELD(up_config, no_gateway)},
+    {"state", 0, SL_OPTION_STRING, NULL, "DIR",
+     "documents, stored prompts and jobs stay there: `up --state DIR` goes on with them after `down`. It is --disk and "
+     "--coordinator-state in one",
+     SL_FIELD(up_config, folder)},
     {"disk", 0, SL_OPTION_STRING, NULL, "DIR",
      "KV stores keep capsules in DIR/kvstore-0 and so on, beyond memory and over restarts",
      SL_FIELD(up_config, cluster.disk)},
-    {"disk-bytes", 0, SL_OPTION_SIZE, "0", "SIZE", "all that the folder of each may take",
-     SL_FIELD(up_config, cluster.disk_bytes)},
+    {"disk-bytes", 0, SL_OPTION_SIZE, "8G", "SIZE", "all that the folder of each may take",
+     SL_FIELD(up_config, cluster.disk_bytes), SL_GIVEN(up_config, has_disk_bytes)},
     {"evict", 0, SL_OPTION_STRING, NULL, "POLICY", "which capsules KV stores lose first: cost, lru, ttl or share",
      SL_FIELD(up_config, cluster.evict)},
     {"ttl", 0, SL_OPTION_STRING, NULL, "TIME", "with --evict ttl: capsules stored longer ago go first",
@@ -59,7 +63,8 @@ static const struct sl_option options[] = {
      "coordinators, of which one leads; more than one by an etcd, which must be installed",
      SL_FIELD(up_config, cluster.n_coordinators), 1, 9},
     {"coordinator-state", 0, SL_OPTION_STRING, NULL, "DIR",
-     "the coordinator keeps accepted jobs there (of several, each in DIR/coordinator-0 and so on): started again, the "
+     "the coordinator keeps accepted jobs and documents there (of several, each in DIR/coordinator-0 and so on): "
+     "started again, the "
      "cluster goes on "
      "with them",
      SL_FIELD(up_config, cluster.coordinator_state)},
@@ -285,17 +290,22 @@ static void print_end_of_log(struct sl_cluster_here *here) {
     fprintf(stderr, "sluice up: all that the processes said is in %s\n", here->log_path);
 }
 
-static enum sl_status check(const struct up_config *config, struct sl_error *err) {
+// Checks the options, and sets those for which others stand.
+static enum sl_status check(struct up_config *config, struct sl_error *err) {
     SL_FAIL_IF(!config->cluster.model, err, SL_ERR_INVALID, "--model DIR is needed");
     SL_FAIL_IF(config->detach && config->verbose, err, SL_ERR_INVALID, "--detach and --verbose exclude each other");
     SL_FAIL_IF(config->cluster.rebalance_ms > 0 && !config->cluster.aggregated, err, SL_ERR_INVALID,
                "--rebalance is for workers that read and write: give --aggregated, too");
-    bool has_disk = config->cluster.disk != NULL;
-    SL_FAIL_IF(has_disk != (config->cluster.disk_bytes > 0), err, SL_ERR_INVALID,
-               "--disk DIR and --disk-bytes SIZE belong together; %s is missing", has_disk ? "--disk-bytes" : "--disk");
-    SL_FAIL_IF(has_disk && config->cluster.n_kvstore == 0, err, SL_ERR_INVALID,
-               "--disk is for KV stores, and with --kvstore 0 there is none");
-    return SL_OK;
+    SL_FAIL_IF(config->folder && (config->cluster.disk || config->cluster.coordinator_state), err, SL_ERR_INVALID,
+               "--state sets --disk and --coordinator-state; give it or them");
+    if (config->folder) {
+        config->cluster.disk = config->cluster.coordinator_state = config->folder;
+    }
+    SL_FAIL_IF(config->has_disk_bytes && !config->cluster.disk, err, SL_ERR_INVALID,
+               "--disk-bytes is for --disk DIR or --state DIR, and both are missing");
+    SL_FAIL_IF(config->cluster.disk && config->cluster.n_kvstore == 0, err, SL_ERR_INVALID,
+               "a disk is for KV stores, and with --kvstore 0 there is none");
+    return config->folder ? sl_folder_make(config->folder, 0700, err) : SL_OK;
 }
 
 // Takes the cluster's name. If the user may not write to that folder, a cluster in the foreground works without it.

@@ -2,11 +2,17 @@
 // Purpose: the tool's commands that use a cluster or run a job in this process. See client/cli/tool.h.
 #pragma once
 
+#include <stdbool.h>
+
 int sl_command_run(int argc, char **argv);
 int sl_command_up(int argc, char **argv);
 int sl_command_down(int argc, char **argv);
 int sl_command_status(int argc, char **argv);
 int sl_command_doc(int argc, char **argv);
+#define SL_KEEPING_DOCUMENTS "`sluice up --state DIR` keeps documents"
+struct Sluice__V1__Document;
+// Prints what was done with a document; with a note on standard error if it is lost when the cluster ends.
+void sl_command_doc_done(const struct Sluice__V1__Document *document, const char *word, bool json);
 int sl_command_doc_ask(int argc, char **argv); // of `sluice doc`
 int sl_command_doc_export(int argc, char **argv);
 int sl_command_doc_import(int argc, char **argv);

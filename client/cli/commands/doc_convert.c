@@ -12,7 +12,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -186,9 +185,8 @@ static void become(const struct program *program, const char *path, const struct
     limit(RLIMIT_FSIZE, files->in_bytes + SL_DOC_TEXT_BYTES + 1); // some programs copy their input into a file
     signal(SIGXFSZ, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && setenv("LC_ALL", "C.UTF-8", 1) == 0 &&
-        dup2(files->in, STDIN_FILENO) >= 0 && dup2(files->out, STDOUT_FILENO) >= 0 &&
-        dup2(files->err, STDERR_FILENO) >= 0) {
+    if (sl_child_dies_with(parent) && setenv("LC_ALL", "C.UTF-8", 1) == 0 && dup2(files->in, STDIN_FILENO) >= 0 &&
+        dup2(files->out, STDOUT_FILENO) >= 0 && dup2(files->err, STDERR_FILENO) >= 0) {
         execv(path, (char *const *)program->argv);
     }
     int reason = errno;

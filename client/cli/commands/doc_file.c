@@ -20,6 +20,19 @@
 
 #define REDRAW_MS 100
 
+void sl_command_doc_done(const Sluice__V1__Document *document, const char *word, bool json) {
+    char bytes[32];
+    if (json) {
+        sl_message_print_json(&document->base, stdout);
+        return;
+    }
+    printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
+           sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
+    if (document->ends_with_cluster && strcmp(word, "removed") != 0) {
+        fprintf(stderr, "%s ends with the cluster; " SL_KEEPING_DOCUMENTS "\n", document->name);
+    }
+}
+
 // A file on its way to or from the cluster.
 struct transfer {
     struct sl_signals signals;
@@ -225,7 +238,6 @@ static int import_from(const struct import_config *config, struct transfer *tran
     struct sl_error err = {0};
     struct sl_client *client;
     Sluice__V1__Document *document;
-    char bytes[32];
     int code;
     if (!sl_tool_connect("doc import", config->tool.coordinator, &config->tool.tls, &client, &code)) {
         return code;
@@ -236,12 +248,7 @@ static int import_from(const struct import_config *config, struct transfer *tran
     if (status != SL_OK) {
         return sl_tool_complain_of(config->tool.coordinator, "doc import", &err);
     }
-    if (config->tool.json) {
-        sl_message_print_json(&document->base, stdout);
-    } else {
-        printf("imported %s: %" PRId64 " tokens, %s\n", document->name, document->n_tokens,
-               sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
-    }
+    sl_command_doc_done(document, "imported", config->tool.json);
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_EXIT_OK;
 }

@@ -314,7 +314,9 @@ static enum sl_status open_document(struct run *run, const char *text, const cha
     enum sl_status status = load(run, err);
     SL_THEN(status, sl_tokenizer_encode(run->tokenizer, text, strlen(text), true, &ids, &n, err));
     SL_THEN(status, sl_conversation_open(run->local, recipe, 0, &run->document, err));
-    struct sl_local_request request = {.prompt = ids, .n_prompt = (int64_t)n};
+    struct asking asking = {.run = run, .deadline_ns = SL_NO_DEADLINE};
+    struct sl_local_request request = {
+        .prompt = ids, .n_prompt = (int64_t)n, .progress_fn = on_progress, .arg = &asking};
     SL_THEN(status, sl_conversation_read_document(run->document, &request, &run->result, err));
     struct sl_recipe parsed;
     SL_THEN(status, sl_recipe_parse(recipe, &parsed, err));
@@ -323,7 +325,7 @@ static enum sl_status open_document(struct run *run, const char *text, const cha
     }
     free(ids);
     *n_tokens_out = (int64_t)n;
-    return status;
+    return status == SL_ERR_CANCELLED ? sl_fail(err, status, "stopped by a signal") : status;
 }
 
 // Reads a text under a recipe, in the place of the last one. Returns the reply; NULL: *refusal has the reason.

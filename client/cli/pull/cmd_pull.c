@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
+#include "base/whole_file.h"
 #include "client/cli/message_json.h"
 #include "client/cli/pull/catalog.h"
 #include "client/cli/pull/disk.h"
@@ -101,7 +102,7 @@ static enum sl_status open_joined(struct pull *pull, struct sl_error *err) {
         sizeof pull->folder) {
         return sl_fail(err, SL_ERR_INVALID, "the cache folder's path is too long");
     }
-    SL_TRY(sl_folder_make(pull->folder, err));
+    SL_TRY(sl_folder_make(pull->folder, 0755, err));
     return sl_joined_open(pull->place, pull->model, &pull->joined, err);
 }
 

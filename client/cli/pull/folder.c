@@ -15,21 +15,6 @@
 
 static const char origin_file[] = "origin.json";
 
-enum sl_status sl_folder_make(const char *folder, struct sl_error *err) {
-    char part[PATH_MAX];
-    struct stat there;
-    size_t n = strlen(folder);
-    for (size_t i = 1; i <= n; i++) {
-        if (folder[i] == '/' || folder[i] == '\0') {
-            snprintf(part, sizeof part, "%.*s", (int)i, folder);
-            SL_FAIL_IF(mkdir(part, 0755) != 0 && errno != EEXIST, err, SL_ERR_IO, "%s: cannot be made: %s", part,
-                       strerror(errno));
-            SL_FAIL_IF(stat(part, &there) != 0 || !S_ISDIR(there.st_mode), err, SL_ERR_IO, "%s: is no folder", part);
-        }
-    }
-    return SL_OK;
-}
-
 static bool has(const json_t *files, const char *name) {
     size_t i;
     const json_t *file;

@@ -16,9 +16,6 @@
 #include "base/status.h"
 #include "client/cli/pull/catalog.h"
 
-// Makes a folder with all folders above it. SL_ERR_IO: it cannot be made, or there is a file of that name.
-enum sl_status sl_folder_make(const char *folder, struct sl_error *err);
-
 struct sl_folder_state {
     json_t *files; // names of the model files there that `sluice pull` installed, of this version and of older ones
     bool whole;    // this version is complete

@@ -456,11 +456,11 @@ static enum sl_status run_cell(struct cell *cell, struct sl_error *err) {
     sl_bench_progress("%d workers, %d jobs", (int)cell->n_workers, (int)cell->n_jobs);
     enum sl_status status = start_cluster(cell, err);
     fflush(NULL);
-    pid_t clients = status == SL_OK ? fork() : -1;
+    pid_t parent = getpid(), clients = status == SL_OK ? fork() : -1;
     if (clients == 0) {
         struct sl_error why = {0};
         sl_descriptors_raise();
-        bool good = run_clients(cell, &why) == SL_OK;
+        bool good = sl_child_dies_with(parent) && run_clients(cell, &why) == SL_OK;
         if (!good && why.status != SL_ERR_CANCELLED) {
             fprintf(stderr, "sluice bench coordinator: %s\n", why.text);
         }

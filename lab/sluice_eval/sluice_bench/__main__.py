@@ -43,11 +43,13 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.pictures and sweep.ttfts_ms:
         pictures.draw_goodput(sweep.lines, slo, os.path.join(arguments.pictures, "goodput.png"))
         pictures.draw_ttft(sweep.ttfts_ms, os.path.join(arguments.pictures, "ttft.png"))
+    if arguments.pictures and sweep.shipped:
+        pictures.draw_bytes(sweep.shipped, os.path.join(arguments.pictures, "bytes.png"))
     if failure:
         raise failure
     n_void = sum(line["void"] is not None for line in sweep.lines)
     if n_void:
-        raise EvalError(f"{n_void} of {len(sweep.lines)} runs are void: the generator lagged. Give it a machine of its own, or a lower rate")
+        raise EvalError(f"{n_void} of {len(sweep.lines)} runs are void, for the reasons above. Give the generator a machine of its own, or a lower rate")
     if not any(line["completed"] for line in sweep.lines):
         raise EvalError("no request was answered; the reasons are above")
 

@@ -2,56 +2,20 @@
 """Asks a server for one streamed completion, and notes when each token came. One connection a request."""
 from __future__ import annotations
 
-import array
 import asyncio
-import dataclasses
 import json
 import socket
 import ssl
 import time
 import urllib.parse
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from sluice_eval.answerers import HttpAnswerer, HttpConfig
 from sluice_eval.errors import UnavailableError, UsageError
 
+from .answer import CUT, DONE, FAILED, REFUSED, Answer
+from .grpc_client import GrpcServer
 from .http_stream import MAX_ERROR, Events, ProtocolError, Reply, error_text
-
-DONE, REFUSED, FAILED, CUT = "done", "refused", "failed", "cut"  # cut: the run ended before the answer did
-
-
-@dataclasses.dataclass
-class Answer:
-    """One request and its answer. Times are seconds of the monotonic clock."""
-
-    status: str = FAILED
-    error: str = ""
-    sent_s: float = 0.0
-    end_s: float = 0.0
-    token_s: array.array = dataclasses.field(default_factory=lambda: array.array("d"))  # when each piece of text came
-    n_prompt: Optional[int] = None  # as the server counts; None: it sent no usage
-    n_output: Optional[int] = None
-    n_cached: int = 0
-    sluice: dict[str, Any] = dataclasses.field(default_factory=dict)  # measurements in the last event
-
-    @property
-    def n_tokens(self) -> int:
-        """Returns the length of the answer: the server's count, else the number of pieces."""
-        return self.n_output if self.n_output is not None else len(self.token_s)
-
-    @property
-    def ttft_s(self) -> float:
-        return self.token_s[0] - self.sent_s
-
-    @property
-    def e2e_s(self) -> float:
-        return self.token_s[-1] - self.sent_s
-
-    @property
-    def tpot_s(self) -> Optional[float]:
-        """Returns the mean time of the tokens after the first one; None: there is only one."""
-        return (self.token_s[-1] - self.token_s[0]) / (self.n_tokens - 1) if self.n_tokens > 1 else None
-
 
 class Server:
     """A server: its address, which is looked up once, and how to talk to it."""
@@ -83,6 +47,28 @@ class Server:
     def message(self, fields: dict[str, Any]) -> bytes:
         body = json.dumps({"model": self.model, **fields}).encode()
         return f"{self._head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def ask(self, message: bytes, deadline_s: float) -> Answer:
+        """Sends the message and returns the answer, whatever became of it. OSError: no connection could be made."""
+        loop = asyncio.get_running_loop()
+        answer, ended = Answer(sent_s=time.monotonic()), loop.create_future()
+        stream = _Stream(message, answer, ended)
+        timer = loop.call_later(deadline_s, lambda: stream.finish(FAILED, f"no answer within {deadline_s:g} s"))
+        connecting = asyncio.ensure_future(loop.create_connection(
+            lambda: stream, self.address, self.port, family=self.family, ssl=self.tls,
+            server_hostname=self.host if self.tls else None))
+        try:
+            await asyncio.wait([connecting, ended], return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                connecting.result()
+            await ended
+        except asyncio.CancelledError:
+            stream.finish(CUT, "the run was stopped")
+        finally:
+            timer.cancel()
+            connecting.cancel()
+            stream.finish(CUT)
+        return answer
 
 
 def completion(prompt: str, n_output: int, extra: dict[str, Any]) -> dict[str, Any]:
@@ -134,8 +120,10 @@ class _Stream(asyncio.Protocol):
         choices = event.get("choices")
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
             reason = choices[0].get("finish_reason")
-            if choices[0].get("text") or reason is None:
+            text = choices[0].get("text")
+            if text or reason is None:
                 answer.token_s.append(now)
+                answer.text += text if isinstance(text, str) else ""
             self._is_finished = self._is_finished or reason is not None
         usage = event.get("usage")
         if isinstance(usage, dict):
@@ -174,24 +162,8 @@ def _count(usage: Any, name: str) -> Optional[int]:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-async def ask(server: Server, message: bytes, deadline_s: float) -> Answer:
-    """Sends the message and returns the answer, whatever became of it. OSError: no connection could be made."""
-    loop = asyncio.get_running_loop()
-    answer, ended = Answer(sent_s=time.monotonic()), loop.create_future()
-    stream = _Stream(message, answer, ended)
-    timer = loop.call_later(deadline_s, lambda: stream.finish(FAILED, f"no answer within {deadline_s:g} s"))
-    connecting = asyncio.ensure_future(loop.create_connection(
-        lambda: stream, server.address, server.port, family=server.family, ssl=server.tls,
-        server_hostname=server.host if server.tls else None))
-    try:
-        await asyncio.wait([connecting, ended], return_when=asyncio.FIRST_COMPLETED)
-        if connecting.done():
-            connecting.result()
-        await ended
-    except asyncio.CancelledError:
-        stream.finish(CUT, "the run was stopped")
-    finally:
-        timer.cancel()
-        connecting.cancel()
-        stream.finish(CUT)
-    return answer
+AnyServer = Union[Server, GrpcServer]
+
+
+def open_server(url: str, name: str, model: str, api_key: str, ca_file: Optional[str]) -> AnyServer:
+    return GrpcServer(url, name, model) if url.startswith("grpc://") else Server(url, name, model, api_key, ca_file)

@@ -13,9 +13,10 @@ import gc
 import time
 from typing import Any, Callable, Iterator, Optional
 
-from .client import CUT, FAILED, REFUSED, Answer, Server, ask, completion
+from .answer import CUT, FAILED, REFUSED, Answer
+from .client import AnyServer, completion
 from .host import Host, HostWatch
-from .workloads import Request, render
+from .workloads import Request
 
 TICK_S = 0.02
 LEAD_S = 0.1  # from the begin of the run to its first request
@@ -28,7 +29,7 @@ class Series:
     """One server with one recipe."""
 
     name: str
-    server: Server
+    server: AnyServer
     fields: dict[str, Any]  # of each request, beside the prompt
     recipe: str = ""
 
@@ -42,6 +43,10 @@ class Sent:
     @property
     def lag_s(self) -> float:
         return self.answer.sent_s - self.due_s
+
+    @property
+    def is_right(self) -> bool:
+        return self.request.right in self.answer.text
 
 
 @dataclasses.dataclass
@@ -114,7 +119,7 @@ class Sender:
         return run
 
     def _message(self, request: Request) -> bytes:
-        prompt = render(request.pieces, self._salt, self._tokens_per_word)
+        prompt = request.prompt(self._salt, self._tokens_per_word)
         return self.run.series.server.message(completion(prompt, request.n_output, self.run.series.fields))
 
     async def _wait(self, tasks: set[asyncio.Task[None]], timeout_s: Optional[float] = None) -> None:
@@ -161,7 +166,7 @@ class Sender:
     async def _ask(self, request: Request, message: bytes) -> Answer:
         began_s = time.monotonic()
         try:
-            return await ask(self.run.series.server, message, self._deadline_s)
+            return await self.run.series.server.ask(message, self._deadline_s)
         except OSError as error:
             if error.errno in _OWN_LIMITS:
                 row = f" (row {request.row} of the trace)" if request.row else ""

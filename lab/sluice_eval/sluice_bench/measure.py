@@ -3,7 +3,8 @@
 
 TTFT is the time from when the request left to the first token, E2EL to the last one. TPOT is the mean time of an answer's tokens
 after the first. ITL is pooled: every gap between two tokens of all answers. ITL_PER_REQUEST takes the mean gap of each answer.
-Goodput counts answers within every limit, a second, from the first request to the last answer; refused and failed requests miss.
+Goodput counts answers within every limit, a second, from the first request to the last answer; refused and failed requests miss, and wrong answers where the
+right ones are known.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import math
 import statistics
 from typing import Any, Iterable, Optional, Sequence
 
-from .client import CUT, DONE, FAILED, REFUSED, Answer
+from .answer import CUT, DONE, FAILED, REFUSED, Answer
 from .load import Run
 
 PERCENTILES = (50, 90, 99)
@@ -84,26 +85,30 @@ def _sluice_figures(done: list[Answer]) -> dict[str, Any]:
     return {ours: sum(one.get(theirs) or 0 for one in measured) if measured else None for theirs, ours in names.items()}
 
 
-def summary(run: Run, slo: Slo, most_lag_s: float) -> dict[str, Any]:
+def summary(run: Run, slo: Slo, most_lag_s: float, most_busy: Optional[float] = None) -> dict[str, Any]:
     """Returns the run's figures. Requests that were cut by the end of the run count nowhere but in "unfinished"."""
     answers = [one.answer for one in run.sent]
     by_status = {status: [a for a in answers if a.status == status] for status in (DONE, REFUSED, FAILED, CUT)}
     done = by_status[DONE]
     ended = len(answers) - len(by_status[CUT])
     duration = max(run.ended_s - run.began_s, 1e-9)
-    good = sum(slo.is_met(answer) for answer in done)
+    good = sum(slo.is_met(one.answer) and one.is_right for one in run.sent)
+    n_right = sum(one.is_right for one in run.sent if one.answer.status == DONE)
     gaps = [_gaps(answer) for answer in done]
     n_input = sum(a.n_prompt if a.n_prompt is not None else one.request.n_input for a, one in zip(answers, run.sent) if a.status == DONE)
     n_output = sum(answer.n_tokens for answer in done)
     lag = lag_s(run)
-    late = f"the generator lagged: p99 {1000 * lag:.0f} ms, and {1000 * most_lag_s:.0f} ms are permitted" if lag > most_lag_s else None
+    void = f"the generator lagged: p99 {1000 * lag:.0f} ms, and {1000 * most_lag_s:.0f} ms are permitted" if lag > most_lag_s else None
     host = run.host
+    if not void and most_busy and host and host.busy and host.busy > most_busy:
+        void = f"the host was {100 * host.busy:.0f}% busy, and {100 * most_busy:g}% are permitted"
     return {
         "duration": duration, "completed": len(done), "failed": len(by_status[FAILED]) + len(by_status[REFUSED]),
         "refused": len(by_status[REFUSED]), "unfinished": len(by_status[CUT]),
         "total_input_tokens": n_input, "total_output_tokens": n_output,
         "request_throughput": len(done) / duration, "request_goodput": good / duration,
         "slo_attainment": good / ended if ended else None,
+        "right": n_right if any(one.request.right for one in run.sent) else None,
         "output_throughput": n_output / duration, "total_token_throughput": (n_input + n_output) / duration,
         "max_output_tokens_per_s": _peak_tokens(run), "max_concurrent_requests": run.most_at_once,
         **_spread("ttft", (a.ttft_s for a in done)),
@@ -114,7 +119,7 @@ def summary(run: Run, slo: Slo, most_lag_s: float) -> dict[str, Any]:
         "cached_tokens": sum(answer.n_cached for answer in done), **_sluice_figures(done),
         "without_usage": sum(answer.n_output is None for answer in done),
         "lag_p99_ms": 1000 * lag, "host_busy": host and host.busy, "host_steal": host and host.steal,
-        "generator_cores": host and host.generator_cores, "stopped": run.stopped or None, "void": late}
+        "generator_cores": host and host.generator_cores, "stopped": run.stopped or None, "void": void}
 
 
 def first_errors(run: Run, most: int = 3) -> list[str]:

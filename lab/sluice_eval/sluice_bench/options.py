@@ -7,15 +7,18 @@ import json
 import math
 import os
 import re
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from sluice_eval.errors import UsageError
+from sluice_eval.haystack import open_haystack
 
 from . import __version__
+from .facts import Facts
 from .measure import Slo
 from .trace import read_trace
-from .workloads import Conversations, Drawn, Lengths, Trace, Workload
+from .workloads import Conversations, Drawn, Lengths, Trace
 
+Workload = Union[Drawn, Conversations, Trace]
 PROGRAM = "sluice bench cluster"
 SUMMARY = "Send requests at given rates to servers with OpenAI's HTTP API, and measure latencies and goodput."
 EPILOG = """A length is N, A-B (uniform), exp:MEAN or lognormal:MEDIAN:SIGMA. docs/BENCHMARKS.md has examples.
@@ -102,7 +105,7 @@ def _body(text: str) -> dict[str, Any]:
 
 def named(text: str) -> tuple[str, str]:
     """Returns the name and the URL of NAME=URL; the name is empty without one."""
-    found = re.match(r"([\w.-]+)=(?=https?:)", text)
+    found = re.match(r"([\w.-]+)=(?=https?:|grpc:)", text)
     return (found[1], text[found.end():]) if found else ("", text)
 
 
@@ -111,7 +114,8 @@ def parser() -> argparse.ArgumentParser:
                                    usage="%(prog)s [options]", allow_abbrev=False)
     add = made.add_argument
     add("--version", action="version", version=__version__)
-    add("--url", action="append", type=named, metavar="[NAME=]URL", help="the server, or several by turns [http://127.0.0.1:8000]")
+    add("--url", action="append", type=named, metavar="[NAME=]URL", help="the server, or several by turns; grpc://HOST:PORT is a Sluice "
+        "coordinator without certificates [http://127.0.0.1:8000]")
     add("--model", "-m", default="", metavar="MODEL", help="the model's name at the servers; without: their first one")
     add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="of the servers; without: $OPENAI_API_KEY")
     add("--ca-file", metavar="FILE", help="certificates to trust for https")
@@ -121,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     add("--scale-rate", type=_number(1e-6, 1e6), default=1.0, metavar="X", help="of the trace's own rate, without --rates [1]")
     add("--scale-lengths", type=_number(1e-6, 1e3), default=1.0, metavar="X", help="of the trace's prompts and answers [1]")
     add("--conversations", action="store_true", help="conversations: each turn repeats all before it")
+    add("--facts", action="store_true", help="questions about licenses of this system with a fact in them: goodput counts right answers alone")
     add("--rates", type=rates, metavar="N,N", help="requests a second, turns included, or inf [1; a trace: its own]")
     add("--count", type=whole(1, 10**7), metavar="N", help=f"requests of each run [{DEFAULT_COUNT}; a trace: all rows]")
     add("--duration", type=duration, metavar="TIME", help="of each run, in place of --count: as many requests as the rate has in it")
@@ -138,6 +143,7 @@ def parser() -> argparse.ArgumentParser:
     add("--repetitions", type=whole(1, 1000), default=1, metavar="N", help="of each run, series by turns [1]")
     add("--slo", type=slo, default="ttft:2s,tpot:100ms", metavar="LIMITS", help="what a good answer keeps; also e2el:TIME [ttft:2s,tpot:100ms]")
     add("--max-lag", type=duration, default="50ms", metavar="TIME", help="a run is void if the generator's lag has a higher p99 [50ms]")
+    add("--max-busy", type=_number(1, 100), metavar="PERCENT", help="a run is void if this machine was busier: for workers that only wait, on it")
     add("--deadline", type=duration, default="10m", metavar="TIME", help="of one answer [10m]")
     add("--pause", type=duration, default="1s", metavar="TIME", help="between two runs [1s]")
     add("--tokens-per-word", type=_number(0.1, 20), metavar="X", help="of the prompts' words; without: the servers are asked")
@@ -145,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     add("--metrics", action="append", type=named, default=[], metavar="[NAME=]URL", help="a Sluice coordinator's page of metrics")
     add("--json", "-j", action="store_true", help="one JSON object a run on standard output, with vLLM's names")
     add("--requests", metavar="FILE", help="write one JSON object a request there")
-    add("--pictures", metavar="DIR", help="draw goodput.png and ttft.png there (needs matplotlib)")
+    add("--pictures", metavar="DIR", help="draw goodput.png, ttft.png and bytes.png there (needs matplotlib)")
     return made
 
 
@@ -165,14 +171,16 @@ def describe(made: argparse.ArgumentParser) -> str:
 
 
 def workload(arguments: argparse.Namespace) -> Workload:
+    if sum(map(bool, (arguments.trace, arguments.conversations, arguments.facts))) > 1:
+        raise UsageError("--trace, --conversations and --facts are different workloads")
     if arguments.trace:
-        if arguments.conversations:
-            raise UsageError("--trace and --conversations are different workloads")
         return Trace(read_trace(arguments.trace, arguments.count), arguments.scale_lengths)
     n = arguments.count or DEFAULT_COUNT
     if arguments.conversations:
         return Conversations(n, arguments.input, arguments.output, arguments.turns, arguments.message, arguments.think, arguments.burstiness,
                              arguments.shared)
+    if arguments.facts:
+        return Facts(n, arguments.input, arguments.output, arguments.burstiness, haystack=open_haystack([]))
     return Drawn(n, arguments.input, arguments.output, arguments.burstiness, arguments.shared)
 
 

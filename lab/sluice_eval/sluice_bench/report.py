@@ -35,7 +35,7 @@ def request_line(run: Run, one: Sent, slo: Slo) -> Figures:
     has_tokens = len(answer.token_s) > 0
     return {"label": run.series.name, "request_rate": run.rate if math.isfinite(run.rate) else "inf", "repetition": run.repetition + 1,
             "request": request.number + 1, "row": request.row or None, "status": answer.status, "error": answer.error or None,
-            "good": slo.is_met(answer), "due_ms": ms(one.due_s - run.began_s), "lag_ms": ms(one.lag_s), "input_tokens": request.n_input,
+            "good": slo.is_met(answer) and one.is_right, "right": one.is_right if request.right else None, "due_ms": ms(one.due_s - run.began_s), "lag_ms": ms(one.lag_s), "input_tokens": request.n_input,
             "prompt_tokens": answer.n_prompt, "max_tokens": request.n_output, "output_tokens": answer.n_tokens, "cached_tokens": answer.n_cached,
             "ttft_ms": ms(answer.ttft_s) if has_tokens else None, "tpot_ms": ms(answer.tpot_s) if has_tokens else None,
             "e2el_ms": ms(answer.e2e_s) if has_tokens else None,
@@ -85,7 +85,7 @@ def grouped(lines: Iterable[Figures]) -> dict[str, dict[Any, list[Figures]]]:
 
 def table(lines: list[Figures]) -> Table:
     """Returns a row for each rate and series: medians of the repetitions, of goodput with their range."""
-    made = Table([">rate", "series", ">runs", ">done", ">refused", ">failed", ">goodput (range)", ">in SLO %", ">TTFT p50/90/99 ms", ">TPOT", ">ITL",
+    made = Table([">rate", "series", ">runs", ">done", ">refused", ">failed", ">goodput (range)", ">in SLO %", ">right %", ">TTFT p50/90/99 ms", ">TPOT", ">ITL",
                   ">ITL/request", ">E2E", ">MB/answer", ">reused %", ">retries", ">busy %", ">steal %", ">lag p99 ms"])
     found = grouped(lines)
     rates = dict.fromkeys(line["request_rate"] for line in lines)
@@ -96,7 +96,7 @@ def table(lines: list[Figures]) -> Table:
                 continue
             made.add(rate if isinstance(rate, str) else f"{rate:.4g}", label, str(len(runs)), *(
                 str(sum(run[name] for run in runs)) for name in ("completed", "refused")), str(sum(run["failed"] - run["refused"] for run in runs)),
-                _with_range(runs, "request_goodput"), _median(runs, "slo_attainment", 100), _percentiles(runs, "ttft"), _percentiles(runs, "tpot", 1),
+                _with_range(runs, "request_goodput"), _median(runs, "slo_attainment", 100), _per_answer(runs, "right", "completed", 100, 0), _percentiles(runs, "ttft"), _percentiles(runs, "tpot", 1),
                 _percentiles(runs, "itl", 1), _percentiles(runs, "itl_per_request", 1), _percentiles(runs, "e2el"),
                 _per_answer(runs, "capsule_bytes", "completed", 1e-6, 2), _per_answer(runs, "cached_tokens", "total_input_tokens", 100, 0),
                 str(sum(_numbers(runs, "retries"))) if _numbers(runs, "retries") else "-",

@@ -14,25 +14,26 @@ from typing import IO, Any, Iterator, Optional
 from sluice_eval.errors import CancelledError, EvalError, UnavailableError, UsageError
 
 from . import cluster_metrics, options
-from .client import DONE, REFUSED, Answer, Server, ask, completion
+from .answer import DONE, REFUSED, Answer
+from .client import AnyServer, completion, open_server
 from .host import raise_descriptor_limit, raise_priority
 from .load import Run, Sender, Series
 from .measure import first_errors, summary
 from .progress import Bar
 from .report import Figures, dumps, request_line, run_line
-from .workloads import Request, Trace, Workload, render
+from .workloads import Request, Trace, render
 
 CALIBRATION_WORDS = (32, 544)  # the difference of two prompts, without what servers add to each
 WARM_TOKENS = 48
 MARGIN = 0.95  # of the context: words are not exactly so many tokens
 
 
-def open_servers(arguments: argparse.Namespace) -> list[Server]:
-    return [Server(url, name, arguments.model, arguments.api_key, arguments.ca_file)
+def open_servers(arguments: argparse.Namespace) -> list[AnyServer]:
+    return [open_server(url, name, arguments.model, arguments.api_key, arguments.ca_file)
             for name, url in arguments.url or [("", "http://127.0.0.1:8000")]]
 
 
-def make_series(servers: list[Server], arguments: argparse.Namespace) -> list[Series]:
+def make_series(servers: list[AnyServer], arguments: argparse.Namespace) -> list[Series]:
     """Returns every recipe of each Sluice server, and every other server."""
     found = []
     if arguments.recipes and not any(server.is_sluice for server in servers):
@@ -48,7 +49,7 @@ def make_series(servers: list[Server], arguments: argparse.Namespace) -> list[Se
 
 
 class Sweep:
-    def __init__(self, arguments: argparse.Namespace, workload: Workload, series: list[Series]) -> None:
+    def __init__(self, arguments: argparse.Namespace, workload: options.Workload, series: list[Series]) -> None:
         self._arguments, self._workload, self._series = arguments, workload, series
         self._rates = options.rates_of(arguments, workload)
         self._sender: Optional[Sender] = None
@@ -56,9 +57,10 @@ class Sweep:
         self._requests: Optional[IO[str]] = None
         self._is_cancelled = False
         self._context = min((one.server.max_tokens for one in series if one.server.max_tokens), default=None)
-        self._tokens_per_word: dict[Server, float] = {}
+        self._tokens_per_word: dict[AnyServer, float] = {}
         self.lines: list[Figures] = []
         self.ttfts_ms: dict[Any, dict[str, list[float]]] = {}  # by rate and label
+        self.shipped: dict[Any, dict[str, list[tuple[float, int]]]] = {}  # likewise, of the first repetition: when capsules had arrived, bytes
         self.notes: dict[str, None] = {}
 
     def run(self) -> Optional[EvalError]:
@@ -107,7 +109,7 @@ class Sweep:
     async def _ask(self, series: Series, name: str, n_tokens: int, n_output: int) -> Answer:
         prompt = render(((name, n_tokens),), str(self._arguments.seed), 1.0)
         try:
-            answer = await ask(series.server, series.server.message(completion(prompt, n_output, series.fields)), self._arguments.deadline)
+            answer = await series.server.ask(series.server.message(completion(prompt, n_output, series.fields)), self._arguments.deadline)
         except OSError as error:
             raise UnavailableError(f"{series.server.url}: {error.strerror or error}") from error
         if answer.status != DONE:
@@ -176,13 +178,17 @@ class Sweep:
         arguments = self._arguments
         setting = {"burstiness": arguments.burstiness, "workload": self._workload.name, "seed": arguments.seed, "slo": arguments.slo.text(),
                    "tokens_per_word": self._tokens_per_word[run.series.server]}
-        line = run_line(run, summary(run, arguments.slo, arguments.max_lag), setting) | {"cluster": counters}
+        line = run_line(run, summary(run, arguments.slo, arguments.max_lag, arguments.max_busy and arguments.max_busy / 100), setting) | {"cluster": counters}
         if counters and "job_retries" in counters:  # these cover failed jobs too
             line["retries"] = int(counters["job_retries"])
         self.lines.append(line)
         if not line["void"]:
             found = self.ttfts_ms.setdefault(line["request_rate"], {}).setdefault(run.series.name, [])
-            found += [1000 * one.answer.ttft_s for one in run.sent if one.answer.status == DONE]
+            done = [one.answer for one in run.sent if one.answer.status == DONE]
+            found += [1000 * answer.ttft_s for answer in done]
+            if run.repetition == 0 and any(answer.sluice for answer in done):
+                self.shipped.setdefault(line["request_rate"], {})[run.series.name] = [
+                    (answer.token_s[0] - run.began_s, answer.sluice.get("capsule_bytes") or 0) for answer in done]
         if arguments.json:
             print(dumps(line), flush=True)
         if self._requests:

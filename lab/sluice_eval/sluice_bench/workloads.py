@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import random
-from typing import Iterator, Optional, Union
+from typing import Iterator, Optional
 
 from .trace import BLOCK, Row
 
@@ -55,12 +55,16 @@ class Request:
     pieces: tuple[Piece, ...]
     n_output: int
     row: int = 0  # of the trace
+    right: str = ""  # the answer has to contain it
     pause_s: float = 0
     then: Optional[Request] = None  # the conversation's next turn
 
     @property
     def n_input(self) -> int:
         return sum(n for _, n in self.pieces)
+
+    def prompt(self, salt: str, tokens_per_word: float) -> str:
+        return render(self.pieces, salt, tokens_per_word)
 
     def cut(self, most: int) -> bool:
         """Removes what exceeds `most` tokens from the prompt's end. Returns whether there was any."""
@@ -203,6 +207,3 @@ class Trace:
         pieces = [(f"block {one}", self._scaled(BLOCK)) for one in row.ids[:whole]]
         rest = row.n_input % BLOCK
         return (*pieces, (f"block {row.ids[-1]}", self._scaled(rest))) if rest else tuple(pieces)
-
-
-Workload = Union[Drawn, Conversations, Trace]

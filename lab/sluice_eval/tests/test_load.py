@@ -4,6 +4,7 @@ import array
 import http.server
 import json
 import os
+import re
 import resource
 import signal
 import socketserver
@@ -16,12 +17,14 @@ import unittest
 from .support import PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 
 from sluice_bench import cluster_metrics, measure, options
-from sluice_bench.client import DONE, FAILED, REFUSED, Answer
+from sluice_bench.answer import DONE, FAILED, REFUSED, Answer
+from sluice_bench.grpc_client import decode, encode
+from sluice_bench.host import Host
 from sluice_bench.http_stream import Events, ProtocolError, Reply
 from sluice_bench.load import Run, Sent, Series
 from sluice_bench.trace import read_trace
 from sluice_bench.workloads import Conversations, Drawn, Lengths, Request, Trace, arrivals, render
-from sluice_eval.errors import UsageError
+from sluice_eval.errors import EvalError, UsageError
 from sluice_eval.process import find_sluice
 
 FIXED = Lengths("fixed", 8)
@@ -258,6 +261,9 @@ class Measuring(unittest.TestCase):
         self.assertIn("p99 1 ms, and 0 ms", measure.summary(run, measure.Slo(), 0.0001)["void"])
         run.oversleeps_s = [0.2] * 10  # its timer tells when no request does
         self.assertIn("p99 200 ms", measure.summary(run, measure.Slo(), 0.05)["void"])
+        run.oversleeps_s, run.host = [], Host(0.8, 0.0, 0.1)
+        self.assertIsNone(measure.summary(run, measure.Slo(), 0.05, 0.8)["void"])
+        self.assertIn("80% busy, and 70% are", measure.summary(run, measure.Slo(), 0.05, 0.7)["void"])
 
     def test_nothing_measured_is_no_zero(self):
         found = measure.summary(self.run_of(), measure.Slo(), 1)
@@ -322,7 +328,7 @@ class Running(FolderTest):
             self.assertEqual(json.loads(other.bodies[0])["top_k"], 1)
             self.assertEqual((lines[0]["capsule_bytes"], lines[0]["retries"], lines[0]["cached_tokens"]), (4000, 4, 12))
             self.assertEqual((lines[3]["capsule_bytes"], lines[3]["cluster"]), (None, None))
-            for name in ("goodput", "ttft"):
+            for name in ("goodput", "ttft", "bytes"):
                 self.assertEqual((self.folder / f"p/{name}.png").read_bytes()[:4], b"\x89PNG")
             self.assertIn("a full (95.8 points): up to 100 requests/s", done.stderr)
             self.assertEqual(bench("--url", other.url, "--recipes", "full").returncode, 2)
@@ -385,6 +391,19 @@ class Running(FolderTest):
         line, _, said = self.one(None, "--count", "3", "--rates", "50", "--max-lag", "0.001ms", code=1)
         self.assertIn("the generator lagged", line["void"])
         self.assertIn("1 of 1 runs are void", said)
+
+    def test_wrong_answers_miss(self):
+        def answer(handler, body, n):
+            number = re.search(r"magic numbers for (\w+) is: (\d+)\.", body["prompt"])
+            assert body["prompt"].endswith(f"number for {number[1]} mentioned in the provided text is")
+            handler.begin()
+            for text in (" " + number[2][:2], number[2][2:] if n % 3 else "", ". "):
+                handler.event({"choices": [{"text": text, "finish_reason": None}]})
+            handler.end_stream(body)
+        line, requests, _ = self.one(answer, "--facts", "--count", "6", "--rates", "50", "--input", "300")
+        self.assertEqual((line["completed"], line["right"], sum(one["good"] for one in requests)), (6, 4, 4))
+        self.assertAlmostEqual(line["slo_attainment"], 4 / 6)
+        self.assertTrue(all(abs(one["prompt_tokens"] / 2 - 150) < 60 for one in requests), requests)  # its words are two tokens each
 
     def test_conversations_wait_for_answers(self):
         line, requests, _ = self.one(None, "--count", "9", "--rates", "50", "--conversations", "--turns", "3", "--think", "100ms", "--message", "5")
@@ -465,7 +484,8 @@ class Options(unittest.TestCase):
     def test_wrong_options_are_refused(self):
         for words in (["--rates", "0"], ["--rates", "1,1"], ["--rates", "x"], ["--slo", "ttft:2"], ["--slo", "itl:2s"], ["--input", "0"],
                       ["--input", "9-3"], ["--input", "exp:"], ["--output", "lognormal:5"], ["--think", "3"], ["--body", "[]"], ["--body", "{"],
-                      ["--count", "0"], ["--burstiness", "0"], ["--pause", "1"], ["--url", "ftp://x"], ["--trace", "/dev/null", "--conversations"],
+                      ["--count", "0"], ["--burstiness", "0"], ["--pause", "1"], ["--url", "ftp://x"], ["--trace", "/dev/null", "--conversations"], ["--facts", "--conversations"],
+                      ["--url", "grpc://x"], ["--url", "grpc://127.0.0.1:1", "--recipes", "full;full"],
                       ["--rates", "inf", "--duration", "5s"], ["--recipes", "full;full"], ["--recipes", "full@90;full"], ["--recipes", "full@good"], ["--recipes", "full@"]):
             with self.subTest(words), open(os.devnull, "w", encoding="utf-8") as nothing:
                 from unittest import mock
@@ -478,7 +498,14 @@ class Options(unittest.TestCase):
                         code = error.code
                 self.assertEqual(code, 2)
 
+    def test_messages_of_grpc(self):
+        data = encode(1, "é") + encode(5, 300) + encode(2, 1.5) + encode(4, encode(1, 7))
+        self.assertEqual(list(decode(data)), [(1, "é".encode()), (5, 300), (2, b"\0\0\xc0?"), (4, b"\x08\x07")])
+        for cut in (data[:1], data[:3], data[:-1], b"\x0b", b"\xff"):
+            self.assertRaises(EvalError, list, decode(cut))
+
     def test_a_server_has_a_name_if_one_is_given(self):
+        self.assertEqual(options.named("a=grpc://h:1"), ("a", "grpc://h:1"))
         self.assertEqual(options.named("a-1=http://h:1"), ("a-1", "http://h:1"))
         self.assertEqual(options.named("http://h:1/?a=http://x"), ("", "http://h:1/?a=http://x"))
 

@@ -7,6 +7,8 @@
  *     MULTIPLY_ADD(w, x, sum)         the sum plus the products of a broadcast element of A and a row of a strip
  *     load_queries                    a sl_load_queries_fn that writes elements
  *     elements_of_rows(tile, n_strips, strip_rows, n_rows)    makes elements of a tile of f32, in place
+ *     keys_from_codes(layout, page, next, tile), values_from_codes(layout, page, next, n, tile)
+ *                     write elements of a page without a tile of f32; false: the tier has no way for the format
  *     store_weights(x, weights_out)   writes 64 weights as elements; returns their sum, lane by lane
  *
  * Design: a kernel is up to 6 vectors by 4 strips, 24 sums in registers: 4 loads and 6 broadcasts feed 24
@@ -104,6 +106,9 @@ static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end
 static void load_keys_of(const struct sl_attend *args, const struct sl_slot_angles *angles, int head, uint32_t page,
                          const char *next, struct sl_page_angles *of_page, float *tile) {
     const struct sl_kv *kv = &args->heads.kv[head];
+    if (angles == NULL && keys_from_codes(sl_kv_page_layout(kv, page), kv->pages[page], next, tile)) {
+        return;
+    }
     sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], next, tile);
     if (angles != NULL) {
         sl_avx2_rotate_keys(angles, of_page, page, tile);
@@ -158,8 +163,10 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
         s->factors[v] =
             softmax_add(&s->states[v], sl_slots_in_page(b->first[v], b->end[v], page), scores + at, s->scores + at);
     }
-    sl_avx512_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], next, n_page, s->v);
-    elements_of_rows(s->v, n_strips, SL_PAGE_SLOTS, (size_t)n_page);
+    if (!values_from_codes(sl_kv_page_layout(kv, page), kv->pages[page], next, (size_t)n_page, s->v)) {
+        sl_avx512_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], next, n_page, s->v);
+        elements_of_rows(s->v, n_strips, SL_PAGE_SLOTS, (size_t)n_page);
+    }
     const struct sl_avx2_product pv = {
         s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS / ROWS_AN_ELEMENT, s->out, (size_t)n_strips * SL_STRIP,
         s->factors};

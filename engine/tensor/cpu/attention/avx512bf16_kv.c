@@ -6,13 +6,15 @@
  * Design: queries, keys, weights and values are rounded to bf16, as tier amx does (amx_kv.c); sums are f32, and the sum for
  *         the division adds the rounded weights. A tile is avx512's with two rows in each: bf16 of rows 2 i and 2 i + 1 of
  *         a column are the low and the high half of an element. So all products are those of avx512_attend.h. An odd last row has a partner of
- *         zeros: unwritten memory may hold infinities, which a weight of 0 does not remove.
+ *         zeros: unwritten memory may hold infinities, which a weight of 0 does not remove. Codes become bf16 of the same bits
+ *         by the tables of avx512_codec.h, two rows at a time.
  *
  * Not here: f32 pages, which must not be rounded, and head sizes that are no multiple of 32. The kernels of tier avx512
  * take those.
  */
 #include "engine/tensor/cpu/attention/avx512_kv.h"
 #include "engine/tensor/cpu/attention/fills.h"
+#include "engine/tensor/cpu/pages/avx512_codec.h"
 
 #define ROWS_AN_ELEMENT         2
 #define MULTIPLY_ADD(w, x, sum) _mm512_dpbf16_ps(sum, (__m512bh)(w), (__m512bh)(x))
@@ -55,6 +57,79 @@ static void elements_of_rows(float *tile, int n_strips, size_t strip_rows, size_
             _mm512_store_si512(to, _mm512_permutexvar_epi16(order, (__m512i)both));
         }
     }
+}
+
+// Half a page: rows of codes, each in groups with a scale and a zero.
+struct coded_rows {
+    const uint8_t *codes;
+    const char *pairs; // f16
+    const char *next;  // what to prefetch meanwhile, in place of `codes`
+    size_t n, columns; // rows; columns of each: a multiple of 32
+    size_t group, strip_rows;
+};
+
+// Writes pairs of rows.
+static inline __attribute__((always_inline)) void pairs_from_codes(const struct coded_rows *r, enum sl_kv_format format,
+                                                                   float *tile) {
+    const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                           37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0),
+                  second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+    _Alignas(64) float wide[2 * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM / 32];
+    size_t n_groups = r->columns / r->group, row_bytes = sl_row_bytes((int)r->columns, sl_kv_format_bits(format));
+    for (size_t i = 0; i < 2 * r->n * n_groups; i += 16) { // pages have groups by the eight
+        _mm512_store_ps(wide + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(r->pairs + 2 * i))));
+    }
+    for (size_t row = 0; row < r->n; row += 2, tile += SL_STRIP) {
+        const uint8_t *low = r->codes + row * row_bytes, *high = low + row_bytes;
+        for (size_t line = 0; line < 2 * row_bytes; line += 64) {
+            sl_avx512_fetch(r->next + row * row_bytes + line, 1);
+        }
+        for (size_t column = 0; column < r->columns; column += 32) {
+            const float *pair = wide + 2 * (row * n_groups + column / r->group);
+            size_t at = sl_row_bytes((int)column, sl_kv_format_bits(format));
+            const struct sl_bf16_codebook of_low = sl_bf16_codebook(pair, format);
+            __m512i a = sl_bf16_decode32(low + at, format, &of_low), b = _mm512_setzero_si512();
+            if (row + 1 < r->n) {
+                const struct sl_bf16_codebook of_high = sl_bf16_codebook(pair + 2 * n_groups, format);
+                b = sl_bf16_decode32(high + at, format, &of_high);
+            }
+            float *to = tile + column / SL_STRIP * r->strip_rows / 2 * SL_STRIP;
+            _mm512_store_si512(to, _mm512_permutex2var_epi16(a, first, b));
+            _mm512_store_si512(to + r->strip_rows / 2 * SL_STRIP, _mm512_permutex2var_epi16(a, second, b));
+        }
+    }
+}
+
+static bool keys_from_codes(const struct sl_page_layout *layout, const char *page, const char *next, float *tile) {
+    const struct coded_rows r = {.codes = (const uint8_t *)page + layout->k,
+                                 .pairs = page + layout->k_scale,
+                                 .next = next + layout->k,
+                                 .n = (size_t)layout->head_dim,
+                                 .columns = SL_PAGE_SLOTS,
+                                 .group = SL_PAGE_SLOTS,
+                                 .strip_rows = (size_t)layout->head_dim};
+    if (!sl_bf16_decodes(layout->k_format)) {
+        return false;
+    }
+    SL_KV_WITH_FORMAT(layout->k_format, pairs_from_codes(&r, FORMAT, tile));
+    return true;
+}
+
+// covers() holds, so groups of channels are multiples of 32.
+static bool values_from_codes(const struct sl_page_layout *layout, const char *page, const char *next, size_t n,
+                              float *tile) {
+    const struct coded_rows r = {.codes = (const uint8_t *)page + layout->v,
+                                 .pairs = page + layout->v_scale,
+                                 .next = next + layout->v,
+                                 .n = n,
+                                 .columns = (size_t)layout->head_dim,
+                                 .group = (size_t)sl_v_group(layout->head_dim),
+                                 .strip_rows = SL_PAGE_SLOTS};
+    if (!sl_bf16_decodes(layout->v_format)) {
+        return false;
+    }
+    SL_KV_WITH_FORMAT(layout->v_format, pairs_from_codes(&r, FORMAT, tile));
+    return true;
 }
 
 static inline __m512 store_weights(const __m512 x[SL_PAGE_STRIPS], float *weights_out) {
