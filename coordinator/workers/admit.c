@@ -98,14 +98,14 @@ static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
-// Returns whether another tenant asks, and the place's tenant has half of the places for jobs, or READ_AHEAD prompts at each worker that
-// reads: such a worker reads one after the other, so more would gain nothing, and the other's prompt would wait for them. Called under
-// the lock.
+// Returns whether another tenant asks while the place's tenant has half of the places for jobs, or, if the job needs its prompt read,
+// READ_AHEAD prompts at each worker that reads: such a worker reads one after the other, so more would gain nothing, and the other's
+// prompt would wait for them. A tenant that has nothing is never held. Called under the lock.
 static bool is_held(const struct sl_admission *admission, const struct sl_queue_place *place) {
     const struct sl_tenant *tenant = place->tenant;
     return tenant != NULL && sl_askers_has_other(&admission->askers, tenant, admission->now_ns) &&
-           (tenant->n_reading >= READ_AHEAD * admission->n_readers ||
-            tenant->n_running >= (admission->n_places + 1) / 2);
+           ((place->reads && tenant->n_reading > 0 && tenant->n_reading >= READ_AHEAD * admission->n_readers) ||
+            (tenant->n_running > 0 && tenant->n_running >= (admission->n_places + 1) / 2));
 }
 
 static bool goes_before(const struct sl_admission *admission, const struct sl_queue_place *a,
@@ -224,6 +224,7 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
     SL_LOCKED(&admission->mutex);
     SL_TRY(sl_choose_check_fits(admission, demand, err));
     SL_TRY(check_queue(admission, place->tenant, err));
+    place->reads = demand->n_prefill_tokens > 0;
     enter(admission, place);
     return SL_OK;
 }
@@ -327,9 +328,14 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
     int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
     SL_LOCKED(&admission->mutex);
     assert(place->ticket != 0);
-    if (!place->in_line) {
-        line_insert(admission, place);
+    const bool reads = spec->demand->n_prefill_tokens > 0;
+    if (!place->in_line || place->reads != reads) { // a turn whose session has gone reads its prompt after all
+        if (!place->in_line) {
+            line_insert(admission, place);
+        }
+        place->reads = reads;
         choose_first(admission);
+        wake_first(admission);
     }
     enum sl_status status;
     while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {

@@ -70,6 +70,7 @@ struct sl_queue_place {
     struct sl_queue_place *next, *prev;
     uint64_t ticket;
     bool in_line, was_admitted;
+    bool reads;        // the job needs a worker that reads its prompt
     bool lacks_worker; // a role that it needs has no ready worker: it cannot be the first
     int64_t admitted_ns;
     struct sl_bell turn; // of the waiting job: the place is the first, or room may have appeared

@@ -66,6 +66,7 @@ enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, str
         if (tenant != NULL) {
             tenant->tenants = tenants;
             strcpy(tenant->name, name);
+            tenant->hash = sl_hash(name, strlen(name), 1);
             pthread_mutex_init(&tenant->sending, NULL);
             *at = &tenant->by_name;
         }
@@ -103,22 +104,17 @@ int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole) {
     return share > 1 ? share : 1;
 }
 
-static uint64_t hash_of(const struct sl_tenant *tenant) {
-    return sl_hash(tenant->name, strlen(tenant->name), 1);
-}
-
 void sl_askers_note(struct sl_askers *askers, const struct sl_tenant *tenant, int64_t now_ns) {
-    const uint64_t name = hash_of(tenant);
-    if (askers->names[0] != name) {
+    if (askers->names[0] != tenant->hash) {
         askers->names[1] = askers->names[0];
         askers->asked_ns[1] = askers->asked_ns[0];
-        askers->names[0] = name;
+        askers->names[0] = tenant->hash;
     }
     askers->asked_ns[0] = now_ns;
 }
 
 bool sl_askers_has_other(const struct sl_askers *askers, const struct sl_tenant *tenant, int64_t now_ns) {
-    const int64_t other_ns = askers->asked_ns[askers->names[0] == hash_of(tenant)];
+    const int64_t other_ns = askers->asked_ns[askers->names[0] == tenant->hash];
     return other_ns != 0 && now_ns - other_ns < PRESENT_NS;
 }
 

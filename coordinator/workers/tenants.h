@@ -28,6 +28,7 @@ struct sl_tenant {
     struct sl_tenants *tenants;
     struct sl_hash_link by_name;
     char name[SL_TENANT_BYTES];
+    uint64_t hash;           // of the name
     int refs;                // under the table's lock
     atomic_int n_watchers;   // calls that follow jobs
     atomic_llong part_bytes; // memory of requests whose parts arrive

@@ -101,7 +101,9 @@ static void set_up(struct two_tenants *two, int max_running, int n_reading, int 
     assert_int_equal(sl_tenants_take(two->tenants, "other", &two->other.tenant, NULL), SL_OK);
     two->greedy.admission = two->other.admission = two->admission;
     two->greedy.demand = two->other.demand = (struct sl_demand){.n_prefill_tokens = 5};
-    join(two, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL, n_reading);
+    if (n_reading > 0) {
+        join(two, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL, n_reading);
+    }
     join(two, "decode-0", SLUICE__V1__WORKER_ROLE__DECODE, n_writing);
     (void)sl_admission_rebalance(two->admission, sl_now_ns()); // as the coordinator does from time to time
 }
@@ -203,6 +205,24 @@ static void test_a_tenant_leaves_readers_to_another(void **state) {
     tear_down(&two);
 }
 
+// A job that needs no reader, such as a conversation's turn, waits for none: neither where the tenant has half of them, nor where there are none.
+static void test_writing_needs_no_reader(void **state) {
+    (void)state;
+    for (int n_reading = 0; n_reading < 2; n_reading++) {
+        struct two_tenants two;
+        set_up(&two, 100, n_reading, 8);
+        two.other.demand.n_prefill_tokens = 0;
+        assert_true(starts(&two.other));
+        if (n_reading > 0) {
+            assert_true(starts(&two.greedy));
+        }
+        two.greedy.demand.n_prefill_tokens = 0;
+        assert_true(starts(&two.greedy));
+        assert_true(starts(&two.other));
+        tear_down(&two);
+    }
+}
+
 // The whole that the share is a part of does not depend on who has room now: a full decode worker leaves it as it is.
 static void test_a_tenants_share_is_of_full_workers_too(void **state) {
     (void)state;
@@ -242,6 +262,7 @@ int main(void) {
         cmocka_unit_test(test_askers_are_told_apart),
         cmocka_unit_test(test_a_tenant_leaves_places_to_another_that_asks),
         cmocka_unit_test(test_a_tenant_leaves_readers_to_another),
+        cmocka_unit_test(test_writing_needs_no_reader),
         cmocka_unit_test(test_a_tenants_share_is_of_full_workers_too),
         cmocka_unit_test(test_a_tenants_share_is_of_the_jobs_that_may_run),
     };
