@@ -266,18 +266,16 @@ enum sl_status sl_kept_share(struct sl_kept *kept, const struct sl_kept_prompt *
     SL_FAIL_IF(n_tokens < SL_PREFIX_BLOCK || n_tokens / SL_PREFIX_BLOCK > prompt->n_keys, err, SL_ERR_INVALID,
                "a prompt of %lld blocks does not begin with %lld tokens", (long long)prompt->n_keys,
                (long long)n_tokens);
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     struct sl_kept_session **at = find_base(kept, &prompt->id);
-    enum sl_status status = *at ? share(kept, at, prompt, n_tokens, session_out, err)
-                                : sl_fail(err, SL_ERR_NOT_FOUND, "this worker does not hold the capsule");
-    pthread_mutex_unlock(&kept->mutex);
-    return status;
+    return *at ? share(kept, at, prompt, n_tokens, session_out, err)
+               : sl_fail(err, SL_ERR_NOT_FOUND, "this worker does not hold the capsule");
 }
 
 enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
                                      struct sl_session **session_out, struct sl_error *err) {
     struct sl_kept_session **best = NULL;
-    pthread_mutex_lock(&kept->mutex);
+    SL_LOCKED(&kept->mutex);
     for (struct sl_kept_session **at = &kept->first; *at; at = &(*at)->next) {
         const struct sl_kept_session *one = *at;
         int64_t n_blocks = one->n_matched / SL_PREFIX_BLOCK;
@@ -288,10 +286,8 @@ enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_
             best = at;
         }
     }
-    enum sl_status status = best ? share(kept, best, prompt, (*best)->n_matched, session_out, err)
-                                 : sl_fail(err, SL_ERR_NOT_FOUND, "this worker holds no beginning of the prompt");
-    pthread_mutex_unlock(&kept->mutex);
-    return status;
+    return best ? share(kept, best, prompt, (*best)->n_matched, session_out, err)
+                : sl_fail(err, SL_ERR_NOT_FOUND, "this worker holds no beginning of the prompt");
 }
 
 int64_t sl_kept_base_bytes(struct sl_kept *kept) {

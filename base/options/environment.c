@@ -30,10 +30,10 @@ static const char *const of_servers[] = {
 // To add an option to a command that no server has: add its name here too (the same test).
 static const char *const of_commands[] = {
     "all", "as-is", "available", "axes", "batch", "batches", "both", "breakdown", "budget", "burstiness", "call",
-    "catalog", "cell", "cells", "certificates", "channels", "chat", "checkpoint", "chunk", "clean", "clients",
+    "catalog", "cell", "cells", "certificates", "chat", "checkpoint", "chunk", "clean", "clients",
     "clip", "compute", "contexts", "continuation", "coordinator-state", "coordinators", "copy", "costs", "count",
-    "data", "decode", "decode-arena", "detach", "doc", "drift", "dtype", "entries", "estimate-errors", "every",
-    "ffn", "first-bytes", "for", "forever", "format", "frequency-penalty", "from", "geometry", "grammar", "group",
+    "data", "decode", "decode-arena", "detach", "doc", "dtype", "entries", "estimate-errors", "every",
+    "ffn", "for", "forever", "format", "frequency-penalty", "from", "geometry", "grammar",
     "head-dim", "heads", "hidden", "hidden-size", "host", "html", "http-port", "ignore-eos", "in-slo", "index-url",
     "input", "interval", "jobs", "join", "json", "jsonl", "keep-going", "keep-models", "kv-heads", "kvstore",
     "label", "largest", "latency", "layers", "limit", "link", "local", "logits", "long-tokens", "lookup", "lr",
@@ -44,7 +44,7 @@ static const char *const of_commands[] = {
     "requests", "retaining-heads", "rounds", "rows", "runs", "save-capsule", "save-every", "scale-rate", "second-rate", "seconds",
     "seed", "ship-at-most", "short-jobs", "short-tokens", "slo", "slots", "smooth", "state-file", "steps", "stop",
     "store-arena", "store-bytes", "synthetic", "system", "task", "temperature", "tenant-count", "text", "tflops",
-    "threshold", "time-limit", "timeout", "tls", "to", "token-ms", "token-us", "tokens", "top-k", "top-p", "topk",
+    "threshold", "time-limit", "timeout", "tls", "token-ms", "token-us", "tokens", "top-k", "top-p",
     "trace", "undo", "verbose", "vocab", "wait", "warm-up", "workers", "workers-log", "write",
 };
 
@@ -55,8 +55,8 @@ static const char *const programs[] = {
     "sluice doc import", "sluice doc rm",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan", "sluice simulate",
-    "sluice bench engine", "sluice bench calibrate", "sluice bench cells", "sluice bench kernels", "sluice bench group",
-    "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
+    "sluice bench engine", "sluice bench calibrate", "sluice bench cells", "sluice bench kernels",
+    "sluice bench compress", "sluice bench ship", "sluice bench decode", "sluice bench ttft",
     "sluice bench memory", "sluice bench mixed", "sluice bench evict", "sluice bench store", "sluice bench coordinator", "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
     "sluice train-heads", "sluice doctor",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/locked.h"
 #include "engine/job/job_chat.h"
 
 #define MAX_CONVERSATIONS 1024
@@ -256,16 +257,14 @@ static enum sl_status check(const Sluice__V1__Conversation *asked, struct sl_err
 }
 
 static uint64_t count_ended(struct sl_conversations *c) {
-    pthread_mutex_lock(&c->mutex);
-    uint64_t n = c->n_ended;
-    pthread_mutex_unlock(&c->mutex);
-    return n;
+    SL_LOCKED(&c->mutex);
+    return c->n_ended;
 }
 
 // Copies the conversation; the caller owns the copy's tokens.
 static bool copy(struct sl_conversations *c, const char *tenant, const char *id, struct conversation *copy_out) {
     bool there = false;
-    pthread_mutex_lock(&c->mutex);
+    SL_LOCKED(&c->mutex);
     struct conversation *one = find(c, tenant, id);
     if (one) {
         *copy_out = *one;
@@ -275,7 +274,6 @@ static bool copy(struct sl_conversations *c, const char *tenant, const char *id,
             memcpy(copy_out->tokens, one->tokens, sizeof *one->tokens * (size_t)one->last.n_tokens);
         }
     }
-    pthread_mutex_unlock(&c->mutex);
     return there;
 }
 
@@ -408,7 +406,7 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
                                const char *answer, struct sl_sessions_left *left) {
     size_t n_bytes = sizeof *tokens * (size_t)n_tokens;
     int32_t *kept = malloc(n_bytes + 1);
-    pthread_mutex_lock(&c->mutex);
+    SL_LOCKED(&c->mutex);
     bool ended = was_ended(c, spec->tenant, turn);
     struct conversation *one = ended ? NULL : find(c, spec->tenant, turn->id);
     struct point early = {0};
@@ -436,24 +434,22 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
         sl_sessions_left_add_copy(left, &early.turn.copy);
         free(kept);
     }
-    pthread_mutex_unlock(&c->mutex);
 }
 
 bool sl_conversations_copied(struct sl_conversations *c, const char *tenant, const char *id,
                              const struct sl_session_copy *copy) {
-    pthread_mutex_lock(&c->mutex);
+    SL_LOCKED(&c->mutex);
     struct conversation *one = find(c, tenant, id);
     bool wanted = one && one->last.turn.n_kept > 0 && sl_hash128_equals(&one->last.turn.history, &copy->history);
     if (wanted) {
         one->last.turn.copy = *copy;
     }
-    pthread_mutex_unlock(&c->mutex);
     return wanted;
 }
 
 bool sl_conversations_forget(struct sl_conversations *c, const char *tenant, const char *id,
                              struct sl_sessions_left *left) {
-    pthread_mutex_lock(&c->mutex);
+    SL_LOCKED(&c->mutex);
     struct conversation *one = find(c, tenant, id);
     bool there = one != NULL;
     struct ended *mark = &c->ended[c->n_ended % MAX_ENDED];
@@ -464,16 +460,5 @@ bool sl_conversations_forget(struct sl_conversations *c, const char *tenant, con
         leave_all(left, one);
         drop(c, one);
     }
-    pthread_mutex_unlock(&c->mutex);
     return there;
-}
-
-int64_t sl_conversations_count(struct sl_conversations *c) {
-    int64_t n = 0;
-    pthread_mutex_lock(&c->mutex);
-    for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
-        n += c->all[i].there;
-    }
-    pthread_mutex_unlock(&c->mutex);
-    return n;
 }

@@ -69,4 +69,3 @@ bool sl_conversations_copied(struct sl_conversations *conversations, const char 
 // Forgets a conversation, and turns of it that have begun. False: it is not known. Adds all its sessions and copies to left_inout.
 bool sl_conversations_forget(struct sl_conversations *conversations, const char *tenant, const char *id,
                              struct sl_sessions_left *left_inout);
-int64_t sl_conversations_count(struct sl_conversations *conversations);

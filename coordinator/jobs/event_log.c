@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 
 struct sl_event_bytes {
     size_t n_bytes;
@@ -118,7 +119,7 @@ enum sl_status sl_event_log_wait(struct sl_event_log *log, int64_t sequence, int
     assert(sequence >= 1);
     size_t index = (size_t)sequence - 1;
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&log->mutex);
+    SL_LOCKED(&log->mutex);
     while (index >= log->n_told && !is_over(log) && status == SL_OK) {
         status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
     }
@@ -129,7 +130,6 @@ enum sl_status sl_event_log_wait(struct sl_event_log *log, int64_t sequence, int
     } else {
         status = is_over(log) ? SL_ERR_NOT_FOUND : SL_ERR_DEADLINE;
     }
-    pthread_mutex_unlock(&log->mutex);
     return status;
 }
 
@@ -146,38 +146,32 @@ enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int6
 
 enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&log->mutex);
+    SL_LOCKED(&log->mutex);
     while (!is_over(log) && status == SL_OK) {
         status = sl_bell_wait(&log->changed, &log->mutex, deadline_ns);
     }
     bool closed = is_over(log);
-    pthread_mutex_unlock(&log->mutex);
     return closed ? SL_OK : SL_ERR_DEADLINE;
 }
 
 int64_t sl_event_log_last_sequence(struct sl_event_log *log) {
-    pthread_mutex_lock(&log->mutex);
-    int64_t last = (int64_t)log->n_told;
-    pthread_mutex_unlock(&log->mutex);
-    return last;
+    SL_LOCKED(&log->mutex);
+    return (int64_t)log->n_told;
 }
 
 size_t sl_event_log_bytes(struct sl_event_log *log) {
-    pthread_mutex_lock(&log->mutex);
-    size_t bytes = log->bytes + log->cap_events * sizeof(*log->events);
-    pthread_mutex_unlock(&log->mutex);
-    return bytes;
+    SL_LOCKED(&log->mutex);
+    return log->bytes + log->cap_events * sizeof(*log->events);
 }
 
 // ---- of what is written down --------------------------------------------------------------------------------------------
 
 void sl_event_log_hold(struct sl_event_log *log, void (*news)(void *arg), void *arg) {
-    pthread_mutex_lock(&log->mutex);
+    SL_LOCKED(&log->mutex);
     log->held = true;
     log->n_told = 0;
     log->news = news;
     log->news_arg = arg;
-    pthread_mutex_unlock(&log->mutex);
 }
 
 void sl_event_log_tell(struct sl_event_log *log, size_t n) {
@@ -197,24 +191,19 @@ void sl_event_log_release(struct sl_event_log *log) {
 }
 
 bool sl_event_log_is_held(struct sl_event_log *log) {
-    pthread_mutex_lock(&log->mutex);
-    bool held = log->held;
-    pthread_mutex_unlock(&log->mutex);
-    return held;
+    SL_LOCKED(&log->mutex);
+    return log->held;
 }
 
 void sl_event_log_begin_end(struct sl_event_log *log) {
-    pthread_mutex_lock(&log->mutex);
+    SL_LOCKED(&log->mutex);
     log->end_at = log->n_events;
-    pthread_mutex_unlock(&log->mutex);
 }
 
 size_t sl_event_log_ready(struct sl_event_log *log, size_t *end_at_out) {
-    pthread_mutex_lock(&log->mutex);
+    SL_LOCKED(&log->mutex);
     *end_at_out = log->closed ? log->end_at : SIZE_MAX;
-    size_t n = log->closed || log->n_events < log->end_at ? log->n_events : log->end_at;
-    pthread_mutex_unlock(&log->mutex);
-    return n;
+    return log->closed || log->n_events < log->end_at ? log->n_events : log->end_at;
 }
 
 const uint8_t *sl_event_log_packed(struct sl_event_log *log, size_t i, size_t *n_bytes_out) {

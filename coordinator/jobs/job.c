@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "engine/job/job_request.h"
 
@@ -231,10 +232,9 @@ enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *to
     event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
     event.token = (Sluice__V1__Token *)token;
     SL_TRY(tell(job, SL_EVENT_FACT, &event));
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     job->output[job->n_output++] = token->id;
     job->statistics.n_output_tokens = job->n_output;
-    pthread_mutex_unlock(&job->mutex);
     return SL_OK;
 }
 
@@ -260,10 +260,9 @@ void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice) {
 }
 
 void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode) {
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     strncpy(job->prefill_worker, prefill != NULL ? prefill : "", sizeof(job->prefill_worker) - 1);
     strncpy(job->decode_worker, decode != NULL ? decode : "", sizeof(job->decode_worker) - 1);
-    pthread_mutex_unlock(&job->mutex);
 }
 
 Sluice__V1__Statistics *sl_job_statistics_lock(struct sl_job *job) {
@@ -384,32 +383,25 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
 }
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job) {
-    pthread_mutex_lock(&job->mutex);
-    Sluice__V1__JobState state = job->state;
-    pthread_mutex_unlock(&job->mutex);
-    return state;
+    SL_LOCKED(&job->mutex);
+    return job->state;
 }
 
 int sl_job_failure(struct sl_job *job, char text_out[SL_STATUS_TEXT_BYTES]) {
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     int code = job->status_code;
     memcpy(text_out, job->status_text, SL_STATUS_TEXT_BYTES);
-    pthread_mutex_unlock(&job->mutex);
     return code;
 }
 
 bool sl_job_is_void(struct sl_job *job) {
-    pthread_mutex_lock(&job->mutex);
-    bool is_void = job->state == CANCELLED || job->another_leads;
-    pthread_mutex_unlock(&job->mutex);
-    return is_void;
+    SL_LOCKED(&job->mutex);
+    return job->state == CANCELLED || job->another_leads;
 }
 
 int64_t sl_job_ended_ns(struct sl_job *job) {
-    pthread_mutex_lock(&job->mutex);
-    int64_t ended_ns = job->ended_ns;
-    pthread_mutex_unlock(&job->mutex);
-    return ended_ns;
+    SL_LOCKED(&job->mutex);
+    return job->ended_ns;
 }
 
 size_t sl_job_bytes(struct sl_job *job) {

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/locked.h"
 
 #define N_BUCKETS 4096
 
@@ -112,12 +113,11 @@ static struct sl_job *find_key(struct sl_jobs *jobs, const char *tenant, const c
 }
 
 struct sl_job *sl_jobs_find_key(struct sl_jobs *jobs, const char *tenant, const char *key) {
-    pthread_mutex_lock(&jobs->mutex);
+    SL_LOCKED(&jobs->mutex);
     struct sl_job *job = find_key(jobs, tenant, key);
     if (job != NULL) {
         sl_job_ref(job);
     }
-    pthread_mutex_unlock(&jobs->mutex);
     return job;
 }
 
@@ -173,23 +173,21 @@ enum sl_status sl_jobs_find(struct sl_jobs *jobs, const char *id, const char *te
 
 void sl_jobs_count(struct sl_jobs *jobs, const char *tenant, int64_t counts_out[SL_N_JOB_STATES]) {
     memset(counts_out, 0, sizeof *counts_out * SL_N_JOB_STATES);
-    pthread_mutex_lock(&jobs->mutex);
+    SL_LOCKED(&jobs->mutex);
     for (struct sl_job *job = jobs->newest; job != NULL; job = job->older) {
         counts_out[sl_job_state(job)] += is_of(job, tenant);
     }
-    pthread_mutex_unlock(&jobs->mutex);
 }
 
 size_t sl_jobs_list(struct sl_jobs *jobs, const char *tenant, unsigned state_mask, struct sl_job **list,
                     size_t max_list) {
     size_t n = 0;
-    pthread_mutex_lock(&jobs->mutex);
+    SL_LOCKED(&jobs->mutex);
     for (struct sl_job *job = jobs->newest; job != NULL && n < max_list; job = job->older) {
         if (is_of(job, tenant) && (state_mask >> sl_job_state(job) & 1U) != 0) {
             list[n++] = sl_job_ref(job);
         }
     }
-    pthread_mutex_unlock(&jobs->mutex);
     return n;
 }
 
@@ -245,9 +243,8 @@ void sl_jobs_trim(struct sl_jobs *jobs, int64_t now_ns) {
 }
 
 void sl_jobs_cancel_all(struct sl_jobs *jobs) {
-    pthread_mutex_lock(&jobs->mutex);
+    SL_LOCKED(&jobs->mutex);
     for (struct sl_job *job = jobs->newest; job != NULL; job = job->older) {
         sl_job_cancel(job);
     }
-    pthread_mutex_unlock(&jobs->mutex);
 }

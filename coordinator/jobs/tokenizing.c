@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/processors.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -113,7 +114,7 @@ static enum sl_status share_turn(void *arg) {
         return SL_OK;
     }
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&tokenizing->mutex);
+    SL_LOCKED(&tokenizing->mutex);
     if (now_ns >= turn->deadline_ns) {
         tokenizing->stats.n_expired++;
         status = SL_ERR_DEADLINE;
@@ -121,7 +122,6 @@ static enum sl_status share_turn(void *arg) {
         give_back(tokenizing, turn);
         status = wait_in_line(tokenizing, turn);
     }
-    pthread_mutex_unlock(&tokenizing->mutex);
     return status;
 }
 
@@ -162,7 +162,6 @@ void sl_tokenizing_end(struct sl_tokenizing_turn *turn) {
 }
 
 void sl_tokenizing_get_stats(struct sl_tokenizing *tokenizing, struct sl_tokenizing_stats *stats_out) {
-    pthread_mutex_lock(&tokenizing->mutex);
+    SL_LOCKED(&tokenizing->mutex);
     *stats_out = tokenizing->stats;
-    pthread_mutex_unlock(&tokenizing->mutex);
 }

@@ -139,8 +139,3 @@ int64_t sl_affinity_match(struct sl_affinity *affinity, const uint64_t *keys, in
     *worker_out = worker;
     return n_blocks;
 }
-
-size_t sl_affinity_size(struct sl_affinity *affinity) {
-    SL_LOCKED(&affinity->mutex);
-    return affinity->n_entries;
-}

@@ -25,5 +25,3 @@ void sl_affinity_put(struct sl_affinity *affinity, const uint64_t *keys, int64_t
 
 // Returns the blocks of the longest known prefix, and writes the worker that read it; 0 when none is known (*worker_out is then 0).
 int64_t sl_affinity_match(struct sl_affinity *affinity, const uint64_t *keys, int64_t n_keys, uint64_t *worker_out);
-
-size_t sl_affinity_size(struct sl_affinity *affinity);

@@ -16,9 +16,9 @@
 // Runs the bench whose name is argv[0].
 static int run_bench(int argc, char **argv) {
     static const struct sl_bench *const all[] = {
-        &sl_bench_engine, &sl_bench_cells,    &sl_bench_calibrate, &sl_bench_kernels, &sl_bench_memory,
-        &sl_bench_group,  &sl_bench_compress, &sl_bench_ship,      &sl_bench_store,   &sl_bench_retrieve,
-        &sl_bench_decode, &sl_bench_ttft,     &sl_bench_mixed,     &sl_bench_evict,   &sl_bench_coordinator};
+        &sl_bench_engine,   &sl_bench_cells, &sl_bench_calibrate,  &sl_bench_kernels, &sl_bench_memory,
+        &sl_bench_compress, &sl_bench_ship,  &sl_bench_store,      &sl_bench_decode,  &sl_bench_ttft,
+        &sl_bench_mixed,    &sl_bench_evict, &sl_bench_coordinator};
     size_t i = 0;
     while (strcmp(all[i]->name + strlen("sluice bench "), argv[0]) != 0) { // the table has no other names
         i++;
@@ -59,11 +59,9 @@ static const struct sl_subcommand benches[] = {
     {"calibrate", "the table of times for `sluice simulate` and `sluice plan`", run_bench},
     {"kernels", "every operation of a device against its memory or its arithmetic", run_bench},
     {"memory", "the most that a prompt takes of a device's memory, without a device", run_bench},
-    {"group", "what it costs ranks of one model to have each other's activations", run_bench},
     {"compress", "prefill under each recipe against prefill with the full cache", run_bench},
     {"ship", "capsules between two processes against ucx_perftest", run_bench},
     {"store", "a kvstore against Redis: capsules put and got, long prompts looked up, memory an entry", run_bench},
-    {"retrieve", "offloaded layers: the scan, latency over each transport, bytes a step", run_bench},
     {"decode", "steps of decode with layers in a kvstore against steps with the full cache", run_bench},
     {"ttft", "time to first token: the cluster against one process doing both phases", run_bench},
     {"mixed", "short prompts beside a long one, against the same short prompts alone", run_bench},

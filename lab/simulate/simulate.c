@@ -22,7 +22,7 @@ static struct sl_sim_job *take_job(struct sl_sim *sim) {
     if (job) {
         sim->free_jobs = job->next_free;
         uint64_t ship_tag = job->ship.tag, copy_tag = job->copy.tag; // events of earlier transfers may still come
-        *job = (struct sl_sim_job){.ship.tag = ship_tag, .copy.tag = copy_tag};
+        *job = (struct sl_sim_job){.ship.tag = ship_tag, .copy.tag = copy_tag, .next_made = job->next_made};
     } else if ((job = calloc(1, sizeof *job)) != NULL) {
         job->next_made = sim->made_jobs;
         sim->made_jobs = job;

@@ -111,14 +111,13 @@ static void want(struct sl_ship *ship, bool *wish) {
 enum sl_status sl_ship_end(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
     SL_FAIL_IF(header_bytes > SL_HEADER_MAX_BYTES, err, SL_ERR_RANGE, "a header of %zu bytes; at most %u", header_bytes,
                SL_HEADER_MAX_BYTES);
-    pthread_mutex_lock(&ship->lock);
+    SL_LOCKED(&ship->lock);
     bool again = ship->finish_wanted;
     if (!again) {
         ship->header = header;
         ship->header_bytes = header_bytes;
         want(ship, &ship->finish_wanted);
     }
-    pthread_mutex_unlock(&ship->lock);
     return again ? sl_fail(err, SL_ERR_PRECONDITION, "the ship was finished before") : SL_OK;
 }
 

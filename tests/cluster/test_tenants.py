@@ -139,6 +139,8 @@ def test_who_does_not_read_is_not_waited_for():
 # ---- caches -------------------------------------------------------------------------------------------------------------
 
 TWO = ("client/acme/alice", "client/acme/bob", "client/umbrella")  # tenants
+# On a machine that stands still for seconds, no job is tried again, which would reuse what it read, and no store gives up a transfer.
+PATIENT = {"args": ["--lease", "30s"], "coordinator_args": PATIENCE}
 
 
 def ask(cluster, who, asked):
@@ -179,7 +181,7 @@ def is_reused(cluster, who, asked):
 
 
 def test_what_a_tenant_had_read_is_not_in_memory_for_others():
-    with certificates(*TWO) as made, Cluster(prefill=2, certificates=made, coordinator_args=PATIENCE) as cluster:  # a retry reuses
+    with certificates(*TWO) as made, Cluster(prefill=2, certificates=made, **PATIENT) as cluster:
         alice, bob, stranger = TWO
         asked = request(4000)
         reader = is_read_anew(cluster, alice, asked)
@@ -204,7 +206,7 @@ def test_what_a_tenant_had_read_is_not_in_memory_for_others():
 def test_what_a_tenant_had_read_is_not_in_a_store_for_others():
     """The same for offloaded layers: each head's segments, and the names of thinned ones."""
     for recipe in ("tailorkv,topk=64", "tailorkv-near,topk=64", "tailorkv,topk=64,score=cis,budget=0.5,when=chunk"):
-        with certificates(*TWO) as made, Cluster(certificates=made, coordinator_args=PATIENCE) as cluster:
+        with certificates(*TWO) as made, Cluster(certificates=made, **PATIENT) as cluster:
             alice, bob, stranger = TWO
             asked = request(4000, recipe=recipe)
             is_read_anew(cluster, alice, asked)
@@ -224,8 +226,8 @@ def test_what_a_tenant_had_read_is_not_on_disk_for_others():
         alice, bob, stranger = TWO
         asked, salts = request(4000), [f"{made.folder}/salt", f"{made.folder}/other"]
         disk = {"kvstore": ["--disk", f"{folder}/disk", "--disk-bytes", "64M"]}
-        start = lambda salt: Cluster(certificates=made, worker_args=disk, coordinator_args=["--salt-file", salt])
-        with start(salts[0]) as cluster:
+        start = lambda *salt: Cluster(certificates=made, worker_args=disk, **{**PATIENT, "coordinator_args": [*PATIENCE, *salt]})
+        with start("--salt-file", salts[0]) as cluster:
             is_read_anew(cluster, alice, asked)
             settle(cluster, 1, "disk_capsules")
             cluster.kill("kvstore-0")
@@ -239,13 +241,13 @@ def test_what_a_tenant_had_read_is_not_on_disk_for_others():
             assert store(cluster).disk_hits == 1
             settle(cluster, 2, "disk_capsules")
         assert os.stat(salts[0]).st_mode & 0o777 == 0o600 and os.stat(salts[0]).st_size == 32
-        with start(salts[0]) as cluster:  # all of it anew: the secret is that of before
+        with start("--salt-file", salts[0]) as cluster:  # all of it anew: the secret is that of before
             is_reused(cluster, stranger, asked)
             assert store(cluster).disk_hits == 1
-        with start(salts[1]) as cluster:  # another secret
+        with start("--salt-file", salts[1]) as cluster:  # another secret
             is_read_anew(cluster, alice, asked)
             assert "--salt-file" not in cluster.coordinator.errors()
-        with Cluster(certificates=made, worker_args=disk) as cluster:  # a salt that was not kept
+        with start() as cluster:  # a salt that was not kept
             is_read_anew(cluster, alice, asked)
             assert cluster.coordinator.errors().count("no --salt-file") == 1
 

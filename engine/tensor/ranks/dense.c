@@ -251,9 +251,6 @@ static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_
         args.n_columns = wanted < share.n ? wanted : 0;
         args.scratch = c->scratch_bytes > 0 ? (char *)args.scratch + (size_t)rank * c->scratch_bytes : args.scratch;
         call->ranks->each->matmul(stream, &c->split->parts[rank], &args);
-        if (c->columns.x == NULL) {
-            sl_ranks_count_straight(call->ranks, rank, (size_t)(args.m * (wanted < share.n ? wanted : share.n)));
-        }
     }
     sl_ranks_gather_part(call, rank, stream, &c->columns);
 }

@@ -145,18 +145,6 @@ static struct sl_columns round_of(const struct sl_ranks *ranks, int rank, const 
     return c;
 }
 
-static void count(struct sl_ranks *ranks, int rank, size_t bytes) {
-    atomic_fetch_add(&ranks->sent[rank], bytes);
-    atomic_fetch_add(&ranks->received[rank], bytes);
-}
-
-void sl_ranks_count_straight(struct sl_ranks *ranks, int rank, size_t n) {
-    if (ranks->apart && rank > 0) {
-        atomic_fetch_add(&ranks->sent[rank], n * sizeof(float));
-        atomic_fetch_add(&ranks->received[0], n * sizeof(float));
-    }
-}
-
 static bool is_wanted(const struct sl_ranks *ranks, const struct sl_columns *g) {
     return g->x != NULL && g->m > 0 && widest(g) > 0 && !sl_ranks_is_lost(ranks);
 }
@@ -183,7 +171,6 @@ void sl_ranks_gather_part(const struct sl_ranks_call *call, int rank, struct sl_
         status = ranks->group->ops->gather(ranks->group, rank, stream, c.parts, c.part_bytes, &err);
         if (status == SL_OK) {
             ranks->each->take_columns(stream, &c, rank);
-            count(ranks, rank, (size_t)(ranks->n - 1) * c.part_bytes);
         }
     }
     if (status != SL_OK) {
@@ -215,8 +202,6 @@ static void pull_parts(const struct sl_ranks_call *call, int rank, struct sl_str
         size_t bytes = (size_t)(round.m * width_of(&round, r)) * number_bytes(&round);
         if (r != rank && bytes > 0) {
             sl_stream_copy(stream, (char *)ranks->exchange[rank] + at, (char *)ranks->exchange[r] + at, bytes);
-            atomic_fetch_add(&ranks->sent[r], bytes);
-            atomic_fetch_add(&ranks->received[rank], bytes);
         }
     }
     ranks->each->take_columns(stream, &round, rank);

@@ -61,8 +61,6 @@ struct sl_ranks {
     struct sl_error why;  // the reason, where lost is not -1
     pthread_mutex_t word; // protects both
     atomic_size_t weight_bytes[SL_MAX_RANKS];
-    // bytes of activations, to and from other ranks' memory
-    _Atomic uint64_t sent[SL_MAX_RANKS], received[SL_MAX_RANKS];
 };
 
 // A call of an operation. The struct of each operation's call begins with it.
@@ -120,9 +118,6 @@ bool sl_ranks_free_replica(struct sl_ranks *ranks, const void *at);
 void sl_ranks_gather_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream,
                           const struct sl_columns *columns);
 void sl_ranks_gather_rest(struct sl_ranks *ranks, const struct sl_columns *columns);
-
-// Notes that a rank has written n numbers straight into rank 0's memory.
-void sl_ranks_count_straight(struct sl_ranks *ranks, int rank, size_t n);
 
 // Executes a call of this many bytes on call->n ranks; the calling thread executes a call of rank 0 alone. Does nothing
 // where a rank is lost. Ranks write their results through pointers in the call.

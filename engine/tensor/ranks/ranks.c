@@ -353,11 +353,6 @@ void sl_ranks_barrier(struct sl_stream *stream) {
     SL_RANKS_RUN(call);
 }
 
-struct sl_ranks_traffic sl_ranks_traffic(const struct sl_device *device, int rank) {
-    const struct sl_ranks *ranks = of(device);
-    return (struct sl_ranks_traffic){atomic_load(&ranks->sent[rank]), atomic_load(&ranks->received[rank])};
-}
-
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank) {
     return atomic_load(&of(device)->weight_bytes[rank]);
 }

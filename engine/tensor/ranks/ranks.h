@@ -60,11 +60,5 @@ void sl_ranks_barrier(struct sl_stream *stream);
 enum sl_status sl_ranks_say_whose(int rank, int n, enum sl_status status, const struct sl_error *why,
                                   struct sl_error *err);
 
-// Returns how many bytes of activations a rank has sent to the memory of others, and received from it.
-struct sl_ranks_traffic {
-    uint64_t sent, received;
-};
-struct sl_ranks_traffic sl_ranks_traffic(const struct sl_device *device, int rank);
-
 // Returns the bytes of packed weights that a rank of the device holds.
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank);

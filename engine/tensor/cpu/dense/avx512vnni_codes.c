@@ -109,6 +109,8 @@ SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const 
         groups.at[i] = (const char *)x + 3 * (size_t)i * groups.stride;
     }
     const size_t code_bytes = sl_code_group_bytes(form.bits);
+    // A division in the condition is checked by UBSan, and then not constant: the loop could not be unrolled.
+    const int shares = SL_CODE_GROUP / form.shared;
     for (int64_t g = 0; g < n_groups; g += form.block) {
         __m512 block_scales[2];
         half = sl_load_block_scales(form, half, block_scales);
@@ -118,7 +120,7 @@ SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const 
                 _mm_prefetch(half + AHEAD + line, _MM_HINT_T0);
             }
             SL_UNROLL
-            for (int share = 0; share < SL_CODE_GROUP / form.shared; share++) {
+            for (int share = 0; share < shares; share++) {
                 add_share(form, rows, half, share, &of, &groups, y);
             }
             SL_UNROLL

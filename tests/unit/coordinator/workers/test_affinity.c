@@ -39,7 +39,6 @@ static void test_affinity_finds_longest_prefix(void **state) {
     assert_int_equal(worker, 12);
     assert_int_equal(sl_affinity_match(affinity, other, 10, &worker), 0);
     assert_int_equal(sl_affinity_match(affinity, keys, 0, &worker), 0);
-    assert_int_equal(sl_affinity_size(affinity), 6);
     sl_affinity_destroy(&affinity);
     assert_null(affinity);
     sl_affinity_destroy(&affinity);
@@ -54,14 +53,17 @@ static void test_affinity_cap_holds_and_oldest_goes(void **state) {
     for (uint64_t prompt = 0; prompt < 5000; prompt++) {
         make_keys(prompt, keys, 4);
         sl_affinity_put(affinity, keys, 4, prompt + 1);
-        assert_true(sl_affinity_size(affinity) <= 64);
         assert_int_equal(sl_affinity_match(affinity, favourite, 1, &worker), 1); // used, so it stays
         assert_int_equal(worker, 5);
         assert_int_equal(sl_affinity_match(affinity, keys, 4, &worker), 4);
         assert_int_equal(worker, prompt + 1);
     }
-    make_keys(4000, keys, 4);
-    assert_int_equal(sl_affinity_match(affinity, keys, 4, &worker), 0);
+    int64_t n_known = 0;
+    for (uint64_t prompt = 0; prompt < 5000; prompt++) {
+        make_keys(prompt, keys, 4);
+        n_known += sl_affinity_match(affinity, keys, 4, &worker);
+    }
+    assert_in_range(n_known, 60, 67); // a longest prefix, which was matched, outlives the others of its prompt
     sl_affinity_destroy(&affinity);
 }
 
@@ -71,7 +73,6 @@ static void test_affinity_of_one_entry_works(void **state) {
     uint64_t keys[3], worker;
     make_keys(9, keys, 3);
     sl_affinity_put(affinity, keys, 3, 4);
-    assert_int_equal(sl_affinity_size(affinity), 1);
     assert_int_equal(sl_affinity_match(affinity, keys, 3, &worker), 1); // the shortest was put last
     sl_affinity_destroy(&affinity);
     struct sl_error err;

@@ -464,9 +464,9 @@ class Inspect(unittest.TestCase):
 class Compress(unittest.TestCase):
     def test_every_recipe_stands_beside_the_full_cache(self):
         found = rows_of(run("bench", "compress", "--tokens", "256", "--runs", "1", "--recipe", "h2o,budget=0.5",
-                            "--recipe", "full,format=int4", "--json"))
+                            "--recipe", "kvzip,budget=0.5", "--recipe", "full,format=int4", "--json"))
         self.assertEqual([line["case"].split(", ", 1)[1] for line in found],
-                         ["full", "h2o,budget=0.5", "full,format=int4"])
+                         ["full", "h2o,budget=0.5", "kvzip,budget=0.5", "full,format=int4"])
         self.assertNotIn("reference", found[0])
         for line in found[1:]:
             self.assertEqual(line["reference"], "full")
@@ -550,9 +550,7 @@ class Limits(unittest.TestCase):
             "calibrate": ["--model", MODEL, "--link", "10", "--out", "/dev/null"],
             "cells": ["--model", MODEL, *["--cell", "prefill:64"] * 2, "--runs", "101", "--cell", "prefill:4096"],
             "kernels": [*tiny, "--runs", "101", "--seconds", "60"],
-            "group": ["--ranks", "2", "--runs", "101"],
             "compress": ["--model", MODEL, "--tokens", "256", "--runs", "31"],
-            "retrieve": ["--tokens", "8192", "--runs", "64"],
             "decode": ["--model", MODEL, "--tokens", "1024", "--steps", "4096"],
             "ttft": ["--model", MODEL, "--tokens", "64", "--runs", "32"],
             "mixed": ["--model", MODEL, "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "16"],

@@ -406,7 +406,7 @@ static void test_retriever_attends_to_resident_slots_when_no_answer_comes(void *
 
 static void test_retriever_ends_with_a_share_that_stays_silent(void **state) {
     (void)state;
-    struct scene s = {.resident_only = true, .recipe = near(0), .lost_ms = 20};
+    struct scene s = {.resident_only = true, .recipe = near(0), .lost_ms = 500};
     struct sl_error err = {0};
     scene_open(&s);
     scene_invent(&s, 95);
@@ -414,7 +414,7 @@ static void test_retriever_ends_with_a_share_that_stays_silent(void **state) {
     s.shares->lose_how = SL_ERR_DEADLINE;
     scene_attend(&s, 1, false);
     assert_int_equal(s.n_fallbacks, 1);
-    usleep(30000);
+    usleep(510000);
     assert_int_equal(scene_try(&s, 2, false, &err), SL_ERR_PEER_LOST);
     assert_int_equal(err.reason, SL_REASON_STORE);
     assert_string_equal(err.culprit, "made-up:1");
