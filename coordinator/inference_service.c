@@ -49,6 +49,7 @@ enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, 
 // Sends events, from `sequence` on, until the log ends or the client disconnects.
 static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *tenant, struct sl_job *job,
                                   int64_t sequence, struct sl_error *err) {
+    const bool has_turns = tenant->name[0] != '\0';
     const uint8_t *packed;
     size_t n_bytes;
     for (;;) {
@@ -67,8 +68,7 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *te
         const int64_t turn_ends_ns = sl_deadline_in_ms(TURN_MS);
         do {
             status = sl_rpc_call_send_packed(call, packed, n_bytes);
-            if (tenant->name[0] !=
-                '\0') { // a turn lasts until gRPC has the event; each wait costs two switches of threads
+            if (has_turns) { // a turn lasts until gRPC has the event; each wait costs two switches of threads
                 sl_rpc_call_wait_sent(call, turn_ends_ns);
             }
             sequence += status == SL_OK;

@@ -4,14 +4,15 @@
  *
  * Design: a unary call is one batch of all its operations and one wait. A stream has two tags: everything but its
  *         messages, which ends with the status, and one read that is always posted ahead, so that waiting for it can
- *         time out without losing a message. Calls fail at once (UNAVAILABLE) while the peer refuses connections; channels come back within a second. With a parent,
- *         gRPC itself makes the deadline the smaller one and cancels the child with the parent. In distributions'
- *         builds, gRPC's timers use the time of day: a clock that is set back by an hour stops them for an hour. So a
- *         call is also ended by our own deadline, and a channel that fails is told to try again.
+ *         time out without losing a message. Calls fail at once (UNAVAILABLE) while the peer refuses connections;
+ *         channels come back within a second. With a parent, gRPC itself makes the deadline the smaller one and cancels
+ *         the child with the parent. In distributions' builds, gRPC's timers use the time of day: a clock that is set
+ *         back by an hour stops them for an hour. So a call is also ended by our own deadline, and a channel that fails
+ *         is told to try again.
  *
  * Invariants of a stream: `message` is ours when read_done; the next read is posted only after it was taken; once a
- *         read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; a
- *         closed stream is freed at zero.
+ *         read has brought no message none is posted again, and the status follows. n_pending counts the tags under
+ *         way; a closed stream is freed at zero.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/impl/codegen/propagation_bits.h>
