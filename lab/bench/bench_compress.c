@@ -85,7 +85,7 @@ static enum sl_status add_cases(struct bench *b, struct sl_error *err) {
     for (; preset && preset->name && status == SL_OK; preset++) {
         struct sl_recipe recipe; // random weights have no tokenizer: no instruction to repeat the prompt with
         bool evicts = sl_recipe_parse(preset->name, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
-        bool can = evicts && (b->model.runtime.tokenizer || !sl_recipe_repeats(&recipe));
+        bool can = evicts && (!b->options.synthetic || !sl_recipe_repeats(&recipe));
         for (size_t i = 0; can && i < sizeof budgets / sizeof budgets[0] && status == SL_OK; i++) {
             status = add_case(b, preset->name, budgets[i], err);
         }
@@ -192,7 +192,8 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
                                           .device = b->options.device,
                                           .threads = (int)b->options.threads,
                                           .max_rows = max_rows,
-                                          .cache_tokens = 2 * b->options.n_tokens + max_rows};
+                                          .cache_tokens = 2 * b->options.n_tokens + max_rows,
+                                          .tokenizer = !b->options.synthetic};
     SL_TRY(sl_eval_model_open(&config, &b->model, err));
     SL_FAIL_IF(b->options.n_tokens > b->model.runtime.config->max_positions, err, SL_ERR_INVALID,
                "--tokens %" PRId64 ": the model has %" PRId64 " positions", b->options.n_tokens,

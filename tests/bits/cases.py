@@ -46,6 +46,7 @@ MORE = {
     "exact": "full,place=offload/2-,topk=16",
     "boundary": "h2o,budget=80",
     "repeated": "kvzip,score=reconstruct_sum,budget=0.4,heads=adaptive,format=int4",
+    "pages": "kvzip,budget=0.4,heads=pages,format=int4",
     "global": "h2o,budget=0.4,scope=sinks:4,heads=global,when=end",
     "thin": "tailorkv,topk=16,score=cis,budget=0.5,when=chunk",
 }

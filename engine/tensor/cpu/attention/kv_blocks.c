@@ -28,6 +28,7 @@
 #define LEAST_KEPT       24           // vectors of a block whose scores are kept
 #define STATS_FLOATS     (256 * 1024) // statistics of a call
 #define MAX_FOLD_HEADS   256          // KV heads of a call
+#define EIGHT            8            // head_dim is a multiple of it
 
 struct item {
     const struct sl_attend *args;
@@ -197,6 +198,12 @@ static void store_softmax(const struct sl_kv_block *b, const struct sl_kv_partia
     }
 }
 
+static inline void divide_eight(const float *restrict sums, float by, float *restrict out) {
+    for (int i = 0; i < EIGHT; i++) { // a constant: compilers make vectors of such loops
+        out[i] = sums[i] / by;
+    }
+}
+
 static void write_block(const struct step *step, const struct sl_kv_block *b, const struct sl_kv_partial *partial) {
     const struct sl_attend *args = b->args;
     size_t d = (size_t)args->head_dim;
@@ -208,8 +215,8 @@ static void write_block(const struct step *step, const struct sl_kv_block *b, co
         struct place at = place_of(b, v);
         float *restrict out = args->out + at.of_out;
         const float *restrict sums = partial->out + (size_t)v * d;
-        for (size_t i = 0; i < d; i++) {
-            out[i] = sums[i] / partial->sum[v];
+        for (size_t i = 0; i < d; i += EIGHT) {
+            divide_eight(sums + i, partial->sum[v], out + i);
         }
         if (args->lse != NULL) {
             args->lse[at.of_row] = partial->max[v] + logf(partial->sum[v]);

@@ -16,12 +16,15 @@ static inline __mmask16 sl_avx512_lanes(int64_t count) {
     return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
-// Sets sums to 0, or to y where the product adds to it, for `rows` rows from `row` on of panel p.
+// Sets sums to 0, or to y where the product adds to it, for `rows` rows from `row` on of panel p. Fetches the lines of y
+// that the sums will be written to: a large y has left the second-level cache.
 static inline void sl_sums_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
-    const float *y = a->y + row * a->y_stride + p * SL_PANEL;
+    const float *y = a->y + row * a->y_stride + p * sl_panel_outputs(a->w);
     __mmask16 lo = a->accumulate ? sl_avx512_lanes(a->outputs - p * SL_PANEL) : 0;
     __mmask16 hi = a->accumulate ? sl_avx512_lanes(a->outputs - p * SL_PANEL - 16) : 0;
     for (int64_t r = 0; r < rows; r++, y += a->y_stride, sums += SL_PANEL) {
+        _mm_prefetch((const char *)y, _MM_HINT_T1);
+        _mm_prefetch((const char *)(y + 16), _MM_HINT_T1);
         _mm512_store_ps(sums, _mm512_maskz_loadu_ps(lo, y));
         _mm512_store_ps(sums + 16, _mm512_maskz_loadu_ps(hi, y + 16));
     }

@@ -53,12 +53,18 @@ void sl_code_arrange(const struct sl_code_kernels *kernels, struct sl_stream *st
     sl_stream_run(m * w->k < SL_ALONE_WORK ? NULL : stream, m * (part + 1) / n_parts - first, 1, split_rows, &product);
 }
 
-// Starts the sums of a panel at 0, or at y where the product adds to it.
+// Starts the sums of a panel at 0, or at y where the product adds to it. Fetches the lines of y that the sums will be
+// written to: a large y has left the second-level cache.
 static void start_sums(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
+    int64_t first = p * sl_panel_outputs(a->w), columns = sl_min(SL_PANEL, a->outputs - first);
     memset(sums, 0, (size_t)(rows * SL_PANEL) * sizeof *sums);
-    int64_t columns = sl_min(SL_PANEL, a->outputs - p * SL_PANEL);
-    for (int64_t r = row; r < row + rows && a->accumulate; r++, sums += SL_PANEL) {
-        memcpy(sums, a->y + r * a->y_stride + p * SL_PANEL, (size_t)columns * sizeof *sums);
+    for (int64_t r = row; r < row + rows; r++, sums += SL_PANEL) {
+        float *y = a->y + r * a->y_stride + first;
+        __builtin_prefetch(y, 1, 2);
+        __builtin_prefetch(y + SL_PANEL_HALF, 1, 2);
+        if (a->accumulate) {
+            memcpy(sums, y, (size_t)columns * sizeof *sums);
+        }
     }
 }
 

@@ -464,9 +464,9 @@ class Inspect(unittest.TestCase):
 class Compress(unittest.TestCase):
     def test_every_recipe_stands_beside_the_full_cache(self):
         found = rows_of(run("bench", "compress", "--tokens", "256", "--runs", "1", "--recipe", "h2o,budget=0.5",
-                            "--recipe", "full,format=int4", "--json"))
+                            "--recipe", "kvzip,budget=0.5", "--recipe", "full,format=int4", "--json"))
         self.assertEqual([line["case"].split(", ", 1)[1] for line in found],
-                         ["full", "h2o,budget=0.5", "full,format=int4"])
+                         ["full", "h2o,budget=0.5", "kvzip,budget=0.5", "full,format=int4"])
         self.assertNotIn("reference", found[0])
         for line in found[1:]:
             self.assertEqual(line["reference"], "full")
