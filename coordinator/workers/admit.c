@@ -10,8 +10,6 @@
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
 
-#define READ_AHEAD 2 // prompts of a tenant at a worker that reads, while another tenant asks
-
 // ---- arithmetic -------------------------------------------------------------------------------------------------
 
 enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
@@ -98,13 +96,13 @@ static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
-// Returns whether another tenant asks while the place's tenant has half of the places for jobs, or, if the job needs its prompt read,
-// READ_AHEAD prompts at each worker that reads: such a worker reads one after the other, so more would gain nothing, and the other's
+// Returns whether another tenant asks while the place's tenant has half of the places for jobs, or, if the job needs its prompt read, as
+// many prompts with readers as there are readers: such a worker reads one after the other, so more would gain little, and the other's
 // prompt would wait for them. A tenant that has nothing is never held. Called under the lock.
 static bool is_held(const struct sl_admission *admission, const struct sl_queue_place *place) {
     const struct sl_tenant *tenant = place->tenant;
     return tenant != NULL && sl_askers_has_other(&admission->askers, tenant, admission->now_ns) &&
-           ((place->reads && tenant->n_reading > 0 && tenant->n_reading >= READ_AHEAD * admission->n_readers) ||
+           ((place->reads && tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers) ||
             (tenant->n_running > 0 && tenant->n_running >= (admission->n_places + 1) / 2));
 }
 

@@ -9,7 +9,7 @@
  *                           between equal ones, the one that came first: a big job is not starved by small ones that could
  *                           slip by, nor a tenant by one that asks more. A retry keeps the place of its job. A job that lacks a
  *                           worker holds up no other: it is passed over until that worker is ready. While another tenant
- *                           asks, a tenant has at most half of the places, and two prompts at each worker that reads, so that
+ *                           asks, a tenant has at most half of the places, and one prompt for each worker that reads, so that
  *                           others find a free place and a short line at once.
  *         admitted          the job holds a claim on one worker of each role, or on one of both, until it gives it back
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.

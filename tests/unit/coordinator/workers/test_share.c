@@ -199,15 +199,15 @@ static void test_a_tenant_leaves_readers_to_another(void **state) {
     assert_true(starts_to_read(&two.greedy));
     assert_true(starts(&two.other));
     assert_false(starts_to_read(&two.greedy));
-    sl_admission_release_prefill(two.admission, &two.greedy.claims[0]);
-    assert_int_equal(start_waiting(&two.greedy), 0);
-    sl_admission_release_prefill(two.admission, &two.greedy.claims[1]);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(start_waiting(&two.greedy), 0);
+        sl_admission_release_prefill(two.admission, &two.greedy.claims[i]);
+    }
     assert_int_equal(start_waiting(&two.greedy), 1);
     join(&two, "prefill-1", SLUICE__V1__WORKER_ROLE__PREFILL, 8);
     (void)sl_admission_rebalance(two.admission, sl_now_ns());
-    for (int i = 1; i < 4; i++) {
-        assert_true(starts_to_read(&two.greedy));
-    }
+    assert_true(starts_to_read(&two.greedy));
+    assert_true(starts_to_read(&two.greedy));
     assert_false(starts_to_read(&two.greedy));
     tear_down(&two);
 }
