@@ -164,8 +164,8 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
 // Ends the job's place: it leaves the line if it was still in it.
 void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *place);
 
-// Lets workers change their duties with the load (registry.h), and wakes the first job in line for it. Called regularly. Returns whether
-// there may be room.
+// Lets workers change their duties with the load (registry.h), counts the places that tenants share, and wakes the first job in line.
+// Called regularly. Returns whether there may be room.
 bool sl_admission_rebalance(struct sl_admission *admission, int64_t now_ns);
 
 struct sl_admission_stats {

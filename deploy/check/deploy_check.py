@@ -316,7 +316,7 @@ def metrics_exist(tree):
 
 
 def owners(archive, name):
-    """The users whom a folder of an OCI archive belongs to."""
+    """Returns the owners of a folder in an OCI archive, one for each layer that has it."""
     with tarfile.open(archive) as blobs:
         for blob in (one for one in blobs if one.size > 1 << 20):
             with tarfile.open(fileobj=blobs.extractfile(blob)) as layer:

@@ -11,7 +11,7 @@
 #include "base/version.h"
 #include "coordinator/workers/admit.h"
 
-static const struct sl_avoid nobody;
+static const struct sl_avoid none;
 
 // The tests' clock: it stands, however slow the machine is.
 static const int64_t now_ns = 5 * SL_NS_PER_S;
@@ -33,7 +33,7 @@ struct crowd {
 
 // Lets the tenant ask for one more job. Returns whether it starts at once. Its prompt is then being read.
 static bool starts_to_read(struct crowd *crowd) {
-    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &nobody};
+    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &none};
     struct sl_queue_place *place = &crowd->places[crowd->n];
     struct sl_error err;
     place->tenant = crowd->tenant;
@@ -55,7 +55,7 @@ static bool starts(struct crowd *crowd) {
 
 // Lets jobs that wait start, and have their prompts read. Returns how many did.
 static int start_waiting(struct crowd *crowd) {
-    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &nobody};
+    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &none};
     struct sl_error err;
     int n = 0;
     for (int i = 0; i < crowd->n; i++) {
