@@ -7,6 +7,7 @@ said is then removed; behind a failure it stays, and is named.
 """
 import atexit
 import contextlib
+import faulthandler
 import functools
 import json
 import os
@@ -20,6 +21,9 @@ import tempfile
 import threading
 import time
 import urllib.request
+
+# grpcio's handlers of fork() wait for its threads, sometimes forever. Every child of a test runs another program at once.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.append(os.path.join(ROOT, "tools"))
@@ -475,6 +479,7 @@ def run_tests(namespace):
         if name.startswith("test_") and (not chosen or name in chosen):
             began = time.monotonic()
             ran += 1
+            faulthandler.dump_traceback_later(300 * SLOW)  # where a test hangs
             try:
                 test()
                 print(f"[  OK  ] {name} ({time.monotonic() - began:.1f} s)", flush=True)
@@ -483,5 +488,6 @@ def run_tests(namespace):
                 traceback.print_exc()
                 print(f"[FAILED] {name}: {error}", flush=True)
                 failed += 1
+    faulthandler.cancel_dump_traceback_later()
     print(f"{ran - failed} passed, {failed} failed", flush=True)
     return 1 if failed or not ran else 0

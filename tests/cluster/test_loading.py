@@ -108,6 +108,11 @@ def percentages(text):
     return [int(percent) for percent in re.findall(r"\rloading model \[[=> ]+\] +(\d+)%  [0-9.]+ \w+/[0-9.]+ [MG]iB", text)]
 
 
+def rises(percent):
+    """A fast machine draws the bar a few times."""
+    return percent != [] and percent == sorted(percent) and 0 < percent[-1] <= 100
+
+
 def test_lines_without_a_terminal_and_a_slow_worker():
     """Slower than the limit, and never without progress for so long."""
     with place() as (model, env):
@@ -146,7 +151,7 @@ def test_a_line_on_a_terminal():
             said = drawn(ours, lambda: up.ready or up.popen.poll() is not None)
             up.end()
         seen = percentages(said)
-        assert up.ready and len(seen) > 3 and seen[-1] > seen[0], said
+        assert up.ready and rises(seen), said
         assert re.search(r"[MG]iB  decode-0 \d+%, prefill-0 \d+%", said), said
         assert "sluice: loading" not in said and said.endswith("\r\033[K"), said  # no lines, and nothing is left of it
 
@@ -156,7 +161,7 @@ def test_a_line_on_a_terminal():
             said = drawn(ours, lambda run=run: run.poll() is not None)
             assert run.returncode == 0, said
             seen = percentages(said)
-            assert seen == [] if more else len(seen) > 3 and seen[-1] > seen[0], said
+            assert seen == [] if more else rises(seen), said
         os.close(theirs)
         os.close(ours)
 
