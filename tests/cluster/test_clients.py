@@ -84,7 +84,7 @@ def test_deadline_of_a_call():
             raise AssertionError("the deadline did not end the call")
         except grpc.RpcError as error:
             assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10 * SLOW
         eventually(lambda: not any(cluster.gauges().values()), 10, "the deadline reached the workers")
 
 

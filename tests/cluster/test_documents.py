@@ -11,7 +11,7 @@ import time
 
 from bend import Bend
 from documents import TEXT, ADD, add, of, names, asking, store_load, settled_load, sluice, read_file
-from harness import (Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference, question, refused,
+from harness import (SLOW, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference, question, refused,
                      request, run_tests, store_stats, stub, tokens)
 from test_restart import Restarting
 import grpc
@@ -91,7 +91,7 @@ def test_a_document_is_not_evicted():
         cluster.processes["kvstore-0"].signal(signal.SIGSTOP)
         began = time.monotonic()
         of(cluster.channel, "Delete", "gone")
-        assert time.monotonic() - began < 1, "Delete waited for a store that does not answer"
+        assert time.monotonic() - began < 4 * SLOW, "Delete waited for a store that does not answer"
         cluster.kill("kvstore-0")
         cluster.start_worker("kvstore-1")
         eventually(lambda: of(cluster.channel, "Get", "moved").store == "kvstore-1", 60, "the text was read again")
