@@ -91,13 +91,12 @@ static void *sweep(void *arg) {
 enum sl_status sl_coordinator_config_check(const struct sl_coordinator_config *config, struct sl_error *err) {
     SL_FAIL_IF(config->listen == NULL || config->model_dir == NULL, err, SL_ERR_INVALID,
                "coordinator: listen and model must be given");
-    if (config->max_jobs < 1 || config->max_jobs > 65536 || config->max_queued < 1 || config->max_queued > 65536 ||
-        config->max_watchers < 1 || config->max_watchers > 65536 || config->heartbeat_ms < 10 ||
-        config->stall_ms < 1000 || config->silence_ms < 10 || config->max_retries < 0 || config->max_retries > 100 ||
-        config->deadline_ms < 1 || config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 ||
-        config->max_prefixes < 1) {
-        return sl_fail(err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
-    }
+    SL_FAIL_IF(config->max_jobs < 1 || config->max_jobs > 65536 || config->max_queued < 1 ||
+                   config->max_queued > 65536 || config->max_watchers < 1 || config->max_watchers > 65536 ||
+                   config->heartbeat_ms < 10 || config->stall_ms < 1000 || config->silence_ms < 10 ||
+                   config->max_retries < 0 || config->max_retries > 100 || config->deadline_ms < 1 ||
+                   config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 || config->max_prefixes < 1,
+               err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
     SL_FAIL_IF(strcmp(config->metrics_alias, "none") != 0 && strcmp(config->metrics_alias, "vllm") != 0, err,
                SL_ERR_INVALID, "--metrics-alias %.40s: expected vllm or none", config->metrics_alias);
     const struct sl_route_policy *policy;

@@ -166,12 +166,10 @@ static enum sl_status count_parts(struct arriving *arriving, int64_t bytes, stru
     arriving->bytes += bytes;
     const int64_t all = atomic_fetch_add(&arriving->coordinator->part_bytes, bytes) + bytes,
                   own = atomic_fetch_add(&arriving->tenant->part_bytes, bytes) + bytes;
-    if (own > sl_tenant_share(arriving->tenant, most)) {
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "parts of unfinished requests of %s take its share of the memory for them (--tenant-share); "
-                       "retry in 1000 ms",
-                       arriving->tenant->name[0] != '\0' ? arriving->tenant->name : "all callers");
-    }
+    SL_FAIL_IF(own > sl_tenant_share(arriving->tenant, most), err, SL_ERR_EXHAUSTED,
+               "parts of unfinished requests of %s take its share of the memory for them (--tenant-share); "
+               "retry in 1000 ms",
+               arriving->tenant->name[0] != '\0' ? arriving->tenant->name : "all callers");
     return all <= most ? SL_OK
                        : sl_fail(err, SL_ERR_EXHAUSTED,
                                  "parts of unfinished requests take all the memory for them (--request-memory); retry "
@@ -297,9 +295,8 @@ static enum sl_status cancel_and_wait(struct sl_rpc_call *call, struct sl_job *j
     deadline_ns = call_deadline_ns < deadline_ns ? call_deadline_ns : deadline_ns;
     sl_job_cancel(job);
     while (sl_event_log_wait_closed(&job->log, sl_deadline_in_ms(POLL_MS)) != SL_OK) {
-        if (sl_rpc_call_cancelled(call)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "the client is gone; %s will be cancelled all the same", job->id);
-        }
+        SL_FAIL_IF(sl_rpc_call_cancelled(call), err, SL_ERR_CANCELLED,
+                   "the client is gone; %s will be cancelled all the same", job->id);
         SL_FAIL_IF(sl_now_ns() >= deadline_ns, err, SL_ERR_DEADLINE,
                    "%s is being cancelled, but not all workers have answered yet", job->id);
     }
@@ -341,10 +338,9 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
 static enum sl_status state_mask(const Sluice__V1__ListRequest *request, unsigned *mask_out, struct sl_error *err) {
     unsigned mask = request->n_states == 0 ? ~0U : 0;
     for (size_t i = 0; i < request->n_states; i++) {
-        if ((int)request->states[i] < SLUICE__V1__JOB_STATE__QUEUED ||
-            (int)request->states[i] > SLUICE__V1__JOB_STATE__CANCELLED) {
-            return sl_fail(err, SL_ERR_INVALID, "states: %d is not a state", (int)request->states[i]);
-        }
+        SL_FAIL_IF((int)request->states[i] < SLUICE__V1__JOB_STATE__QUEUED ||
+                       (int)request->states[i] > SLUICE__V1__JOB_STATE__CANCELLED,
+                   err, SL_ERR_INVALID, "states: %d is not a state", (int)request->states[i]);
         mask |= 1U << request->states[i];
     }
     *mask_out = mask;

@@ -65,10 +65,9 @@ static enum sl_status check_goes_on(struct sl_coordinator *coordinator, const Sl
 static enum sl_status make_job(struct sl_coordinator *coordinator, const struct sl_past_jobs *past,
                                struct sl_restored_job *restored, struct sl_error *err) {
     const Sluice__V1__AcceptedJob *accepted = past->accepted;
-    if (accepted->request->max_new_tokens < 1 ||
-        accepted->request->max_new_tokens > coordinator->rules.model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "its answer would have %d tokens", accepted->request->max_new_tokens);
-    }
+    SL_FAIL_IF(accepted->request->max_new_tokens < 1 ||
+                   accepted->request->max_new_tokens > coordinator->rules.model->max_positions,
+               err, SL_ERR_INVALID, "its answer would have %d tokens", accepted->request->max_new_tokens);
     struct sl_job_spec *spec = calloc(1, sizeof *spec);
     SL_FAIL_IF(spec == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job");
     restored->status = past->end ? SL_OK : check_goes_on(coordinator, accepted, spec, &restored->reason);

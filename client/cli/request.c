@@ -223,13 +223,11 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
     SL_FAIL_IF(config->recipe && config->ship_at_most != 0, err, SL_ERR_INVALID,
                "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s", config->recipe);
     const char *recipe = recipe_of(config);
-    if (!recipe) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
-            "--recipe",
-            config->ship_at_most);
-    }
+    SL_FAIL_IF(
+        !recipe, err, SL_ERR_INVALID,
+        "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
+        "--recipe",
+        config->ship_at_most);
     sluice__v1__generate_request__init(&request->message);
     SL_TRY(set_sampling(request, config, err));
     request->message.recipe = (char *)recipe;

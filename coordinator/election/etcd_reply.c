@@ -38,11 +38,10 @@ enum sl_status sl_etcd_read_txn(const Etcdserverpb__TxnResponse *reply, const ch
         memcpy(key_out->holder, holder, strnlen(holder, sizeof key_out->holder - 1));
         return SL_OK;
     }
-    if (reply->n_responses != 1 ||
-        reply->responses[0]->response_case != ETCDSERVERPB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE ||
-        reply->responses[0]->response_range->n_kvs != 1) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd has not created %.100s, nor does it say whose it is", key);
-    }
+    SL_FAIL_IF(reply->n_responses != 1 ||
+                   reply->responses[0]->response_case != ETCDSERVERPB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE ||
+                   reply->responses[0]->response_range->n_kvs != 1,
+               err, SL_ERR_PEER_CORRUPT, "etcd has not created %.100s, nor does it say whose it is", key);
     return read_key(reply->responses[0]->response_range->kvs[0], key, key_out, err);
 }
 

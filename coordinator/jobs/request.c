@@ -49,9 +49,7 @@ static enum sl_status check_text(const struct sl_request_rules *rules, const cha
     SL_FAIL_IF(text == NULL || text[0] == '\0', err, SL_ERR_INVALID, "text: the prompt is empty");
     size_t n_tokens = 0, n_bytes = strlen(text);
     enum sl_status status = sl_request_check_bytes(rules, text, n_bytes, err);
-    if (status == SL_OK) {
-        status = sl_tokenizer_encode(rules->tokenizer, text, n_bytes, true, &spec->tokens, &n_tokens, err);
-    }
+    SL_THEN(status, sl_tokenizer_encode(rules->tokenizer, text, n_bytes, true, &spec->tokens, &n_tokens, err));
     if (status != SL_OK) {
         sl_error_prefix(err, "text");
         return status;
@@ -301,28 +299,20 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
     spec->salt = setting->salt;
     struct stacked there = {rules, request, spec, err, SL_OK};
     enum sl_status status = check_label(request->label, spec, err);
-    if (status == SL_OK) {
-        status = check_key(request->idempotency_key, spec, err);
-    }
+    SL_THEN(status, check_key(request->idempotency_key, spec, err));
     if (status == SL_OK) {
         status = check_deadline(rules, request, setting->call_deadline_ns, spec, err);
     }
-    if (status == SL_OK) {
-        status = check_sampling(rules, request, setting, spec, err);
-    }
+    SL_THEN(status, check_sampling(rules, request, setting, spec, err));
     if (status == SL_OK) {
         status = check_stops(request, spec, err);
     }
-    if (status == SL_OK) {
-        status = check_prompt(rules, request, spec, err);
-    }
+    SL_THEN(status, check_prompt(rules, request, spec, err));
     if (status == SL_OK) {
         sl_fiber_call(check_recipe_there, &there); // numbers as text take kilobytes of stack
         status = there.status;
     }
-    if (status == SL_OK) {
-        status = check_length(rules, request, setting, spec, err);
-    }
+    SL_THEN(status, check_length(rules, request, setting, spec, err));
     if (status == SL_OK && request->resumption != NULL) {
         status = check_resumption(rules, request->resumption, spec, err);
     }

@@ -103,9 +103,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
     struct sl_worker_wait wait = {0};
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
-        if (status == SL_OK) {
-            status = check_leads(run, err);
-        }
+        SL_THEN(status, check_leads(run, err));
         if (status == SL_AGAIN) {
             sl_wait_ms(CLAIM_WAIT_MS);
             continue;
@@ -577,9 +575,7 @@ static enum sl_status answer(struct sl_run *run, struct sl_error *err) {
 enum sl_status sl_run_attempt(struct sl_run *run, struct sl_error *err) {
     run->step = run->state;
     enum sl_status status = acquire(run, err);
-    if (status == SL_OK) {
-        status = answer(run, err);
-    }
+    SL_THEN(status, answer(run, err));
     if (sl_term_is_refusal(status, err)) {
         judge_refusal(run, err);
     }

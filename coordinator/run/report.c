@@ -167,11 +167,10 @@ void sl_run_report_notice(struct sl_run_report *report, struct sl_job *job, cons
 
 enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl_job *job,
                                          const Sluice__V1__DecodeDone *done, struct sl_error *err) {
-    if (done->reason != SLUICE__V1__FINISHED__REASON__STOP_TOKEN &&
-        done->reason != SLUICE__V1__FINISHED__REASON__STOP_STRING &&
-        done->reason != SLUICE__V1__FINISHED__REASON__LENGTH) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s ended with the reason %d", job->decode_worker, (int)done->reason);
-    }
+    SL_FAIL_IF(done->reason != SLUICE__V1__FINISHED__REASON__STOP_TOKEN &&
+                   done->reason != SLUICE__V1__FINISHED__REASON__STOP_STRING &&
+                   done->reason != SLUICE__V1__FINISHED__REASON__LENGTH,
+               err, SL_ERR_INTERNAL, "%s ended with the reason %d", job->decode_worker, (int)done->reason);
     char *text = strdup(done->text);
     SL_FAIL_IF(text == NULL, err, SL_ERR_EXHAUSTED, "no memory for the answer");
     free(report->text); // of an attempt whose worker was lost after its answer

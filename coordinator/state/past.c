@@ -13,10 +13,9 @@ static enum sl_status read_accepted(const struct sl_database_job *job, struct sl
                                     struct sl_error *err) {
     Sluice__V1__AcceptedJob *accepted = sluice__v1__accepted_job__unpack(NULL, job->n_accepted, job->accepted);
     past->accepted = accepted;
-    if (accepted == NULL || strcmp(accepted->job_id, job->id) != 0 || accepted->request == NULL ||
-        accepted->request->sampling == NULL || strlen(accepted->tenant) >= SL_TENANT_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "it does not hold the job that it is named after");
-    }
+    SL_FAIL_IF(accepted == NULL || strcmp(accepted->job_id, job->id) != 0 || accepted->request == NULL ||
+                   accepted->request->sampling == NULL || strlen(accepted->tenant) >= SL_TENANT_BYTES,
+               err, SL_ERR_INVALID, "it does not hold the job that it is named after");
     return SL_OK;
 }
 

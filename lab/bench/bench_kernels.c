@@ -535,12 +535,11 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     const struct options *o = &((const struct bench *)bench)->options;
     SL_FAIL_IF(o->slots % SL_PAGE_SLOTS != 0 || o->slots < o->rows, err, SL_ERR_INVALID,
                "--slots %" PRId64 ": a multiple of %d, at least --rows", o->slots, SL_PAGE_SLOTS);
-    if (o->heads % o->kv_heads != 0 || o->head_dim % 8 != 0 || o->hidden % SL_WEIGHT_GROUP != 0 ||
-        o->ffn % SL_WEIGHT_GROUP != 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "--heads must be a multiple of --kv-heads, --head-dim of 8, --hidden-size and --ffn of %d",
-                       SL_WEIGHT_GROUP);
-    }
+    SL_FAIL_IF(o->heads % o->kv_heads != 0 || o->head_dim % 8 != 0 || o->hidden % SL_WEIGHT_GROUP != 0 ||
+                   o->ffn % SL_WEIGHT_GROUP != 0,
+               err, SL_ERR_INVALID,
+               "--heads must be a multiple of --kv-heads, --head-dim of 8, --hidden-size and --ffn of %d",
+               SL_WEIGHT_GROUP);
     struct sl_device_choice device;
     return sl_device_choice_parse(o->device, &device, err);
 }

@@ -543,10 +543,9 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     set_certificates(b->certificates);
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         bool is_tls = strcmp(transports[i].name, "tls") == 0;
-        if ((!is_tls || b->certificates[0]) && is_wanted(b->transport, transports[i].name) &&
-            !compare(&transports[i], &b->signals, b->json)) {
-            return sl_fail(err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
-        }
+        SL_FAIL_IF((!is_tls || b->certificates[0]) && is_wanted(b->transport, transports[i].name) &&
+                       !compare(&transports[i], &b->signals, b->json),
+                   err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
     }
     enum sl_status status = sl_signals_check(&b->signals, err);
     return status == SL_OK && b->n_tokens > 0 ? measure_job(b, err) : status;

@@ -159,10 +159,9 @@ static float *rows_of_heads(const struct rows *r) {
 enum sl_status sl_attention_profile_add(struct sl_attention_profile *profile, const struct sl_eval_model *m,
                                         const int32_t *tokens, int64_t n_tokens,
                                         const struct sl_attention_progress *progress, struct sl_error *err) {
-    if (n_tokens < SL_ATTENTION_MIN_TOKENS || n_tokens > m->runtime.config->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "a text of %lld tokens; %d to %lld are needed", (long long)n_tokens,
-                       SL_ATTENTION_MIN_TOKENS, (long long)m->runtime.config->max_positions);
-    }
+    SL_FAIL_IF(n_tokens < SL_ATTENTION_MIN_TOKENS || n_tokens > m->runtime.config->max_positions, err, SL_ERR_INVALID,
+               "a text of %lld tokens; %d to %lld are needed", (long long)n_tokens, SL_ATTENTION_MIN_TOKENS,
+               (long long)m->runtime.config->max_positions);
     struct rows r = {.m = m, .n_tokens = (size_t)n_tokens, .k = (uint32_t)(0.05 * (double)n_tokens)};
     r.probabilities = rows_of_heads(&r);
     r.sorted = rows_of_heads(&r);

@@ -75,9 +75,7 @@ static enum sl_status stream_open(struct stream *s, const struct sl_recipe *reci
         status = sl_reader_create(&config, &s->reader, err);
     } else if (status == SL_OK) {
         status = sl_plan_create_session(plan, 0, m->arena, &s->writer.session, err);
-        if (status == SL_OK) {
-            status = sl_writer_open(&s->writer, &m->runtime, &(struct sl_writer_config){.plan = plan}, err);
-        }
+        SL_THEN(status, sl_writer_open(&s->writer, &m->runtime, &(struct sl_writer_config){.plan = plan}, err));
     }
     if (status == SL_OK) {
         s->session = s->reader ? sl_reader_session(s->reader) : s->writer.session;

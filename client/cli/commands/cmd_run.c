@@ -185,14 +185,14 @@ static enum sl_status check_jsonl(const struct run_config *config, struct sl_err
     const struct sl_request_config *r = &config->request;
     SL_FAIL_IF(!config->local, err, SL_ERR_INVALID, "--jsonl needs --local");
     SL_FAIL_IF(config->capsule_path, err, SL_ERR_INVALID, "--save-capsule is of one prompt, and --jsonl has many");
-    if (r->recipe || r->prompt || r->prompt_file || r->system || r->stop || r->questions.n > 0 || r->ship_at_most > 0 ||
-        r->document || r->chat || r->raw || r->ignore_eos || r->estimate_errors || r->no_reuse || r->has_temperature ||
-        r->has_top_k || r->has_top_p || r->has_repetition_penalty || r->has_min_p || r->frequency_penalty != 0 ||
-        r->presence_penalty != 0 || r->has_seed || r->has_max_new) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "--jsonl: each line has its own prompt, recipe and sampling; leave out "
-                       "these options");
-    }
+    SL_FAIL_IF(r->recipe || r->prompt || r->prompt_file || r->system || r->stop || r->questions.n > 0 ||
+                   r->ship_at_most > 0 || r->document || r->chat || r->raw || r->ignore_eos || r->estimate_errors ||
+                   r->no_reuse || r->has_temperature || r->has_top_k || r->has_top_p || r->has_repetition_penalty ||
+                   r->has_min_p || r->frequency_penalty != 0 || r->presence_penalty != 0 || r->has_seed ||
+                   r->has_max_new,
+               err, SL_ERR_INVALID,
+               "--jsonl: each line has its own prompt, recipe and sampling; leave out "
+               "these options");
     return SL_OK;
 }
 

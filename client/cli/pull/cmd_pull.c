@@ -98,10 +98,9 @@ static void append(struct sl_error *err, const char *text) {
 static enum sl_status open_joined(struct pull *pull, struct sl_error *err) {
     SL_FAIL_IF(!sl_model_place(0, pull->place), err, SL_ERR_PRECONDITION,
                "neither XDG_CACHE_HOME nor HOME says where the cache folder is");
-    if ((size_t)snprintf(pull->folder, sizeof pull->folder, "%s/%s", pull->place, pull->model->name) >=
-        sizeof pull->folder) {
-        return sl_fail(err, SL_ERR_INVALID, "the cache folder's path is too long");
-    }
+    SL_FAIL_IF((size_t)snprintf(pull->folder, sizeof pull->folder, "%s/%s", pull->place, pull->model->name) >=
+                   sizeof pull->folder,
+               err, SL_ERR_INVALID, "the cache folder's path is too long");
     SL_TRY(sl_folder_make(pull->folder, 0755, err));
     return sl_joined_open(pull->place, pull->model, &pull->joined, err);
 }

@@ -148,10 +148,9 @@ enum sl_status sl_folder_finish(const char *folder, const struct sl_catalog_mode
     const json_t *file;
     json_array_foreach(state->files, i, file) {
         const char *name = json_string_value(file);
-        if (strcmp(name, model->file) != 0 && sl_model_path(folder, name, path, sizeof path, err) == SL_OK &&
-            unlink(path) != 0 && errno != ENOENT) {
-            return sl_fail(err, SL_ERR_IO, "%s: of an older version, cannot be removed: %s", path, strerror(errno));
-        }
+        SL_FAIL_IF(strcmp(name, model->file) != 0 && sl_model_path(folder, name, path, sizeof path, err) == SL_OK &&
+                       unlink(path) != 0 && errno != ENOENT,
+                   err, SL_ERR_IO, "%s: of an older version, cannot be removed: %s", path, strerror(errno));
     }
     return write_origin(folder, model, json_pack("[s]", model->file), bytes, err);
 }

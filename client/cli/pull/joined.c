@@ -55,10 +55,9 @@ static enum sl_status count_parts(struct sl_joined *joined, struct sl_error *err
 enum sl_status sl_joined_open(const char *place, const struct sl_catalog_model *model, struct sl_joined *joined,
                               struct sl_error *err) {
     *joined = (struct sl_joined){.model = model, .fd = -1};
-    if ((size_t)snprintf(joined->path, sizeof joined->path, "%s/.%s-%.8s.joined", place, model->name, model->sha256) >=
-        sizeof joined->path) {
-        return sl_fail(err, SL_ERR_INVALID, "the cache folder's path is too long");
-    }
+    SL_FAIL_IF((size_t)snprintf(joined->path, sizeof joined->path, "%s/.%s-%.8s.joined", place, model->name,
+                                model->sha256) >= sizeof joined->path,
+               err, SL_ERR_INVALID, "the cache folder's path is too long");
     // The previous holder of the lock may have published or removed the file: then open and lock a new one.
     bool same = false;
     enum sl_status status = SL_OK;

@@ -35,11 +35,10 @@ static int64_t now_ns(void *arg) {
 
 static enum sl_status init_layouts(struct replay *r, struct sl_error *err) {
     const struct sl_replay_config *config = r->config;
-    if (sl_page_layout_init(&r->packed, config->format, config->geometry.head_dim, 0, false) != SL_OK ||
-        sl_page_layout_init(&r->work, SL_KV_F16, config->geometry.head_dim, 0, false) != SL_OK) {
-        return sl_fail(err, SL_ERR_INVALID, "no pages have format %s and head_dim %d",
-                       sl_kv_format_name(config->format), config->geometry.head_dim);
-    }
+    SL_FAIL_IF(sl_page_layout_init(&r->packed, config->format, config->geometry.head_dim, 0, false) != SL_OK ||
+                   sl_page_layout_init(&r->work, SL_KV_F16, config->geometry.head_dim, 0, false) != SL_OK,
+               err, SL_ERR_INVALID, "no pages have format %s and head_dim %d", sl_kv_format_name(config->format),
+               config->geometry.head_dim);
     return SL_OK;
 }
 

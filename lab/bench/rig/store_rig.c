@@ -101,12 +101,10 @@ enum sl_status sl_store_rig_lengths(const char *text, int64_t *lengths_out, int 
     int n_lengths = 0;
     for (char *end = (char *)text; n_lengths == 0 || *end != '\0'; end += *end == ',') {
         int64_t n = strtoll(end, &end, 10);
-        if (n_lengths == max_lengths || n < 1024 || n > 1 << 24 || n % SL_PAGE_SLOTS != 0 ||
-            (*end != ',' && *end != '\0') || (n_lengths > 0 && n <= lengths_out[n_lengths - 1])) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "--tokens %s: expected at most %d ascending multiples of %d from 1024 on", text, max_lengths,
-                           SL_PAGE_SLOTS);
-        }
+        SL_FAIL_IF(n_lengths == max_lengths || n < 1024 || n > 1 << 24 || n % SL_PAGE_SLOTS != 0 ||
+                       (*end != ',' && *end != '\0') || (n_lengths > 0 && n <= lengths_out[n_lengths - 1]),
+                   err, SL_ERR_INVALID, "--tokens %s: expected at most %d ascending multiples of %d from 1024 on", text,
+                   max_lengths, SL_PAGE_SLOTS);
         lengths_out[n_lengths++] = n;
     }
     *n_out = n_lengths;
