@@ -127,7 +127,7 @@ static void *keeper_main(void *arg) {
     while (!atomic_load(&kvstore->stopping)) {
         sl_progress_counter_tick(&kvstore->keeping);
         sl_inbound_wait_change(kvstore->node.inbound, &seen, sl_deadline_in_ms(KEEP_MS));
-        sl_arrivals_shelve(kvstore->arrivals);
+        sl_arrivals_cache(kvstore->arrivals);
         sl_pins_reap(kvstore->pins, sl_now_ns());
         sl_remote_kv_table_reap(kvstore->remote_kvs, sl_now_ns());
         sl_questions_sample(kvstore->questions);

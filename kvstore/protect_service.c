@@ -19,8 +19,8 @@ static enum sl_status read_keys(const Sluice__V1__ProtectRequest *request, struc
     return SL_OK;
 }
 
-// Has a capsule that is on disk alone read back, so that its first question need not wait, and all its prefixes lead to
-// it; the next call reads on. All together take at most the share of protected capsules.
+// Has one capsule read back that only the disk holds, so that its first question need not wait; the next call chooses
+// the next one. Protected capsules in memory take at most their share of the arena.
 static void read_back(struct sl_kvstore *kvstore, const Sluice__V1__ProtectRequest *request,
                       const struct sl_capsule_id *ids, const Sluice__V1__ProtectedCapsule *capsules) {
     struct sl_arena_stats arena;

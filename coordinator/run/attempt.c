@@ -20,7 +20,7 @@
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
+#define CLAIM_WAIT_MS    40   // between two checks of a job in the line
 #define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost
 #define RESERVE_AGAIN_MS 150  // pause after a decode worker had no memory after all
 #define CONFIRM_MS       3000 // for etcd to say who leads, after a worker has refused our term
@@ -67,7 +67,7 @@ static enum sl_status fail_as(struct sl_run *run, enum sl_run_event event, enum 
     return status;
 }
 
-// Returns the term for the next order; a worker refuses it when it has seen a newer one.
+// Returns the term for the next request; a worker that has seen a newer one refuses the request.
 static int64_t term_of(struct sl_run *run) {
     run->term = sl_run_last_term(run);
     return run->term;
@@ -188,7 +188,7 @@ static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
             return sl_run_move(run, SL_RUN_ON_CLAIMED_ALONE, err);
         }
         enum sl_status status = sl_run_move(run, SL_RUN_ON_CLAIMED, err);
-        if (status == SL_OK && !run->claim.is_here) { // else the worker promises the memory before it reads
+        if (status == SL_OK && !run->claim.is_here) { // a worker that also reads promises the memory itself
             status = traced(run, "reserve", reserve, err);
         }
         if (status == SL_OK) {
@@ -206,7 +206,7 @@ static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
 
 // ---- step 3: prefill --------------------------------------------------------------------------------------------
 
-// The rate of reading is that of workers that do nothing else.
+// Updates the measured rate of reading. Workers that also write are left out: they read between two steps.
 static void note_prefill(struct sl_run *run, const Sluice__V1__Statistics *known) {
     if (known != NULL && !run->claim.is_here) {
         int64_t n_read = run->job->spec.demand.n_prefill_tokens - known->n_reused_tokens;
@@ -586,7 +586,7 @@ enum sl_status sl_run_attempt(struct sl_run *run, struct sl_error *err) {
     if (sl_run_is_step(run->state)) { // a step that knows the reason has moved already
         enum sl_run_event failure = failure_of(run, status, err, other_stores);
         struct sl_error why = {0};
-        (void)sl_run_move(run, failure, &why); // every step allows these; err keeps the failure
+        (void)sl_run_move(run, failure, &why); // every step allows this event; err still describes the failure
     }
     return status;
 }

@@ -22,7 +22,7 @@ struct sl_run {
     enum sl_run_state step; // the last step that this attempt has reached
     struct sl_run_report report;
     int64_t retries;
-    int64_t term; // sent with the last order
+    int64_t term; // sent with the last request to a worker
     struct sl_avoid avoid;
     enum sl_turn_mode mode;         // where this attempt gets the session (turn.h)
     struct sl_demand prefix_demand; // in mode PREFIX

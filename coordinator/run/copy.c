@@ -53,7 +53,7 @@ static struct sl_session_copy name_copy(const struct sl_run *run) {
                                     .bytes = turn->kept_bytes};
 }
 
-// Begins a step. There is one reply, and a stream, because a caller can stop waiting for a stream.
+// Begins a step. It has one reply, and yet uses a stream: a caller can stop waiting for a stream and wait again later.
 static enum sl_status ask(struct sl_copying *copying, struct sl_worker *worker, const struct sl_rpc_method *method,
                           const ProtobufCMessage *request, int64_t wait_ms, struct sl_error *err) {
     sl_rpc_stream_close(&copying->stream);

@@ -45,7 +45,8 @@ enum sl_status sl_copying_wait(struct sl_copying *copying, int64_t until_ns, boo
                                struct sl_error *err);
 void sl_copying_end(struct sl_copying *copying); // stops it if it is under way. Idempotent
 
-// Has the store ship run->from's copy into the decode worker's grant, which run->lease holds. Any failure: the copy cannot be had.
+// Has the store ship run->from's copy into the decode worker's grant, which run->lease holds. Fails if it cannot be
+// shipped.
 enum sl_status sl_copy_restore(struct sl_run *run, struct sl_error *err);
 
 // Asks the store to delete a copy that no turn will use. False: the store does not answer, and should be asked no more; it will evict the copy.

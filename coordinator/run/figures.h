@@ -16,7 +16,7 @@ struct sl_job_figures {
     _Atomic int64_t n_jobs[SL_N_OUTCOMES_OF_JOBS];
     struct sl_totals totals;
     _Atomic int64_t read_tokens, reused_tokens, n_retries;
-    _Atomic int64_t n_illegal_events; // that no state of a run allows: an error of the coordinator
+    _Atomic int64_t n_illegal_events; // events that the state of a run does not allow: a bug of the coordinator
     struct sl_pair_counters bytes;    // by recipe and transport: bytes of capsules, and of the full cache
     struct sl_histogram queue, prefill, ship, first_token, per_token, job;
 };

@@ -10,7 +10,7 @@
 #include "coordinator/workers/admit.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-// The shares of a claim as PrefillRequest.stores; they point into the claim.
+// Holds the shares of a claim in the form of PrefillRequest.stores; the messages point into the claim.
 struct sl_store_shares {
     Sluice__V1__StoreShare messages[SL_MAX_SHARES], *pointers[SL_MAX_SHARES];
     size_t n;

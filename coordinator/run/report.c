@@ -187,7 +187,7 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
         sl_job_add_errors(job, done->statistics);
         sl_job_set_served(job, done->statistics);
         if (__builtin_add_overflow(job->retrieval.fallbacks, report->fallbacks_lost, &job->retrieval.fallbacks)) {
-            job->retrieval.fallbacks = INT64_MAX; // a worker reports it
+            job->retrieval.fallbacks = INT64_MAX; // not trusted: a worker reports it
         }
     }
     int64_t n_written = job->n_output - job->spec.n_delivered; // by this coordinator

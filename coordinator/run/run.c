@@ -103,7 +103,7 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct
         (void)sl_run_move(run, SL_RUN_ON_GIVE_UP, NULL);
     }
     sl_admission_leave(context->admission, &job->place);
-    if (sl_status_is_lost(status)) { // the difference matters to workers only: a client may try again
+    if (sl_status_is_lost(status)) { // a client may try again, whichever of these it is
         status = SL_ERR_PEER_LOST;
     }
     run->report.another_leads = run->state == SL_RUN_ELSEWHERE;

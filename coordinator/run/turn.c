@@ -17,7 +17,7 @@
 
 #define GRACE_MS      1000 // how long a client waits for a copy
 #define MAX_KEPT_SIZE (INT64_C(1) << 46)
-#define HELD          UINT64_C(0x68656c64) // tells keys of decode workers from those of prefill workers
+#define HELD          UINT64_C(0x68656c64) // keys of capsules in decode workers differ from those of prompts in prefill workers
 
 // ---- where it continues ---------------------------------------------------------------------------------------------
 
@@ -51,9 +51,9 @@ static bool go_back(struct sl_run *run) {
 }
 
 /*
- * Returns how many tokens of the prompt's beginning a store probably has. What a prompt has in common with its document may end some tokens
- * before the document's capsule does, and then at a whole block. Any other prompt goes to a prefill worker if there is one: reading there
- * delays no answer that is being written.
+ * Returns how many tokens of the prompt's beginning a store probably has. The text after a document may change how its last tokens are
+ * encoded, so the last block is left out. A prompt without a document goes to a prefill worker if there is one: reading there delays no
+ * answer that is being written.
  */
 static int64_t count_stored(const struct sl_run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
@@ -85,7 +85,7 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     if (n_stored <= 0) {
         return SL_TURN_WHOLE;
     }
-    n_rest = n_rest > 0 ? n_rest : 0;               // a text may be encoded in fewer tokens before another end
+    n_rest = n_rest > 0 ? n_rest : 0;               // the question may shorten the encoding of the text before it
     if (n_read > SL_JOB_SHORT_REST && !compacted) { // prefill would evict again
         sl_log_info("job", "job=%s has %lld tokens after what is stored: prefill reads them", run->job->id,
                     (long long)n_read);
@@ -110,7 +110,7 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     run->held_key = compacted                  ? sl_hash(&spec->compacted.history, sizeof spec->compacted.history, HELD)
                     : n_blocks <= spec->n_keys ? spec->keys[n_blocks - 1] ^ HELD
                                                : 0;
-    for (int i = 0; i < spec->n_joins && run->held_key != 0; i++) { // jobs on the same documents meet
+    for (int i = 0; i < spec->n_joins && run->held_key != 0; i++) { // jobs on the same documents get the same key
         run->held_key = sl_hash(&spec->joins[i].first_key, sizeof spec->joins[i].first_key, run->held_key);
     }
     return SL_TURN_PREFIX;
@@ -128,7 +128,7 @@ enum sl_turn_mode sl_turn_first_mode(struct sl_run *run) {
     return run->from.n_kept > 0 && run->from.lease_id[0] != '\0' ? SL_TURN_KEPT : without_worker(run);
 }
 
-// A store that has lost a session has lost those of earlier turns before.
+// Does not try sessions of earlier turns: a store that has lost a session lost those before it.
 enum sl_turn_mode sl_turn_next_mode(struct sl_run *run) {
     return run->mode == SL_TURN_KEPT     ? without_worker(run)
            : run->mode == SL_TURN_STORED ? without_session(run)

@@ -134,7 +134,7 @@ static enum sl_status classify(struct sl_worker_call *call, enum sl_status statu
     switch (status) {
     case SL_ERR_NOT_FOUND: // the orderly end of the stream, or a lease that the worker does not know
         return sl_fail_from(err, SL_ERR_PEER_LOST, why, "%s ended the call without a result %.200s", name, why->text);
-    case SL_ERR_CANCELLED: // not by this fiber, which stops reading when it cancels: the worker is shutting down
+    case SL_ERR_CANCELLED: // by the worker, which is shutting down: this fiber reads no more once it cancels
         sl_worker_suspect(call->worker);
         return sl_fail_from(err, SL_ERR_PEER_LOST, why, "%s gave the call up: %.200s", name, why->text);
     case SL_ERR_DEADLINE:

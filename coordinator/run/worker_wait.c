@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define TELL_AFTER_MS 2000 // a worker that is replaced sooner is not worth a notice
+#define TELL_AFTER_MS 2000 // watchers are not told of shorter waits
 
 static void tell(struct sl_job *job, const struct sl_error *why) {
     char text[sizeof(why->text) + 32];

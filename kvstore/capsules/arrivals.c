@@ -34,7 +34,7 @@ enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, st
     return SL_OK;
 }
 
-// Call with the lock held. Capsules are shelved under it too, so an arriving one is always either expected or stored.
+// Call with the lock held. Capsules are cached under it too, so an arriving one is always either expected or stored.
 static bool knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
     const struct expected *expected = arrivals->first;
     while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
@@ -78,10 +78,10 @@ bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id 
     return knows(arrivals, id);
 }
 
-static void shelve(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {
+static void cache(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {
     struct sl_error err = {0};
     if (sl_capsule_cache_put(arrivals->room->capsule_cache, &expected->keys, capsule, &err) != SL_OK) {
-        sl_log_warn("kvstore", "lease=%s not shelved: %s", sl_lease_name(expected->lease_id).text, err.text);
+        sl_log_warn("kvstore", "lease=%s not cached: %s", sl_lease_name(expected->lease_id).text, err.text);
         sl_capsule_bytes_free(capsule, arrivals->room->arena);
     } else if (!expected->keys.is_checkpoint) { // the next one replaces it
         sl_disk_offer(arrivals->disk, &expected->keys.id);
@@ -105,8 +105,8 @@ bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id
         sl_inbound_release(arrivals->room->inbound, expected->lease_id);
         expected_free(expected);
     }
-    bool is_shelved = sl_capsule_cache_forget(arrivals->room->capsule_cache, id);
-    return expected != NULL || is_shelved;
+    bool was_cached = sl_capsule_cache_forget(arrivals->room->capsule_cache, id);
+    return expected != NULL || was_cached;
 }
 
 // Makes one pass. is_last: stops waiting for what has not arrived yet.
@@ -124,7 +124,7 @@ static void look_after(struct sl_arrivals *arrivals, bool is_last) {
         }
         if (status == SL_OK) {
             sl_ledger_return(room->ledger, promised);
-            shelve(arrivals, expected, &capsule);
+            cache(arrivals, expected, &capsule);
         } else {
             sl_inbound_release(room->inbound, expected->lease_id); // failed: frees its memory
         }
@@ -133,7 +133,7 @@ static void look_after(struct sl_arrivals *arrivals, bool is_last) {
     }
 }
 
-void sl_arrivals_shelve(struct sl_arrivals *arrivals) {
+void sl_arrivals_cache(struct sl_arrivals *arrivals) {
     look_after(arrivals, false);
 }
 

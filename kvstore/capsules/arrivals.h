@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the announced capsules that are in transit. One that has arrived is shelved and offered to the disk. One
+ * Purpose: the announced capsules that are in transit. One that has arrived is cached and offered to the disk. One
  *          that never will arrive, or is not wanted any more, is released.
  *
  * Threads: any number; one lock, taken before those of inbound transfers, ledger and capsule cache.
@@ -29,4 +29,4 @@ bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id 
 bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id *id);
 
 // Checks all of them once; for a thread that calls it when inbound transfers change.
-void sl_arrivals_shelve(struct sl_arrivals *arrivals);
+void sl_arrivals_cache(struct sl_arrivals *arrivals);

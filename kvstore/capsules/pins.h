@@ -3,9 +3,10 @@
  * Purpose: the capsules that lookups have found, held in the capsule cache under leases, so that a Fetch finds what its
  *          Lookup has found.
  *
- *     held --borrow--> in use --return--> held        sl_pins_release() ends a lease, as does sl_pins_reap() if it was
- *                                                     not renewed; one in use ends with the first reaping after its
- *                                                     return
+ *     held --borrow--> in use --return--> held
+ *
+ *          sl_pins_release() ends a lease; sl_pins_reap() ends those that were not renewed. A lease in use stays until
+ *          the first sl_pins_reap() after its return.
  *
  * Threads: any number; one lock, under which only the capsule cache is called. Ids cannot be guessed.
  */

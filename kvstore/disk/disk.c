@@ -72,7 +72,7 @@ static void give_up(struct sl_disk *disk, const struct sl_error *err) {
     }
     pthread_mutex_unlock(&disk->mutex);
     if (first) {
-        (void)sl_queue_try_push(disk->offers, NULL); // if the queue is full, the writer is awake anyway
+        (void)sl_queue_try_push(disk->offers, NULL); // if the queue is full, the writer is awake already
     }
 }
 

@@ -7,7 +7,7 @@
  *         So an eviction frees its memory at once, without a copy and without waiting for the disk. A store that is
  *         killed loses only what the thread had not written yet. A capsule that is evicted before that, or comes while
  *         the queue is full, is not written; it is counted as dropped.
- *         A capsule that is found is read back into the arena, shelved and pinned, as if it had never left; it stays on
+ *         A capsule that is found is read back into the arena, cached and pinned, as if it had never left; it stays on
  *         disk too. One is read back at a time, as there is one disk; a second caller for the same capsule finds it on
  *         the capsule cache. When the disk fails, the store goes on without it. The thread opens the folder again after
  *         a pause: pause_ms at first, twice as long after each failure, max_pause_ms at most; after max_pause_ms
@@ -51,7 +51,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
 void sl_disk_close(struct sl_disk **disk, int64_t deadline_ns);
 
 /*
- * Reports that this capsule was shelved or used: it will be written, or counted as used if it is on disk. Never blocks.
+ * Reports that this capsule was cached or used: it will be written, or counted as used if it is on disk. Never blocks.
  * disk may be NULL, here and below: nothing happens.
  */
 void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key);

@@ -15,7 +15,7 @@
 
 #include "kvstore/memory/capsule_cache.h"
 
-#define SL_DISK_FILE_VERSION 3 // version 2, which is read too, ends after the digest, and the hashes follow there
+#define SL_DISK_FILE_VERSION 3 // version 2, which is read too, has no fields after the digest
 
 struct sl_disk_head {
     char magic[8];

@@ -75,7 +75,7 @@ static struct sl_capsule_id key_of(const struct node *node) {
 static bool has_key(const struct sl_hash_link *link, const void *arg) {
     const struct node *node = node_of(link);
     const struct sl_capsule_id *key = arg;
-    // Nearly all different keys end here, without a read of the capsule, which is elsewhere in memory.
+    // Nearly every other key differs here already, which saves a read of the capsule elsewhere in memory.
     if (!sl_hash128_equals(&node->hash, &key->prefix_hash)) {
         return false;
     }

@@ -133,8 +133,7 @@ void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache_inout) {
 
 bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {
     SL_LOCKED(&capsule_cache->mutex);
-    // Counts the whole capsule only, not a prefix of a longer one: decode workers need it whole, so it is worth
-    // storing.
+    // A longer capsule that begins like this one does not count: decode workers need the whole capsule.
     return sl_capsule_index_find_whole(&capsule_cache->index, id) != NULL;
 }
 
@@ -180,8 +179,8 @@ static bool may_go(const struct sl_stored *stored, int64_t now_ns) {
     return stored->n_pins == 0 && stored->kept_until_ns <= now_ns;
 }
 
-// Call with the lock held. Returns the least recently used that may be evicted: of those that are not protected, or, if
-// there is none and protected ones exceed their share, of these. They are on disk, or their texts are read again.
+// Call with the lock held. Returns the least recently used capsule that may be evicted. Protected ones come last, and
+// only if they exceed their share: a question then gets them from disk, or the document is read again.
 static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
     struct sl_stored *oldest_protected = NULL;
     size_t protected_bytes = 0;

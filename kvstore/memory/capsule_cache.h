@@ -94,7 +94,7 @@ struct sl_stored *sl_capsule_cache_pin(struct sl_capsule_cache *capsule_cache, c
 void sl_capsule_cache_unpin(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored);
 /*
  * Finds and pins the capsule for the longest of these prefixes (longest first); *at_out is the index of that prefix.
- * NULL: there is none of the length that the storing worker gave.
+ * NULL: there is none that the storing worker gave the same length.
  */
 struct sl_stored *sl_capsule_cache_pin_longest(struct sl_capsule_cache *capsule_cache, const struct sl_prefix *prefixes,
                                                size_t n_prefixes, size_t *at_out);

@@ -61,7 +61,7 @@ static void add(struct sl_capsule_index *index, struct sl_capsule_node *node) {
         return;
     }
     first->stored->n_shared_keys += first->next == NULL;
-    // A document answers before others: it stays longer.
+    // The capsule of a document answers for the key: it stays longer than others.
     if (is_whole(first) || (!is_whole(node) && sl_protected_has(index->protected, &first->stored->keys.id))) {
         node->previous = first;
         node->next = first->next;
@@ -91,7 +91,7 @@ static void unlink_node(struct sl_capsule_index *index, struct sl_capsule_node *
         }
         *at = next ? &next->link : node->link.next;
     }
-    struct sl_capsule_node *other = previous ? previous : next; // one that may be alone now
+    struct sl_capsule_node *other = previous ? previous : next; // the key may now lead to this one alone
     other = other && !other->previous && !other->next ? other : NULL;
     if (other) {
         other->stored->n_shared_keys--;

@@ -16,14 +16,14 @@
 
 #define SL_EVICTION_DEFAULT "cost"
 #define SL_EVICTION_TTL     "1h"
-// Capsules that a policy which does not go by use ranks for an eviction: all, or so many of a round through all of them,
-// and the least recently used one. So one eviction takes a bounded time, and chooses nearly as well.
+// The most capsules that one eviction ranks, in a round through all of them; the least recently used one is ranked as
+// well. So an eviction takes a bounded time, and chooses nearly as well. Policies that go by use rank nothing.
 #define SL_EVICTION_RANKED 256
 
 // The numbers of a capsule that policies rank by.
 struct sl_eviction_entry {
     int64_t n_tokens;
-    int64_t shared_tokens; // of these, from the first on: another capsule in memory begins with them too
+    int64_t shared_tokens; // the first of these tokens, with which another capsule in memory begins as well
     size_t bytes;          // of its body
     int64_t used_ns;       // when it was last used
     int64_t idle_ns;       // time since then

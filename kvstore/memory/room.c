@@ -52,9 +52,8 @@ static bool has_block(struct sl_room *room, size_t bytes) {
 }
 
 /*
- * Fails if there is no block of this size, and the eviction of all capsules would not make one: memory in use lies
- * between. With segments that may be evicted, nothing is foretold. Call with the lock held,
- * before anything is evicted for the block.
+ * Fails if there is no block of this size, and evicting all capsules would not make one, because memory in use lies
+ * between them. Does not check when segments can be evicted too. Call with the lock held, before anything is evicted.
  */
 static enum sl_status foresee_block(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
     struct sl_capsule_cache_stats capsules;

@@ -109,7 +109,7 @@ static void touch(struct sl_kv_segments *segments, struct entry *entry, int64_t 
 }
 
 static bool is_used(const struct entry *entry) {
-    // With only the index's reference left, only the index can give another: false stays false under the lock.
+    // False stays false under the lock: only the index can add a reference to a segment that nothing else refers to.
     return sl_kv_segment_n_refs(entry->segment) > 1;
 }
 

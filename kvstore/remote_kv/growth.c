@@ -54,7 +54,7 @@ void sl_remote_kv_table_forget_from(struct sl_remote_kv_table *remote_kvs, struc
     while (*at) {
         struct sl_growth *growth = *at;
         *at = growth->next;
-        // It is to come again. Until the transfer or the builder has released it, it is briefly counted twice.
+        // It will be shipped again. Its bytes count twice until the transfer or the builder has released them.
         held->promised_bytes += growth->covered_bytes;
         sl_ledger_promise_again(remote_kvs->config.room->ledger, growth->covered_bytes);
         if (growth->inbound_id[0]) {
@@ -179,7 +179,7 @@ static enum sl_status open_inbound(struct sl_remote_kv_table *remote_kvs, struct
     if (!add_growth(remote_kvs, held, growth)) {
         sl_inbound_release(remote_kvs->config.room->inbound, ticket_out->id);
         free(ticket_out->ticket);
-        if (held->listed) { // the segment is to come again
+        if (held->listed) { // the segment will be shipped again
             held->promised_bytes += covered;
             sl_ledger_promise_again(remote_kvs->config.room->ledger, covered);
         }

@@ -33,8 +33,9 @@ void sl_connection_unref(struct sl_connection *connection);
 struct sl_connection_user {
     struct sl_connection_user *next, **link;     // link NULL: not on the list
     void (*up)(struct sl_connection_user *user); // may be NULL
-    void (*over)(struct sl_connection_user *user, enum sl_status status, const char *text); // the user has left by then
+    void (*over)(struct sl_connection_user *user, enum sl_status status,
+                 const char *text); // the user is off the list by then
 };
 // Joins; if the connection is up or has ended, the call is made at once.
 void sl_connection_join(struct sl_connection *connection, struct sl_connection_user *user);
-void sl_connection_leave(struct sl_connection *connection, struct sl_connection_user *user); // also one that has left
+void sl_connection_leave(struct sl_connection *connection, struct sl_connection_user *user); // idempotent

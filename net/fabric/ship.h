@@ -15,8 +15,8 @@ struct sl_ships {
     _Atomic uint64_t last_id, n_open;
     uint64_t corrupt, drop_final, stall, device_put; // fault injection: the Nth, counted down; 0: never
     uint64_t pace;   // Mbit/s that leave at most, for measurements of slower networks; 0: no limit
-    int64_t wire_ns; // when such a network has taken what was sent
-    bool has_more;   // it was not all, when ships last had a turn
+    int64_t wire_ns; // when a network of that pace will have sent everything so far
+    bool has_more;   // ships had more to send at the end of their last turn
 };
 
 enum sl_ship_state { SHIP_WAITING, SHIP_CLAIMING, SHIP_FLOWING, SHIP_FINISHING, SHIP_ENDING, SHIP_ENDED };

@@ -38,7 +38,7 @@ struct tie {
     // Guarded by the mutex.
     bool refused;
     char why_not[SL_WHY_BYTES]; // why it gives us no jobs; "": it gives us jobs
-    uint64_t n_seen, n_heard;   // announcements: woken for, and answered by the coordinator
+    uint64_t n_seen, n_heard;   // announcements that woke this thread; that the coordinator has answered
 };
 
 struct sl_agent {
@@ -48,7 +48,7 @@ struct sl_agent {
     int n_ties; // with a running thread
     atomic_bool drains;
     pthread_mutex_t mutex;
-    pthread_cond_t wake; // stopping, an announcement, or an answer to one
+    pthread_cond_t wake; // signals a stop, an announcement, and an answer to one
     bool stopping, given_up;
     uint64_t n_announced;
 };

@@ -33,7 +33,7 @@ static enum sl_status open_seen(struct sl_direct *direct, struct sl_fabric *fabr
 static enum sl_status take(struct sl_direct *direct, struct sl_fabric *fabric, size_t bytes, bool arrives,
                            struct sl_error *err) {
     struct sl_device *device = direct->device;
-    size_t taken_bytes = bytes + SL_ARENA_UNIT; // a device aligns to less
+    size_t taken_bytes = bytes + SL_ARENA_UNIT; // for alignment: the device guarantees less
     // Half as much must stay free: scratch is allocated there too, and a job that gets none fails.
     bool has_room = sl_device_room(device) / 3 >= taken_bytes / 2;
     direct->block = has_room ? sl_device_alloc(device, SL_MEMORY_DEVICE, taken_bytes) : NULL;

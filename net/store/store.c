@@ -292,7 +292,7 @@ enum sl_status sl_store_receive(const struct sl_store_job *job, struct sl_store_
         return status;
     }
     status = open_match(job, match, &capsule, &promised, session_out, err);
-    sl_ledger_return(job->client->node->ledger, promised); // no further memory is needed with the capsule
+    sl_ledger_return(job->client->node->ledger, promised); // the session took what it needs
     return status;
 }
 

@@ -474,7 +474,7 @@ static void step_arrival(void) {
 }
 
 static void step_threads(uint8_t how) {
-    sl_arrivals_shelve(kvstore.arrivals);
+    sl_arrivals_cache(kvstore.arrivals);
     n_builder_turns = 0;
     if (setjmp(builder_over) == 0) {
         (void)sl_remote_kv_table_builder_main(kvstore.remote_kvs);

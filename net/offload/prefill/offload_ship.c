@@ -2,10 +2,9 @@
 /*
  * The thread of a job that ships segments to all stores and renews the leases of its remote KVs.
  *
- *   segments   all that are queued at a time: grants from all stores, pieces directly from the session's pages, then
- *               every store's confirmation; at a multiple of SL_ATTEND_SPLIT tokens also their addresses, so that they
- *               can be read back
- *   no more     every store's confirmation that it can be asked about the whole prompt
+ * It ships all queued segments at once: it gets grants from all stores, sends pieces directly from the session's pages,
+ * and waits for every store's confirmation. At multiples of SL_ATTEND_SPLIT tokens it also asks where the segments lie,
+ * so that they can be read back. After the last segment it waits until every store can be asked about the whole prompt.
  */
 
 #include "base/clock.h"
