@@ -20,7 +20,7 @@
 #define JOB_MS   120000
 
 struct options {
-    const char *model, *device, *recipe;
+    const char *model, *device, *recipe, *tier;
     int64_t n_tokens, runs;
     bool json;
 };
@@ -31,6 +31,7 @@ static const struct sl_option option_table[] = {
     {"tokens", 0, SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},
     {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every measurement", SL_FIELD(options, runs), 1, MAX_RUNS},
     SL_DEVICE_OPTION(options, device),
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
@@ -182,7 +183,8 @@ static void print(struct bench *b, size_t runs) {
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     struct sl_local_config config = {
-        .model_dir = b->options.model, .device = b->options.device, .share_weights = true}; // as workers do
+        .model_dir = b->options.model, .device = b->options.device, .tier = b->options.tier, .share_weights = true};
+    SL_FAIL_IF(setenv("SLUICE_TIER", b->options.tier, 1) != 0, err, SL_ERR_EXHAUSTED, "out of memory"); // of workers
     enum sl_status status = start_clusters(b, err); // forks: before this process has threads
     SL_THEN(status, sl_local_open(&config, &b->local, err));
     SL_THEN(status, make_prompt(b, err));

@@ -552,7 +552,7 @@ class Limits(unittest.TestCase):
             "kernels": [*tiny, "--runs", "101", "--seconds", "60"],
             "compress": ["--model", MODEL, "--tokens", "256", "--runs", "31"],
             "decode": ["--model", MODEL, "--tokens", "1024", "--steps", "4096"],
-            "ttft": ["--model", MODEL, "--tokens", "64", "--runs", "32"],
+            "ttft": ["--model", MODEL, "--tokens", "64", "--runs", "32", "--tier", "avx2"],
             "mixed": ["--model", MODEL, "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "16"],
             "ship": ["--transport", "shm", "--tokens", "0"],
             "coordinator": ["--model", MODEL, "--cells", "4:8,4:8", "--seconds", "60"],
