@@ -91,6 +91,14 @@ struct sl_device_ops {
     void (*limit_waits)(struct sl_device *device, int64_t still_ms);
 };
 
+// The functions of a backend that names them like this. A backend that lacks one does not compile.
+#define SL_DEVICE_FUNCTIONS                                                                                            \
+    .close = close_device, .stream = stream_of, .room = room, .network_reaches = network_reaches,                      \
+    .network_view = network_view, .network_flush = network_flush, .alloc = alloc_block, .free = free_block,            \
+    .share = share_block, .unshare = unshare_block, .hold = hold, .release = release, .has_failed = has_failed,        \
+    .progress = progress, .copy = copy_block, .mark = mark_here, .after = come_after, .reached = is_reached,           \
+    .wait = wait_for, .wait_until = wait_until, .limit_waits = limit_waits
+
 // A backend's own device struct begins with this one.
 struct sl_device {
     const struct sl_device_ops *ops;

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "engine/tensor/ranks/internal.h"
 
-static uint64_t progress(void *arg, int rank) {
+static uint64_t progress_of(void *arg, int rank) {
     const struct sl_ranks *ranks = arg;
     return sl_team_tasks_done(ranks->teams[rank]) + sl_device_progress(ranks->devices[rank]);
 }
@@ -22,7 +22,7 @@ static struct sl_ranks *of(const struct sl_device *device) {
     return (struct sl_ranks *)device;
 }
 
-static void close_ranks(struct sl_device *device) {
+static void close_device(struct sl_device *device) {
     struct sl_ranks *ranks = of(device);
     bool lost = atomic_load(&ranks->lost) >= 0;
     sl_team_destroy(&ranks->crew);
@@ -118,11 +118,11 @@ static void hold(struct sl_stream *stream) {
     }
 }
 
-static uint64_t progress_of_all(const struct sl_device *device) {
+static uint64_t progress(const struct sl_device *device) {
     const struct sl_ranks *ranks = of(device);
     uint64_t n = 0;
     for (int r = 0; r < ranks->n; r++) {
-        n += progress((void *)ranks, r);
+        n += progress_of((void *)ranks, r);
     }
     return n;
 }
@@ -203,29 +203,7 @@ static void limit_waits(struct sl_device *device, int64_t still_ms) {
 }
 
 // Has all operations except those that are the devices' own.
-static const struct sl_device_ops device_ops = {
-    .close = close_ranks,
-    .stream = stream_of,
-    .room = room,
-    .network_reaches = network_reaches,
-    .network_view = network_view,
-    .network_flush = network_flush,
-    .alloc = alloc_block,
-    .free = free_block,
-    .share = share_block,
-    .unshare = unshare_block,
-    .hold = hold,
-    .release = release,
-    .has_failed = has_failed,
-    .progress = progress_of_all,
-    .copy = copy_block,
-    .mark = mark_here,
-    .after = come_after,
-    .reached = is_reached,
-    .wait = wait_for,
-    .wait_until = wait_until,
-    .limit_waits = limit_waits,
-};
+static const struct sl_device_ops device_ops = {SL_DEVICE_FUNCTIONS};
 
 // --- life ------------------------------------------------------------------------------------------------------------
 
@@ -303,7 +281,8 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     ranks->device.ops = &ranks->device_ops;
     ranks->each = config->ops;
     ranks->n = config->n;
-    ranks->vigil = (struct sl_team_vigil){config->still_ms > 0 ? config->still_ms : SL_RANK_STILL_MS, progress, ranks};
+    ranks->vigil =
+        (struct sl_team_vigil){config->still_ms > 0 ? config->still_ms : SL_RANK_STILL_MS, progress_of, ranks};
     pthread_mutex_init(&ranks->turn, NULL);
     pthread_mutex_init(&ranks->word, NULL);
     atomic_store(&ranks->lost, -1);
@@ -334,11 +313,11 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
 }
 
 int sl_ranks_count(const struct sl_device *device) {
-    return device->ops->close == close_ranks ? of(device)->n : 1;
+    return device->ops->close == close_device ? of(device)->n : 1;
 }
 
 struct sl_device *sl_ranks_device(struct sl_device *device, int rank) {
-    return device->ops->close == close_ranks ? of(device)->devices[rank] : device;
+    return device->ops->close == close_device ? of(device)->devices[rank] : device;
 }
 
 static void do_nothing(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
