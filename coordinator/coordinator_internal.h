@@ -120,6 +120,9 @@ enum sl_status sl_coordinator_handle_add(void *service, struct sl_rpc_call *call
 enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err);
 // Returns SL_ERR_PRECONDITION: fewer stores are ready than should keep a document.
 enum sl_status sl_coordinator_too_few_stores(int replicas, int n_stores, struct sl_error *err);
+// Waits until the stores that have a document report whether their disks took it; not for long. SL_ERR_CANCELLED.
+enum sl_status sl_coordinator_await_disks(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                          const struct sl_document *document, struct sl_error *err);
 // Sends a document, as an event of Add or alone.
 enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                             const struct sl_document *document, bool as_event);

@@ -4,8 +4,9 @@
  *
  * In order: check the request as a job; enter the registry, which refuses what is too much; tell the stores
  * the capsule's key, so that it is safe from the moment that it arrives; run a job that reads the text and writes one
- * token; wait until its stores have the capsule; write the document to the disk. A failure removes all of it. A call that
- * adds what is there already returns it, so that a client can repeat a call whose reply it did not get.
+ * token; wait until its stores have the capsule, and until their disks have it or not; write the document to the disk. A
+ * failure removes all of it. A call that adds what is there already returns it, so that a client can repeat a call whose
+ * reply it did not get.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -351,6 +352,17 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
     }
 }
 
+enum sl_status sl_coordinator_await_disks(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                          const struct sl_document *document, struct sl_error *err) {
+    int64_t until_ns = sl_deadline_in_ms(STORED_MS + document->capsule_bytes / STORED_BYTES_MS);
+    while (sl_documents_disk_waits(coordinator->documents, document) && sl_now_ns() < until_ns) {
+        SL_FAIL_IF(sl_rpc_call_cancelled(call), err, SL_ERR_CANCELLED, "the client is gone");
+        sl_wait_ms(STORED_POLL_MS);
+        sl_document_keeper_tell(coordinator->keeper);
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                             const struct sl_document *document, bool as_event) {
     struct sl_described_document described;
@@ -369,6 +381,7 @@ static enum sl_status add(struct adding *adding, struct sl_error *err) {
     }
     enum sl_status status = read_text(adding, err);
     SL_THEN(status, wait_until_stored(adding, err));
+    SL_THEN(status, sl_coordinator_await_disks(coordinator, adding->call, adding->document, err));
     SL_THEN(status, sl_documents_finish(coordinator->documents, adding->document, err));
     if (status != SL_OK) {
         struct sl_error ignored;

@@ -359,6 +359,7 @@ static enum sl_status keep(struct importing *importing, struct sl_error *err) {
     bool is_there = sl_documents_stores(coordinator->documents, importing->document, stores) > 0;
     enum sl_status status = is_there ? read_rest(importing, err) : store_body(importing, err);
     SL_THEN(status, wait_until_stored(importing, err));
+    SL_THEN(status, sl_coordinator_await_disks(coordinator, importing->call, importing->document, err));
     SL_THEN(status, sl_documents_finish(coordinator->documents, importing->document, err));
     if (status != SL_OK) {
         struct sl_error ignored;

@@ -38,20 +38,17 @@ static void read_back(struct sl_kvstore *kvstore, const Sluice__V1__ProtectReque
     }
 }
 
-// Looks for a capsule in memory and on disk. One that is protected from now on goes to disk: its first offer may have
-// been dropped.
-static void look(struct sl_kvstore *kvstore, const struct sl_capsule_id *id, bool is_new,
+// Looks for a capsule in memory and on disk.
+static void look(struct sl_kvstore *kvstore, const struct sl_capsule_id *id,
                  Sluice__V1__ProtectedCapsule *capsule_out) {
     *capsule_out = (Sluice__V1__ProtectedCapsule)SLUICE__V1__PROTECTED_CAPSULE__INIT;
     struct sl_stored *stored = sl_capsule_cache_hold(kvstore->capsule_cache, id);
     if (stored) {
         capsule_out->memory_bytes = (int64_t)stored->capsule.body_bytes;
+        capsule_out->disk = (Sluice__V1__DiskCopy)sl_disk_keep(kvstore->disk, stored);
         sl_capsule_cache_release(kvstore->capsule_cache, stored);
     }
     capsule_out->disk_bytes = sl_disk_holds(kvstore->disk, id);
-    if (is_new && stored && capsule_out->disk_bytes == 0) {
-        sl_disk_offer(kvstore->disk, id);
-    }
 }
 
 enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -68,8 +65,7 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
     struct sl_capsule_id *ids = malloc((n + 1) * sizeof *ids), *own = malloc((n + 1) * sizeof *own);
     Sluice__V1__ProtectedCapsule *capsules = malloc((n + 1) * sizeof *capsules);
     Sluice__V1__ProtectedCapsule **pointers = malloc((n + 1) * sizeof *pointers);
-    bool *is_new = malloc(n + 1);
-    if (!ids || !own || !capsules || !pointers || !is_new) {
+    if (!ids || !own || !capsules || !pointers) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     } else {
         status = read_keys(request, ids, err);
@@ -77,12 +73,11 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
     if (status == SL_OK) {
         for (size_t i = 0; i < n; i++) {
             own[i] = ids[i];
-            is_new[i] = !sl_protected_has(kvstore->protected, &ids[i]);
         }
         sl_protected_set(kvstore->protected, own, n);
         own = NULL;
         for (size_t i = 0; i < n; i++) {
-            look(kvstore, &ids[i], is_new[i], &capsules[i]);
+            look(kvstore, &ids[i], &capsules[i]);
             pointers[i] = &capsules[i];
         }
         read_back(kvstore, request, ids, capsules);
@@ -91,7 +86,6 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
         reply.capsules = pointers;
         status = sl_rpc_call_send(call, &reply.base);
     }
-    free(is_new);
     free(pointers);
     free(capsules);
     free(own);

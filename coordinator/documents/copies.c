@@ -244,7 +244,8 @@ static void drop_one(struct sl_document_copies *copies, struct sl_document *docu
                      NULL, &err) == SL_OK) {
         sl_log_info("documents", "%s was dropped from %s, which is one store too many", document->name,
                     sl_worker_name(store));
-        sl_documents_found(copies->documents, document, sl_worker_name(store), 0, false);
+        sl_documents_found(copies->documents, document, sl_worker_name(store), 0,
+                           SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     } else {
         sl_log_debug("documents", "%s was not dropped from %s: %s", document->name, sl_worker_name(store), err.text);
     }

@@ -2,6 +2,7 @@
 #include "coordinator/documents/document.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +83,19 @@ struct sl_document_holder *sl_document_holder(const struct sl_document *document
     return NULL;
 }
 
+// Writes why a store that has the document does not have it on its disk; nothing if it has, or has no disk.
+static void write_not_on_disk(const struct sl_document *document, const struct sl_document_holder *holder,
+                              char buf[static 160]) {
+    if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_NO_ROOM) {
+        snprintf(buf, 160, "the disk of %s has no room for %.1f MiB", holder->store,
+                 (double)document->capsule_bytes / (1 << 20));
+    } else if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_FAILED) {
+        snprintf(buf, 160, "the disk of %s does not work now", holder->store);
+    } else if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WAITING) {
+        snprintf(buf, 160, "%s has not written it to its disk yet", holder->store);
+    }
+}
+
 void sl_document_describe(const struct sl_document *document, struct sl_described_document *described_out) {
     Sluice__V1__Document *message_out = &described_out->message;
     sluice__v1__document__init(message_out);
@@ -98,13 +112,16 @@ void sl_document_describe(const struct sl_document *document, struct sl_describe
     message_out->expires_ms = document->expires_ms;
     message_out->reading = document->reading;
     message_out->replicas = document->replicas;
+    described_out->not_on_disk[0] = '\0';
+    message_out->not_on_disk = described_out->not_on_disk;
     for (int i = 0; i < document->n_holders; i++) {
         const struct sl_document_holder *holder = &document->holders[i];
         if (holder->has) {
             size_t n = message_out->n_stores++;
             strcpy(described_out->stores[n], holder->store);
             described_out->pointers[n] = described_out->stores[n];
-            message_out->on_disk = message_out->on_disk || holder->on_disk;
+            message_out->on_disk = message_out->on_disk || holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN;
+            write_not_on_disk(document, holder, described_out->not_on_disk);
         }
     }
     message_out->stores = described_out->pointers;

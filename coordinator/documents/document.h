@@ -31,7 +31,8 @@
 // A store that has the document's capsule, or is to get it while the text is read.
 struct sl_document_holder {
     char store[64];
-    bool has, on_disk;
+    bool has;
+    Sluice__V1__DiskCopy disk;
     bool told; // it has answered since it is here: it does not evict the capsule when that arrives
 };
 
@@ -89,7 +90,7 @@ Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document);
 // A document as a message, and what the message points to.
 struct sl_described_document {
     Sluice__V1__Document message;
-    char stores[SL_MAX_HOLDERS][64], *pointers[SL_MAX_HOLDERS];
+    char stores[SL_MAX_HOLDERS][64], *pointers[SL_MAX_HOLDERS], not_on_disk[160];
 };
 // Returns the entry of a store; NULL: none. Call with the registry's lock held.
 struct sl_document_holder *sl_document_holder(const struct sl_document *document, const char *store);

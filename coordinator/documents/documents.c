@@ -329,7 +329,7 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
 }
 
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
-                        int64_t capsule_bytes, bool on_disk) {
+                        int64_t capsule_bytes, Sluice__V1__DiskCopy disk) {
     SL_LOCKED(&documents->mutex);
     struct sl_document_holder *holder = sl_document_holder(document, store);
     if (holder != NULL) {
@@ -339,7 +339,7 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
         holder = holder != NULL ? holder : add_holder(document, store);
         if (holder != NULL) {
             holder->has = true;
-            holder->on_disk = on_disk;
+            holder->disk = disk;
         }
         if (document->n_again > 0) {
             document->again_ns = 0; // it is far ahead, and would delay further copies; the grace after a loss is not
@@ -356,6 +356,16 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
     if (count_holders(document) >= document->replicas) {
         document->n_copies = 0;
     }
+}
+
+bool sl_documents_disk_waits(struct sl_documents *documents, const struct sl_document *document) {
+    bool waits = false;
+    SL_LOCKED(&documents->mutex);
+    for (int i = 0; i < document->n_holders; i++) {
+        const struct sl_document_holder *holder = &document->holders[i];
+        waits = waits || (holder->has && holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WAITING);
+    }
+    return waits;
 }
 
 // ---- questions ------------------------------------------------------------------------------------------------------

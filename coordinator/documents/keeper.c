@@ -83,7 +83,8 @@ static void hear(struct sl_document_keeper *keeper, const char *store, const Pro
     for (size_t i = 0; i < keeper->n_list && i < reply->n_capsules; i++) {
         const Sluice__V1__ProtectedCapsule *capsule = reply->capsules[i];
         int64_t bytes = capsule->memory_bytes > 0 ? capsule->memory_bytes : capsule->disk_bytes;
-        sl_documents_found(keeper->documents, keeper->list[i], store, bytes, capsule->disk_bytes > 0);
+        sl_documents_found(keeper->documents, keeper->list[i], store, bytes,
+                           capsule->disk_bytes > 0 ? SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN : capsule->disk);
     }
 }
 
@@ -97,7 +98,7 @@ static void note_lost(struct sl_document_keeper *keeper, struct sl_document *doc
             is_here = strcmp(sl_worker_name(keeper->stores.workers[j]), stores[i]) == 0;
         }
         if (!is_here) {
-            sl_documents_found(keeper->documents, document, stores[i], 0, false);
+            sl_documents_found(keeper->documents, document, stores[i], 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
         }
     }
 }

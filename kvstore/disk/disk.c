@@ -98,6 +98,7 @@ static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id
     struct sl_stored *stored = sl_capsule_cache_hold(disk->config.capsule_cache, key);
     SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "evicted before it was written");
     enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
+    atomic_store(&stored->disk_has_no_room, status == SL_ERR_EXHAUSTED);
     if (status == SL_OK && !sl_capsule_cache_has(disk->config.capsule_cache, key)) { // it was forgotten meanwhile
         status = sl_disk_folder_forget(disk->folder, key, err);
     }
@@ -274,6 +275,20 @@ int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
     SL_LOCKED(&disk->mutex); // keeps the folder open meanwhile
     bool is_there = disk->folder && sl_disk_folder_get(disk->folder, key, &entry);
     return is_there ? (int64_t)entry.head.body_bytes : 0;
+}
+
+enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {
+    if (!answers(disk)) {
+        return disk ? SL_DISK_FAILED : SL_DISK_NONE;
+    }
+    if (sl_disk_holds(disk, &stored->keys.id) > 0) {
+        return SL_DISK_WRITTEN;
+    }
+    if (sl_now_ns() >= atomic_load(&stored->disk_again_ns)) {
+        atomic_store(&stored->disk_again_ns, sl_deadline_in_ms(SL_DISK_AGAIN_MS));
+        sl_disk_offer(disk, &stored->keys.id);
+    }
+    return atomic_load(&stored->disk_has_no_room) ? SL_DISK_NO_ROOM : SL_DISK_WAITING;
 }
 
 // ---- reading back ---------------------------------------------------------------------------------------------------

@@ -62,6 +62,15 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key);
 // Returns the bytes that this whole capsule takes on disk; 0: it is not there, or the disk is not used now. Never blocks.
 int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key);
 
+// The disk's copy of a capsule that is in memory, as DiskCopy of proto/sluice/v1/worker.proto.
+enum sl_disk_copy { SL_DISK_NONE, SL_DISK_WAITING, SL_DISK_WRITTEN, SL_DISK_NO_ROOM, SL_DISK_FAILED };
+#define SL_DISK_AGAIN_MS 60000
+/*
+ * Returns whether a capsule that should be on disk is there. While it is not, its first offer may have been dropped, or the
+ * disk was full: offers it at once and then every SL_DISK_AGAIN_MS. The caller holds the capsule. Never blocks.
+ */
+enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored);
+
 /*
  * Returns the capsule for the longest of these prefixes (longest first), from the capsule cache or read back to it,
  * pinned (sl_capsule_cache_unpin()); *at_out is the index of that prefix. NULL: there is none, it was damaged, it does

@@ -14,6 +14,8 @@
  */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "base/arena.h"
 #include "engine/kvcache/capsule.h"
 #include "kvstore/memory/eviction.h"
@@ -60,6 +62,9 @@ struct sl_stored {
     double ms_per_token;           // as in struct sl_eviction_entry
     struct sl_tenant_bytes *tenant;
     struct sl_stored *newer, *older; // by last use
+    // Used by the disk alone (kvstore/disk/disk.h):
+    atomic_bool disk_has_no_room;  // when it was last to be written
+    _Atomic int64_t disk_again_ns; // when to offer it again
 };
 
 enum sl_status sl_capsule_cache_create(struct sl_arena *arena, int64_t keep_ms,

@@ -318,6 +318,30 @@ def test_what_is_refused_says_why_and_leaves_nothing():
         assert of(umbrella, "Get", "gpl").store == "kvstore-0", "another tenant's document went"
 
 
+def test_a_full_disk_is_said():
+    """A document for which the store's disk has no room is in memory only, which everything says that adds or shows it."""
+    with tempfile.TemporaryDirectory(prefix="sluice-full-") as folder, Cluster() as plain, Cluster(
+            worker_args={"kvstore": ["--arena", "64M", "--disk", os.path.join(folder, "disk"), "--disk-bytes", "16M"]}) as cluster:
+        made, _ = add(cluster.channel, "first", document(28000))
+        assert made.on_disk and made.not_on_disk == "" and 8 << 20 < made.capsule_bytes < 16 << 20, made
+        code, out, err = sluice(cluster, "doc", "add", "second", "-", text=document(28000, seed=5))
+        said = "the disk of kvstore-0 has no room for "
+        assert code == 0 and out.startswith("added second: ") and f"second is in memory only: {said}" in err, (code, out, err)
+        second = of(cluster.channel, "Get", "second")
+        assert not second.on_disk and second.not_on_disk.startswith(said), second
+        assert f"kvstore-0, in memory only: {said}" in sluice(cluster, "doc", "show", "second")[1]
+        assert f"second: {said}" in sluice(cluster, "doc", "ls")[2]
+        path = os.path.join(folder, "third")
+        add(plain.channel, "third", document(28000, seed=7))
+        assert sluice(plain, "doc", "export", "third", path)[0] == 0
+        code, _, err = sluice(cluster, "doc", "import", "third", path)
+        assert code == 0 and f"third is in memory only: {said}" in err, (code, err)
+        # A removed document leaves room.
+        of(cluster.channel, "Delete", "first")
+        made, _ = add(cluster.channel, "fourth", document(28000, seed=9))
+        assert made.on_disk and of(cluster.channel, "Get", "second").not_on_disk.startswith(said), made
+
+
 def test_a_disk_that_fails_keeps_no_document_and_loses_none():
     with tempfile.TemporaryDirectory(prefix="sluice-bend-") as folder, Restarting() as cluster:
         bend, args = Bend(folder, "coordinator"), list(cluster.coordinator.args)

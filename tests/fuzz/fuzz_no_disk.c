@@ -20,6 +20,11 @@ int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *id) {
     return disk && id && false;
 }
 
+enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {
+    (void)disk, (void)stored;
+    return SL_DISK_NONE;
+}
+
 void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     (void)disk;
     *stats_out = (struct sl_disk_stats){.failure = ""};

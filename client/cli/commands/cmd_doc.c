@@ -81,13 +81,14 @@ static void show(const Sluice__V1__Document *document, bool json) {
     printf("capsule      %s%s\n", sl_format_bytes((double)document->capsule_bytes, capsule, sizeof capsule),
            document->reading ? ", being read" : "");
     char stores[256];
-    printf("store        %s%s\n",
+    printf("store        %s%s%s%s\n",
            document->store[0]      ? stores_text(document, stores, sizeof stores)
            : document->other_model ? "none"
                                    : "none now: the cluster reads the text again, unless --salt-file is another one",
            !document->store[0] ? ""
            : document->on_disk ? ", in memory and on disk"
-                               : ", in memory only");
+                               : ", in memory only",
+           document->not_on_disk[0] ? ": " : "", document->not_on_disk);
     printf("replicas     %d%s\n", document->replicas,
            document->store[0] && document->n_stores < (size_t)document->replicas ? ": the others get a copy soon" : "");
     show_balance(document);
@@ -242,10 +243,17 @@ static void print_table(const Sluice__V1__ListDocumentsReply *reply) {
                      : document->other_model ? "(another model)"
                      : document->store[0]    ? stores_text(document, stores, sizeof stores)
                                              : "none");
-        sl_table_add(&table, "%s\t%s", document->on_disk ? "yes" : "no", time_text(document->expires_ms, ends));
+        sl_table_add(&table, "%s\t%s", document->on_disk ? "yes" : "no",
+                     document->ends_with_cluster && document->expires_ms <= 0 ? "with the cluster"
+                                                                              : time_text(document->expires_ms, ends));
         sl_table_add(&table, "%s", document->tenant[0] ? document->tenant : "-");
     }
     sl_table_finish(&table, stdout);
+    for (size_t i = 0; i < reply->n_documents; i++) {
+        if (reply->documents[i]->not_on_disk[0]) {
+            fprintf(stderr, "%s: %s\n", reply->documents[i]->name, reply->documents[i]->not_on_disk);
+        }
+    }
 }
 
 static enum sl_status list(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {

@@ -28,7 +28,14 @@ void sl_command_doc_done(const Sluice__V1__Document *document, const char *word,
     }
     printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
            sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
-    if (document->ends_with_cluster && strcmp(word, "removed") != 0) {
+    if (strcmp(word, "removed") == 0) {
+        return;
+    }
+    if (document->not_on_disk[0]) {
+        fprintf(stderr, "%s%s: %s\n", document->name, document->on_disk ? "" : " is in memory only",
+                document->not_on_disk);
+    }
+    if (document->ends_with_cluster) {
         fprintf(stderr, "%s ends with the cluster; " SL_KEEPING_DOCUMENTS "\n", document->name);
     }
 }

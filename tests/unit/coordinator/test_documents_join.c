@@ -88,7 +88,7 @@ static void add(const char *name, const char *text, bool chat, const char *recip
     document->first_key = (uint64_t)name[0];
     assert_int_equal(sl_documents_begin(coordinator->documents, document, "kvstore-0", ARENA, NULL), SL_OK);
     assert_int_equal(sl_documents_finish(coordinator->documents, document, NULL), SL_OK);
-    sl_documents_found(coordinator->documents, document, "kvstore-0", 1000, false);
+    sl_documents_found(coordinator->documents, document, "kvstore-0", 1000, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     sl_document_unref(&document);
     free(ids);
 }

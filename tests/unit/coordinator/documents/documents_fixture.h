@@ -71,7 +71,7 @@ static inline enum sl_status add(struct sl_documents *documents, const char *ten
     struct sl_document *document = make(tenant, name, bytes);
     enum sl_status status = sl_documents_begin(documents, document, "kvstore-0", ARENA, err);
     if (status == SL_OK) {
-        sl_documents_found(documents, document, "kvstore-0", bytes, false);
+        sl_documents_found(documents, document, "kvstore-0", bytes, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
         status = sl_documents_finish(documents, document, err);
     }
     sl_document_unref(&document);

@@ -80,9 +80,9 @@ static void test_documents_a_full_tenant_and_a_full_store_say_what_they_hold(voi
     assert_int_equal(count(documents, NULL), 3);
     struct sl_document *two = NULL;
     assert_int_equal(sl_documents_find(documents, "acme", "two", &two, &err), SL_OK);
-    sl_documents_found(documents, two, "kvstore-1", 0, false); // another store never had it
+    sl_documents_found(documents, two, "kvstore-1", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE); // another store never had it
     assert_int_equal(add(documents, "umbrella", "more", 1, &err), SL_ERR_PRECONDITION);
-    sl_documents_found(documents, two, "kvstore-0", 0, false);
+    sl_documents_found(documents, two, "kvstore-0", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_int_equal(add(documents, "umbrella", "more", 250, &err), SL_OK);
     sl_document_unref(&two);
     sl_documents_destroy(&documents);
@@ -101,7 +101,7 @@ static void test_documents_describe_what_stores_report(void **state) {
     assert_true(message->reading);
     assert_true(message->other_model); // the cluster's is 12
     assert_string_equal(message->store, "");
-    sl_documents_found(documents, document, "kvstore-3", 99, true); // not the one that was planned
+    sl_documents_found(documents, document, "kvstore-3", 99, SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN); // not the one that was planned
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
     sl_documents_describe(documents, document, 11, &described);
     assert_false(message->reading);
@@ -109,21 +109,37 @@ static void test_documents_describe_what_stores_report(void **state) {
     assert_string_equal(message->store, "kvstore-3");
     assert_true(message->on_disk);
     assert_int_equal(message->capsule_bytes, 99);
-    sl_documents_found(documents, document, "kvstore-4", 99, false);
+    sl_documents_found(documents, document, "kvstore-4", 99, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     sl_documents_describe(documents, document, 11, &described);
     assert_int_equal(message->n_stores, 2);
     assert_string_equal(message->stores[1], "kvstore-4");
-    sl_documents_found(documents, document, "kvstore-3", 0, false);
+    assert_string_equal(message->not_on_disk, "");
+    assert_false(sl_documents_disk_waits(documents, document));
+    sl_documents_found(documents, document, "kvstore-4", 99, SLUICE__V1__DISK_COPY__DISK_COPY_WAITING);
+    assert_true(sl_documents_disk_waits(documents, document));
+    sl_documents_describe(documents, document, 11, &described);
+    assert_string_equal(message->not_on_disk, "kvstore-4 has not written it to its disk yet");
+    sl_documents_found(documents, document, "kvstore-4", 99, SLUICE__V1__DISK_COPY__DISK_COPY_NO_ROOM);
+    assert_false(sl_documents_disk_waits(documents, document));
+    sl_documents_describe(documents, document, 11, &described);
+    assert_true(message->on_disk); // at the other store
+    assert_string_equal(message->not_on_disk, "the disk of kvstore-4 has no room for 0.0 MiB");
+    sl_documents_found(documents, document, "kvstore-3", 99, SLUICE__V1__DISK_COPY__DISK_COPY_FAILED);
+    sl_documents_found(documents, document, "kvstore-4", 99, SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN);
+    sl_documents_describe(documents, document, 11, &described);
+    assert_string_equal(message->not_on_disk, "the disk of kvstore-3 does not work now");
+    sl_documents_found(documents, document, "kvstore-3", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     sl_documents_describe(documents, document, 11, &described);
     assert_string_equal(message->store, "kvstore-4");
-    assert_false(message->on_disk);
-    sl_documents_found(documents, document, "kvstore-4", 0, false);
+    assert_true(message->on_disk);
+    assert_string_equal(message->not_on_disk, "");
+    sl_documents_found(documents, document, "kvstore-4", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     sl_documents_describe(documents, document, 11, &described);
     assert_string_equal(message->store, "");
     for (int i = 0; i < SL_MAX_HOLDERS + 2; i++) { // more stores than are recorded
         char name[16];
         snprintf(name, sizeof name, "kvstore-%d", i);
-        sl_documents_found(documents, document, name, 99, false);
+        sl_documents_found(documents, document, name, 99, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     }
     assert_int_equal(n_stores(documents, document), SL_MAX_HOLDERS);
     sl_document_unref(&document);
@@ -150,9 +166,9 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     assert_int_equal(sl_documents_plan_store(documents, document, "kvstore-1", 600, &err), SL_OK);
     assert_int_equal(add(documents, "acme", "other", 201, &err), SL_ERR_PRECONDITION); // 12 + 600 + 12 + 201 bytes fit
     assert_null(sl_documents_short(documents, now_ns));                                // no store has it yet
-    sl_documents_found(documents, document, "kvstore-1", 0, false);
+    sl_documents_found(documents, document, "kvstore-1", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_false(sl_documents_are_told(documents, document));
-    sl_documents_found(documents, document, "kvstore-0", 300, false);
+    sl_documents_found(documents, document, "kvstore-0", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_true(sl_documents_are_told(documents, document));
     assert_int_equal(sl_documents_check_room(documents, document, "kvstore-1", 600, &err),
                      SL_OK); // room was kept for it
@@ -162,23 +178,23 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     now_ns += SL_DOCUMENT_COPY_MS * ms;
     assert_true(is_found(sl_documents_short(documents, now_ns), document)); // the copy failed
     assert_null(sl_documents_short(documents, now_ns + 2 * SL_DOCUMENT_COPY_MS * ms - 1));
-    sl_documents_found(documents, document, "kvstore-1", 300, false);
+    sl_documents_found(documents, document, "kvstore-1", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_null(sl_documents_short(documents, INT64_MAX / 2));
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
-    sl_documents_found(documents, document, "kvstore-1", 0, false); // it may only have been restarted
+    sl_documents_found(documents, document, "kvstore-1", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE); // it may only have been restarted
     assert_null(sl_documents_short(documents, sl_now_ns()));
     now_ns = sl_now_ns() + 2 * SL_DOCUMENT_LOST_MS * ms;
     assert_null(sl_documents_lost(documents, 11, now_ns)); // its text is not read again
     assert_true(is_found(sl_documents_short(documents, now_ns), document));
-    sl_documents_found(documents, document, "kvstore-1", 300, false);
+    sl_documents_found(documents, document, "kvstore-1", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_null(sl_documents_excess(documents, now_ns));
-    sl_documents_found(documents, document, "kvstore-2", 300, false); // a store came back
+    sl_documents_found(documents, document, "kvstore-2", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE); // a store came back
     assert_true(is_found(sl_documents_excess(documents, now_ns), document));
     // It cannot be dropped now, and waits: another document has its turn.
     struct sl_document *second = make("acme", "second", 1);
     assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_OK);
-    sl_documents_found(documents, second, "kvstore-0", 1, false);
-    sl_documents_found(documents, second, "kvstore-1", 1, false);
+    sl_documents_found(documents, second, "kvstore-0", 1, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
+    sl_documents_found(documents, second, "kvstore-1", 1, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_int_equal(sl_documents_finish(documents, second, &err), SL_OK);
     second->replicas = 1;
     assert_true(is_found(sl_documents_excess(documents, now_ns), second));
@@ -329,10 +345,10 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
     int64_t now_ns = sl_now_ns(), soon_ns = now_ns + 2 * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
     assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
     assert_null(sl_documents_lost(documents, 11, soon_ns)); // its call reads it
-    sl_documents_found(documents, document, "kvstore-0", 300, false);
+    sl_documents_found(documents, document, "kvstore-0", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
     assert_null(sl_documents_lost(documents, 11, soon_ns));
-    sl_documents_found(documents, document, "kvstore-0", 0, false);
+    sl_documents_found(documents, document, "kvstore-0", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_null(sl_documents_lost(documents, 11, sl_now_ns())); // the store may only have been restarted
     soon_ns = sl_now_ns() + SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
     assert_null(sl_documents_lost(documents, 12, soon_ns)); // the cluster has another model
@@ -348,7 +364,7 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
     assert_true(sl_documents_read_now(documents, document));
     assert_null(sl_documents_lost(documents, 11, sl_now_ns()));
     document->replicas = 2;
-    sl_documents_found(documents, document, "kvstore-1", 300, false);
+    sl_documents_found(documents, document, "kvstore-1", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_false(sl_documents_read_now(documents, document));
     assert_null(sl_documents_lost(documents, 11, INT64_MAX));
     assert_true(is_found(sl_documents_short(documents, sl_now_ns()), document)); // at once, not at the next reading
@@ -358,7 +374,7 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_documents_check_room(documents, other, "kvstore-2", ARENA, &err), SL_OK);
     sl_document_unref(&other);
-    sl_documents_found(documents, document, "kvstore-1", 0, false);
+    sl_documents_found(documents, document, "kvstore-1", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_true(sl_documents_read_now(documents, document));
     assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
     assert_false(sl_documents_read_now(documents, document)); // who waits for it would wait in vain

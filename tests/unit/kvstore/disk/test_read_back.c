@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules of documents come back from the disk, one after another; one that does not come back is not in the way.
+// Capsules of documents go to the disk, if there is room, or later. They come back from it, one after another; one that does
+// not come back is not in the way.
 #include "tests/unit/kvstore/disk/disk_harness.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "kvstore/disk/read_back.h"
+#include "tests/unit/kvstore/disk/faults.h"
 
 #define N_CAPSULES 3
 
@@ -89,10 +92,57 @@ static void test_read_back_tries_again(void **state) {
     sl_read_back_destroy(&reader);
 }
 
+// Returns whether a capsule that is in memory is on disk; is_due: it is offered again.
+static enum sl_disk_copy keep(struct disk_fixture *fixture, int seed, bool is_due) {
+    struct sl_capsule_id id = disk_id(seed);
+    struct sl_stored *stored = sl_capsule_cache_hold(fixture->parts.capsule_cache, &id);
+    assert_non_null(stored);
+    if (is_due) {
+        atomic_store(&stored->disk_again_ns, 0);
+    }
+    enum sl_disk_copy copy = sl_disk_keep(fixture->disk, stored);
+    sl_capsule_cache_release(fixture->parts.capsule_cache, stored);
+    return copy;
+}
+
+static void wait_for_copy(struct disk_fixture *fixture, int seed, enum sl_disk_copy copy) {
+    int64_t deadline = sl_deadline_in_ms(DISK_WAIT_MS);
+    while (keep(fixture, seed, false) != copy && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_int_equal(keep(fixture, seed, false), copy);
+}
+
+// A capsule that should be on disk goes there even if its first offer was dropped, or the disk was full.
+static void test_disk_keeps_what_it_had_no_room_for_at_first(void **state) {
+    struct disk_fixture *fixture = *state;
+    disk_put(fixture, 1);
+    wait_for_copy(fixture, 1, SL_DISK_WRITTEN);
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = ENOSPC, .lasting = true, .scope = FAULT_GROWING});
+    disk_put(fixture, 2);
+    wait_for_copy(fixture, 2, SL_DISK_NO_ROOM);
+    assert_non_null(fault_end());
+    assert_int_equal(keep(fixture, 2, false), SL_DISK_NO_ROOM); // for a while it is not offered again
+    (void)keep(fixture, 2, true);
+    wait_for_copy(fixture, 2, SL_DISK_WRITTEN);
+    assert_int_equal(sl_disk_keep(NULL, NULL), SL_DISK_NONE);
+}
+
+// A disk that has failed says so of all that is in memory.
+static void test_disk_that_fails_keeps_nothing(void **state) {
+    struct disk_fixture *fixture = *state;
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .lasting = true, .scope = FAULT_GROWING});
+    disk_put(fixture, 1);
+    wait_for_copy(fixture, 1, SL_DISK_FAILED);
+    assert_non_null(fault_end());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_read_back_what_does_not_come_is_not_in_the_way, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_read_back_tries_again, disk_setup, disk_teardown),
+        cmocka_unit_test_setup_teardown(test_disk_keeps_what_it_had_no_room_for_at_first, disk_setup, disk_teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_fails_keeps_nothing, disk_setup, disk_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
