@@ -65,12 +65,15 @@ static enum sl_status check_fields(struct sl_coordinator *coordinator, const Slu
 static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const struct sl_recipe *recipe = &spec->parsed_recipe;
-    if (!sl_recipe_serves_later(recipe) || sl_recipe_offloads(recipe)) {
+    if (!sl_recipe_keeps_documents(recipe)) {
         return sl_fail(
             err, SL_ERR_INVALID,
-            "recipe: a document is kept for questions that come later, and %.200s evicts for the first one, or "
-            "offloads; for example " SL_DOCUMENT_RECIPE " or kvzip,format=int4",
-            spec->recipe);
+            "recipe: a document is kept for questions that come later, and %.200s %s; for example " SL_DOCUMENT_RECIPE
+            " or kvzip,format=int4",
+            spec->recipe,
+            sl_recipe_offloads(recipe)       ? "leaves layers in stores"
+            : sl_recipe_serves_later(recipe) ? "evicts again for each, unless it has format=int8, int4 or int2"
+                                             : "evicts for the first one");
     }
     if (!sl_recipe_evicts(recipe)) {
         return SL_OK;

@@ -18,9 +18,12 @@ FACT = question()[1:]
 QUESTIONS = [FACT, "What is this text about?", "Say something else.\nAnd then?", document(700, "compass", "73150", 5) + question("compass"), "Why?"]
 
 
-def answers_here(questions):
+HEADS = "locret,budget=0.5,scope=stabilizers:256+tail:32,chunk=256,format=int4"  # what retaining heads expect, without a second reading
+
+
+def answers_here(questions, recipe=RECIPE):
     """What one process answers about the text, which it has read under the same recipe: (the reading, the answers)."""
-    lines = [{"operation": "document", "name": "gpl", "text": TEXT, "recipe": RECIPE}]
+    lines = [{"operation": "document", "name": "gpl", "text": TEXT, "recipe": recipe}]
     lines += [{"document": "gpl", "prompt": "\n" + one, "max_tokens": 12, "temperature": 0, "stop": ["."]} for one in questions]
     run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--jsonl"],
                          input="".join(json.dumps(line) + "\n" for line in lines), text=True, capture_output=True, timeout=120)
@@ -66,8 +69,27 @@ def test_it_is_the_document_of_one_process_on_every_cluster():
             assert code == 2 and "edited" in err, (code, err)
 
 
+def test_retaining_heads_keep_a_document():
+    read, here = answers_here(QUESTIONS, HEADS)
+    with tempfile.TemporaryDirectory() as folder, Cluster() as cluster, Cluster() as second:
+        made, _ = add(cluster.channel, "gpl", recipe=HEADS)
+        assert made.n_tokens == read["n_tokens"] and made.capsule_bytes < 0.25 * read["full_bytes"], (made, read)
+        first = [answer(cluster, end) for end in QUESTIONS]
+        assert [one.text for one, _ in first] == here and "48213" in here[0] and "73150" in here[3], (first, here)
+        assert [one.text for one, _ in first] == [answer(cluster, end)[0].text for end in QUESTIONS], "a question changed the document"
+        assert all(one.statistics.n_reused_tokens == read["n_tokens"] - 1 for one, _ in first), first
+        path = os.path.join(folder, "gpl.doc")
+        for words in ("export", "gpl"), ("import", "there"):
+            code, _, err = sluice(cluster if words[0] == "export" else second, "doc", *words, path)
+            assert code == 0, err
+        assert [answer(second, end, "there")[1] for end in QUESTIONS] == [ids for _, ids in first]
+
+
 def test_what_is_refused():
     with Cluster() as cluster:
+        for recipe, why in ((HEADS.replace(",format=int4", ""), "evicts again for each, unless it has format=int8"), ("tailorkv", "leaves layers in stores")):
+            says = refused([grpc.StatusCode.INVALID_ARGUMENT], lambda name: add(cluster.channel, name, recipe=recipe), "gpl")
+            assert why in says, says
         for recipe in ("h2o,format=int4", "snapkv"):
             says = refused([grpc.StatusCode.INVALID_ARGUMENT], lambda name: add(cluster.channel, name, recipe=recipe), "gpl")
             assert "evicts for the first one" in says and "kvzip" in says, says

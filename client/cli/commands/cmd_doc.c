@@ -108,7 +108,8 @@ struct add_config {
 
 static const struct sl_option add_options[] = {
     {"recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",
-     "full or kvzip with a format, for example kvzip,format=int4; without: full,format=int4",
+     "full, kvzip, or locret if the model has heads, with a format, for example kvzip,format=int4; without: "
+     "full,format=int4",
      SL_FIELD(add_config, recipe)},
     {"raw", 0, SL_OPTION_FLAG, NULL, NULL, "for prompts that are texts, even if the model takes chats",
      SL_FIELD(add_config, raw)},

@@ -33,7 +33,17 @@ const struct sl_recommendation *sl_recipe_recommendations(bool later) {
 }
 
 bool sl_recipe_serves_later(const struct sl_recipe *recipe) {
-    return !sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe);
+    return !sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe) ||
+           sl_score_get_traits(recipe->score)->wants_importance;
+}
+
+bool sl_recipe_keeps_documents(const struct sl_recipe *recipe) {
+    bool packs = sl_kv_format_is_quantized(recipe->format) && !recipe->dense_auto;
+    for (int i = 0; i < recipe->n_ranges; i++) {
+        packs = packs && sl_kv_format_is_quantized(recipe->ranges[i].format);
+    }
+    return sl_recipe_serves_later(recipe) && !sl_recipe_offloads(recipe) &&
+           (!sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe) || packs);
 }
 
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation) {
