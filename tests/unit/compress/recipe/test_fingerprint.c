@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fingerprint of a recipe: by it capsules are found again, on whatever machine.
+// And the recipes that documents may have.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -95,9 +96,35 @@ static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
     assert_true(sl_recipe_fingerprint(&a) == sl_hash(text, strlen(text), 2));
 }
 
+// Retaining heads keep a document in pages from which no question evicts.
+static void test_recipe_of_documents(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool kept;
+    } cases[] = {{"full,format=int4", true},
+                 {"kvzip", true},
+                 {"h2o,format=int4", false},
+                 {"locret,budget=0.5", false},
+                 {"locret,budget=0.5,format=int4", true},
+                 {"locret,budget=0.5,format=k4v2", true},
+                 {"locret,budget=0.5,format=int4/0-1:f16", false},
+                 {"locret,budget=0.5,format=int4/0-1:int8", true},
+                 {"locret,budget=0.5,format=int4/dense:int8", false}, // only the model knows its dense layers
+                 {"tailorkv", false},
+                 {"tailorkv,score=cis,budget=0.5,when=chunk", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sl_recipe recipe = parsed_recipe(cases[i].text);
+        if (sl_recipe_keeps_documents(&recipe) != cases[i].kept) {
+            fail_msg("%s", cases[i].text);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recipe_fingerprint_sees_what_changes_the_cache),
+        cmocka_unit_test(test_recipe_of_documents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

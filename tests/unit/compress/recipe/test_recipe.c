@@ -568,31 +568,6 @@ static void test_recipe_survives_any_text(void **state) {
     assert_true(n_accepted > 100);
 }
 
-// Retaining heads keep a document in pages from which no question evicts.
-static void test_recipe_of_documents(void **state) {
-    (void)state;
-    static const struct {
-        const char *text;
-        bool kept;
-    } cases[] = {{"full,format=int4", true},
-                 {"kvzip", true},
-                 {"h2o,format=int4", false},
-                 {"locret,budget=0.5", false},
-                 {"locret,budget=0.5,format=int4", true},
-                 {"locret,budget=0.5,format=k4v2", true},
-                 {"locret,budget=0.5,format=int4/0-1:f16", false},
-                 {"locret,budget=0.5,format=int4/0-1:int8", true},
-                 {"locret,budget=0.5,format=int4/dense:int8", false}, // only the model knows its dense layers
-                 {"tailorkv", false},
-                 {"tailorkv,score=cis,budget=0.5,when=chunk", false}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct sl_recipe recipe = parsed_recipe(cases[i].text);
-        if (sl_recipe_keeps_documents(&recipe) != cases[i].kept) {
-            fail_msg("%s", cases[i].text);
-        }
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recipe_parses_every_axis_of_eviction),
@@ -609,7 +584,6 @@ int main(void) {
         cmocka_unit_test(test_recipe_resolved_text_means_the_same),
         cmocka_unit_test(test_recipe_fits_its_buffer_at_its_longest),
         cmocka_unit_test(test_recipe_survives_any_text),
-        cmocka_unit_test(test_recipe_of_documents),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
