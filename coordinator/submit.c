@@ -3,10 +3,12 @@
  * Purpose: makes a job from a client's request: in the line, in the table, with a fiber of its own.
  * Invariants: n_fibers counts the fibers that may still touch the coordinator.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/bell.h"
 #include "base/fiber/fiber.h"
 #include "base/hash.h"
 #include "base/locked.h"
@@ -15,8 +17,9 @@
 #include "coordinator/lead.h"
 #include "coordinator/run/attempt.h"
 
-#define RESUMED_WAIT_MS 30000 // a restored job waits for workers at least this long: they must find this process first
-#define WRITTEN_WAIT_MS 5000  // for the disk; a job is accepted without it when it does not answer (state/state.h)
+#define RESUMED_WAIT_MS  30000 // a restored job waits for workers at least this long: they must find this process first
+#define DOCUMENT_POLL_MS 100
+#define WRITTEN_WAIT_MS  5000 // for the disk; a job is accepted without it when it does not answer (state/state.h)
 
 struct job_fiber {
     struct sl_coordinator *coordinator;
@@ -46,6 +49,46 @@ static void count_question(struct sl_coordinator *coordinator, struct sl_job *jo
     }
 }
 
+// Names the stores that have the document. Without memory for the names, the prompt's beginning chooses the store.
+static void name_stores(struct sl_coordinator *coordinator, const struct sl_document *document,
+                        struct sl_job_spec *spec) {
+    spec->stores = malloc(SL_MAX_HOLDERS * sizeof *spec->stores);
+    spec->n_stores = spec->stores != NULL ? sl_documents_stores(coordinator->documents, document, spec->stores) : 0;
+}
+
+// Waits while another call adds a document of the job, so that its text is read once. Other jobs pass this one meanwhile.
+static void await_document(struct sl_coordinator *coordinator, struct sl_job *job, const char *name) {
+    char detail[SL_JOB_DOCUMENT_BYTES + 64];
+    struct sl_error ignored; // the run finds it again
+    bool waited = false;
+    while (sl_documents_is_reading(coordinator->documents, job->spec.tenant, name) &&
+           sl_job_interrupted(job, &ignored) == SL_OK) {
+        if (!waited) {
+            sl_admission_let_pass(coordinator->admission, &job->place);
+            snprintf(detail, sizeof detail, "waits for document %s, which another call is adding", name);
+            (void)sl_job_move(job, SLUICE__V1__JOB_STATE__QUEUED, detail);
+        }
+        waited = true;
+        sl_wait_ms(DOCUMENT_POLL_MS);
+    }
+    struct sl_document *document = NULL;
+    if (waited && strcmp(name, job->spec.document) == 0 &&
+        sl_documents_find(coordinator->documents, job->spec.tenant, name, &document, &ignored) == SL_OK) {
+        free(job->spec.stores);
+        name_stores(coordinator, document, &job->spec);
+        sl_document_unref(&document);
+    }
+}
+
+static void await_documents(struct sl_coordinator *coordinator, struct sl_job *job) {
+    if (job->spec.document[0] != '\0' && !job->spec.no_reuse) {
+        await_document(coordinator, job, job->spec.document);
+        for (int i = 0; i < SL_MAX_JOINS_OF_JOB && job->spec.later[i][0] != '\0'; i++) {
+            await_document(coordinator, job, job->spec.later[i]);
+        }
+    }
+}
+
 static void run_job(void *arg) {
     struct job_fiber *fiber = arg;
     struct sl_coordinator *coordinator = fiber->coordinator;
@@ -67,6 +110,7 @@ static void run_job(void *arg) {
         .max_retries = coordinator->config.max_retries,
         .stopping = &coordinator->stopping,
     };
+    await_documents(coordinator, fiber->job);
     sl_run_job(&context, fiber->job, &fiber->run);
     if (fiber->job->spec.document[0] != '\0') {
         count_question(coordinator, fiber->job);
@@ -218,13 +262,6 @@ static enum sl_status specify_whole(struct sl_coordinator *coordinator, const st
         }
     }
     return status;
-}
-
-// Names the stores that have the document. Without memory for the names, the prompt's beginning chooses the store.
-static void name_stores(struct sl_coordinator *coordinator, const struct sl_document *document,
-                        struct sl_job_spec *spec) {
-    spec->stores = malloc(SL_MAX_HOLDERS * sizeof *spec->stores);
-    spec->n_stores = spec->stores != NULL ? sl_documents_stores(coordinator->documents, document, spec->stores) : 0;
 }
 
 // Notes the document that a job's prompt begins with. Frees the specification on failure.

@@ -382,6 +382,12 @@ enum sl_status sl_documents_find(struct sl_documents *documents, const char *ten
     return found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", name);
 }
 
+bool sl_documents_is_reading(struct sl_documents *documents, const char *tenant, const char *name) {
+    SL_LOCKED(&documents->mutex);
+    struct sl_document **at = find(documents, tenant, name);
+    return is_at(at, tenant, name) && (*at)->reading;
+}
+
 size_t sl_documents_text_bytes(struct sl_documents *documents, const char *tenant, const char *name) {
     SL_LOCKED(&documents->mutex);
     struct sl_document **at = find(documents, tenant, name);

@@ -77,6 +77,8 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
 // Finds a document, with a reference of the caller's. SL_ERR_NOT_FOUND.
 enum sl_status sl_documents_find(struct sl_documents *documents, const char *tenant, const char *name,
                                  struct sl_document **document_out, struct sl_error *err);
+// Returns whether there is such a document, and a call is adding it now.
+bool sl_documents_is_reading(struct sl_documents *documents, const char *tenant, const char *name);
 // Returns the bytes of a document's text; 0: there is no such document.
 size_t sl_documents_text_bytes(struct sl_documents *documents, const char *tenant, const char *name);
 // Lists documents of a tenant (NULL: all), sorted by tenant and name, each with a reference of the caller's; list_out has

@@ -361,6 +361,11 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
     return status;
 }
 
+void sl_admission_let_pass(struct sl_admission *admission, struct sl_queue_place *place) {
+    SL_LOCKED(&admission->mutex);
+    (void)note_lack(admission, place, true);
+}
+
 struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
     SL_LOCKED(&admission->mutex);
     return admission->first;

@@ -120,6 +120,9 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
 // Returns the bytes of the largest arena among decode workers that take jobs; 0: there is none.
 int64_t sl_admission_largest_decode(struct sl_admission *admission);
 
+// Lets other places pass this one until its job claims workers.
+void sl_admission_let_pass(struct sl_admission *admission, struct sl_queue_place *place);
+
 // Puts a job of an earlier process back in the line, even when the line is full.
 void sl_admission_enter_again(struct sl_admission *admission, struct sl_queue_place *place);
 

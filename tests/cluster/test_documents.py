@@ -5,14 +5,15 @@ started; answers are those of the whole prompt; what is refused says why, and no
 import os
 import re
 import signal
+import subprocess
 import tempfile
 import threading
 import time
 
 from bend import Bend
 from documents import TEXT, ADD, add, of, names, asking, store_load, settled_load, sluice, read_file
-from harness import (SLOW, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference, question, refused,
-                     request, run_tests, store_stats, stub, tokens)
+from harness import (BIN, SLOW, Cluster, call, certificates, cluster_pb, document, documents_pb, eventually, in_one_process, inference, question,
+                     refused, request, run_tests, store_stats, stub, tokens)
 from test_restart import Restarting
 import grpc
 
@@ -251,6 +252,40 @@ def test_reading_goes_on_where_it_stopped():
         made, _ = add(cluster.channel, "cut", other)
         print(f"coordinator killed: {reused(cluster, second)[-1]} of {made.n_tokens} tokens not read again")
         assert reused(cluster, second)[-1] > 0.2 * made.n_tokens
+
+
+def test_a_question_waits_for_its_document():
+    """A document that is asked while it is being added is read once. A call that is interrupted leaves nothing."""
+    def begin(cluster, **fields):
+        stream = stub(cluster.channel.unary_stream, "sluice.v1.Inference.Generate")(asking("gpl", **fields), timeout=120)
+        seen = []
+        for event in stream:
+            seen.append(event)
+            if event.HasField("state") and "waits for document gpl" in event.state.detail:
+                return stream, seen
+        raise AssertionError(seen)
+
+    with Cluster(prefill=0) as cluster:
+        adding = stub(cluster.channel.unary_stream, ADD)(documents_pb.AddDocumentRequest(name="gpl", text=TEXT), timeout=120)
+        next(adding)
+        stream, _ = begin(cluster)
+        left, seen = begin(cluster)
+        cluster.cancel(seen[0].job_id)
+        assert "a client cancelled it" in refused([grpc.StatusCode.CANCELLED], list, left)
+        cluster.start_worker("prefill-0")
+        made, finished = list(adding)[-1].document, list(stream)[-1].finished
+        assert finished.status_code == 0 and finished.statistics.n_reused_tokens >= made.n_tokens - 64, finished
+        of(cluster.channel, "Delete", "gpl")
+        cluster.processes["prefill-0"].signal(signal.SIGSTOP)
+        words = [os.path.join(BIN, "sluice"), "doc", "add", "gpl", "-", "--coordinator", cluster.coordinator.address]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+            command.stdin.write(document(12000, seed=3))
+            command.stdin.close()
+            eventually(lambda: names(cluster.channel) == ["gpl"], 20, "the text is being read")
+            command.send_signal(signal.SIGINT)
+            assert command.wait(30) == 4, command.stderr.read()
+        eventually(lambda: not names(cluster.channel), 20, "nothing of the document that Ctrl-C stopped")
+        cluster.processes["prefill-0"].signal(signal.SIGCONT)
 
 
 def test_what_is_refused_says_why_and_leaves_nothing():

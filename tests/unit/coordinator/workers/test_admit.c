@@ -460,8 +460,20 @@ static void test_admission_passes_over_a_job_that_lacks_a_worker(void **state) {
     assert_int_equal(claim(&f, &first, &reads, &a, &err), SL_OK);
     sl_admission_release(f.admission, &a);
     sl_admission_release(f.admission, &b);
+    // One that waits for something else lets others pass, until it claims.
+    struct sl_queue_place third = {0}, fourth = {0};
+    assert_int_equal(sl_admission_enter(f.admission, &turn, &third, &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &turn, &fourth, &err), SL_OK);
+    assert_int_equal(claim(&f, &fourth, &turn, &b, &err), SL_AGAIN);
+    sl_admission_let_pass(f.admission, &third);
+    assert_int_equal(claim(&f, &fourth, &turn, &b, &err), SL_OK);
+    assert_int_equal(claim(&f, &third, &turn, &a, &err), SL_OK);
+    sl_admission_release(f.admission, &a);
+    sl_admission_release(f.admission, &b);
     sl_admission_leave(f.admission, &first);
     sl_admission_leave(f.admission, &second);
+    sl_admission_leave(f.admission, &third);
+    sl_admission_leave(f.admission, &fourth);
     cleanup(&f);
 }
 
