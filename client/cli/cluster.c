@@ -138,10 +138,21 @@ static enum sl_status start_etcd(struct sl_cluster *cluster, struct sl_error *er
     return status;
 }
 
+// Rejects one coordinator where several were before: their documents are in etcd.
+static enum sl_status check_alone(const char *state, struct sl_error *err) {
+    char folder[PATH_MAX];
+    return state && sl_join_path(folder, "", state, "etcd", NULL) == SL_OK && access(folder, F_OK) == 0
+               ? sl_fail(
+                     err, SL_ERR_INVALID,
+                     "%.200s: it is of several coordinators, whose documents are in its etcd; give --coordinators 2",
+                     state)
+               : SL_OK;
+}
+
 // Starts the coordinators one after the other: the first creates data that the others share.
 static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     int64_t n = cluster->config.n_coordinators > 1 ? cluster->config.n_coordinators : 1;
-    enum sl_status status = n > 1 ? start_etcd(cluster, err) : SL_OK;
+    enum sl_status status = n > 1 ? start_etcd(cluster, err) : check_alone(cluster->config.coordinator_state, err);
     for (int64_t i = 0; i < n && status == SL_OK; i++) {
         char name[32], address[128];
         snprintf(name, sizeof name, n > 1 ? "coordinator-%lld" : "coordinator", (long long)i);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/child.h"
@@ -92,6 +93,21 @@ enum sl_status sl_join_path(char path[PATH_MAX], const char *option, const char 
                : sl_fail(err, SL_ERR_INVALID, "%s %.200s...: the path is too long", option, folder);
 }
 
+// Returns whether the folder of --coordinator-state has an entry of this name.
+static bool has_entry(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    return sl_join_path(path, "", folder, name, NULL) == SL_OK && access(path, F_OK) == 0;
+}
+
+/*
+ * Returns whether a coordinator has a folder of its name in --coordinator-state. Of several, each has; but the first takes
+ * --coordinator-state itself where one coordinator alone was before, so that its documents move to etcd.
+ */
+static bool has_own_folder(const struct sl_cluster_config *config, int64_t i, const char *name) {
+    const char *folder = config->coordinator_state;
+    return config->n_coordinators > 1 && (i > 0 || !has_entry(folder, "owner") || has_entry(folder, name));
+}
+
 enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_t i, const char *name,
                                       struct sl_argv *words, struct sl_error *err) {
     const struct sl_cluster_config *config = of->config;
@@ -110,8 +126,9 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     add_option(words, "--etcd", several ? of->etcd_servers : NULL);
     enum sl_status status = SL_OK;
     if (config->coordinator_state) {
-        status = several ? sl_join_path(path, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
-        add_option(words, "--state", several ? path : config->coordinator_state);
+        bool own = has_own_folder(config, i, name);
+        status = own ? sl_join_path(path, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
+        add_option(words, "--state", own ? path : config->coordinator_state);
     }
     if (status == SL_OK && config->tls) {
         status = sl_join_path(path, "--tls", config->tls, "salt", err);
