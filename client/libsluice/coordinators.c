@@ -103,8 +103,13 @@ enum sl_status sl_client_call(struct sl_client *client, const struct sl_rpc_meth
         enum sl_status status = sl_client_find_leader(client, deadline_ns, &coordinator, err);
         if (status == SL_OK) {
             status = sl_rpc_unary(client->channels[coordinator], method, request, deadline_ns, NULL, reply_out, err);
+        } else if (or_any && (status = call_any(client, method, request, deadline_ns, reply_out, err)) ==
+                                 SL_ERR_DEADLINE) { // ours, for one coordinator; the caller's is another
+            status = sl_deadline_left_ms(deadline_ns) > 0
+                         ? sl_fail(err, SL_ERR_PEER_LOST, "none of %d coordinators answers", client->coordinators.n)
+                         : status;
         } else if (or_any) {
-            return call_any(client, method, request, deadline_ns, reply_out, err);
+            return status;
         }
         if (status != SL_ERR_PEER_LOST || client->coordinators.n == 1 || sl_deadline_left_ms(give_up_ns) <= PAUSE_MS) {
             return status;

@@ -32,6 +32,7 @@ struct node {
     struct sl_rpc_server *server;
     // The script; what happens is under the lock.
     bool standby, lies;
+    int n_silent; // of the next questions for the model, those that are not answered
     enum breaking breaking;
     bool is_broken;
     int n_submitted, n_delivered, n_watched, n_cancelled;
@@ -52,7 +53,8 @@ static enum sl_status handle_model(void *service, struct sl_rpc_call *call, cons
     pthread_mutex_lock(&lock);
     Sluice__V1__ModelReply reply = SLUICE__V1__MODEL_REPLY__INIT;
     reply.standby = node->standby;
-    bool silent = node->is_broken && node->breaking == BY_SILENCE;
+    bool silent = node->n_silent > 0 || (node->is_broken && node->breaking == BY_SILENCE);
+    node->n_silent -= node->n_silent > 0;
     pthread_mutex_unlock(&lock);
     while (silent && !sl_rpc_call_cancelled(call)) {
         sl_sleep_ms(5);
@@ -289,6 +291,22 @@ static void test_generate_goes_on_where_its_coordinator_says_that_another_one_le
     check_that_it_goes_on(BY_MOVING);
 }
 
+// On a busy machine no coordinator answers within the time that each is given: the caller's own deadline is far away.
+static void test_a_call_waits_for_slow_coordinators(void **state) {
+    (void)state;
+    struct sl_client *client = start(2, NEVER);
+    struct sl_error err = {0};
+    Sluice__V1__ModelReply *reply = NULL;
+    nodes[0].n_silent = nodes[1].n_silent = 2; // asked whether they lead, and for the model
+    if (sl_client_model(client, sl_deadline_in_ms(60000), &reply, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    nodes[0].n_silent = nodes[1].n_silent = 100;
+    assert_int_equal(sl_client_model(client, sl_deadline_in_ms(1), &reply, &err), SL_ERR_DEADLINE);
+    stop(&client);
+}
+
 // One coordinator, which was restarted.
 static void test_generate_goes_on_where_the_job_was_lost(void **state) {
     (void)state;
@@ -412,6 +430,7 @@ int main(void) {
         cmocka_unit_test(test_generate_goes_on_at_the_next_leader),
         cmocka_unit_test(test_generate_leaves_a_leader_that_is_silent_where_another_one_leads),
         cmocka_unit_test(test_generate_goes_on_where_its_coordinator_says_that_another_one_leads),
+        cmocka_unit_test(test_a_call_waits_for_slow_coordinators),
         cmocka_unit_test(test_generate_goes_on_where_the_job_was_lost),
         cmocka_unit_test(test_generate_goes_on_where_a_part_of_the_job_was_lost),
         cmocka_unit_test(test_generate_does_not_believe_another_answer),
