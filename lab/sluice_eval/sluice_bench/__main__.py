@@ -25,7 +25,8 @@ def _show(sweep: Sweep, slo: str, as_json: bool) -> None:
     cores = f"{os.cpu_count()} processors here; busy and steal are theirs"
     print(f"SLO: {slo}. {cores}.", file=out)
     if any(math.isfinite(rate) for line in sweep.lines for rate in [float(line["request_rate"])]):
-        print(f"At least {100 * report.GOOD_SHARE:g}% within the SLO: {'; '.join(report.highest_good(sweep.lines))}.", file=out)
+        if good := report.highest_good(sweep.lines):
+            print(f"At least {100 * report.GOOD_SHARE:g}% within the SLO: {'; '.join(good)}.", file=out)
     for note in sweep.notes:
         print(f"Note: {note}.", file=out)
 

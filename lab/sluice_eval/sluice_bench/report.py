@@ -105,9 +105,9 @@ def table(lines: list[Figures]) -> Table:
 
 
 def highest_good(lines: list[Figures]) -> list[str]:
-    """Returns a sentence for each series: the highest rate up to which enough requests met the SLO."""
+    """Returns a sentence for each series: the highest rate up to which enough requests met the SLO, in runs that were not stopped."""
     sentences = []
-    for label, by_rate in grouped(lines).items():
+    for label, by_rate in grouped(line for line in lines if not line["stopped"]).items():
         best = None
         for rate in sorted((rate for rate in by_rate if not isinstance(rate, str))):
             if (statistics.median(_numbers(by_rate[rate], "slo_attainment") or [0])) < GOOD_SHARE:

@@ -453,6 +453,7 @@ class Ending(FolderTest):
         self.assertEqual(process.returncode, 1, said)
         self.assertRegex(said, r"request \d+ \(row \d+ of the trace\) could not be sent, with \d+ answers under way: no descriptor is left")
         self.assertRegex(out, r"(?m)^ *50\.51  m +1 +6 +0 +0 ")
+        self.assertNotIn("At least", out)  # nothing is claimed of a run that was stopped
         lines = [json.loads(line) for line in (self.folder / "r").read_text().splitlines()]
         self.assertEqual(sum(line["status"] == "done" for line in lines), 6)
 
