@@ -22,11 +22,15 @@ static int64_t n_workers(const struct sl_sim_config *config) {
     return config->n_prefill + config->n_decode + config->n_aggregated;
 }
 
+static void name_node(int64_t i, char name[32]) {
+    snprintf(name, 32, "node-%" PRId64, i);
+}
+
 static enum sl_status register_node(struct sl_sim *sim, int64_t i, struct sl_error *err) {
     const struct sl_sim_config *config = sim->config;
     bool is_prefill = i < config->n_prefill, is_store = i >= n_workers(config);
     char name[32], address[32];
-    snprintf(name, sizeof name, "node-%" PRId64, i);
+    name_node(i, name);
     snprintf(address, sizeof address, "127.0.0.1:%" PRId64, i + 1);
     Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
     info.name = name;
@@ -41,6 +45,15 @@ static enum sl_status register_node(struct sl_sim *sim, int64_t i, struct sl_err
     info.max_jobs = (int32_t)(is_prefill ? config->prefill_jobs : config->decode_jobs);
     info.reads = !is_store && i >= config->n_prefill + config->n_decode;
     return sl_registry_register(sim->registry, &info, SL_NS_PER_S, err);
+}
+
+int sl_sim_drain(struct sl_sim *sim, int64_t node, bool undo) {
+    char name[32];
+    int n_jobs = 0;
+    struct sl_error ignored; // the node is registered
+    name_node(node, name);
+    (void)sl_registry_drain(sim->registry, name, undo, &n_jobs, &ignored);
+    return n_jobs;
 }
 
 // Returns the node's number, which its address has as its port.
@@ -211,6 +224,9 @@ static void end_jobs(struct sl_sim *sim) {
 void sl_sim_close(struct sl_sim *sim) {
     const struct sl_sim_config *config = sim->config;
     int64_t n = n_workers(config) + config->n_stores;
+    if (sim->nodes) {
+        sl_sim_scale_count(sim, sim->result->seconds);
+    }
     end_jobs(sim);
     for (int64_t i = 0; i < n && sim->nodes; i++) {
         struct sl_sim_store_stats stats = {0};

@@ -5,12 +5,15 @@
 #include "coordinator/workers/admit.h"
 #include "lab/simulate/engines.h"
 #include "lab/simulate/network.h"
+#include "lab/simulate/scale.h"
 #include "lab/simulate/sim_store.h"
 #include "lab/simulate/simulate.h"
 
 struct sl_sim_node {
     struct sl_sim_engine engine;
     struct sl_sim_link link;
+    enum { SL_SIM_ON, SL_SIM_STARTS, SL_SIM_DRAINS, SL_SIM_OFF } power;
+    double ready_s;             // when one that starts takes jobs
     struct sl_sim_store *store; // of a kvstore, which has no engine
 };
 
@@ -50,6 +53,11 @@ struct sl_sim {
     int64_t n_live, n_ended, n_events;
     double full_bytes, new_bytes; // of a token in f16; of one that is written
     double balanced_s;            // when roles were last looked at
+    struct sl_scale scales[2];    // prefill's and decode's
+    double scaled_s, all_read_s,
+        held_bytes; // until when workers were counted; what prefill and decode tell of themselves
+    double read_s[SL_SCALE_TICKS], n_read[SL_SCALE_TICKS]; // all_read_s and n_all_read of the last ticks
+    int64_t n_scale_ticks, n_all_read;
     bool evicts, wants_pump;
     void (*final_fn)(struct sl_sim_engine *engine, struct sl_sim_prompt *prompt, double at_s);
     void (*read_fn)(struct sl_sim_engine *engine, struct sl_sim_prompt *prompt, double at_s);
@@ -60,6 +68,8 @@ struct sl_sim {
 enum sl_status sl_sim_open(struct sl_sim *sim, size_t max_prefixes, struct sl_error *err);
 void sl_sim_close(struct sl_sim *sim);
 
+// Lets a worker take no new job, or takes that back. Returns how many jobs it has.
+int sl_sim_drain(struct sl_sim *sim, int64_t node, bool undo);
 struct sl_sim_node *sl_sim_node_of(struct sl_sim *sim, const struct sl_worker *worker);
 struct sl_sim_node *sl_sim_store_of(struct sl_sim *sim, uint64_t key); // NULL: there is none
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice simulate`: a workload at given rates through a cluster in virtual time; the figures of
 // `sluice bench cluster`.
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,12 @@ static const struct sl_option options[] = {
     {"decode", 0, SL_OPTION_INT, "0", "N", "decode workers", SL_FIELD(config, n_workers[1]), 0, SL_SIM_MAX_NODES},
     {"both", 0, SL_OPTION_INT, "0", "N", "workers that read prompts and write answers", SL_FIELD(config, n_workers[2]),
      0, SL_SIM_MAX_NODES},
+    {"autoscale", 0, SL_OPTION_INT, "0", "N",
+     "least workers of each role: they follow the load up to --prefill and --decode, as deploy/components/keda has it; "
+     "0: all are there",
+     SL_FIELD(config, shared.cluster.autoscale), 0, SL_SIM_MAX_NODES},
+    {"start", 0, SL_OPTION_DURATION, "2m", "TIME", "until a worker that --autoscale adds takes jobs",
+     SL_FIELD(config, shared.cluster.start_ms), 0, 86400000},
     SL_SIM_OPTIONS,
 };
 
@@ -98,6 +105,9 @@ static enum sl_status check(const struct config *config, struct sl_error *err) {
                "expected --prefill N with --decode N, or --both N");
     SL_FAIL_IF(config->shared.cluster.rebalance_ms > 0 && n[2] == 0, err, SL_ERR_INVALID,
                "--rebalance is for workers of both roles: give --both, too");
+    int64_t least = config->shared.cluster.autoscale;
+    SL_FAIL_IF(least > 0 && (n[2] > 0 || least > n[0] || least > n[1]), err, SL_ERR_INVALID,
+               "--autoscale %" PRId64 ": expected as many or more --prefill and --decode, and no --both", least);
     return SL_OK;
 }
 

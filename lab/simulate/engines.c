@@ -87,6 +87,7 @@ static struct sl_sim_pass *begin_pass(struct sl_sim_engine *engine, struct sl_si
     for (int k = 0; k < pass->n; k++) {
         struct sl_sim_prompt *p = pass->prompts[k] = engine->open[chosen[k]];
         p->chunk = chunks[chosen[k]];
+        p->began_s = p->began_s > 0 ? p->began_s : engine->events->now_s;
         tokens += (double)p->chunk;
         pairs += (double)p->chunk * (double)p->n_done;
         factor += p->factor * (double)p->chunk;

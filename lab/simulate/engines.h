@@ -27,6 +27,7 @@ struct sl_sim_model {
 struct sl_sim_prompt {
     int64_t ticket, n_tokens, n_done, chunk; // chunk: of its pass; 0: it is in none
     double factor;                           // of the time of its passes, under its recipe
+    double began_s;                          // its first pass; 0: not yet
     struct sl_sim_prompt *next;              // in line
     void *job;
 };

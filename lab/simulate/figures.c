@@ -165,22 +165,23 @@ json_t *sl_figures_json(const struct sl_figures *f, const struct sl_sim_result *
     add_spread(json, "itl", &f->itl);
     add_spread(json, "itl_per_request", &f->tpot); // the same mean of an answer's gaps
     add_spread(json, "e2el", &f->e2e);
-    json_t *more = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "max_queued", (json_int_t)result->most_queued,
-                             "mean_queue_s", f->n_done > 0 ? result->queued_s / (double)f->n_done : 0, "prefill_busy",
-                             result->prefill_busy, "decode_busy", result->decode_busy, "copied_bytes",
-                             result->copied_bytes, "fetched_bytes", result->fetched_bytes, "evicted",
-                             (json_int_t)result->n_evicted, "role_changes", (json_int_t)result->n_rebalanced);
+    json_t *more =
+        json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "max_queued", (json_int_t)result->most_queued,
+                  "mean_queue_s", f->n_done > 0 ? result->queued_s / (double)f->n_done : 0, "prefill_busy",
+                  result->prefill_busy, "decode_busy", result->decode_busy, "worker_hours", result->worker_s / 3600,
+                  "copied_bytes", result->copied_bytes, "fetched_bytes", result->fetched_bytes, "evicted",
+                  (json_int_t)result->n_evicted, "role_changes", (json_int_t)result->n_rebalanced);
     json_object_update(json, more);
     json_decref(more);
     return json;
 }
 
 const struct sl_column sl_figures_columns[SL_N_FIGURES_COLUMNS] = {
-    {"RATE", true},          {"SERIES", false}, {"DONE", true},        {"REFUSED", true},
-    {"FAILED", true},        {"GOODPUT", true}, {"IN SLO %", true},    {"TTFT P50/90/99 MS", true},
-    {"TPOT", true},          {"ITL", true},     {"E2E", true},         {"MB/ANSWER", true},
-    {"REUSED %", true},      {"QUEUE S", true}, {"MOST QUEUED", true}, {"PREFILL BUSY %", true},
-    {"DECODE BUSY %", true},
+    {"RATE", true},          {"SERIES", false},  {"DONE", true},        {"REFUSED", true},
+    {"FAILED", true},        {"GOODPUT", true},  {"IN SLO %", true},    {"TTFT P50/90/99 MS", true},
+    {"TPOT", true},          {"ITL", true},      {"E2E", true},         {"MB/ANSWER", true},
+    {"REUSED %", true},      {"QUEUE S", true},  {"MOST QUEUED", true}, {"PREFILL BUSY %", true},
+    {"DECODE BUSY %", true}, {"WORKER H", true},
 };
 
 static const char *join(const struct sl_spread *s, int digits, char text[64]) {
@@ -194,9 +195,10 @@ void sl_figures_add(struct sl_table *table, double rate, const char *series, con
     double done = fmax((double)f->n_done, 1);
     sl_table_add(table,
                  "%.4g\t%s\t%" PRId64 "\t%" PRId64 "\t%" PRId64
-                 "\t%.2f\t%.0f\t%s\t%s\t%s\t%s\t%.2f\t%.0f\t%.2f\t%" PRId64 "\t%.0f\t%.0f",
+                 "\t%.2f\t%.0f\t%s\t%s\t%s\t%s\t%.2f\t%.0f\t%.2f\t%" PRId64 "\t%.0f\t%.0f\t%.2f",
                  rate, series, f->n_done, f->n_refused, f->n_failed, f->goodput, 100 * f->in_slo,
                  join(&f->ttft, 0, ttft), join(&f->tpot, 1, tpot), join(&f->itl, 1, itl), join(&f->e2e, 0, e2e),
                  result->capsule_bytes / done / 1e6, 100 * (double)f->cached_tokens / fmax((double)f->input_tokens, 1),
-                 result->queued_s / done, result->most_queued, 100 * result->prefill_busy, 100 * result->decode_busy);
+                 result->queued_s / done, result->most_queued, 100 * result->prefill_busy, 100 * result->decode_busy,
+                 result->worker_s / 3600);
 }

@@ -36,6 +36,6 @@ enum sl_status sl_figures_make(const struct sl_workload *workload, const struct 
 json_t *sl_figures_json(const struct sl_figures *figures, const struct sl_sim_result *result);
 
 extern const struct sl_column sl_figures_columns[];
-#define SL_N_FIGURES_COLUMNS 17
+#define SL_N_FIGURES_COLUMNS 18
 void sl_figures_add(struct sl_table *table, double rate, const char *series, const struct sl_figures *figures,
                     const struct sl_sim_result *result);

@@ -110,6 +110,9 @@ static void on_token(struct sl_sim_engine *engine, struct sl_sim_answer *answer,
     sim->result->capsule_bytes += job->claim.is_here ? 0 : (double)job->demand.capsule_bytes;
     sim->result->full_bytes += sim->full_bytes * (double)job->demand.n_prefill_tokens;
     sim->result->resident_bytes += (double)job->demand.decode_bytes;
+    sim->held_bytes -= (double)job->demand.decode_bytes;
+    sim->all_read_s += job->prompt.began_s > 0 ? job->read_s - job->prompt.began_s : 0;
+    sim->n_all_read++;
     sl_admission_release(sim->admission, &job->claim);
     sl_admission_leave(sim->admission, &job->place);
     end_job(job, SL_SIM_DONE, NULL);
@@ -254,6 +257,7 @@ static void begin(struct sl_sim_job *job, double at_s) {
     double call_s = sim->config->costs->call_s;
     job->decode = sl_sim_node_of(sim, job->claim.decode);
     sim->result->queued_s += at_s - job->entered_s;
+    sim->held_bytes += (double)job->demand.decode_bytes;
     if (!job->claim.prefill) {
         at(job, at_s + call_s, begin_writing);
         return;
@@ -379,6 +383,9 @@ enum sl_status sl_sim_run(const struct sl_sim_config *config, struct sl_sim_resu
     enum sl_status status = sl_sim_open(sim, MAX_PREFIXES, err);
     if (status == SL_OK) {
         (void)sl_admission_rebalance(sim->admission, 0); // the first roles
+    }
+    if (status == SL_OK && config->autoscale > 0) {
+        sl_sim_scale_begin(sim);
     }
     for (int64_t i = 0; i < workload->n && status == SL_OK; i++) {
         double at_s = workload->arrivals[i].at_s * config->time_scale;

@@ -33,6 +33,8 @@ struct sl_sim_config {
     bool only_out;                                    // links limit what leaves a node, not what arrives
     const struct sl_route_policy *routing;            // NULL: the default
     int64_t rebalance_ms; // of the coordinator: n_aggregated change roles; 0: they have both
+    int64_t autoscale;    // least n_prefill and n_decode, which follow the load (scale.h); 0: all are there
+    int64_t start_ms;     // until a worker that autoscale adds takes jobs
     // Called now and then, may be NULL; a status that is not SL_OK ends the simulation.
     enum sl_status (*check_fn)(void *arg, int64_t n_ended, double at_s, struct sl_error *err);
     void *arg;
@@ -55,6 +57,7 @@ struct sl_sim_result {
     int64_t most_at_once, most_queued, n_evicted, n_rebalanced;
     double queued_s;                  // of all jobs that were admitted
     double prefill_busy, decode_busy; // share of their time
+    double worker_s;                  // of all workers
     uint64_t gaps[SL_SIM_GAP_BINS];   // between two tokens of an answer
     char failure[256];                // of the first request that failed
 };

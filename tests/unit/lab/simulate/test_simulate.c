@@ -14,6 +14,7 @@
 #include "coordinator/workers/admit.h"
 #include "lab/simulate/figures.h"
 #include "lab/simulate/network.h"
+#include "lab/simulate/scale.h"
 #include "lab/simulate/simulate.h"
 #include "tests/unit/temp_folder.h"
 
@@ -364,6 +365,73 @@ static void test_the_same_seed_gives_the_same_figures(void **state) {
     sl_workload_cleanup(&w);
 }
 
+// --- numbers of workers ------------------------------------------------------------------------------------------------
+
+// Asks for as many workers for a time, by the second trigger, and returns how many there are then.
+static int64_t ask_for(struct sl_scale *scale, double n, int s) {
+    for (int at_s = 0; at_s < s; at_s += SL_SCALE_EVERY_S) {
+        (void)sl_scale_step(scale, (double[2]){0, n});
+    }
+    return scale->n;
+}
+
+static void test_numbers_of_workers_follow_by_kubernetes_rules(void **state) {
+    (void)state;
+    struct sl_scale scale = {.n = 2, .least = 2, .most = 16};
+    assert_int_equal(ask_for(&scale, 2.19, 600), 2); // within a tenth
+    assert_int_equal(ask_for(&scale, 2.3, 15), 3);
+    assert_int_equal(ask_for(&scale, 100, 15), 4); // two in a minute
+    assert_int_equal(ask_for(&scale, 100, 45), 5); // the first of them was a minute ago
+    assert_int_equal(ask_for(&scale, 100, 60), 7);
+    assert_int_equal(ask_for(&scale, 100, 600), 16);
+    assert_int_equal(ask_for(&scale, 0, 585), 16); // of ten minutes, the largest counts
+    assert_int_equal(ask_for(&scale, 0, 15), 15);
+    assert_int_equal(ask_for(&scale, 0, 285), 15); // one in five minutes
+    assert_int_equal(ask_for(&scale, 0, 15), 14);
+    assert_int_equal(ask_for(&scale, 16, 15), 16);
+    assert_int_equal(ask_for(&scale, 0, 24 * 3600), 2);
+    (void)sl_scale_step(&scale, (double[2]){3.5, 1});
+    assert_int_equal(scale.n, 4); // either trigger
+}
+
+// Prompts that keep two and a half prefill workers busy for an hour, between two hours of few.
+static void test_workers_that_follow_the_load_cost_the_time_that_they_are_there(void **state) {
+    (void)state;
+    enum { N = 2 * 100 + 9000 };
+    struct sl_workload_arrival *arrivals = calloc(N, sizeof *arrivals);
+    assert_non_null(arrivals);
+    for (int i = 0; i < N; i++) {
+        double at_s = i < 100 ? 36 * i : i < N - 100 ? 3600 + 0.4 * (i - 100) : 7200 + 36 * (i - N + 100);
+        arrivals[i] = (struct sl_workload_arrival){.at_s = at_s, .n_prompt = 1001, .n_output = 1};
+    }
+    struct setup *s = make("full", arrivals, N);
+    s->config.n_prefill = 8;
+    s->config.n_decode = 4;
+    (void)run(s);
+    assert_near(s->result->worker_s, 12 * s->result->seconds, 1e-3);
+    double all_p99;
+    struct sl_figures figures;
+    struct sl_error err = {0};
+    const struct sl_slo slo = {5, INFINITY, INFINITY};
+    assert_int_equal(sl_figures_make(&s->workload, s->result, &slo, &figures, &err), SL_OK);
+    all_p99 = figures.ttft.p99;
+    s->config.autoscale = 1;
+    s->config.start_ms = 60000;
+    (void)run(s);
+    assert_int_equal(sl_figures_make(&s->workload, s->result, &slo, &figures, &err), SL_OK);
+    assert_int_equal(figures.n_done, N);
+    // Two thirds of the time two workers are enough; in the busy hour 2.5 readers at 80%, and a writer
+    assert_in_range((int)s->result->worker_s, (int)(2 * 7200 + 4.1 * 3600), (int)(2 * 7200 + 7 * 3600));
+    assert_true(figures.in_slo > 0.9 && figures.ttft.p99 > all_p99); // until the first ones had started
+    s->config.n_prefill = 1;
+    s->config.n_decode = 1;
+    (void)run(s);
+    assert_int_equal(sl_figures_make(&s->workload, s->result, &slo, &figures, &err), SL_OK);
+    assert_true(figures.in_slo < 0.1);
+    destroy(s);
+    free(arrivals);
+}
+
 static void test_limits_are_read_as_written(void **state) {
     (void)state;
     struct sl_slo slo;
@@ -389,6 +457,8 @@ int main(void) {
         cmocka_unit_test(test_memory_and_places_are_the_coordinator_s),
         cmocka_unit_test(test_what_a_store_has_is_not_read_again),
         cmocka_unit_test(test_the_same_seed_gives_the_same_figures),
+        cmocka_unit_test(test_numbers_of_workers_follow_by_kubernetes_rules),
+        cmocka_unit_test(test_workers_that_follow_the_load_cost_the_time_that_they_are_there),
         cmocka_unit_test(test_limits_are_read_as_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

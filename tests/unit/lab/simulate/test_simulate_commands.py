@@ -3,10 +3,13 @@
 """The commands `sluice simulate`, `sluice plan` and `sluice bench calibrate`."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import yaml
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../tools"))
 import script  # noqa: E402
@@ -87,6 +90,33 @@ class Commands(unittest.TestCase):
         self.assertGreater(follow["slo_attainment"], 0.9)
         self.assertLess(apart["slo_attainment"], 0.5)
 
+    def test_numbers_of_workers_follow_the_load_as_in_deploy(self):
+        rows = [{"timestamp": 100 * i, "input_length": 2000, "output_length": 2} for i in range(6000)]
+        trace = self.write("trace", "".join(json.dumps(row) + "\n" for row in rows))
+
+        def run_of(*workers):
+            done = self.simulate("--count", len(rows), "--trace", trace, "--json", *workers, "full")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)
+        few, follow, all_of = run_of("--prefill", 1, "--decode", 1), run_of("--prefill", 6, "--decode", 3, "--autoscale", 1, "--start", "30s"), \
+            run_of("--prefill", 6, "--decode", 3)
+        self.assertLess(few["slo_attainment"], 0.2)
+        self.assertGreater(follow["slo_attainment"], 0.5)
+        self.assertLess(follow["worker_hours"], 0.8 * all_of["worker_hours"])
+        self.assertAlmostEqual(all_of["worker_hours"], 9 * all_of["duration"] / 3600, 6)
+        with open("lab/simulate/scale.c") as file:
+            rule = dict(re.findall(r"#define (\w+) +([\d.]+)", file.read()))
+        for role, waiting, second in (("prefill", "PREFILL_WAITING", "PREFILL_BUSY"), ("decode", "DECODE_WAITING", "DECODE_ARENA")):
+            with open(f"deploy/components/keda/{role}.yaml") as file:
+                spec = yaml.safe_load(file)["spec"]
+            thresholds = {one["name"]: float(one["metadata"]["threshold"]) for one in spec["triggers"]}
+            self.assertEqual(thresholds, {"waiting": float(rule[waiting]), "busy" if role == "prefill" else "arena": float(rule[second])})
+            behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+            up, down = behavior["scaleUp"], behavior["scaleDown"]
+            self.assertEqual((up["stabilizationWindowSeconds"], down["stabilizationWindowSeconds"]), (0, 15 * 40))  # SL_SCALE_TICKS
+            self.assertEqual([up["policies"], down["policies"]],
+                             [[{"type": "Pods", "value": int(rule[f"{way}_WORKERS"]), "periodSeconds": int(rule[f"{way}_S"])}] for way in ("UP", "DOWN")])
+
     def test_what_is_wrong_is_named(self):
         row = '{"timestamp": %s, "input_length": %s, "output_length": 1, "hash_ids": %s}\n'
         traces = {"back": (row % (5, 9, "[1]") + row % (4, 9, "[1]"), ":2"), "negative": (row % (0, -9, "[1]"), "input_length -9"),
@@ -102,6 +132,7 @@ class Commands(unittest.TestCase):
                             (("--both", 1, "snapkv"), "calibrate"), (("--both", 1, "--link", "fast"), "--link"),
                             (("--both", 1, "--routing", "deadline"), "--routing"), (("--both", 1, "--routing", "best"), "--routing"),
                             (("--prefill", 1, "--decode", 1, "--rebalance", "1s"), "--both"),
+                            (("--prefill", 2, "--decode", 1, "--autoscale", "2"), "--autoscale 2"), (("--both", 2, "--autoscale", "1"), "no --both"),
                             (("--both", 1, "--trace", "/nonexistent"), "/nonexistent"), (("--both", 1, "--costs", "/nonexistent"), "no such file")]:
             done = self.simulate(*words)
             self.assertEqual(done.returncode, 2, done.stderr)
