@@ -9,12 +9,11 @@ import sys
 import tempfile
 import unittest
 
-import yaml
-
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../tools"))
 import script  # noqa: E402
 script.help_if_asked()
 script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
+import yaml  # noqa: E402
 
 SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
 MODEL = "models/demo"
