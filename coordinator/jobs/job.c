@@ -123,6 +123,7 @@ void sl_job_unref(struct sl_job **job_in) {
     sl_tenant_give(&job->place.tenant);
     pthread_mutex_destroy(&job->mutex);
     free(job->slots);
+    free(job->errors);
     free(job->output);
     free(job);
 }
@@ -319,20 +320,24 @@ void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode)
 }
 
 void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill) {
-    sl_error_statistics_copy(prefill, &job->errors);
-    sl_error_statistics_attach(&job->errors, &job->statistics);
+    free(job->errors);
+    job->statistics.errors = NULL;
+    job->errors = prefill->errors != NULL ? malloc(sizeof *job->errors) : NULL; // few ask for them
+    if (job->errors != NULL) {
+        sl_error_statistics_copy(prefill, job->errors);
+        sl_error_statistics_attach(job->errors, &job->statistics);
+    }
 }
 
 void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode) {
     struct sl_error_statistics *steps;
     if (job->spec.demand.n_prefill_tokens == 0) { // decode has read everything
-        sl_error_statistics_copy(decode, &job->errors);
-    } else if (job->errors.n_layers > 0 && (steps = malloc(sizeof *steps)) != NULL) {
+        sl_job_set_errors(job, decode);
+    } else if (job->errors != NULL && (steps = malloc(sizeof *steps)) != NULL) {
         sl_error_statistics_copy(decode, steps);
-        sl_error_statistics_add_steps(&job->errors, steps);
+        sl_error_statistics_add_steps(job->errors, steps);
         free(steps);
     }
-    sl_error_statistics_attach(&job->errors, &job->statistics);
 }
 
 // ---- what others see --------------------------------------------------------------------------------------------
@@ -354,7 +359,9 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     if (job->slots != NULL) {
         memcpy(&report->slots, job->slots, sl_slot_statistics_bytes(job->slots));
     }
-    report->errors = job->errors;
+    if (job->errors != NULL) {
+        report->errors = *job->errors;
+    }
     report->retrieval = job->retrieval;
     strcpy(report->prefill_worker, job->prefill_worker);
     strcpy(report->decode_worker, job->decode_worker);
@@ -407,7 +414,8 @@ int64_t sl_job_ended_ns(struct sl_job *job) {
 size_t sl_job_bytes(struct sl_job *job) {
     pthread_mutex_lock(&job->mutex);
     size_t slot_bytes = job->slots != NULL ? sl_slot_statistics_bytes(job->slots) : 0;
+    size_t error_bytes = job->errors != NULL ? sizeof *job->errors : 0;
     pthread_mutex_unlock(&job->mutex);
-    return sizeof(*job) + slot_bytes + (size_t)job->spec.max_new_tokens * sizeof(*job->output) +
+    return sizeof(*job) + slot_bytes + error_bytes + (size_t)job->spec.max_new_tokens * sizeof(*job->output) +
            sl_event_log_bytes(&job->log);
 }

@@ -160,8 +160,8 @@ struct sl_job {
     Sluice__V1__Statistics statistics; // points into the next five
     Sluice__V1__Sampling sampling;     // the spec's
     char transport[32];
-    struct sl_slot_statistics *slots; // sl_slot_statistics_bytes() of it; owned; NULL: nothing was measured
-    struct sl_error_statistics errors;
+    struct sl_slot_statistics *slots;   // sl_slot_statistics_bytes() of it; owned; NULL: nothing was measured
+    struct sl_error_statistics *errors; // owned; NULL: nothing was estimated
     Sluice__V1__Retrieval retrieval;
     int status_code;    // gRPC's
     bool another_leads; // failed here alone

@@ -121,7 +121,7 @@ static void test_job_holds_what_its_statistics_need(void **state) {
     (void)state;
     struct sl_job *job = make_job("job-1");
     size_t before = sl_job_bytes(job);
-    assert_true(before < 16384);
+    assert_true(before < 8192);
     int32_t layers[] = {7, 9};
     float means[] = {7, 9};
     uint32_t heads[] = {7, 7, 9, 9};
@@ -144,6 +144,51 @@ static void test_job_holds_what_its_statistics_need(void **state) {
     assert_int_equal(report->statistics.n_slots, 4);
     assert_int_equal(report->statistics.slots[3], 9);
     assert_int_equal(report->statistics.slots_max[0], 7);
+    free(report);
+    sl_job_unref(&job);
+}
+
+// Estimates of errors take memory in jobs that ask for them.
+static void test_job_holds_estimates_that_were_made(void **state) {
+    (void)state;
+    struct sl_job *job = make_job("job-1");
+    struct sl_job_report *report = malloc(sizeof(*report));
+    size_t before = sl_job_bytes(job);
+    float attention[] = {0.5F, 0}, keys[] = {1, 2}, later_attention[] = {1, 0};
+    int64_t rows[] = {3, 0}, later_rows[] = {1, 0};
+    Sluice__V1__ErrorEstimates errors = SLUICE__V1__ERROR_ESTIMATES__INIT, steps = SLUICE__V1__ERROR_ESTIMATES__INIT;
+    errors.n_evicted_attention = errors.n_evicting_rows = errors.n_key_error = errors.n_value_error = 2;
+    errors.evicted_attention = attention;
+    errors.evicting_rows = rows;
+    errors.key_error = errors.value_error = keys;
+    steps = errors;
+    steps.evicted_attention = later_attention;
+    steps.evicting_rows = later_rows;
+    Sluice__V1__Statistics told = SLUICE__V1__STATISTICS__INIT;
+    told.errors = &errors;
+    job->spec.demand.n_prefill_tokens = 3;
+    (void)sl_job_statistics_lock(job);
+    sl_job_add_errors(job, &told); // there are none to which they could be added
+    sl_job_statistics_unlock(job);
+    assert_int_equal(sl_job_bytes(job), before);
+    (void)sl_job_statistics_lock(job);
+    sl_job_set_errors(job, &told);
+    told.errors = &steps;
+    sl_job_add_errors(job, &told);
+    sl_job_statistics_unlock(job);
+    assert_true(sl_job_bytes(job) > before);
+    sl_job_describe(job, report);
+    assert_int_equal(report->statistics.errors->n_key_error, 2);
+    assert_true(report->statistics.errors->value_error[1] == 2);
+    assert_true(report->statistics.errors->evicting_rows[0] == 4);
+    assert_true(report->statistics.errors->evicted_attention[0] == 0.625F);
+    told.errors = NULL; // another attempt, which estimates nothing
+    (void)sl_job_statistics_lock(job);
+    sl_job_set_errors(job, &told);
+    sl_job_statistics_unlock(job);
+    sl_job_describe(job, report);
+    assert_null(report->statistics.errors);
+    assert_int_equal(sl_job_bytes(job), before);
     free(report);
     sl_job_unref(&job);
 }
@@ -315,6 +360,7 @@ int main(void) {
         cmocka_unit_test(test_job_interruption_names_its_cause),
         cmocka_unit_test(test_jobs_know_tenants_and_their_keys),
         cmocka_unit_test(test_job_holds_what_its_statistics_need),
+        cmocka_unit_test(test_job_holds_estimates_that_were_made),
         cmocka_unit_test(test_jobs_keep_what_lives_and_cap_what_ended),
         cmocka_unit_test(test_jobs_cap_bytes_of_ended_jobs),
         cmocka_unit_test(test_job_without_memory_is_not_made),
