@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/processors.h"
+
 void sl_heap_give_back(void) {
     static atomic_uint n_calls;
     if (atomic_fetch_add(&n_calls, 1) % SL_HEAP_CALLS == SL_HEAP_CALLS - 1 ||
@@ -15,6 +17,7 @@ void sl_heap_give_back(void) {
 
 void sl_heap_limit(void) {
     if (getenv("MALLOC_ARENA_MAX") == NULL) {
-        mallopt(M_ARENA_MAX, SL_HEAP_ARENAS);
+        int n = sl_processors_count();
+        mallopt(M_ARENA_MAX, n < SL_HEAP_ARENAS ? n : SL_HEAP_ARENAS);
     }
 }

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 /*
- * Lets glibc have at most SL_HEAP_ARENAS arenas, unless MALLOC_ARENA_MAX says otherwise. By default it makes eight for each processor. A
+ * Lets glibc have an arena for each processor, at most SL_HEAP_ARENAS, unless MALLOC_ARENA_MAX says otherwise. By default it makes eight for each. A
  * thread takes any of them, and each keeps as much memory as it ever needed: a process grows until every arena has met the largest job.
  * Only the main() of a server calls this, before it starts threads.
  */
