@@ -223,11 +223,12 @@ def test_up_leaves_alone_what_is_not_its_own():
 
 
 def check_comparison(place, words):
-    """One prompt under two recipes, on a terminal of 80 columns."""
+    """One prompt under four recipes, on a terminal of 80 columns: two tables of two."""
     compared = ["compare", *words, "--prompt", document(3000), "--question", "What is it?", "-n", "60", "--ignore-eos", "--temperature", "1"]
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen([SLUICE, *compared, "full", "h2o,budget=0.2"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=place.env)
+    recipes = ["full", "h2o,budget=0.2", "h2o,budget=0.3", "tova"]
+    process = subprocess.Popen([SLUICE, *compared, *recipes], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=place.env)
     os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # as a terminal ends
@@ -236,13 +237,15 @@ def check_comparison(place, words):
     os.close(ours)
     assert process.wait(60 * SLOW) == 0, (shown, process.stderr.read())
     lines = shown.decode().replace("\r\n", "\n").splitlines()
-    assert len(lines) == 15 and max(map(len, lines)) <= 80, lines
-    assert re.search(r"full +h2o", lines[0]) and re.search(r"^answer +\S.*\.\.\. .*\.\.\.$", lines[1]), lines
+    assert len(lines) == 31 and max(map(len, lines)) <= 80 and lines[15] == "", lines
+    for table, titles in ((lines[:15], r" full +h2o$"), (lines[16:], r" h2o,budget=0\.3 +tova$")):
+        assert re.search(titles, table[0]) and re.search(r"^answer +\S.*\.\.\. .*\.\.\.$", table[1]), table
     jobs = [json.loads(line) for line in place.run("jobs", *words, "--json").stdout.splitlines()]
     seeds = {job["recipe"]: job["statistics"]["sampling"]["seed"] for job in jobs if job["state"] == "DONE"}
-    assert set(seeds) == {"full", "h2o"} and len(set(seeds.values())) == 1, seeds  # the same random seed
-    refused = place.run(*compared, "nonsense")
+    assert set(seeds) == {"full", "h2o", "h2o,budget=0.3", "tova"} and len(set(seeds.values())) == 1, seeds  # the same random seed
+    refused = place.run(*compared, "full", "nonsense")
     assert refused.returncode == 2 and "nonsense" in refused.stderr, refused
+    assert len(place.run("jobs", *words, "--json").stdout.splitlines()) == len(jobs)  # none was answered before
     refused = place.run(*compared, "--recipe", "full", "h2o")
     assert refused.returncode == 2 and "are the arguments" in refused.stderr, refused
 

@@ -12,14 +12,16 @@
 #include "client/cli/request.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
+#include "engine/compress/recipe/recipe.h"
 #include "net/rpc/rpc.h"
 
 #define MAX_JOBS          8
-#define MAX_ANSWER        48   // characters of an answer that the table shows
-#define MIN_ANSWER        12   // the same on a narrow terminal
-#define MAX_TITLE         28   // characters of a recipe
-#define DEADLINE_SLACK_MS 5000 // the coordinator tells that a deadline has passed
-#define TITLES_WIDTH      20   // of the first column
+#define MAX_ANSWER        48                   // characters of an answer that the table shows
+#define MIN_ANSWER        12                   // the same on a narrow terminal
+#define MAX_TITLE         28                   // characters of a recipe
+#define DEADLINE_SLACK_MS 5000                 // the coordinator tells that a deadline has passed
+#define TITLES_WIDTH      20                   // of the first column
+#define MIN_COLUMN        (2 + MIN_ANSWER + 3) // gap, answer and "..."
 
 struct compare_config {
     struct sl_tool_config tool;
@@ -208,30 +210,43 @@ static int column_room(int width, size_t n_columns) {
     return room > MAX_ANSWER ? MAX_ANSWER : room < MIN_ANSWER ? MIN_ANSWER : room;
 }
 
-static void print(struct subject *subjects, size_t n_subjects) {
-    const int room = column_room(sl_terminal_width(STDOUT_FILENO), n_subjects);
+// Prints n subjects as one table. n_before: subjects in earlier tables.
+static void print_table(struct subject *subjects, size_t n, size_t n_before, int room) {
     struct sl_column columns[MAX_JOBS + 1] = {{"", false}};
     char numbers[MAX_JOBS][8];
-    for (size_t j = 0; j < n_subjects; j++) {
+    for (size_t j = 0; j < n; j++) {
         const char *recipe = subjects[j].job->recipe;
         subjects[j].n_shown = room;
         if (strlen(recipe) >
             (size_t)(room < MAX_TITLE ? room : MAX_TITLE)) { // too long for a title: printed above the table instead
-            snprintf(numbers[j], sizeof numbers[j], "(%zu)", j + 1);
+            snprintf(numbers[j], sizeof numbers[j], "(%zu)", n_before + j + 1);
             printf("%s %s\n", numbers[j], recipe);
             recipe = numbers[j];
         }
         columns[j + 1] = (struct sl_column){recipe, true};
     }
     struct sl_table table;
-    sl_table_init(&table, columns, n_subjects + 1);
+    sl_table_init(&table, columns, n + 1);
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         sl_table_add(&table, "%s", rows[r].title);
-        for (size_t j = 0; j < n_subjects; j++) {
+        for (size_t j = 0; j < n; j++) {
             rows[r].add(&table, &subjects[j]);
         }
     }
     sl_table_finish(&table, stdout);
+}
+
+// Prints tables of as many columns as fit the terminal, one below the other.
+static void print(struct subject *subjects, size_t n_subjects) {
+    const int width = sl_terminal_width(STDOUT_FILENO);
+    const size_t most = width > TITLES_WIDTH + MIN_COLUMN ? (size_t)((width - TITLES_WIDTH) / MIN_COLUMN) : 1;
+    const size_t n_tables = width > 0 ? (n_subjects + most - 1) / most : 1;
+    const size_t n_columns = (n_subjects + n_tables - 1) / n_tables;
+    for (size_t j = 0; j < n_subjects; j += n_columns) {
+        const size_t n = n_subjects - j < n_columns ? n_subjects - j : n_columns;
+        printf("%s", j > 0 ? "\n" : "");
+        print_table(&subjects[j], n, j, column_room(width, n_columns));
+    }
 }
 
 // ---- one prompt under several recipes -------------------------------------------------------------------------------
@@ -290,6 +305,10 @@ static enum sl_status answer_all(struct sl_client *client, const struct compare_
                                  char (*job_ids)[SL_JOB_ID_BYTES], struct sl_error *err) {
     struct answering answering = {.signals = signals};
     struct sl_request request;
+    for (size_t i = 0; i < n; i++) { // before the first one takes its time
+        struct sl_recipe recipe;
+        SL_TRY(sl_recipe_parse(recipes[i], &recipe, err));
+    }
     SL_TRY(sl_request_init(&request, &config->request, err));
     enum sl_status status = sl_request_check_one_turn(&request, err);
     SL_THEN(status,
