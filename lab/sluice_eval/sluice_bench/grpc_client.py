@@ -13,7 +13,8 @@ from sluice_eval.errors import EvalError, UnavailableError, UsageError
 from .answer import CUT, DONE, FAILED, REFUSED, Answer
 
 _SERVICE = "/sluice.v1.Inference/"
-_TEXT, _RECIPE, _SAMPLING, _MAX_NEW_TOKENS, _IGNORE_EOS, _TEMPERATURE = 1, 3, 4, 5, 8, 1  # fields of GenerateRequest, and of Sampling
+_SAMPLING, _TEMPERATURE = 4, 1  # fields of GenerateRequest, and of Sampling
+_FIELDS = {"prompt": (1, str), "recipe": (3, str), "max_tokens": (5, int), "ignore_eos": (8, bool)}  # of GenerateRequest, by their HTTP names
 _TOKEN, _FINISHED = 7, 8  # of Event
 _STATUS_CODE, _STATUS_TEXT, _TEXT_WHOLE, _STATISTICS = 2, 3, 4, 5  # of Finished
 _STATISTICS_OF = {"capsule_bytes": 10, "full_bytes": 11, "decode_resident_bytes": 13, "retries": 16}
@@ -32,6 +33,7 @@ def encode(number: int, value: Union[int, float, str, bytes]) -> bytes:
 
 def _varint(n: int) -> bytes:
     out = bytearray()
+    n &= 2**64 - 1  # negative numbers have ten bytes
     while n > 127:
         out.append(n & 127 | 128)
         n >>= 7
@@ -95,12 +97,21 @@ class GrpcServer:
 
     def message(self, fields: dict[str, Any]) -> bytes:
         left = {name: value for name, value in fields.items() if name not in _HTTP_ONLY}
-        data = encode(_TEXT, left.pop("prompt")) + encode(_MAX_NEW_TOKENS, left.pop("max_tokens"))
-        data += encode(_SAMPLING, encode(_TEMPERATURE, float(left.pop("temperature", 0))))
-        data += encode(_IGNORE_EOS, int(left.pop("ignore_eos", False))) + encode(_RECIPE, left.pop("recipe", ""))
-        if left:
-            raise UsageError(f"{self.url}: {next(iter(left))} is of the HTTP API: name a recipe, or use the gateway's http://")
+        temperature = left.pop("temperature", 0)
+        self._check("temperature", temperature, (int, float))
+        data = encode(_SAMPLING, encode(_TEMPERATURE, float(temperature)))
+        for name, value in left.items():
+            if name not in _FIELDS:
+                raise UsageError(f"{self.url}: {name} is of the HTTP API: name a recipe, or use the gateway's http://")
+            number, kind = _FIELDS[name]
+            self._check(name, value, kind)
+            data += encode(number, value)
         return data
+
+    def _check(self, name: str, value: Any, kind: Any) -> None:
+        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        if not fits or (not isinstance(value, str) and not -2**31 <= value < 2**31):
+            raise UsageError(f"{self.url}: {name}: {value!r:.40} is not of its type")
 
     async def ask(self, message: bytes, deadline_s: float) -> Answer:
         if self._generate is None:

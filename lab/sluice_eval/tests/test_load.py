@@ -18,7 +18,7 @@ from .support import PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 
 from sluice_bench import cluster_metrics, measure, options
 from sluice_bench.answer import DONE, FAILED, REFUSED, Answer
-from sluice_bench.grpc_client import decode, encode
+from sluice_bench.grpc_client import GrpcServer, decode, encode
 from sluice_bench.host import Host
 from sluice_bench.http_stream import Events, ProtocolError, Reply
 from sluice_bench.load import Run, Sent, Series
@@ -504,6 +504,15 @@ class Options(unittest.TestCase):
         self.assertEqual(list(decode(data)), [(1, "é".encode()), (5, 300), (2, b"\0\0\xc0?"), (4, b"\x08\x07")])
         for cut in (data[:1], data[:3], data[:-1], b"\x0b", b"\xff"):
             self.assertRaises(EvalError, list, decode(cut))
+        server = GrpcServer.__new__(GrpcServer)  # without a server
+        server.url, asked = "grpc://h:1", {"prompt": "é", "max_tokens": -1, "temperature": 0, "ignore_eos": True, "stream": True}
+        message = dict(decode(server.message(asked)))  # the server refuses the number
+        self.assertEqual(message, {1: "é".encode(), 4: b"\x0d\0\0\0\0", 5: 2**64 - 1, 8: 1})
+        self.assertNotIn(5, dict(decode(server.message({"prompt": "x"}))))
+        for name, value in (("max_tokens", "x"), ("max_tokens", 2**31), ("max_tokens", 1.5), ("max_tokens", True), ("prompt", [1]), ("recipe", 7),
+                            ("temperature", "hot"), ("temperature", float("nan")), ("ignore_eos", 1), ("logprobs", 1)):
+            with self.assertRaisesRegex(UsageError, name):
+                server.message({**asked, name: value})
 
     def test_a_server_has_a_name_if_one_is_given(self):
         self.assertEqual(options.named("a=grpc://h:1"), ("a", "grpc://h:1"))
