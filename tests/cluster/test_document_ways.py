@@ -180,6 +180,7 @@ def test_http_and_chats():
     with chatting_model() as model, Cluster(model=model) as cluster, Gateway(cluster) as gateway:
         status, made = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})
         assert status == 200 and made["replicas"] == 1 and made["stores"] == ["kvstore-0"] and made["object"] == "document" and made["id"] == "gpl" and made["chat"] and made["store"], made
+        assert made["ends_with_cluster"] is True  # its coordinator keeps no state
         status, listed = gateway.get("/v1/documents")
         assert status == 200 and [d["id"] for d in json.loads(listed)["data"]] == ["gpl"], listed
         assert json.loads(gateway.get("/v1/documents/gpl")[1])["sha256"] == made["sha256"]
