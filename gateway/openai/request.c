@@ -52,8 +52,12 @@ static enum sl_status take_integer(const struct taking *taking, int64_t min, int
 }
 
 static enum sl_status take_real(const struct taking *taking, float *out) {
-    if (!json_is_number(taking->value) || !(fabs(json_number_value(taking->value)) < 1e9)) {
+    if (!json_is_number(taking->value)) {
         return wrong_type(taking, "a number");
+    }
+    if (fabs(json_number_value(taking->value)) >= 1e9) {
+        return sl_refuse_field(taking->refusal, taking->name, "%s: is %g, must be -1e9 to 1e9", taking->name,
+                               json_number_value(taking->value));
     }
     *out = (float)json_number_value(taking->value);
     return SL_OK;
@@ -231,6 +235,9 @@ static enum sl_status take_logprobs(const struct taking *taking) {
     if (request->is_chat) {
         return take_boolean(taking, &request->wants_logprobs);
     }
+    if (json_is_false(taking->value)) { // a chat's word for none
+        return SL_OK;
+    }
     int64_t n = 0;
     enum sl_status status = take_integer(taking, 0, MAX_TOP_LOGPROBS, &n);
     request->wants_logprobs = status == SL_OK;
@@ -399,6 +406,14 @@ static bool is_used(const char *name, int where) {
     return false;
 }
 
+// Returns true if a field is absent or empty. A prompt's ids leave an empty list, because they were read from the text, and
+// a question about no document is refused.
+static bool is_left_out(const struct field *field, const json_t *value) {
+    const bool needs_entries =
+        field->take == take_prompt || field->take == take_messages || field->take == take_documents;
+    return !value || json_is_null(value) || (!needs_entries && sl_openai_is_empty(value));
+}
+
 static enum sl_status take_fields(struct sl_openai_request *request, struct sl_refusal *refusal) {
     int where = request->is_chat ? CHAT : COMPLETION;
     const char *name;
@@ -417,7 +432,7 @@ static enum sl_status take_fields(struct sl_openai_request *request, struct sl_r
     }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         struct taking taking = {request, fields[i].name, json_object_get(request->json, fields[i].name), refusal};
-        if ((fields[i].where & where) && taking.value && !json_is_null(taking.value)) {
+        if ((fields[i].where & where) && !is_left_out(&fields[i], taking.value)) {
             SL_TRY(fields[i].take(&taking));
         }
     }

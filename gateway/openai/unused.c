@@ -12,8 +12,7 @@ static bool is_anything(const json_t *value) {
     return true;
 }
 
-// Accepts only null and empty values, as of every field.
-static bool is_empty(const json_t *value) {
+bool sl_openai_is_empty(const json_t *value) {
     return json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0) ||
            (json_is_string(value) && json_string_length(value) == 0);
@@ -82,26 +81,35 @@ static const struct unused top[] = {
     {"n", is_one},
     {"best_of", is_one},
     {"echo", is_false},
-    {"suffix", is_empty},
-    {"tools", is_empty},
-    {"functions", is_empty},
+    {"suffix", sl_openai_is_empty},
+    {"tools", sl_openai_is_empty},
+    {"functions", sl_openai_is_empty},
     {"tool_choice", is_no_tool},
     {"function_call", is_no_tool},
     {"parallel_tool_calls", is_anything}, // about tools
     {"response_format", is_plain_text},
-    {"logit_bias", is_empty},
+    {"logit_bias", sl_openai_is_empty},
     {"reasoning_effort", is_anything}, // a hint to models that reason for a chosen time
     {"verbosity", is_medium},
     {"modalities", is_text_alone},
-    {"audio", is_empty},
-    {"prediction", is_empty},
-    {"web_search_options", is_empty},
+    {"audio", sl_openai_is_empty},
+    {"prediction", sl_openai_is_empty},
+    {"web_search_options", sl_openai_is_empty},
     // Other servers' fields.
     {"min_tokens", is_zero},
     {"typical_p", is_one},
     {"length_penalty", is_one},
     {"repeat_penalty", is_one},
     {"mirostat", is_zero},
+    {"dry_multiplier", is_zero},
+    {"xtc_probability", is_zero},
+    {"tfs_z", is_one},
+    {"ban_eos_token", is_false},
+    {"detokenize", is_true},
+    {"think", is_false},
+    {"separate_reasoning", is_anything}, // about models that reason
+    {"include_reasoning", is_anything},
+    {"id_slot", is_anything},
     {"use_beam_search", is_false},
     {"early_stopping", is_false},
     {"include_stop_str_in_output", is_false},
@@ -117,9 +125,14 @@ static const struct unused top[] = {
 static const struct unused in_message[] = {
     {"name", is_anything},        // templates do not write it
     {"annotations", is_anything}, // of an answer of another service
-    {"id", is_anything},          {"refusal", is_empty},           {"audio", is_empty},
-    {"reasoning", is_empty},      {"reasoning_content", is_empty}, {"tool_calls", is_empty},
-    {"tool_call_id", is_empty},   {"function_call", is_empty},
+    {"id", is_anything},
+    {"refusal", sl_openai_is_empty},
+    {"audio", sl_openai_is_empty},
+    {"reasoning", sl_openai_is_empty},
+    {"reasoning_content", sl_openai_is_empty},
+    {"tool_calls", sl_openai_is_empty},
+    {"tool_call_id", sl_openai_is_empty},
+    {"function_call", sl_openai_is_empty},
 };
 
 static const struct unused in_part[] = {{"cache_control", is_anything}, {"annotations", is_anything}};
@@ -144,10 +157,10 @@ bool sl_openai_asks_nothing(enum sl_openai_place place, const char *name, const 
     for (size_t i = 0; i < places[place].n; i++) {
         if (strcmp(places[place].rows[i].name, name) == 0) {
             *is_known_out = true;
-            return is_empty(value) || places[place].rows[i].is_neutral(value);
+            return sl_openai_is_empty(value) || places[place].rows[i].is_neutral(value);
         }
     }
-    return is_empty(value);
+    return sl_openai_is_empty(value);
 }
 
 static bool has(const char *list, const char *entry) {

@@ -14,6 +14,9 @@
 // Places of fields in a request.
 enum sl_openai_place { SL_OPENAI_TOP, SL_OPENAI_MESSAGE, SL_OPENAI_PART, SL_OPENAI_STREAM_OPTIONS, SL_OPENAI_N_PLACES };
 
+// Returns true if the value is null or has nothing in it: every field may have it.
+bool sl_openai_is_empty(const json_t *value);
+
 // Returns true if the field asks for nothing. *is_known_out: it is in the tables, so that its value is the reason.
 bool sl_openai_asks_nothing(enum sl_openai_place place, const char *name, const json_t *value, bool *is_known_out);
 

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "engine/compress/recipe/recipe.h"
 #include "gateway/openai/answer.h"
 #include "gateway/openai/refusal.h"
 #include "gateway/openai/request.h"
@@ -79,6 +80,26 @@ static void test_a_completion_is_a_request(void **state) {
     assert_false(request->message.no_reuse);
 }
 
+// A chat over HTTP is compressed with its question; a document before it.
+static void test_a_share_takes_the_recipe_for_questions_that_are_there_or_come_later(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"prompt\": \"x\", \"ship_at_most\": 17%s}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": "
+        "\"assistant\", \"content\": \"y\"}, {\"role\": \"user\", \"content\": \"z\"}], "
+        "\"ship_at_most\": 17%s}"};
+    for (int is_chat = 0; is_chat < 2; is_chat++) {
+        char body[256];
+        static const char *const more[] = {"", ", \"document\": \"d\"", ", \"documents\": [\"d\", \"e\"]"};
+        for (int i = 0; i < 3; i++) {
+            snprintf(body, sizeof body, bodies[is_chat], more[i]);
+            ask(is_chat, body);
+            assert_string_equal(request->message.recipe, sl_recipe_recommend(0.17, i > 0)->recipe);
+        }
+    }
+    assert_string_not_equal(sl_recipe_recommend(0.17, false)->recipe, sl_recipe_recommend(0.17, true)->recipe);
+}
+
 static void test_what_asks_for_nothing_is_ignored_and_named(void **state) {
     (void)state;
     ask(true,
@@ -106,6 +127,9 @@ static void test_what_asks_for_nothing_is_ignored_and_named(void **state) {
         n += strlen(named[i]) + 2;
     }
     assert_int_equal(strlen(request->ignored), n - 2); // each once, and nothing else
+    ask(false,
+        "{\"prompt\": \"x\", \"dry_multiplier\": 0, \"tfs_z\": 1.0, \"think\": false, \"separate_reasoning\": true}");
+    assert_string_equal(request->ignored, "dry_multiplier, tfs_z, think, separate_reasoning");
     char body[4096] = "{\"prompt\": \"x\"";
     for (int i = 0; i < 60; i++) {
         snprintf(body + strlen(body), sizeof body - strlen(body), ", \"unknown_%d\": []", i);
@@ -113,8 +137,11 @@ static void test_what_asks_for_nothing_is_ignored_and_named(void **state) {
     strcat(body, "}");
     ask(false, body);
     assert_string_equal(request->ignored + strlen(request->ignored) - 5, ", ...");
-    ask(false, "{\"prompt\": \"x\", \"temperature\": null}");
+    ask(false, "{\"prompt\": \"x\", \"temperature\": null, \"model\": \"\", \"stop\": \"\", \"recipe\": "
+               "\"\", \"stream_options\": {}, \"logprobs\": false, \"max_tokens\": \"\"}");
     assert_string_equal(request->ignored, "");
+    assert_true(request->model == NULL && !request->wants_logprobs);
+    assert_true(request->message.n_stop == 0 && request->message.max_new_tokens_present_case == 0);
 }
 
 static void test_what_asks_for_something_is_refused(void **state) {
@@ -135,6 +162,8 @@ static void test_what_asks_for_something_is_refused(void **state) {
         {"\"seed\": 9223372036854775808",
          "seed: is 9.2233720368547758e+18, must be an integer, -9223372036854775808 to 9223372036854775807"},
         {"\"seed\": 1.5", "seed: expected an integer"},
+        {"\"temperature\": 1e10", "temperature: is 1e+10, must be -1e9 to 1e9"},
+        {"\"dry_multiplier\": 0.8", "dry_multiplier is not supported"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char body[256];
@@ -473,6 +502,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_zero_characters_are_refused_by_field),
         cmocka_unit_test_teardown(test_a_completion_is_a_request, forget),
+        cmocka_unit_test_teardown(test_a_share_takes_the_recipe_for_questions_that_are_there_or_come_later, forget),
         cmocka_unit_test_teardown(test_what_asks_for_nothing_is_ignored_and_named, forget),
         cmocka_unit_test_teardown(test_what_asks_for_something_is_refused, forget),
         cmocka_unit_test_teardown(test_several_prompts, forget),
