@@ -19,6 +19,11 @@ enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_
     return SL_OK;
 }
 
+bool sl_is_lfs_pointer(const void *begin, size_t n_bytes) {
+    static const char pointer[] = "version https://git-lfs";
+    return n_bytes >= sizeof pointer - 1 && memcmp(begin, pointer, sizeof pointer - 1) == 0;
+}
+
 enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
     char path[PATH_MAX];
     SL_TRY(sl_model_path(dir, name, path, sizeof path, err));
@@ -36,7 +41,11 @@ enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **roo
     }
     json_error_t json_error;
     json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &json_error);
+    char begin[32];
+    rewind(file);
+    const bool is_pointer = root == NULL && sl_is_lfs_pointer(begin, fread(begin, 1, sizeof begin, file));
     fclose(file);
+    SL_FAIL_IF(is_pointer, err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT, path);
     SL_FAIL_IF(root == NULL, err, SL_ERR_INVALID, "%s:%d: %s", path, json_error.line, json_error.text);
     if (!json_is_object(root)) {
         json_decref(root);

@@ -3,11 +3,17 @@
 #pragma once
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "base/status.h"
 
 // Writes "dir/name" into buf; "dir.name" if dir is a file, for a file next to it. SL_ERR_INVALID when it does not fit.
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err);
+
+// Returns true if a file begins as the pointer that Git LFS leaves in the place of a large file.
+bool sl_is_lfs_pointer(const void *begin, size_t n_bytes);
+#define SL_LFS_POINTER_TEXT "is a Git LFS pointer: fetch the file itself with `git lfs pull`"
 
 // Loads a JSON file; the caller releases *root_out with json_decref(). SL_ERR_NOT_FOUND: no such file. SL_ERR_INVALID:
 // not a JSON object.

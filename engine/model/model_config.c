@@ -486,6 +486,16 @@ static void read_profile(struct reader *r, struct sl_model_config *c) {
     c->has_profile = true;
 }
 
+// Adds the model to an error in one of its documents. A GGUF file has keys instead of documents.
+static void locate(const char *model_dir, struct sl_error *err) {
+    struct sl_gguf *gguf;
+    if (err && sl_model_gguf_open(model_dir, &gguf, NULL) == SL_OK && gguf) {
+        sl_gguf_name_keys(gguf, err);
+        sl_gguf_close(&gguf);
+    }
+    sl_error_prefix(err, model_dir);
+}
+
 // Reads an optional file of a model: `read` fills *c from it.
 static enum sl_status read_optional(const char *model_dir, const char *file,
                                     void (*read)(struct reader *, struct sl_model_config *), struct sl_model_config *c,
@@ -498,7 +508,8 @@ static enum sl_status read_optional(const char *model_dir, const char *file,
     struct reader r = {root, file, SL_OK, err};
     read(&r, c);
     json_decref(root);
-    return r.status;
+    SL_TRY_OR(r.status, locate(model_dir, err));
+    return SL_OK;
 }
 
 // Adds the ends of answers that the tokenizer names.
@@ -524,7 +535,7 @@ static enum sl_status read_config(const char *model_dir, json_t *root, struct sl
     read_special_ids(&r, config);
     json_decref(root);
     if (r.status != SL_OK) {
-        sl_error_prefix(err, model_dir);
+        locate(model_dir, err);
         return r.status;
     }
     enum sl_status status = read_optional(model_dir, "generation_config.json", read_generation, config, err);

@@ -192,10 +192,8 @@ static enum sl_status add_tensor(struct sl_safetensors *st, struct sl_tensor ten
 }
 
 static enum sl_status read_header(struct sl_safetensors *st, const struct mapping *map, struct sl_error *err) {
-    static const char pointer[] = "version https://git-lfs";
     uint64_t header_bytes;
-    SL_FAIL_IF(map->bytes >= sizeof pointer - 1 && memcmp(map->base, pointer, sizeof pointer - 1) == 0, err,
-               SL_ERR_INVALID, "%s: is a Git LFS pointer: fetch the file itself with `git lfs pull`", map->name);
+    SL_FAIL_IF(sl_is_lfs_pointer(map->base, map->bytes), err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT, map->name);
     memcpy(&header_bytes, map->base, sizeof header_bytes);
     header_bytes = le64toh(header_bytes);
     SL_FAIL_IF(header_bytes > MAX_HEADER_BYTES || header_bytes > map->bytes - 8, err, SL_ERR_INVALID,

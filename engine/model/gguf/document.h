@@ -21,6 +21,9 @@ enum sl_status sl_model_document_load(const char *model, const char *name, json_
 // Opens the GGUF file of `model`; *gguf_out NULL: it is a folder.
 enum sl_status sl_model_gguf_open(const char *model, struct sl_gguf **gguf_out, struct sl_error *err);
 
+// Renames what an error about config.json or generation_config.json names to the keys of the file.
+void sl_gguf_name_keys(const struct sl_gguf *gguf, struct sl_error *err);
+
 // --- the documents (gguf_config.c, gguf_tokenizer.c) -----------------------------------------------------------------
 enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err);
 enum sl_status sl_gguf_generation(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err);

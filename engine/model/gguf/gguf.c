@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/file_identity.h"
+#include "base/json_file.h"
 #include "base/little_endian.h"
 #include "engine/tensor/half.h"
 
@@ -326,6 +327,7 @@ static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_er
     struct cursor c = {g->base, g->base + g->bytes, path, err};
     const unsigned char *magic = NULL;
     uint64_t version = 0, n_tensors = 0, n_values = 0;
+    SL_FAIL_IF(sl_is_lfs_pointer(g->base, g->bytes), err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT, path);
     enum sl_status status = take(&c, 4, "header", &magic);
     SL_FAIL_IF(status != SL_OK || memcmp(magic, "GGUF", 4) != 0, err, SL_ERR_INVALID,
                "%s: not a GGUF file, and no folder", path);

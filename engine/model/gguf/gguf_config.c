@@ -33,9 +33,12 @@ static const struct {
     {"phi3", "Phi3ForCausalLM"},   {"falcon", "FalconForCausalLM"},
 };
 
-static const struct {
-    const char *key, *json; // after the architecture's name; in config.json
-} fields[] = {
+struct name {
+    const char *key, *json; // of the file; of the document that is made
+};
+
+// After the architecture's name.
+static const struct name fields[] = {
     {"block_count", "num_hidden_layers"},
     {"embedding_length", "hidden_size"},
     {"feed_forward_length", "intermediate_size"},
@@ -346,6 +349,78 @@ enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, str
                    (int)sl_gguf_shown(name).n_bytes, sl_gguf_shown(name).at, list);
 }
 
+// After general.sampling: those that converters take from generation_config.json, and those of llama.cpp, under the same
+// names if both have one (engine/model/generation/generation.c).
+static const struct name sampling[] = {
+    {"temp", "temperature"},
+    {"top_k", "top_k"},
+    {"top_p", "top_p"},
+    {"penalty_repeat", "repetition_penalty"},
+    {"min_p", "min_p"},
+    {"sequence", "sequence"},
+    {"mirostat", "mirostat"},
+    {"xtc_probability", "xtc_probability"},
+    {"penalty_last_n", "penalty_last_n"},
+    {"penalty_freq", "penalty_freq"},
+    {"penalty_present", "penalty_present"},
+};
+
+// --- keys in errors --------------------------------------------------------------------------------------------------
+
+// Names that are neither in fields[] nor in sampling[].
+static const struct name more[] = {{"vocab_size", "vocab_size"},
+                                   {"rope.scaling", "rope_scaling"},
+                                   {"rope.dimension_count", "partial_rotary_factor"},
+                                   {"rope.scaling.factor", "factor"},
+                                   {"rope.scaling.original_context_length", "original_max_position_embeddings"},
+                                   {"rope.scaling.attn_factor", "attention_factor"},
+                                   {"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                   {"rope.scaling.yarn_beta_slow", "beta_slow"}};
+static const struct name tokens[] = {{"eos_token_id", "eos_token_id"}, {"bos_token_id", "bos_token_id"}};
+
+// Writes the key that a name of a document is made from. False: there is none.
+static bool write_key(const char *name, size_t n_bytes, struct sl_gguf_text architecture, char out[MAX_KEY]) {
+    const struct {
+        const char *prefix; // NULL: the architecture
+        const struct name *names;
+        size_t n;
+    } tables[] = {{NULL, fields, sizeof fields / sizeof *fields},
+                  {NULL, more, sizeof more / sizeof *more},
+                  {"general.sampling", sampling, sizeof sampling / sizeof *sampling},
+                  {"tokenizer.ggml", tokens, sizeof tokens / sizeof *tokens}};
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
+        for (size_t i = 0; i < tables[t].n; i++) {
+            const struct name *row = &tables[t].names[i];
+            if (strlen(row->json) == n_bytes && memcmp(row->json, name, n_bytes) == 0) {
+                snprintf(out, MAX_KEY, "%.*s.%s", tables[t].prefix ? MAX_KEY : (int)architecture.n_bytes,
+                         tables[t].prefix ? tables[t].prefix : architecture.at, row->key);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void sl_gguf_name_keys(const struct sl_gguf *gguf, struct sl_error *err) {
+    static const char *const documents[] = {"config.json: ", "generation_config.json: "};
+    const struct sl_gguf_text architecture = sl_gguf_text(gguf, "general.architecture");
+    char text[sizeof err->text], key[MAX_KEY];
+    size_t n = 0, skipped = 0;
+    for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
+        const size_t length = strlen(documents[i]);
+        skipped = strncmp(err->text, documents[i], length) == 0 ? length : skipped;
+    }
+    for (const char *at = err->text + skipped; skipped > 0 && *at && n < sizeof text;) {
+        const size_t word = strspn(at, "abcdefghijklmnopqrstuvwxyz_"), shown = word > 0 ? word : 1;
+        const bool is_key = write_key(at, word, architecture, key);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s", is_key ? MAX_KEY : (int)shown, is_key ? key : at);
+        at += shown;
+    }
+    if (n > 0) {
+        snprintf(err->text, sizeof err->text, "%s", text);
+    }
+}
+
 // --- where answers end -----------------------------------------------------------------------------------------------
 
 static void add_end(json_t *ends, int64_t id, bool *ok) {
@@ -366,29 +441,12 @@ static double number_at(const struct sl_gguf *gguf, const char *key, double fall
     return value != NULL ? number_of(value) : fallback;
 }
 
-// Writes the parameters that converters take from generation_config.json, and those of llama.cpp, under the same
-// names if both have one (engine/model/generation/generation.c).
 static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, bool *ok, struct sl_error *err) {
-    static const struct {
-        const char *key, *json;
-    } names[] = {
-        {"temp", "temperature"},
-        {"top_k", "top_k"},
-        {"top_p", "top_p"},
-        {"penalty_repeat", "repetition_penalty"},
-        {"min_p", "min_p"},
-        {"sequence", "sequence"},
-        {"mirostat", "mirostat"},
-        {"xtc_probability", "xtc_probability"},
-        {"penalty_last_n", "penalty_last_n"},
-        {"penalty_freq", "penalty_freq"},
-        {"penalty_present", "penalty_present"},
-    };
     char key[MAX_KEY];
     double penalty = number_at(gguf, "general.sampling.penalty_repeat", 1);
     bool penalizes = penalty != 1 && number_at(gguf, "general.sampling.penalty_last_n", -1) != 0; // 0: no token
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        snprintf(key, sizeof key, "general.sampling.%s", names[i].key);
+    for (size_t i = 0; i < sizeof sampling / sizeof sampling[0]; i++) {
+        snprintf(key, sizeof key, "general.sampling.%s", sampling[i].key);
         const struct sl_gguf_value *value = sl_gguf_value(gguf, key);
         bool is_of_penalty =
             strcmp(key, "general.sampling.penalty_repeat") == 0 || strcmp(key, "general.sampling.penalty_last_n") == 0;
@@ -397,7 +455,7 @@ static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, boo
         }
         json_t *json = json_of(value);
         SL_FAIL_IF(json == NULL, err, SL_ERR_INVALID, "%s is no finite number or no UTF-8", key);
-        sl_json_put(root, names[i].json, json, ok);
+        sl_json_put(root, sampling[i].json, json, ok);
     }
     return SL_OK;
 }

@@ -30,6 +30,22 @@ static enum sl_status load(const char *config, const char *generation, struct sl
     return status;
 }
 
+// A clone without Git LFS has pointers in the place of large files.
+static void test_config_names_a_git_lfs_pointer(void **state) {
+    (void)state;
+    static const char *const names[] = {"x.gguf", "config.json"};
+    struct temp_folder folder = temp_folder_create();
+    for (int i = 0; i < 2; i++) {
+        struct sl_model_config c;
+        struct sl_error err = {0};
+        temp_folder_write_text(&folder, names[i], "version https://git-lfs.github.com/spec/v1\nsize 2\n");
+        assert_int_equal(sl_model_config_load(folder.path, &c, &err), SL_ERR_INVALID);
+        assert_non_null(strstr(err.text, names[i]));
+        assert_non_null(strstr(err.text, "is a Git LFS pointer"));
+    }
+    temp_folder_destroy(&folder);
+}
+
 static void assert_refused(const char *config, enum sl_status expected, const char *word) {
     struct sl_model_config c = {.n_layers = -7};
     struct sl_error err = {0};
@@ -547,6 +563,7 @@ static void test_config_refuses_malformed_profiles_by_field(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_of_the_demo_model),
+        cmocka_unit_test(test_config_names_a_git_lfs_pointer),
         cmocka_unit_test(test_config_implies_what_is_not_given),
         cmocka_unit_test(test_config_generation_file_adds_special_ids),
         cmocka_unit_test(test_config_takes_the_models_sampling),

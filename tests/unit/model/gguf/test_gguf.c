@@ -198,7 +198,7 @@ static void test_metadata_become_a_configuration(void **state) {
         {LLAMA "u llama.attention.key_length 32\n" EMBEDDING, SL_ERR_UNSUPPORTED, "values of 16"},
         {LLAMA "f llama.attention.value_length 16\n" EMBEDDING, SL_ERR_INVALID, "value_length is no integer"},
         {LLAMA "f llama.rope.dimension_count 16\n" EMBEDDING, SL_ERR_INVALID, "dimension_count is no integer"},
-        {LLAMA, SL_ERR_INVALID, "vocab_size is missing"},
+        {LLAMA, SL_ERR_INVALID, "x.gguf: llama.vocab_size is missing"},
         {LLAMA "f llama.rope.freq_base nan\n" EMBEDDING, SL_ERR_INVALID, "finite"},
         {LLAMA "s llama.rope.scaling.type linear\nf llama.rope.scaling.factor 2\n" EMBEDDING, SL_OK, ""},
         {LLAMA "s llama.rope.scaling.type cubic\n" EMBEDDING, SL_ERR_UNSUPPORTED, "cubic"},
@@ -228,8 +228,8 @@ static void test_metadata_become_a_configuration(void **state) {
          "rope_factors_short.weight is missing"},
         {LLAMA "t rope_freqs.weight 1 8\n" SETS("1 8", "1 8"), SL_ERR_UNSUPPORTED,
          "rope_freqs.weight and rope_factors_*"},
-        {LLAMA "u llama.rope.dimension_count 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "partial_rotary_factor"},
-        {LLAMA "u tokenizer.ggml.eos_token_id 99\n" EMBEDDING, SL_ERR_INVALID, "eos_token_id"},
+        {LLAMA "u llama.rope.dimension_count 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "llama.rope.dimension_count"},
+        {LLAMA "u tokenizer.ggml.eos_token_id 99\n" EMBEDDING, SL_ERR_INVALID, "tokenizer.ggml.eos_token_id must"},
     };
     struct temp_folder folder = temp_folder_create();
     char path[PATH_MAX];

@@ -66,12 +66,12 @@ static void test_gguf_refuses_sampling_out_of_bounds(void **state) {
     static const char *const wrong[][2] = {
         {"f general.sampling.temp nan\n", "general.sampling.temp"},
         {"f general.sampling.temp inf\n", "sampling.temp"},
-        {"f general.sampling.temp -1\n", "temperature"},
-        {"f general.sampling.temp 1e30\n", "temperature"},
+        {"f general.sampling.temp -1\n", ".gguf: general.sampling.temp must be"},
+        {"f general.sampling.temp 1e30\n", "sampling.temp"},
         {"s general.sampling.top_k many\n", "top_k"},
         {"F general.sampling.top_p 1,0.5\n", "top_p"},
         {"f general.sampling.top_k 4e9\n", "top_k"},
-        {"f general.sampling.penalty_repeat -2\n", "repetition"},
+        {"f general.sampling.penalty_repeat -2\n", "sampling.penalty_repeat"},
     };
     struct temp_folder folder = temp_folder_create();
     char path[PATH_MAX], text[1024];
