@@ -519,9 +519,9 @@ def test_a_client_that_does_not_read_is_left():
             deaf.connect((gateway.host, gateway.port))
             body = json.dumps({**asked, "stream": True}).encode()
             deaf.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            eventually(lambda: running_jobs(cluster) == 1, 10, "the job runs")
-            eventually(lambda: running_jobs(cluster) == 0, 60, "nobody reads it")
-            assert "has taken nothing" in gateway.errors(), gateway.errors()
+            # The job may end first on a fast machine: its answer waits for the client all the same.
+            eventually(lambda: "has taken nothing" in gateway.errors(), 60, "nobody reads it")
+            eventually(lambda: running_jobs(cluster) == 0, 60, "its job is cancelled")
 
 
 def test_pings_and_failures_in_the_middle():
