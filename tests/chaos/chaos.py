@@ -332,6 +332,9 @@ def main():
         import harness
         import load
         import test_stalls as stalls
+        for library in (bend.LIBRARY, stalls.FREEZE):  # the loader starts a program without it, and then the fault does nothing
+            if not os.path.exists(library):
+                script.stop(f"there is no {library}: run `make build`")
         FAULTS.update((fault.__name__, fault) for fault in attacks.FAULTS)
         if not network.has_link:
             print("chaos: one host, and so no faults of the link: two want root, iproute2 and util-linux", flush=True)
