@@ -96,14 +96,16 @@ static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
-// Returns whether another tenant asks while the place's tenant has half of the places for jobs, or, if the job needs its prompt read, as
-// many prompts with readers as there are readers: such a worker reads one after the other, so more would gain little, and the other's
-// prompt would wait for them. A tenant that has nothing is never held. Called under the lock.
+// Returns whether another tenant asks while the place's tenant has half of the places for jobs, or would have more than half of the
+// memory, or, if the job needs its prompt read, has as many prompts with readers as there are readers: such a worker reads one after the
+// other, so more would gain little, and the other's prompt would wait for them. A tenant that has nothing is never held. Called under the
+// lock.
 static bool is_held(const struct sl_admission *admission, const struct sl_queue_place *place) {
     const struct sl_tenant *tenant = place->tenant;
     return tenant != NULL && sl_askers_has_other(&admission->askers, tenant, admission->now_ns) &&
            ((place->reads && tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers) ||
-            (tenant->n_running > 0 && tenant->n_running >= (admission->n_places + 1) / 2));
+            (tenant->n_running > 0 && (tenant->n_running >= (admission->n_places + 1) / 2 ||
+                                       tenant->running_bytes + place->bytes > admission->n_bytes / 2)));
 }
 
 static bool goes_before(const struct sl_admission *admission, const struct sl_queue_place *a,
@@ -226,6 +228,7 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
     SL_TRY(sl_choose_check_fits(admission, demand, err));
     SL_TRY(check_queue(admission, place->tenant, err));
     place->reads = demand->n_prefill_tokens > 0;
+    place->bytes = demand->decode_bytes;
     enter(admission, place);
     return SL_OK;
 }
@@ -276,6 +279,26 @@ static int64_t share_base(struct sl_admission *admission, const struct sl_claim_
     return new_bytes;
 }
 
+// Notes how much of the decode worker the place would claim. Called under the lock.
+static void note_bytes(struct sl_admission *admission, const struct sl_claim_spec *spec, const struct sl_claim *claim) {
+    const int64_t shared_bytes = sl_shared_base_bytes(admission->bases, claim->decode, spec->held_key);
+    const int64_t bytes =
+        spec->demand->decode_bytes - (shared_bytes < spec->held_bytes ? shared_bytes : spec->held_bytes);
+    if (claim->place->bytes != bytes) {
+        claim->place->bytes = bytes;
+        choose_first(admission);
+        wake_first(admission);
+    }
+}
+
+// Counts bytes of the decode worker that a claim takes, or gives back.
+static void count_decode_bytes(struct sl_admission *admission, const struct sl_claim *claim, int64_t bytes) {
+    admission->stats.claimed_bytes += bytes;
+    if (claim->place->tenant != NULL) {
+        claim->place->tenant->running_bytes += bytes;
+    }
+}
+
 // Called under the lock, which makes choosing and claiming one step: only claims add to what a worker holds.
 static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_place *place,
                                 const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
@@ -285,6 +308,9 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
                                                          : sl_choose_decode(admission, spec, &claim, err);
     if (status == SL_OK && demand->offloaded.n > 0) {
         status = sl_choose_stores(admission, spec, &claim, err);
+    }
+    if (status == SL_OK) {
+        note_bytes(admission, spec, &claim);
     }
     // Check the order of the line last: every job in line must learn that a role has no worker.
     if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running ||
@@ -309,7 +335,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
     }
     need.bytes += base_bytes;
     sl_worker_claim(claim.decode, need, here_tokens);
-    admission->stats.claimed_bytes += need.bytes;
+    count_decode_bytes(admission, &claim, need.bytes);
     if (spec->held_key != 0) {
         uint64_t worker = sl_worker_name_hash(sl_worker_name(claim.decode)), key = spec->held_key ^ worker;
         sl_affinity_put(admission->affinity, &key, 1, worker); // each worker that holds it has an entry
@@ -409,7 +435,7 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
         int64_t bytes = claim->demand.decode_bytes;
         bytes += claim->held_key != 0 ? sl_shared_base_leave(&admission->bases, claim->decode, claim->held_key) : 0;
         sl_worker_unclaim(claim->decode, (struct sl_route_need){.bytes = bytes}, 0);
-        admission->stats.claimed_bytes -= bytes;
+        count_decode_bytes(admission, claim, -bytes);
         count_running(admission, claim->place, -1);
         choose_first(admission);
     }
@@ -425,7 +451,7 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
 // Counts the workers' places, and chooses anew: tenants may have stopped asking. Called under the lock.
 static void note_time(struct sl_admission *admission, int64_t now_ns) {
     admission->now_ns = now_ns;
-    sl_registry_count_places(admission->registry, &admission->n_readers, &admission->n_places);
+    sl_registry_count_places(admission->registry, &admission->n_readers, &admission->n_places, &admission->n_bytes);
     admission->n_places = admission->n_places < admission->max_running ? admission->n_places : admission->max_running;
     choose_first(admission);
 }

@@ -9,8 +9,8 @@
  *                           between equal ones, the one that came first: a big job is not starved by small ones that could
  *                           slip by, nor a tenant by one that asks more. A retry keeps the place of its job. A job that lacks a
  *                           worker holds up no other: it is passed over until that worker is ready. While another tenant
- *                           asks, a tenant has at most half of the places, and one prompt for each worker that reads, so that
- *                           others find a free place and a short line at once.
+ *                           asks, a tenant has at most half of the places and, unless one job needs more, of the KV memory,
+ *                           and one prompt for each worker that reads, so that others find room and a short line at once.
  *         admitted          the job holds a claim on one worker of each role, or on one of both, until it gives it back
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
  * Threads: every function from any thread. Lock order: admission, then registry.
@@ -72,6 +72,7 @@ struct sl_queue_place {
     bool in_line, was_admitted;
     bool reads;        // the job needs a worker that reads its prompt
     bool lacks_worker; // a role that it needs has no ready worker: it cannot be the first
+    int64_t bytes;     // of the decode worker, without those that it would share
     int64_t admitted_ns;
     struct sl_bell turn; // of the waiting job: the place is the first, or room may have appeared
 };

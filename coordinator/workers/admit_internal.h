@@ -21,6 +21,7 @@ struct sl_admission {
     int64_t now_ns;   // of the last request or rebalancing
     int n_readers;    // workers
     int64_t n_places; // of jobs that run
+    int64_t n_bytes;  // of decode workers
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of
     int64_t last_end_ns;

@@ -490,16 +490,19 @@ bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole 
     return served;
 }
 
-void sl_registry_count_places(struct sl_registry *registry, int *n_readers_out, int64_t *n_places_out) {
+void sl_registry_count_places(struct sl_registry *registry, int *n_readers_out, int64_t *n_places_out,
+                              int64_t *n_bytes_out) {
     *n_readers_out = 0;
-    *n_places_out = 0;
+    *n_places_out = *n_bytes_out = 0;
     SL_LOCKED(&registry->mutex);
     for (int i = 0; i < registry->n_workers; i++) {
         const struct sl_worker *worker = registry->workers[i];
         if (!worker->lost && takes_jobs(worker)) {
             *n_readers_out +=
                 sl_worker_has_role(worker, SLUICE__V1__WORKER_ROLE__PREFILL) || (worker->reads && worker->duty == 0);
-            *n_places_out += sl_worker_has_role(worker, SLUICE__V1__WORKER_ROLE__DECODE) ? worker->max_jobs : 0;
+            const bool writes = sl_worker_has_role(worker, SLUICE__V1__WORKER_ROLE__DECODE);
+            *n_places_out += writes ? worker->max_jobs : 0;
+            *n_bytes_out += writes ? worker->arena_bytes : 0;
         }
     }
 }

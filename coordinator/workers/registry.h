@@ -90,8 +90,9 @@ void sl_worker_set_release(struct sl_worker_set *set);
 
 // Returns whether some worker takes jobs of this role; a decode worker that reads prompts, too, serves both.
 bool sl_registry_is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role);
-// Counts, of the workers that take jobs, those that read prompts, and the jobs that those that write answers take at once.
-void sl_registry_count_places(struct sl_registry *registry, int *n_readers_out, int64_t *n_places_out);
+// Counts, of the workers that take jobs, those that read prompts, and the jobs and bytes that those that write answers take at once.
+void sl_registry_count_places(struct sl_registry *registry, int *n_readers_out, int64_t *n_places_out,
+                              int64_t *n_bytes_out);
 // Returns the worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
 struct sl_worker *sl_registry_find(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
                                    const char *address);

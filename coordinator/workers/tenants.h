@@ -35,6 +35,7 @@ struct sl_tenant {
     struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
     int n_reading;           // of the running ones, those whose prompts are read
+    int64_t running_bytes;   // of decode workers, claimed by the running ones
     pthread_mutex_t sending; // guards n_sending
     struct sl_bell sent;     // it was lowered
     int n_sending;           // turns to send events, see sl_tenant_begin_sending()

@@ -135,6 +135,12 @@ def tenant_fills_the_line(scene, rng):
           (inference.GenerateRequest(text=f"{rng.random()}", max_new_tokens=1, ignore_eos=True) for _ in itertools.count()))
 
 
+def tenant_fills_memory(scene, rng):
+    """Long answers that together need more KV memory than the decode worker has."""
+    calls(scene, 16, "sluice.v1.Inference.Generate",
+          (inference.GenerateRequest(text=f"{rng.random()}", max_new_tokens=3000, ignore_eos=True) for _ in itertools.count()))
+
+
 def tenant_sends_long_texts(scene, _rng):
     """Texts whose bytes fit the model, and whose tokens do not."""
     text = "a!" * 60000
@@ -158,6 +164,7 @@ ATTACKS = {
     attacks.hold_parts: ["a request in parts", "all requests in parts", "a gRPC request", "all gRPC requests"],
     tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job", "events that are sent"],
     tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed"],
+    tenant_fills_memory: ["KV memory of jobs"],
     tenant_sends_json: ["an HTTP body", "all HTTP bodies", "HTTP answers"],
     tenant_sends_long_texts: ["tokenizing"],
     attacks.lie_in_heartbeats: ["heartbeats", "reports of newer terms", "calls of workers"],
@@ -247,7 +254,8 @@ def drive(options, cluster, gateway, folder):
             attacker = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--attack", name, "--scene", path],
                                         preexec_fn=lambda: os.nice(19))
             try:
-                time.sleep(SETTLE_S + 1)  # it imports gRPC first
+                # It imports gRPC first. The victim asks meanwhile: a tenant leaves room to others while they ask.
+                errors += victim.run(SETTLE_S + 1)[1]
                 times, failed = victim.run(options.seconds)
                 beside += times
                 errors += failed

@@ -26,14 +26,22 @@ struct crowd {
     struct sl_admission *admission;
     struct sl_tenant *tenant;
     struct sl_demand demand;
+    int64_t document_bytes; // of the demand: of a document that the jobs share
     int n;
     struct sl_queue_place places[16];
     struct sl_claim claims[16];
 };
 
+static struct sl_claim_spec spec_of(const struct crowd *crowd) {
+    return (struct sl_claim_spec){.demand = &crowd->demand,
+                                  .held_key = crowd->document_bytes != 0,
+                                  .held_bytes = crowd->document_bytes,
+                                  .avoid = &none};
+}
+
 // Lets the tenant ask for one more job. Returns whether it starts at once. Its prompt is then being read.
 static bool starts_to_read(struct crowd *crowd) {
-    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &none};
+    const struct sl_claim_spec spec = spec_of(crowd);
     struct sl_queue_place *place = &crowd->places[crowd->n];
     struct sl_error err;
     place->tenant = crowd->tenant;
@@ -55,7 +63,7 @@ static bool starts(struct crowd *crowd) {
 
 // Lets jobs that wait start, and have their prompts read. Returns how many did.
 static int start_waiting(struct crowd *crowd) {
-    const struct sl_claim_spec spec = {.demand = &crowd->demand, .avoid = &none};
+    const struct sl_claim_spec spec = spec_of(crowd);
     struct sl_error err;
     int n = 0;
     for (int i = 0; i < crowd->n; i++) {
@@ -120,6 +128,7 @@ static void tear_down(struct two_tenants *two) {
     end(&two->greedy);
     end(&two->other);
     assert_int_equal(two->greedy.tenant->n_running + two->greedy.tenant->n_reading, 0);
+    assert_int_equal(two->greedy.tenant->running_bytes, 0);
     sl_tenant_give(&two->greedy.tenant);
     sl_tenant_give(&two->other.tenant);
     sl_tenants_destroy(&two->tenants);
@@ -249,6 +258,48 @@ static void test_a_tenants_share_is_of_full_workers_too(void **state) {
     tear_down(&two);
 }
 
+// While another tenant asks, half of the memory is left to others; a second after it asked, none.
+static void test_a_tenant_leaves_memory_to_another_that_asks(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 16);
+    two.greedy.demand.decode_bytes = two.other.demand.decode_bytes = 250;
+    assert_true(starts(&two.other));
+    end(&two.other);
+    assert_true(starts(&two.greedy));
+    assert_true(starts(&two.greedy));
+    assert_false(starts(&two.greedy));
+    assert_true(starts(&two.other)); // at once, though one waits
+    end(&two.other);
+    (void)sl_admission_rebalance(two.admission, now_ns + SL_NS_PER_S - 1);
+    assert_int_equal(start_waiting(&two.greedy), 0);
+    (void)sl_admission_rebalance(two.admission, now_ns + SL_NS_PER_S);
+    assert_int_equal(start_waiting(&two.greedy), 1);
+    end(&two.greedy);
+    (void)sl_admission_rebalance(two.admission, now_ns);
+    two.greedy.demand.decode_bytes = 501; // one job may need more
+    assert_true(starts(&two.greedy));
+    two.greedy.demand.decode_bytes = 1;
+    assert_false(starts(&two.greedy));
+    tear_down(&two);
+}
+
+// The jobs on a document count what they share once.
+static void test_a_tenants_memory_is_what_its_jobs_do_not_share(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 16);
+    assert_true(starts(&two.other));
+    two.greedy.demand.decode_bytes = 350;
+    two.greedy.document_bytes = 300;
+    for (int i = 0; i < 4; i++) {
+        assert_true(starts(&two.greedy));
+    }
+    assert_int_equal(two.greedy.tenant->running_bytes, 500);
+    assert_false(starts(&two.greedy));
+    tear_down(&two);
+}
+
 // --max-jobs may be less than the workers have.
 static void test_a_tenants_share_is_of_the_jobs_that_may_run(void **state) {
     (void)state;
@@ -272,6 +323,8 @@ int main(void) {
         cmocka_unit_test(test_writing_needs_no_reader),
         cmocka_unit_test(test_a_tenants_share_is_of_full_workers_too),
         cmocka_unit_test(test_a_tenants_share_is_of_the_jobs_that_may_run),
+        cmocka_unit_test(test_a_tenant_leaves_memory_to_another_that_asks),
+        cmocka_unit_test(test_a_tenants_memory_is_what_its_jobs_do_not_share),
     };
     sl_rpc_init();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
