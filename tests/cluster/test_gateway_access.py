@@ -138,6 +138,36 @@ def test_forms_of_requests_at_every_listener():
                     assert b" 400 " in slow.recv(65536), end[:20]
 
 
+def test_bodies_have_a_common_limit():
+    """Bodies that come in hold memory until --body-memory is full: the next one is refused, and taken when they have gone."""
+    limit, n_bytes = 1 << 20, 60000  # a body takes at most twice its bytes
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % n_bytes
+    body = json.dumps(ANSWER).encode().ljust(n_bytes)
+    with Cluster(kvstore=0) as cluster, Gateway(cluster, "--max-body", "64K", "--body-memory", "1M") as gateway, contextlib.ExitStack() as stack:
+        def held():
+            return gateway.metric("sluice_gateway_body_bytes")
+
+        def begin():
+            """Sends a body but its last byte."""
+            connection = stack.enter_context(socket.create_connection((gateway.host, gateway.port), 20 * SLOW))
+            connection.sendall(head + body[:-1])
+            return connection
+        while (before := held()) <= limit - 2 * n_bytes:
+            begin()
+            eventually(lambda: held() >= before + n_bytes - 1, 20, "it is read")
+        others = [begin() for _ in range(10)]
+        for _ in range(100):  # each asks the gateway, which reads the bodies meanwhile
+            assert held() <= limit, held()
+        replies = []
+        for connection in others:
+            connection.sendall(body[-1:])
+            replies.append(connection.recv(65536))
+        assert any(b" 429 " in reply and b"--body-memory" in reply for reply in replies), replies
+        stack.close()
+        eventually(lambda: held() == 0, 20, "the memory is given back")
+        assert gateway.post("/v1/completions", body.decode())[0] == 200
+
+
 def speaks(gateway, version, ciphers="ALL"):
     """Returns whether a client that knows only this version of TLS and these ciphers is served."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

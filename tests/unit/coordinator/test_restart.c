@@ -155,6 +155,41 @@ static void test_restart_with_another_model_says_so(void **state) {
     await_failure(9, "another model");
 }
 
+// A job's record says how much memory its answer takes. A model that cannot write so much never did.
+static void test_restart_drops_answers_that_no_model_writes(void **state) {
+    (void)state;
+    static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    Sluice__V1__GenerateRequest request;
+    char text[4096];
+    struct sl_error err = {0};
+    struct temp_folder model = temp_folder_create();
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        temp_folder_copy(&model, "models/demo", files[i]);
+    }
+    FILE *file = fopen("models/demo/config.json", "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    char *positions = strstr(text, "32768"); // max_position_embeddings
+    assert_non_null(positions);
+    memcpy(positions, "  256", 5);
+    temp_folder_write_text(&model, "config.json", text);
+    fake_request(&request, 257);
+    fake_submit(&cluster, &request, id);
+    fake_watch(&cluster, id, 1, &events);
+    assert_int_equal(events.status, SL_OK);
+    fake_events_free(&events);
+    config.model_dir = model.path;
+    come_back();
+    Sluice__V1__JobRequest asked = SLUICE__V1__JOB_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    asked.job_id = id;
+    assert_int_equal(sl_rpc_unary(cluster.channel, &sl_method_inference_get, &asked.base, sl_deadline_in_ms(20000),
+                                  NULL, &message, &err),
+                     SL_ERR_NOT_FOUND);
+    temp_folder_destroy(&model);
+}
+
 static void test_restart_counts_the_time_that_it_took(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request;
@@ -204,6 +239,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_restart_goes_on_behind_what_was_seen, start, stop),
         cmocka_unit_test_setup_teardown(test_restart_keeps_what_has_ended, start, stop),
         cmocka_unit_test_setup_teardown(test_restart_with_another_model_says_so, start, stop),
+        cmocka_unit_test_setup_teardown(test_restart_drops_answers_that_no_model_writes, start, stop),
         cmocka_unit_test_setup_teardown(test_restart_counts_the_time_that_it_took, start, stop),
         cmocka_unit_test_setup_teardown(test_restart_obeys_a_cancel_that_was_answered, start, stop),
         cmocka_unit_test_setup_teardown(test_restart_ends_what_its_call_had_asked_for, start, stop),

@@ -14,7 +14,6 @@
 
 #define ID       "job-1-1"
 #define N_VOCAB  100
-#define MAX_NEW  4
 #define N_EVENTS 7
 
 static Sluice__V1__Event events[N_EVENTS];
@@ -49,7 +48,8 @@ static int begin(void **state) {
     return 0;
 }
 
-static enum sl_status restore(size_t n, bool has_end, struct sl_job **job_out) {
+static enum sl_status restore_as(const char *id, struct sl_job_spec *spec, size_t n, bool has_end,
+                                 struct sl_job **job_out) {
     uint8_t bytes[N_EVENTS][256];
     struct sl_packed_event packed[N_EVENTS];
     Sluice__V1__Job end = SLUICE__V1__JOB__INIT;
@@ -57,9 +57,13 @@ static enum sl_status restore(size_t n, bool has_end, struct sl_job **job_out) {
     for (size_t i = 0; i < n; i++) {
         packed[i] = (struct sl_packed_event){bytes[i], sluice__v1__event__pack(&events[i], bytes[i])};
     }
-    struct sl_job_spec spec = {.max_new_tokens = MAX_NEW, .submitted_ns = sl_now_ns()};
-    const struct sl_job_past past = {ID, 1, packed, n, has_end ? &end : NULL, N_VOCAB};
-    return sl_job_restore(&past, &spec, job_out, &err);
+    const struct sl_job_past past = {id, 1, packed, n, has_end ? &end : NULL, N_VOCAB};
+    return sl_job_restore(&past, spec, job_out, &err);
+}
+
+static enum sl_status restore(size_t n, bool has_end, struct sl_job **job_out) {
+    struct sl_job_spec spec = {.max_new_tokens = 4, .submitted_ns = sl_now_ns()};
+    return restore_as(ID, &spec, n, has_end, job_out);
 }
 
 static void assert_refused(size_t n, bool has_end) {
@@ -110,10 +114,35 @@ static void test_restore_refuses_what_no_job_has_told(void **state) {
     assert_refused(7, true);
 }
 
+// The answer has memory for max_new_tokens, whatever its events, or an older one's tokens, are.
+static void test_restore_bounds_the_answer(void **state) {
+    (void)state;
+    char long_id[SL_JOB_ID_BYTES + 1] = {0};
+    memset(long_id, 'j', SL_JOB_ID_BYTES);
+    const struct {
+        const char *id;
+        int max_new_tokens, n_delivered;
+        size_t n_events;
+    } refused[] = {{ID, 1, 0, 5}, {ID, 0, 0, 3}, {ID, -1, 0, 3}, {ID, 4, 5, 3}, {long_id, 4, 0, 0}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct sl_job_spec spec = {.max_new_tokens = refused[i].max_new_tokens, .n_delivered = refused[i].n_delivered};
+        struct sl_job *job = NULL;
+        spec.delivered = calloc(8, sizeof *spec.delivered);
+        assert_int_equal(restore_as(refused[i].id, &spec, refused[i].n_events, false, &job), SL_ERR_INVALID);
+        assert_null(job);
+        free(spec.delivered);
+    }
+    struct sl_job_spec spec = {.max_new_tokens = 2};
+    struct sl_job *job;
+    assert_int_equal(restore_as(ID, &spec, 5, false, &job), SL_OK);
+    sl_job_unref(&job);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_restore_takes_what_a_job_has_told, begin),
         cmocka_unit_test_setup(test_restore_refuses_what_no_job_has_told, begin),
+        cmocka_unit_test_setup(test_restore_bounds_the_answer, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
