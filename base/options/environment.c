@@ -29,7 +29,7 @@ static const char *const of_servers[] = {
 
 // To add an option to a command that no server has: add its name here too (the same test).
 static const char *const of_commands[] = {
-    "all", "as-is", "available", "axes", "batch", "batches", "both", "breakdown", "budget", "burstiness", "call",
+    "all", "as-is", "autoscale", "available", "axes", "batch", "batches", "both", "breakdown", "budget", "burstiness", "call",
     "catalog", "cell", "cells", "certificates", "chat", "checkpoint", "chunk", "clean", "clients",
     "clip", "compute", "contexts", "continuation", "coordinator-state", "coordinators", "copy", "costs", "count",
     "data", "decode", "decode-arena", "detach", "doc", "dtype", "entries", "estimate-errors", "every",
@@ -42,7 +42,7 @@ static const char *const of_commands[] = {
     "prefill-arena", "prefill-jobs", "prefill-ms", "presence-penalty", "program", "prompt", "prompt-file", "prompts",
     "question", "quick", "quiet", "rate", "raw", "ready-timeout", "recommended", "repetition-penalty", "replicas",
     "requests", "retaining-heads", "rounds", "rows", "runs", "save-capsule", "save-every", "scale-rate", "second-rate", "seconds",
-    "seed", "ship-at-most", "short-jobs", "short-tokens", "slo", "slots", "smooth", "state-file", "steps", "stop",
+    "seed", "ship-at-most", "short-jobs", "short-tokens", "slo", "slots", "smooth", "start", "state-file", "steps", "stop",
     "store-arena", "store-bytes", "synthetic", "system", "task", "temperature", "tenant-count", "text", "tflops",
     "threshold", "time-limit", "timeout", "tls", "token-ms", "token-us", "tokens", "top-k", "top-p",
     "trace", "undo", "verbose", "vocab", "wait", "warm-up", "workers", "workers-log", "write",

@@ -56,6 +56,13 @@ int sl_sim_drain(struct sl_sim *sim, int64_t node, bool undo) {
     return n_jobs;
 }
 
+void sl_sim_count_workers(struct sl_sim *sim, double at_s) {
+    for (int64_t i = 0; i < n_workers(sim->config); i++) {
+        sim->result->worker_s += sim->nodes[i].power != SL_SIM_OFF ? at_s - sim->scaled_s : 0;
+    }
+    sim->scaled_s = at_s;
+}
+
 // Returns the node's number, which its address has as its port.
 static int64_t number_of(const char *address) {
     return strtoll(address + sizeof "127.0.0.1:" - 1, NULL, 10) - 1;
@@ -225,7 +232,7 @@ void sl_sim_close(struct sl_sim *sim) {
     const struct sl_sim_config *config = sim->config;
     int64_t n = n_workers(config) + config->n_stores;
     if (sim->nodes) {
-        sl_sim_scale_count(sim, sim->result->seconds);
+        sl_sim_count_workers(sim, sim->result->seconds);
     }
     end_jobs(sim);
     for (int64_t i = 0; i < n && sim->nodes; i++) {

@@ -70,6 +70,8 @@ void sl_sim_close(struct sl_sim *sim);
 
 // Lets a worker take no new job, or takes that back. Returns how many jobs it has.
 int sl_sim_drain(struct sl_sim *sim, int64_t node, bool undo);
+// Adds the time until at_s of all workers that are there.
+void sl_sim_count_workers(struct sl_sim *sim, double at_s);
 struct sl_sim_node *sl_sim_node_of(struct sl_sim *sim, const struct sl_worker *worker);
 struct sl_sim_node *sl_sim_store_of(struct sl_sim *sim, uint64_t key); // NULL: there is none
 

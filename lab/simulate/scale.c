@@ -51,14 +51,6 @@ int64_t sl_scale_step(struct sl_scale *scale, const double asked[2]) {
 
 // --- workers -----------------------------------------------------------------------------------------------------------
 
-void sl_sim_scale_count(struct sl_sim *sim, double at_s) {
-    const struct sl_sim_config *config = sim->config;
-    for (int64_t i = 0; i < config->n_prefill + config->n_decode + config->n_aggregated; i++) {
-        sim->result->worker_s += sim->nodes[i].power != SL_SIM_OFF ? at_s - sim->scaled_s : 0;
-    }
-    sim->scaled_s = at_s;
-}
-
 // Lets a worker that has started take jobs, and ends one that has no job left.
 static void advance(struct sl_sim *sim, int64_t i, double at_s) {
     struct sl_sim_node *node = &sim->nodes[i];
@@ -111,7 +103,7 @@ static void look(void *arg, double at_s, uint64_t tag) {
         return;
     }
     sl_admission_get_stats(sim->admission, &stats);
-    sl_sim_scale_count(sim, at_s);
+    sl_sim_count_workers(sim, at_s);
     sim->n_scale_ticks++;
     sim->read_s[sim->n_scale_ticks % SL_SCALE_TICKS] = sim->all_read_s;
     sim->n_read[sim->n_scale_ticks % SL_SCALE_TICKS] = (double)sim->n_all_read;

@@ -27,5 +27,3 @@ int64_t sl_scale_step(struct sl_scale *scale, const double asked[2]);
 struct sl_sim;
 // Keeps scale->least of each role and drains the others. Then looks at the metrics regularly until the last request has ended.
 void sl_sim_scale_begin(struct sl_sim *sim);
-// Adds the time until at_s of all workers that are there.
-void sl_sim_scale_count(struct sl_sim *sim, double at_s);
