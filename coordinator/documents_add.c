@@ -357,11 +357,13 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
 
 enum sl_status sl_coordinator_await_disks(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                           const struct sl_document *document, struct sl_error *err) {
-    int64_t until_ns = sl_deadline_in_ms(STORED_MS + document->capsule_bytes / STORED_BYTES_MS);
-    while (sl_documents_disk_waits(coordinator->documents, document) && sl_now_ns() < until_ns) {
+    int64_t bytes = sl_documents_unwritten_bytes(coordinator->documents, document);
+    int64_t until_ns = sl_deadline_in_ms(STORED_MS + bytes / STORED_BYTES_MS);
+    while (bytes > 0 && sl_now_ns() < until_ns) {
         SL_FAIL_IF(sl_rpc_call_cancelled(call), err, SL_ERR_CANCELLED, "the client is gone");
         sl_wait_ms(STORED_POLL_MS);
         sl_document_keeper_tell(coordinator->keeper);
+        bytes = sl_documents_unwritten_bytes(coordinator->documents, document);
     }
     return SL_OK;
 }

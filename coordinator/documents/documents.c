@@ -358,14 +358,14 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
     }
 }
 
-bool sl_documents_disk_waits(struct sl_documents *documents, const struct sl_document *document) {
+int64_t sl_documents_unwritten_bytes(struct sl_documents *documents, const struct sl_document *document) {
     bool waits = false;
     SL_LOCKED(&documents->mutex);
     for (int i = 0; i < document->n_holders; i++) {
         const struct sl_document_holder *holder = &document->holders[i];
         waits = waits || (holder->has && holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WAITING);
     }
-    return waits;
+    return waits ? document->capsule_bytes : 0;
 }
 
 // ---- questions ------------------------------------------------------------------------------------------------------

@@ -113,8 +113,8 @@ bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_
 // Records what a store reports. capsule_bytes 0: it does not have the capsule.
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, Sluice__V1__DiskCopy disk);
-// Returns whether a store that has the document's capsule is still to write it to its disk.
-bool sl_documents_disk_waits(struct sl_documents *documents, const struct sl_document *document);
+// Returns the bytes of the document's capsule while a store that has it is still to write it to its disk; else 0.
+int64_t sl_documents_unwritten_bytes(struct sl_documents *documents, const struct sl_document *document);
 // Records how long the reading of the text took: n_tokens of it in ms on the prefill worker. A small part of the text
 // says nothing about the rate, and is not recorded.
 void sl_documents_measured(struct sl_documents *documents, struct sl_document *document, int64_t n_tokens, double ms);

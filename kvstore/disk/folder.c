@@ -369,9 +369,12 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
                "a capsule of %lld bytes is larger than all that --disk-bytes allows", (long long)bytes);
     struct sl_error why = {0};
     struct sl_disk_entry entry;
-    int64_t left = atomic_load(&folder->bytes) - bytes;
+    int64_t used = atomic_load(&folder->bytes), left = used - bytes;
+    // Check before evicting: a capsule for which documents leave no room is offered again and again.
+    SL_FAIL_IF(!sl_disk_index_can_free(folder->index, folder->protected, bytes_of, used + bytes - folder->max_bytes),
+               err, SL_ERR_EXHAUSTED, "documents leave no room for %lld bytes on disk", (long long)bytes);
     enum sl_status status = shrink_to(folder, folder->max_bytes - bytes, &why);
-    if (status == SL_OK && atomic_load(&folder->bytes) > folder->max_bytes - bytes) {
+    if (status == SL_OK && atomic_load(&folder->bytes) > folder->max_bytes - bytes) { // they are not known yet
         status = sl_fail(&why, SL_ERR_EXHAUSTED, "documents leave no room for %lld bytes on disk", (long long)bytes);
     }
     SL_THEN(status, write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why));

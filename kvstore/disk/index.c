@@ -317,6 +317,15 @@ bool sl_disk_index_victim(struct sl_disk_index *index, struct sl_protected *set,
     return answer(capsule, entry_out);
 }
 
+bool sl_disk_index_can_free(struct sl_disk_index *index, struct sl_protected *set,
+                            int64_t (*file_bytes)(const struct sl_disk_entry *entry), int64_t bytes) {
+    SL_LOCKED(&index->mutex);
+    for (const struct capsule *capsule = index->oldest; capsule && bytes > 0; capsule = capsule->newer) {
+        bytes -= sl_protected_has(set, &capsule->entry.head.key) ? 0 : file_bytes(&capsule->entry);
+    }
+    return bytes <= 0;
+}
+
 void sl_disk_index_evict_by(struct sl_disk_index *index, const struct sl_eviction_config *eviction,
                             int64_t capacity_bytes) {
     SL_LOCKED(&index->mutex);

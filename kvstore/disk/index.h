@@ -46,6 +46,9 @@ bool sl_disk_index_get(struct sl_disk_index *index, const struct sl_capsule_id *
 bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
 // Finds the capsule that the policy evicts next of those that are not in the set (NULL: an empty one).
 bool sl_disk_index_victim(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out);
+// Returns whether the capsules that are not in the set take this many bytes.
+bool sl_disk_index_can_free(struct sl_disk_index *index, struct sl_protected *set,
+                            int64_t (*file_bytes)(const struct sl_disk_entry *entry), int64_t bytes);
 
 /*
  * Finds the first of the prefixes (longest first) that leads to a capsule with at most four times as many tokens: a

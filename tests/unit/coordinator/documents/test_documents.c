@@ -114,13 +114,13 @@ static void test_documents_describe_what_stores_report(void **state) {
     assert_int_equal(message->n_stores, 2);
     assert_string_equal(message->stores[1], "kvstore-4");
     assert_string_equal(message->not_on_disk, "");
-    assert_false(sl_documents_disk_waits(documents, document));
+    assert_int_equal(sl_documents_unwritten_bytes(documents, document), 0);
     sl_documents_found(documents, document, "kvstore-4", 99, SLUICE__V1__DISK_COPY__DISK_COPY_WAITING);
-    assert_true(sl_documents_disk_waits(documents, document));
+    assert_int_equal(sl_documents_unwritten_bytes(documents, document), 99);
     sl_documents_describe(documents, document, 11, &described);
     assert_string_equal(message->not_on_disk, "kvstore-4 has not written it to its disk yet");
     sl_documents_found(documents, document, "kvstore-4", 99, SLUICE__V1__DISK_COPY__DISK_COPY_NO_ROOM);
-    assert_false(sl_documents_disk_waits(documents, document));
+    assert_int_equal(sl_documents_unwritten_bytes(documents, document), 0);
     sl_documents_describe(documents, document, 11, &described);
     assert_true(message->on_disk); // at the other store
     assert_string_equal(message->not_on_disk, "the disk of kvstore-4 has no room for 0.0 MiB");
