@@ -282,8 +282,9 @@ static int64_t share_base(struct sl_admission *admission, const struct sl_claim_
 // Notes how much of the decode worker the place would claim. Called under the lock.
 static void note_bytes(struct sl_admission *admission, const struct sl_claim_spec *spec, const struct sl_claim *claim) {
     const int64_t shared_bytes = sl_shared_base_bytes(admission->bases, claim->decode, spec->held_key);
-    const int64_t bytes =
-        spec->demand->decode_bytes - (shared_bytes < spec->held_bytes ? shared_bytes : spec->held_bytes);
+    struct sl_demand own = *spec->demand;
+    own.decode_bytes -= shared_bytes < spec->held_bytes ? shared_bytes : spec->held_bytes;
+    const int64_t bytes = claim->is_here ? sl_here_need(&own).bytes : own.decode_bytes;
     if (claim->place->bytes != bytes) {
         claim->place->bytes = bytes;
         choose_first(admission);

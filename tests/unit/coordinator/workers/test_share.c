@@ -92,7 +92,7 @@ struct two_tenants {
     struct crowd greedy, other;
 };
 
-static void join(struct two_tenants *two, char *name, Sluice__V1__WorkerRole role, int max_jobs) {
+static void join(struct two_tenants *two, char *name, Sluice__V1__WorkerRole role, int max_jobs, bool reads) {
     Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
     info.name = name;
     info.role = role;
@@ -101,11 +101,12 @@ static void join(struct two_tenants *two, char *name, Sluice__V1__WorkerRole rol
     info.model_fingerprint = 1;
     info.arena_bytes = 1000;
     info.max_jobs = max_jobs;
+    info.reads = reads;
     info.epoch = 1;
     assert_int_equal(sl_registry_register(two->registry, &info, sl_now_ns(), NULL), SL_OK);
 }
 
-// Makes a disaggregated cluster with so many places for jobs that are read, and for all.
+// Makes a cluster with so many places for jobs that are read, and for all. n_reading < 0: the one worker reads and writes.
 static void set_up(struct two_tenants *two, int max_running, int n_reading, int n_writing) {
     const struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000};
     *two = (struct two_tenants){0};
@@ -118,9 +119,9 @@ static void set_up(struct two_tenants *two, int max_running, int n_reading, int 
     two->greedy.admission = two->other.admission = two->admission;
     two->greedy.demand = two->other.demand = (struct sl_demand){.n_prefill_tokens = 5};
     if (n_reading > 0) {
-        join(two, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL, n_reading);
+        join(two, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL, n_reading, false);
     }
-    join(two, "decode-0", SLUICE__V1__WORKER_ROLE__DECODE, n_writing);
+    join(two, "decode-0", SLUICE__V1__WORKER_ROLE__DECODE, n_writing, n_reading < 0);
     (void)sl_admission_rebalance(two->admission, sl_now_ns()); // as the coordinator does from time to time
 }
 
@@ -213,7 +214,7 @@ static void test_a_tenant_leaves_readers_to_another(void **state) {
         sl_admission_release_prefill(two.admission, &two.greedy.claims[i]);
     }
     assert_int_equal(start_waiting(&two.greedy), 1);
-    join(&two, "prefill-1", SLUICE__V1__WORKER_ROLE__PREFILL, 8);
+    join(&two, "prefill-1", SLUICE__V1__WORKER_ROLE__PREFILL, 8, false);
     (void)sl_admission_rebalance(two.admission, sl_now_ns());
     assert_true(starts_to_read(&two.greedy));
     assert_true(starts_to_read(&two.greedy));
@@ -300,6 +301,20 @@ static void test_a_tenants_memory_is_what_its_jobs_do_not_share(void **state) {
     tear_down(&two);
 }
 
+// A worker that also reads holds the prompt uncompressed meanwhile: what the job needs there counts.
+static void test_a_tenants_memory_is_that_of_reading_too(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, -1, 16);
+    two.greedy.demand.prefill_bytes = 450;
+    two.greedy.demand.decode_bytes = 50;
+    assert_true(starts(&two.other));
+    assert_true(starts(&two.greedy));
+    assert_int_equal(two.greedy.tenant->running_bytes, 450);
+    assert_false(starts(&two.greedy));
+    tear_down(&two);
+}
+
 // --max-jobs may be less than the workers have.
 static void test_a_tenants_share_is_of_the_jobs_that_may_run(void **state) {
     (void)state;
@@ -325,6 +340,7 @@ int main(void) {
         cmocka_unit_test(test_a_tenants_share_is_of_the_jobs_that_may_run),
         cmocka_unit_test(test_a_tenant_leaves_memory_to_another_that_asks),
         cmocka_unit_test(test_a_tenants_memory_is_what_its_jobs_do_not_share),
+        cmocka_unit_test(test_a_tenants_memory_is_that_of_reading_too),
     };
     sl_rpc_init();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
