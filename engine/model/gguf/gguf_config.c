@@ -370,6 +370,7 @@ static const struct name sampling[] = {
 // Names that are neither in fields[] nor in sampling[].
 static const struct name more[] = {{"vocab_size", "vocab_size"},
                                    {"rope.scaling", "rope_scaling"},
+                                   {"rope.scaling.type", "rope_type"},
                                    {"rope.dimension_count", "partial_rotary_factor"},
                                    {"rope.scaling.factor", "factor"},
                                    {"rope.scaling.original_context_length", "original_max_position_embeddings"},
@@ -413,6 +414,10 @@ void sl_gguf_name_keys(const struct sl_gguf *gguf, struct sl_error *err) {
     for (const char *at = err->text + skipped; skipped > 0 && *at && n < sizeof text;) {
         const size_t word = strspn(at, "abcdefghijklmnopqrstuvwxyz_"), shown = word > 0 ? word : 1;
         const bool is_key = write_key(at, word, architecture, key);
+        if (is_key && at[word] == '.' && at[word + 1] >= 'a' && at[word + 1] <= 'z') { // the object of the next name
+            at += word + 1;
+            continue;
+        }
         n += (size_t)snprintf(text + n, sizeof text - n, "%.*s", is_key ? MAX_KEY : (int)shown, is_key ? key : at);
         at += shown;
     }

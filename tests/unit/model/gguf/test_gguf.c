@@ -201,7 +201,7 @@ static void test_metadata_become_a_configuration(void **state) {
         {LLAMA, SL_ERR_INVALID, "x.gguf: llama.vocab_size is missing"},
         {LLAMA "f llama.rope.freq_base nan\n" EMBEDDING, SL_ERR_INVALID, "finite"},
         {LLAMA "s llama.rope.scaling.type linear\nf llama.rope.scaling.factor 2\n" EMBEDDING, SL_OK, ""},
-        {LLAMA "s llama.rope.scaling.type cubic\n" EMBEDDING, SL_ERR_UNSUPPORTED, "cubic"},
+        {LLAMA "s llama.rope.scaling.type cubic\n" EMBEDDING, SL_ERR_UNSUPPORTED, ": llama.rope.scaling.type is cubic"},
         {LLAMA "u llama.rope.scaling.type 1\n" EMBEDDING, SL_ERR_UNSUPPORTED, "scaling.type is no text"},
         {LLAMA "S llama.rope.scaling.type linear\n" EMBEDDING, SL_ERR_UNSUPPORTED, "scaling.type is no text"},
         {LLAMA "s llama.rope.scaling.type none\nf llama.rope.scaling.factor 2\n" EMBEDDING, SL_OK, ""},
