@@ -82,16 +82,20 @@ bool sl_client_others_lead(struct sl_client *client, int coordinator) {
     return false;
 }
 
-// Calls the coordinators that do not lead, until one answers.
+// Calls the coordinators that do not lead, until one answers. SL_ERR_DEADLINE: none does, and one may only be slow.
 static enum sl_status call_any(struct sl_client *client, const struct sl_rpc_method *method,
                                const ProtobufCMessage *request, int64_t deadline_ns, ProtobufCMessage **reply_out,
                                struct sl_error *err) {
     enum sl_status status = SL_ERR_PEER_LOST;
+    bool is_slow = false;
     for (int i = 0; i < client->coordinators.n && status != SL_OK; i++) {
         status =
             sl_rpc_unary(client->channels[i], method, request, sooner(deadline_ns, PROBE_MS), NULL, reply_out, err);
+        is_slow |= status == SL_ERR_DEADLINE;
     }
-    return status;
+    return status == SL_ERR_PEER_LOST && is_slow
+               ? sl_fail(err, SL_ERR_DEADLINE, "none of %d coordinators answers in time", client->coordinators.n)
+               : status;
 }
 
 enum sl_status sl_client_call(struct sl_client *client, const struct sl_rpc_method *method,
