@@ -58,7 +58,7 @@ int sl_sim_drain(struct sl_sim *sim, int64_t node, bool undo) {
 
 void sl_sim_count_workers(struct sl_sim *sim, double at_s) {
     for (int64_t i = 0; i < n_workers(sim->config); i++) {
-        sim->result->worker_s += sim->nodes[i].power != SL_SIM_OFF ? at_s - sim->scaled_s : 0;
+        sim->there_s[i >= sim->config->n_prefill] += sim->nodes[i].power != SL_SIM_OFF ? at_s - sim->scaled_s : 0;
     }
     sim->scaled_s = at_s;
 }
@@ -233,13 +233,13 @@ void sl_sim_close(struct sl_sim *sim) {
     int64_t n = n_workers(config) + config->n_stores;
     if (sim->nodes) {
         sl_sim_count_workers(sim, sim->result->seconds);
+        sim->result->worker_s = sim->there_s[0] + sim->there_s[1];
     }
     end_jobs(sim);
     for (int64_t i = 0; i < n && sim->nodes; i++) {
         struct sl_sim_store_stats stats = {0};
         bool is_prefill = i < config->n_prefill;
-        int64_t n_alike = is_prefill ? config->n_prefill : n_workers(config) - config->n_prefill;
-        double share = sim->nodes[i].engine.busy_s / fmax(sim->result->seconds, 1e-9) / fmax((double)n_alike, 1);
+        double share = sim->nodes[i].engine.busy_s / fmax(sim->there_s[!is_prefill], 1e-9);
         sim->result->prefill_busy += is_prefill ? share : 0;
         sim->result->decode_busy += is_prefill ? 0 : share;
         if (sim->nodes[i].store) {

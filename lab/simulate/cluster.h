@@ -54,6 +54,7 @@ struct sl_sim {
     double full_bytes, new_bytes; // of a token in f16; of one that is written
     double balanced_s;            // when roles were last looked at
     struct sl_scale scales[2];    // prefill's and decode's
+    double there_s[2];            // time of all prefill workers, and of all others
     double scaled_s, all_read_s,
         held_bytes; // until when workers were counted; what prefill and decode tell of themselves
     double read_s[SL_SCALE_TICKS], n_read[SL_SCALE_TICKS]; // all_read_s and n_all_read of the last ticks

@@ -409,12 +409,13 @@ static void test_workers_that_follow_the_load_cost_the_time_that_they_are_there(
     s->config.n_decode = 4;
     (void)run(s);
     assert_near(s->result->worker_s, 12 * s->result->seconds, 1e-3);
-    double all_p99;
+    double all_p99, all_busy;
     struct sl_figures figures;
     struct sl_error err = {0};
     const struct sl_slo slo = {5, INFINITY, INFINITY};
     assert_int_equal(sl_figures_make(&s->workload, s->result, &slo, &figures, &err), SL_OK);
     all_p99 = figures.ttft.p99;
+    all_busy = s->result->prefill_busy;
     s->config.autoscale = 1;
     s->config.start_ms = 60000;
     (void)run(s);
@@ -423,6 +424,7 @@ static void test_workers_that_follow_the_load_cost_the_time_that_they_are_there(
     // Two thirds of the time two workers are enough; in the busy hour 2.5 readers at 80%, and a writer
     assert_in_range((int)s->result->worker_s, (int)(2 * 7200 + 4.1 * 3600), (int)(2 * 7200 + 7 * 3600));
     assert_true(figures.in_slo > 0.9 && figures.ttft.p99 > all_p99); // until the first ones had started
+    assert_in_range((int)(100 * s->result->prefill_busy), (int)(200 * all_busy), 99); // of the time that they are there
     s->config.n_prefill = 1;
     s->config.n_decode = 1;
     (void)run(s);
