@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
@@ -184,7 +185,8 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     struct sl_local_config config = {
         .model_dir = b->options.model, .device = b->options.device, .tier = b->options.tier, .share_weights = true};
-    SL_FAIL_IF(setenv("SLUICE_TIER", b->options.tier, 1) != 0, err, SL_ERR_EXHAUSTED, "out of memory"); // of workers
+    bool is_named = strcmp(b->options.tier, "auto") != 0; // else the caller's SLUICE_TIER, if any, is for all of them
+    SL_FAIL_IF(is_named && setenv("SLUICE_TIER", b->options.tier, 1) != 0, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = start_clusters(b, err); // forks: before this process has threads
     SL_THEN(status, sl_local_open(&config, &b->local, err));
     SL_THEN(status, make_prompt(b, err));

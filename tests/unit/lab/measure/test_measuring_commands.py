@@ -574,6 +574,11 @@ class Limits(unittest.TestCase):
             if name in ("cells", "kernels"):  # the others' first row may take longer
                 self.assertGreater(len(lines), 1, (name, done.stderr))
 
+    def test_ttft_has_the_kernels_of_the_environment(self):
+        done = run("bench", "ttft", "--model", MODEL, "--tokens", "64", "--runs", "1", env={"SLUICE_TIER": "abacus"})
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertRegex(done.stderr, "(prefill|decode)-0 exited with code 2\n")  # no processor has such kernels
+
     def test_rows_are_there_before_the_bench_ends(self):
         with subprocess.Popen([SLUICE, "bench", "compress", "--model", MODEL, "--tokens", "128", "--runs", "31", "--recipe", "full,format=int4", "--json"],
                               stdout=subprocess.PIPE, text=True) as bench:
