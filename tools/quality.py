@@ -7,6 +7,7 @@
     tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality/suites.csv
     tools/quality.py --later         prints the table of questions that come later from docs/quality/later.csv
     tools/quality.py --papers smollm2  trains heads for a pulled model and asks it what judges the papers' claims (docs/quality/papers.csv), hours
+    tools/quality.py --repeat-heads smollm2  trains heads on texts that are repeated, and asks about other texts (docs/quality/repeat-heads.csv), an hour
     tools/quality.py --papers        judges them by papers.csv; writes docs/quality/papers-claims.csv
     tools/quality.py --check         holds the figures in docs/quality.md to the tables; runs nothing
 
@@ -24,6 +25,7 @@ the budget of a row in its last column, and the row's mean in "points"; one whos
 """
 import argparse
 import collections
+import contextlib
 import csv
 import json
 import os
@@ -393,30 +395,51 @@ def papers_claims(mode):
         yield {"paper": "cause", "text": f"{recipe} above d2o", "by": 0, "needs": {"least": 0.5}}, recipe, "d2o,budget=0.5"
 
 
-def papers_heads(model):
-    """Returns a folder with the model and retaining heads. Trains them, which takes a third of an hour, on other documents of the same kinds."""
-    from sluice_eval.document_tasks import WRITERS, Texts, make_document
-    from sluice_eval.errors import EvalError
-    folder, models = ROOT / WORK / "heads" / model, pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"), "sluice/models")
+def train_heads(model, name, rows, *options):
+    """Returns a folder with the model and retaining heads, which are trained on these prompts and answers if it has none."""
+    folder, models = ROOT / WORK / name / model, pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"), "sluice/models")
     folder.mkdir(parents=True, exist_ok=True)
     for file in (models / model).iterdir():
         if not (folder / file.name).exists():
             (folder / file.name).symlink_to(file)
-    rows = []
-    for index, task in ((index, task) for index in range(90) for task in WRITERS):
-        try:
-            document = make_document(task, 9001, index, 560 + index * 37 % 400, Texts.open([], None), lambda text: int(len(text) / 3.3))
-        except EvalError:
-            continue  # a task that needs more tokens
-        rows += [{"prompt": document.text + question.text, "answer": f" {' '.join(question.answers)}."}
-                 for question in document.questions if not question.checks and not question.metric]
     random.Random(1).shuffle(rows)
     data = folder.parent / f"{model}.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows[:1200]))
     if not (folder / "retaining_heads.safetensors").exists():
-        run("train-heads", "--model", folder, "--data", data, "--hidden", 256, "--steps", 180, "--batch", 2, "--warm-up", 60, "--lr", 0.003,
-            "--max-tokens", 1200)
+        run("train-heads", "--model", folder, "--data", data, "--hidden", 256, "--batch", 2, "--lr", 0.003, *options)
     return folder
+
+
+def training_documents(n):
+    """Yields documents of the kinds that are asked about, n of each, but not those: a task that needs more tokens yields fewer."""
+    from sluice_eval.document_tasks import WRITERS, Texts, make_document
+    from sluice_eval.errors import EvalError
+    for index, task in ((index, task) for index in range(n) for task in WRITERS):
+        with contextlib.suppress(EvalError):
+            yield make_document(task, 9001, index, 560 + index * 37 % 400, Texts.open([], None), lambda text: int(len(text) / 3.3))
+
+
+def papers_heads(model):
+    """Returns a folder with the model and Locret's heads: they learn from answers. Training takes a third of an hour."""
+    rows = [{"prompt": document.text + question.text, "answer": f" {' '.join(question.answers)}."} for document in training_documents(90)
+            for question in document.questions if not question.checks and not question.metric]
+    return train_heads(model, "heads", rows, "--steps", 180, "--warm-up", 60, "--max-tokens", 1200)
+
+
+def repeat_heads(model):
+    """Measures heads that learn what KVzip would keep (as KVzap does, arXiv 2601.07891), by texts and code that they have not seen."""
+    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
+    rows = [{"prompt": document.text + "\n\nRepeat the previous context exactly.\n\n", "answer": document.text}
+            for document in training_documents(60)]
+    folder = train_heads(model, "repeat-heads", rows, "--steps", 120, "--warm-up", 40, "--max-tokens", 2600)
+    essay = ROOT / WORK / "readmes.txt"
+    readmes = sorted(file for file in pathlib.Path("/usr/share/doc").glob("*/README*") if file.is_file())
+    essay.write_bytes(b"".join(re.sub(rb"[^\t\n -~]", b"", file.read_bytes()) for file in readmes))
+    recipes = [f"kvzip,score={score},heads=pages,budget={budget},format=int4"
+               for score, budget in (("reconstruct", 0.33), ("cis", 0.56), ("cis", 0.33), ("cis", 0.2))]
+    run("documents", "--model", folder, "--mode", "agnostic", "--seed", 5, "--tokens", 1024, "--documents", 25, "--threads", 1, "--deadline", 3600,
+        "--essay", essay, "--code", "/usr/lib/python3.11", "--tasks", "code-python,table,hops,needles,minutes",
+        "--out", TABLES / "repeat-heads.csv", "--recipe", ";".join(recipes), program=PACKAGE)
 
 
 def papers_measure(model):
@@ -476,6 +499,7 @@ def main():
     parser.add_argument("--rows", metavar="NAME,...", help="measure only these recipes of the plan")
     parser.add_argument("--later", action="store_true", help="print the table of questions that come later")
     parser.add_argument("--papers", nargs="?", const="", metavar="MODEL", help="judge the papers' claims on a real model, or ask it")
+    parser.add_argument("--repeat-heads", metavar="MODEL", help="train heads on repeated texts, and ask about other texts")
     parser.add_argument("--check", action="store_true", help="compare docs/quality.md with the tables")
     parser.add_argument("--self-test", action="store_true", help="show that --check finds something")
     arguments = parser.parse_args()
@@ -486,6 +510,8 @@ def main():
         return 0
     if arguments.papers is not None:
         return papers_measure(arguments.papers) if arguments.papers else write(TABLES, "papers-claims", papers())
+    if arguments.repeat_heads:
+        return repeat_heads(arguments.repeat_heads)
     if arguments.check:
         page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/recommend.c"))
         complaints, n = check(page, read("suites"))
