@@ -153,7 +153,52 @@ def tenant_sends_long_texts(scene, _rng):
         in_threads(8, submit)
 
 
-# attack -> rows of docs/budget.csv, by the beginnings of their resources
+def answers(scene, n, request):
+    """Asks for answers in n threads, each one after the other, and reads them. request(i) has another number for each."""
+    numbers, until = itertools.count(), time.monotonic() + attacks.ATTACK_S
+    with scene.cluster.channel_of(attacks.GREEDY) as channel:
+        def generate(_):
+            while time.monotonic() < until:
+                with contextlib.suppress(grpc.RpcError):
+                    list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(request(next(numbers)), timeout=20))
+        in_threads(n, generate)
+
+
+def tenant_keeps_conversations(scene, rng):
+    """First turns of conversations, of each of which a worker keeps the session."""
+    answers(scene, 8, lambda i: inference.GenerateRequest(text=f"{rng.random()}", max_new_tokens=1, ignore_eos=True, conversation=inference.Conversation(
+        id=f"{i}-{rng.random()}", keep_ms=20000)))
+
+
+def tenant_stores_prompts(scene, rng):
+    """Prompts of half a thousand tokens, each its own, which the store takes, under recipes that nobody used before."""
+    answers(scene, 4, lambda i: inference.GenerateRequest(text=harness.document(500, value=str(i), seed=rng.randrange(1 << 30)), max_new_tokens=1,
+                                                          recipe=f"h2o,budget={rng.uniform(0.2, 0.9):.6f}" if i % 2 else ""))
+
+
+def tenant_adds_documents(scene, rng):
+    """More documents than a tenant may have."""
+    with scene.cluster.channel_of(attacks.GREEDY) as channel:
+        def add(_):
+            until = time.monotonic() + attacks.ATTACK_S
+            while time.monotonic() < until:
+                asked = harness.documents_pb.AddDocumentRequest(name=f"d{rng.random()}", text=harness.document(400, seed=rng.randrange(1 << 30)), raw=True)
+                with contextlib.suppress(grpc.RpcError):
+                    list(stub(channel.unary_stream, "sluice.v1.Documents.Add")(asked, timeout=20))
+        in_threads(2, add)
+
+
+def tenant_sends_lists(scene, rng):
+    """Lists of as many prompts as a request may have."""
+    until = time.monotonic() + attacks.ATTACK_S
+
+    def send(_):
+        while time.monotonic() < until:
+            ask(scene, "/v1/completions", json.dumps({"prompt": [f"{rng.random()}" for _ in range(256)], "max_tokens": 16, "logprobs": 5}))
+    in_threads(4, send)
+
+
+# attack -> rows of docs/budget.csv, by their resources or the beginnings of those
 ATTACKS = {
     attacks.flood_half_open: ["gRPC connections", "a gRPC connection that", "data-plane connections", "admin connections", "connections"],
     stranger_says_nothing: ["HTTP connections", "an HTTP connection", "a request line"],
@@ -164,7 +209,11 @@ ATTACKS = {
     attacks.hold_parts: ["a request in parts", "all requests in parts", "a gRPC request", "all gRPC requests"],
     tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job", "events that are sent"],
     tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed"],
-    tenant_fills_memory: ["KV memory of jobs"],
+    tenant_fills_memory: ["KV memory of jobs", "a job"],
+    tenant_keeps_conversations: ["conversations", "sessions between turns"],
+    tenant_stores_prompts: ["stored capsules", "label values"],
+    tenant_adds_documents: ["documents"],
+    tenant_sends_lists: ["answers to a list"],
     tenant_sends_json: ["an HTTP body", "all HTTP bodies", "HTTP answers"],
     tenant_sends_long_texts: ["tokenizing"],
     attacks.lie_in_heartbeats: ["heartbeats", "reports of newer terms", "calls of workers"],
@@ -231,10 +280,12 @@ def percentile(times, share):
 def rows_not_driven():
     with open(TABLE, encoding="utf-8") as file:
         resources = [row["resource"] for row in csv.DictReader(file)]
-    begun = [beginning for beginnings in ATTACKS.values() for beginning in beginnings]
-    for beginning in begun:
-        assert any(resource.startswith(beginning) for resource in resources), f"no row of {TABLE} begins with {beginning}"
-    return [resource for resource in resources if not resource.startswith(tuple(begun))]
+    driven = set()
+    for beginning in (beginning for beginnings in ATTACKS.values() for beginning in beginnings):
+        found = [beginning] if beginning in resources else [resource for resource in resources if resource.startswith(beginning)]
+        assert found, f"no row of {TABLE} begins with {beginning}"
+        driven.update(found)
+    return [resource for resource in resources if resource not in driven]
 
 
 def drive(options, cluster, gateway, folder):
