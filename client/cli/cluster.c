@@ -149,6 +149,34 @@ static enum sl_status check_alone(const char *state, struct sl_error *err) {
                : SL_OK;
 }
 
+// Returns whether a coordinator leads: the others refuse jobs and documents.
+static bool has_leader(struct sl_client *client) {
+    Sluice__V1__ModelReply *reply;
+    struct sl_error why;
+    if (sl_client_model(client, sl_deadline_in_ms(1000), &reply, &why) != SL_OK) {
+        return false;
+    }
+    bool leads = !reply->standby;
+    sluice__v1__model_reply__free_unpacked(reply, NULL);
+    return leads;
+}
+
+// Waits until the first coordinator leads: then the documents that it has from a time when it was alone move to etcd.
+static enum sl_status wait_for_first(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
+    struct sl_client *client;
+    SL_TRY(sl_client_connect(cluster->address, sl_cluster_operator(cluster), &client, err));
+    enum sl_status status = SL_OK;
+    int64_t deadline_ns = sl_deadline_in_ms(cluster->config.ready_ms);
+    while (status == SL_OK && !has_leader(client)) {
+        status = sl_deadline_left_ms(deadline_ns) > 0
+                     ? wait_step(cluster, signals, err)
+                     : sl_fail(err, SL_ERR_DEADLINE, "the first coordinator does not lead after %lld ms",
+                               (long long)cluster->config.ready_ms);
+    }
+    sl_client_close(&client);
+    return status;
+}
+
 // Starts the coordinators one after the other: the first creates data that the others share.
 static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     int64_t n = cluster->config.n_coordinators > 1 ? cluster->config.n_coordinators : 1;
@@ -166,6 +194,9 @@ static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_s
         if (status == SL_OK) {
             size_t at = strlen(cluster->address);
             snprintf(cluster->address + at, sizeof cluster->address - at, "%s%s", i > 0 ? "," : "", address);
+        }
+        if (n > 1 && i == 0 && cluster->config.coordinator_state) {
+            SL_THEN(status, wait_for_first(cluster, signals, err));
         }
     }
     return status;
@@ -272,18 +303,6 @@ static size_t count_ready(const Sluice__V1__WorkersReply *reply) {
         n += reply->workers[i]->state == SLUICE__V1__WORKER_STATE__READY;
     }
     return n;
-}
-
-// Returns whether a coordinator leads: the others refuse jobs and documents.
-static bool has_leader(struct sl_client *client) {
-    Sluice__V1__ModelReply *reply;
-    struct sl_error why;
-    if (sl_client_model(client, sl_deadline_in_ms(1000), &reply, &why) != SL_OK) {
-        return false;
-    }
-    bool leads = !reply->standby;
-    sluice__v1__model_reply__free_unpacked(reply, NULL);
-    return leads;
 }
 
 static enum sl_status wait_for_workers(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
