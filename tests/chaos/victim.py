@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -39,7 +40,7 @@ import hosts  # noqa: E402
 from harness import inference, stub  # noqa: E402
 
 VICTIM = "client/victim"
-KEYS = {"victim": "k-victim", "greedy": "k-greedy"}  # tenant -> key
+KEYS = {"victim": "k-victim", "greedy": "k-greedy", "limited": "k-limited"}  # tenant -> key
 SETTLE_S = 1  # an attack reaches its bounds, and what it held is let go
 TABLE = os.path.join(HERE, "../../docs/budget.csv")
 
@@ -91,10 +92,10 @@ def stranger_continues_headers(scene, _rng):
             tls.sendall(attacks.frame(9, 0, 1, attacks.literal(b"x", b"y" * 100) * 100))
 
 
-def ask(scene, path, body):
+def ask(scene, path, body, who="greedy"):
     with contextlib.suppress(OSError, http.client.HTTPException), \
             contextlib.closing(http.client.HTTPConnection(scene.gateway, timeout=60)) as connection:
-        connection.request("POST", path, body, {"Authorization": f"Bearer {KEYS['greedy']}"})
+        connection.request("POST", path, body, {"Authorization": f"Bearer {KEYS[who]}"})
         connection.getresponse().read()
 
 
@@ -198,6 +199,22 @@ def tenant_sends_lists(scene, rng):
     in_threads(4, send)
 
 
+def tenant_exceeds_its_limits(scene, rng):
+    """A key of 60 requests a minute sends as many as it can."""
+    until = time.monotonic() + attacks.ATTACK_S
+
+    def send(_):
+        while time.monotonic() < until:
+            ask(scene, "/v1/completions", json.dumps({"prompt": f"{rng.random()}", "max_tokens": 16}), "limited")
+    in_threads(8, send)
+
+
+def tenant_searches_layers(scene, rng):
+    """Long answers whose layers stay in the store, which every token searches."""
+    answers(scene, 4, lambda i: inference.GenerateRequest(text=harness.document(1500, value=str(i), seed=rng.randrange(1 << 30)), max_new_tokens=100,
+                                                          ignore_eos=True, recipe="tailorkv,topk=64"))
+
+
 # attack -> rows of docs/budget.csv, by their resources or the beginnings of those
 ATTACKS = {
     attacks.flood_half_open: ["gRPC connections", "a gRPC connection that", "data-plane connections", "admin connections", "connections"],
@@ -208,12 +225,14 @@ ATTACKS = {
     attacks.reset_streams: ["calls cancelled"],
     attacks.hold_parts: ["a request in parts", "all requests in parts", "a gRPC request", "all gRPC requests"],
     tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job", "events that are sent"],
-    tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed"],
+    tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed", "jobs on disk", "spans that"],
     tenant_fills_memory: ["KV memory of jobs", "a job"],
     tenant_keeps_conversations: ["conversations", "sessions between turns"],
     tenant_stores_prompts: ["stored capsules", "label values"],
     tenant_adds_documents: ["documents"],
     tenant_sends_lists: ["answers to a list"],
+    tenant_exceeds_its_limits: ["requests and tokens"],
+    tenant_searches_layers: ["remote KV that is open", "searches of offloaded", "leases"],
     tenant_sends_json: ["an HTTP body", "all HTTP bodies", "HTTP answers"],
     tenant_sends_long_texts: ["tokenizing"],
     attacks.lie_in_heartbeats: ["heartbeats", "reports of newer terms", "calls of workers"],
@@ -337,10 +356,12 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with us
     from test_gateway import Gateway
     not_driven = rows_not_driven()
-    with harness.certificates(VICTIM, "client/greedy", *attacks.NAMES) as made, harness.Cluster(certificates=made) as cluster:
+    spans = ["--otlp", "127.0.0.1:1"]  # no collector takes them
+    with tempfile.TemporaryDirectory(prefix="sluice-victim-") as state, harness.certificates(VICTIM, "client/greedy", *attacks.NAMES) as made, \
+            harness.Cluster(certificates=made, args=spans, coordinator_args=["--state", state, *spans]) as cluster:
         keys = os.path.join(made.folder, "keys")
         with open(keys, "w") as file:
-            file.writelines(f"{hashlib.sha256(key.encode()).hexdigest()} {tenant}\n" for tenant, key in KEYS.items())
+            file.writelines(f"{hashlib.sha256(key.encode()).hexdigest()} {tenant}{' requests=60' * (tenant == 'limited')}\n" for tenant, key in KEYS.items())
         os.chmod(keys, 0o600)
         with Gateway(cluster, "--keys", keys, "--tenants", made.folder) as gateway:
             wrong = drive(options, cluster, gateway, made.folder)
