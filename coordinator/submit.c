@@ -66,7 +66,8 @@ static void await_document(struct sl_coordinator *coordinator, struct sl_job *jo
         if (!waited) {
             sl_admission_let_pass(coordinator->admission, &job->place);
             snprintf(detail, sizeof detail, "waits for document %s, which another call is adding", name);
-            (void)sl_job_move(job, SLUICE__V1__JOB_STATE__QUEUED, detail);
+            (void)sl_job_move(job, SLUICE__V1__JOB_STATE__QUEUED,
+                              detail); // fails for an ended job, which ends the loop
         }
         waited = true;
         sl_wait_ms(DOCUMENT_POLL_MS);

@@ -300,13 +300,9 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
     struct stacked there = {rules, request, spec, err, SL_OK};
     enum sl_status status = check_label(request->label, spec, err);
     SL_THEN(status, check_key(request->idempotency_key, spec, err));
-    if (status == SL_OK) {
-        status = check_deadline(rules, request, setting->call_deadline_ns, spec, err);
-    }
+    SL_THEN(status, check_deadline(rules, request, setting->call_deadline_ns, spec, err));
     SL_THEN(status, check_sampling(rules, request, setting, spec, err));
-    if (status == SL_OK) {
-        status = check_stops(request, spec, err);
-    }
+    SL_THEN(status, check_stops(request, spec, err));
     SL_THEN(status, check_prompt(rules, request, spec, err));
     if (status == SL_OK) {
         sl_fiber_call(check_recipe_there, &there); // numbers as text take kilobytes of stack

@@ -166,19 +166,19 @@ def answers(scene, n, request):
 
 
 def tenant_keeps_conversations(scene, rng):
-    """First turns of conversations, of each of which a worker keeps the session."""
+    """Begins conversations. A worker keeps the session of each."""
     answers(scene, 8, lambda i: inference.GenerateRequest(text=f"{rng.random()}", max_new_tokens=1, ignore_eos=True, conversation=inference.Conversation(
         id=f"{i}-{rng.random()}", keep_ms=20000)))
 
 
 def tenant_stores_prompts(scene, rng):
-    """Prompts of half a thousand tokens, each its own, which the store takes, under recipes that nobody used before."""
+    """Sends prompts of 500 tokens, which the store keeps. No two are equal, and every second one has a new recipe."""
     answers(scene, 4, lambda i: inference.GenerateRequest(text=harness.document(500, value=str(i), seed=rng.randrange(1 << 30)), max_new_tokens=1,
                                                           recipe=f"h2o,budget={rng.uniform(0.2, 0.9):.6f}" if i % 2 else ""))
 
 
 def tenant_adds_documents(scene, rng):
-    """More documents than a tenant may have."""
+    """Adds more documents than a tenant may have."""
     with scene.cluster.channel_of(attacks.GREEDY) as channel:
         def add(_):
             until = time.monotonic() + attacks.ATTACK_S
@@ -190,7 +190,7 @@ def tenant_adds_documents(scene, rng):
 
 
 def tenant_sends_lists(scene, rng):
-    """Lists of as many prompts as a request may have."""
+    """Sends lists of as many prompts as a request may have."""
     until = time.monotonic() + attacks.ATTACK_S
 
     def send(_):
@@ -210,7 +210,7 @@ def tenant_exceeds_its_limits(scene, rng):
 
 
 def tenant_searches_layers(scene, rng):
-    """Long answers whose layers stay in the store, which every token searches."""
+    """Asks for long answers under a recipe that leaves layers in the store. Each token searches them."""
     answers(scene, 4, lambda i: inference.GenerateRequest(text=harness.document(1500, value=str(i), seed=rng.randrange(1 << 30)), max_new_tokens=100,
                                                           ignore_eos=True, recipe="tailorkv,topk=64"))
 

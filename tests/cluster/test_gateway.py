@@ -520,7 +520,7 @@ def test_a_client_that_does_not_read_is_left():
             body = json.dumps({**asked, "stream": True}).encode()
             deaf.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             # The job may end first on a fast machine: its answer waits for the client all the same.
-            eventually(lambda: "has taken nothing" in gateway.errors(), 60, "nobody reads it")
+            eventually(lambda: "has taken nothing" in gateway.errors(), 60, "the log names the client that does not read")
             eventually(lambda: running_jobs(cluster) == 0, 60, "its job is cancelled")
 
 
