@@ -25,7 +25,7 @@ static const struct sl_option options[] = {
      "least workers of each role: they follow the load up to --prefill and --decode, as deploy/components/keda has it; "
      "0: all are there",
      SL_FIELD(config, shared.cluster.autoscale), 0, SL_SIM_MAX_NODES},
-    {"start", 0, SL_OPTION_DURATION, "2m", "TIME", "until a worker that --autoscale adds takes jobs",
+    {"start", 0, SL_OPTION_DURATION, "2m", "TIME", "until a worker that --autoscale adds takes jobs, in steps of 15 s",
      SL_FIELD(config, shared.cluster.start_ms), 0, 86400000},
     SL_SIM_OPTIONS,
 };

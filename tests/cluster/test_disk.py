@@ -30,7 +30,7 @@ def stats(cluster, name="kvstore-0"):
 
 
 def settled(cluster, at_least):
-    """Everything that was shelved is on disk."""
+    """Waits until so many capsules are on disk."""
     eventually(lambda: stats(cluster).disk_capsules >= at_least, 10, f"{at_least} capsules on disk")
 
 

@@ -127,7 +127,7 @@ static enum sl_status look_up(struct sl_capsule_id *id, Sluice__V1__LookupReply 
 }
 
 static Sluice__V1__LookupReply *find(struct sl_capsule_id *id) {
-    int64_t deadline = sl_deadline_in_ms(WAIT_MS); // what has arrived is shelved a moment later
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS); // the store keeps what has arrived a moment later
     Sluice__V1__LookupReply *reply;
     enum sl_status status;
     while ((status = look_up(id, &reply)) == SL_ERR_NOT_FOUND && sl_now_ns() < deadline) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules over a real fabric on the loopback interface: what was announced is shelved when it has arrived, and nothing else.
+// Capsules over a real fabric on the loopback interface: the store keeps what was announced once it has arrived, and nothing else.
 #include "tests/unit/kvstore/harness.h"
 
 #include <pthread.h>
