@@ -6,7 +6,7 @@
 
 #include "lab/random.h"
 
-static const enum sl_kv_format formats[SL_WORLD_FORMATS] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2, SL_KV_INT1};
+static const char *const formats[SL_WORLD_FORMATS] = {"f16", "int8", "int4", "int2", "int1", "k8v4", "k4v2"};
 
 // Allocates device memory; NULL: exhausted.
 static void *take(struct sl_world *w, size_t bytes) {
@@ -45,8 +45,11 @@ static enum sl_status make_pages(struct sl_world *w, int f, struct sl_error *err
     uint32_t n = sl_pages_for(s->slots);
     size_t n_all = (size_t)s->n_kv_heads * n;
     bool packed = f > 0;
-    enum sl_status status =
-        sl_page_layout_init(&w->layouts[f], formats[f], s->head_dim, packed ? 0 : SL_MAX_STATES, true);
+    enum sl_kv_format format;
+    enum sl_status status = sl_kv_format_parse(formats[f], &format);
+    if (status == SL_OK) {
+        status = sl_page_layout_init(&w->layouts[f], format, s->head_dim, packed ? 0 : SL_MAX_STATES, true);
+    }
     SL_FAIL_IF(status != SL_OK, err, status, "no page layout for --head-dim %d", s->head_dim);
     w->pages[f] = take(w, n_all * w->layouts[f].bytes);
     w->lists[f] = calloc(n_all, sizeof *w->lists[f]);
