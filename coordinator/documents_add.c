@@ -71,7 +71,7 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
             "recipe: a document is kept for questions that come later, and %.200s %s; for example " SL_DOCUMENT_RECIPE
             " or kvzip,format=int4",
             spec->recipe,
-            sl_recipe_offloads(recipe)       ? "leaves layers in stores"
+            sl_recipe_offloads(recipe)       ? "leaves layers in stores, which keep them for a job alone"
             : sl_recipe_serves_later(recipe) ? "evicts again for each, unless it has format=int8, int4 or int2"
                                              : "evicts for the first one");
     }
@@ -136,7 +136,7 @@ static enum sl_status plan_others(struct sl_documents *documents, struct sl_docu
     int n_planned = 1;
     enum sl_status status = SL_OK;
     for (int i = 1; i < n_stores && n_planned < document->replicas; i++) {
-        enum sl_status one = sl_documents_plan_store(documents, document, stores[i].name, stores[i].arena_bytes, err);
+        enum sl_status one = sl_documents_plan_store(documents, document, &stores[i], err);
         n_planned += one == SL_OK;
         status = one != SL_OK ? one : status;
     }
@@ -153,7 +153,7 @@ static enum sl_status enter_at(struct adding *adding, const struct sl_ranked_sto
     if (n > n_stores) {
         return sl_coordinator_too_few_stores(n, n_stores, err);
     }
-    SL_TRY(sl_documents_begin(coordinator->documents, document, stores[0].name, stores[0].arena_bytes, err));
+    SL_TRY(sl_documents_begin(coordinator->documents, document, &stores[0], err));
     enum sl_status status = plan_others(coordinator->documents, document, stores, n_stores, err);
     bool told = false;
     for (int i = 0; i < TELLINGS && status == SL_OK && !told; i++) {

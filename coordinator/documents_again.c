@@ -10,19 +10,17 @@
 #include "base/log.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/documents/document_prompt.h"
+#include "coordinator/workers/stores.h"
 
 // Checks that the store that will get the capsule has room for it: it may have another's documents as well now.
 static enum sl_status check_room(struct sl_coordinator *coordinator, const struct sl_document *document,
                                  struct sl_error *err) {
-    char address[SL_ADDRESS_BYTES];
-    int64_t arena_bytes = sl_registry_store_address(coordinator->registry, document->first_key, address);
-    struct sl_worker *store =
-        address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
-                           : NULL;
-    SL_FAIL_IF(store == NULL, err, SL_ERR_PEER_LOST, "no KV store is ready");
-    enum sl_status status =
-        sl_documents_check_room(coordinator->documents, document, sl_worker_name(store), arena_bytes, err);
-    sl_worker_unref(&store);
+    struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
+    SL_FAIL_IF(stores == NULL, err, SL_ERR_EXHAUSTED, "no memory for a list of stores");
+    enum sl_status status = sl_stores_rank(coordinator->registry, document->first_key, stores) > 0
+                                ? sl_documents_check_room(coordinator->documents, document, &stores[0], err)
+                                : sl_fail(err, SL_ERR_PEER_LOST, "no KV store is ready");
+    free(stores);
     return status;
 }
 

@@ -346,10 +346,7 @@ static enum sl_status wait_until_stored(struct importing *importing, struct sl_e
 }
 
 static enum sl_status send_document(const struct importing *importing) {
-    struct sl_coordinator *coordinator = importing->coordinator;
-    struct sl_described_document described;
-    sl_documents_describe(coordinator->documents, importing->document, coordinator->model_fingerprint, &described);
-    return sl_rpc_call_send(importing->call, &described.message.base);
+    return sl_coordinator_send_document(importing->coordinator, importing->call, importing->document, false);
 }
 
 static enum sl_status keep(struct importing *importing, struct sl_error *err) {

@@ -38,9 +38,8 @@ static enum sl_status check_stores(struct sl_coordinator *coordinator, const str
         while (holder < n_holders && strcmp(holders[holder], stores[i].name) != 0) {
             holder++;
         }
-        status = holder < n_holders ? SL_OK
-                                    : sl_documents_check_room(coordinator->documents, document, stores[i].name,
-                                                              stores[i].arena_bytes, err);
+        status =
+            holder < n_holders ? SL_OK : sl_documents_check_room(coordinator->documents, document, &stores[i], err);
         n_good += status == SL_OK;
         full = status != SL_OK ? status : full;
     }

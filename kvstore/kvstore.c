@@ -226,6 +226,7 @@ enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct s
     struct sl_node_config node = config->node;
     node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
     SL_TRY(sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err));
+    kvstore.node.info.disk_bytes = config->disk[0] ? config->disk_bytes : 0;
     enum sl_status status = sl_capsule_cache_create(kvstore.node.arena, config->keep_ms, &kvstore.capsule_cache, err);
     SL_THEN(status, sl_protected_create(UNKNOWN_MS, &kvstore.protected, err));
     if (status == SL_OK) {

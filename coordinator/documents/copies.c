@@ -73,7 +73,7 @@ static enum sl_status choose(struct copy *copy, struct sl_error *err) {
         if (is_among(holders, n_holders, store->name)) {
             continue;
         }
-        status = sl_documents_check_room(copies->documents, copy->document, store->name, store->arena_bytes, err);
+        status = sl_documents_check_room(copies->documents, copy->document, store, err);
         copy->target = status == SL_OK ? find_store(copy, store->name) : NULL;
     }
     if (copy->target == NULL) {

@@ -212,26 +212,26 @@ static enum sl_status check_etcd(const struct sl_documents *documents, const str
                          bytes, SL_DOCUMENTS_ETCD_BYTES);
 }
 
-enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
-                                  int64_t arena_bytes, struct sl_error *err) {
+enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document,
+                                  const struct sl_ranked_store *store, struct sl_error *err) {
     SL_LOCKED(&documents->mutex);
     struct sl_document **at = find(documents, document->tenant, document->name);
     SL_TRY(is_at(at, document->tenant, document->name) ? sl_document_refuse_name(*at, document, err) : SL_OK);
     SL_TRY(sl_document_quota_check(&documents->quota, document, err));
     SL_TRY(check_etcd(documents, document, err));
-    SL_TRY(sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err));
+    SL_TRY(sl_document_quota_check_store(&documents->quota, document, store, err));
     document->reading = true;
     document->n_holders = 0;
-    add_holder(document, store); // the first one
+    add_holder(document, store->name); // the first one
     insert(documents, at, sl_document_ref(document));
     return SL_OK;
 }
 
-enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
-                                       int64_t arena_bytes, struct sl_error *err) {
+enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document,
+                                       const struct sl_ranked_store *store, struct sl_error *err) {
     SL_LOCKED(&documents->mutex);
-    SL_TRY(sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err));
-    SL_FAIL_IF(sl_document_holder(document, store) == NULL && add_holder(document, store) == NULL, err,
+    SL_TRY(sl_document_quota_check_store(&documents->quota, document, store, err));
+    SL_FAIL_IF(sl_document_holder(document, store->name) == NULL && add_holder(document, store->name) == NULL, err,
                SL_ERR_PRECONDITION, "replicas: %d stores have the document already", SL_MAX_HOLDERS);
     return SL_OK;
 }
@@ -443,9 +443,9 @@ bool sl_documents_read_now(struct sl_documents *documents, struct sl_document *d
 }
 
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
-                                       const char *store, int64_t arena_bytes, struct sl_error *err) {
+                                       const struct sl_ranked_store *store, struct sl_error *err) {
     SL_LOCKED(&documents->mutex);
-    return sl_document_quota_check_store(&documents->quota, document, store, arena_bytes, err);
+    return sl_document_quota_check_store(&documents->quota, document, store, err);
 }
 
 // Call with the lock held.

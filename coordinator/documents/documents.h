@@ -13,6 +13,7 @@
 #pragma once
 
 #include "coordinator/documents/document.h"
+#include "coordinator/workers/stores.h"
 #include "net/trust/tenant_salt.h"
 
 struct sl_documents;
@@ -43,18 +44,18 @@ enum sl_status sl_documents_lead(struct sl_documents *documents, int64_t term, s
 int64_t sl_documents_term(const struct sl_documents *documents);
 
 /*
- * Enters a document that is about to be read, with capsule_bytes as planned; store: the one that will get its capsule, of
- * arena_bytes. The registry takes a reference. SL_ERR_EXISTS: the name is taken. SL_ERR_PRECONDITION: the tenant or
+ * Enters a document that is about to be read, with capsule_bytes as planned; store: the one that will get its capsule. The
+ * registry takes a reference. SL_ERR_EXISTS: the name is taken. SL_ERR_PRECONDITION: the tenant or
  * the store may hold no more; err names the tenant's documents.
  */
-enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document, const char *store,
-                                  int64_t arena_bytes, struct sl_error *err);
+enum sl_status sl_documents_begin(struct sl_documents *documents, struct sl_document *document,
+                                  const struct sl_ranked_store *store, struct sl_error *err);
 // Finds the kept document that equals this one in tenant, name, text, recipe and capsule; with a reference. NULL: none.
 struct sl_document *sl_documents_find_same(struct sl_documents *documents, const struct sl_document *document);
 // Plans a further store for a document that is being read. SL_ERR_PRECONDITION: the store may hold no more.
-enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document, const char *store,
-                                       int64_t arena_bytes, struct sl_error *err);
-// Half of a store's arena may be documents: the rest is for everything else that it keeps.
+enum sl_status sl_documents_plan_store(struct sl_documents *documents, struct sl_document *document,
+                                       const struct sl_ranked_store *store, struct sl_error *err);
+// Half of a store's arena may be documents, or half of its disk if that is larger: the rest is for everything else that it keeps.
 #define SL_DOCUMENTS_SHARE 2
 
 // Keeps a document whose capsule a store has. SL_ERR_IO, SL_ERR_EXHAUSTED, SL_ERR_PEER_LOST (the term is over, or etcd does not answer): it cannot
@@ -105,7 +106,7 @@ struct sl_document *sl_documents_short(struct sl_documents *documents, int64_t n
 struct sl_document *sl_documents_excess(struct sl_documents *documents, int64_t now_ns);
 // Returns SL_ERR_PRECONDITION if this store has no room for a document that it does not have.
 enum sl_status sl_documents_check_room(struct sl_documents *documents, const struct sl_document *document,
-                                       const char *store, int64_t arena_bytes, struct sl_error *err);
+                                       const struct sl_ranked_store *store, struct sl_error *err);
 
 // Returns whether another document has this document's capsule too.
 bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document);

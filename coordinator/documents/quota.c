@@ -10,7 +10,7 @@
 
 // A list of documents for an error message: those that fit, and how many more there are.
 struct names {
-    char text[208];
+    char text[200];
     size_t n;
     bool with_tenants;
     int64_t n_more, more_bytes;
@@ -109,13 +109,22 @@ enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, co
     return sl_document_quota_check_bytes(quota, document, document->replicas, err);
 }
 
-enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quota, const struct sl_document *document,
-                                             const char *store, int64_t arena_bytes, struct sl_error *err) {
-    int64_t bytes = 0, n_others = 0, others_bytes = 0, most = arena_bytes / SL_DOCUMENTS_SHARE;
+// A part of a store, of which documents may take half.
+struct share {
+    int64_t whole_bytes;
+    bool is_for_unwritten; // only documents that the disk does not have count
+    const char *is_half_of, *may_be, *remedy;
+};
+
+// Checks whether a document has room in a part of a store.
+static enum sl_status check_share(const struct sl_document_quota *quota, const struct sl_document *document,
+                                  const char *store, const struct share *share, struct sl_error *err) {
+    int64_t bytes = 0, n_others = 0, others_bytes = 0, most = share->whole_bytes / SL_DOCUMENTS_SHARE;
     bool is_operator = document->tenant[0] == '\0';
     struct names names = {.with_tenants = is_operator};
     for (const struct sl_document *one = quota->first; one != NULL; one = one->next) {
-        if (one != document && sl_document_holder(one, store) != NULL) {
+        const struct sl_document_holder *holder = one != document ? sl_document_holder(one, store) : NULL;
+        if (holder != NULL && !(share->is_for_unwritten && holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN)) {
             bool is_named = is_operator || strcmp(one->tenant, document->tenant) == 0;
             bytes += one->capsule_bytes;
             n_others += !is_named;
@@ -131,7 +140,21 @@ enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quo
     }
     add_others(&names, n_others, others_bytes);
     return sl_fail(err, SL_ERR_PRECONDITION,
-                   "store %s has no room for %" PRId64 " bytes: half of its arena, %" PRId64
-                   " bytes, may be documents; it holds %s. Delete one, or give the store a larger --arena",
-                   store, document->capsule_bytes, most, names.n > 0 ? names.text : "none");
+                   "store %s has no room for %" PRId64 " bytes: half of its %s, %" PRId64
+                   " bytes, may be documents%s; it holds %s. Delete one, or give it a larger %s",
+                   store, document->capsule_bytes, share->is_half_of, most, share->may_be,
+                   names.n > 0 ? names.text : "none", share->remedy);
+}
+
+enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quota, const struct sl_document *document,
+                                             const struct sl_ranked_store *store, struct sl_error *err) {
+    bool is_disk_larger = store->disk_bytes > store->arena_bytes;
+    const struct share arena = {.whole_bytes = store->arena_bytes,
+                                .is_for_unwritten = is_disk_larger,
+                                .is_half_of = "arena",
+                                .may_be = is_disk_larger ? " not on its disk" : "",
+                                .remedy = is_disk_larger ? "--arena" : "--arena or --disk-bytes"},
+                       disk = {store->disk_bytes, false, "disk", "", "--disk-bytes"};
+    SL_TRY(check_share(quota, document, store->name, &arena, err));
+    return is_disk_larger ? check_share(quota, document, store->name, &disk, err) : SL_OK;
 }

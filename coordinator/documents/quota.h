@@ -6,6 +6,7 @@
 #pragma once
 
 #include "coordinator/documents/document.h"
+#include "coordinator/workers/stores.h"
 
 struct sl_document_quota {
     int64_t max_documents, max_bytes; // of one tenant
@@ -20,7 +21,8 @@ enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, co
 // Checks the tenant's bytes if this document has so many replicas; it may be in the list.
 enum sl_status sl_document_quota_check_bytes(const struct sl_document_quota *quota, const struct sl_document *document,
                                              int replicas, struct sl_error *err);
-// Checks whether a store of arena_bytes has room for a document, beside the others that it has or is to get. The error names the tenant's own
-// documents, and to an operator (tenant "") those of all tenants.
+// Checks whether a store has room for a document, beside the others that it has or is to get: in memory for what its disk
+// does not have yet, and in memory or on disk for all. The error names the tenant's own documents, and to an operator
+// (tenant "") those of all tenants.
 enum sl_status sl_document_quota_check_store(const struct sl_document_quota *quota, const struct sl_document *document,
-                                             const char *store, int64_t arena_bytes, struct sl_error *err);
+                                             const struct sl_ranked_store *store, struct sl_error *err);

@@ -131,6 +131,10 @@ struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker) {
     return worker->channel;
 }
 
+int64_t sl_worker_disk_bytes(const struct sl_worker *worker) {
+    return worker->disk_bytes;
+}
+
 uint64_t sl_worker_name_hash(const char *name) {
     return sl_hash(name, strlen(name), 0);
 }
@@ -180,6 +184,8 @@ static enum sl_status check_info(const struct sl_registry *registry, const Sluic
                "worker %.60s: arena_bytes %" PRId64 " and staging_bytes %" PRId64
                " must be what a host can have, at most 1 PiB",
                info->name, info->arena_bytes, info->staging_bytes);
+    SL_FAIL_IF(info->disk_bytes < 0, err, SL_ERR_INVALID, "worker %.60s: disk_bytes %" PRId64 " must not be negative",
+               info->name, info->disk_bytes);
     SL_FAIL_IF(computes && (info->arena_bytes < 1 || info->max_jobs < 1 || info->staging_bytes < 0), err,
                SL_ERR_INVALID,
                "worker %.60s: arena_bytes %" PRId64 " and max_jobs %d must be positive, staging_bytes %" PRId64
@@ -223,6 +229,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     worker->epoch = info->epoch;
     worker->arena_bytes = info->arena_bytes;
     worker->staging_bytes = info->staging_bytes;
+    worker->disk_bytes = info->disk_bytes;
     worker->max_jobs = info->max_jobs;
     worker->reads = info->reads;
     worker->refs = 1;

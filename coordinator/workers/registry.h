@@ -114,7 +114,8 @@ void sl_worker_suspect(struct sl_worker *worker);
 const char *sl_worker_name(const struct sl_worker *worker);
 const char *sl_worker_address(const struct sl_worker *worker);
 struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker);
-uint64_t sl_worker_name_hash(const char *name); // how the affinity index knows it
+int64_t sl_worker_disk_bytes(const struct sl_worker *worker); // 0: it has no disk
+uint64_t sl_worker_name_hash(const char *name);               // how the affinity index knows it
 
 // Writes the gRPC address, with certificates NAME@HOST:PORT, of the store that keeps prompts beginning with `key`; "" when there is none. Returns its capacity in bytes.
 #define SL_ADDRESS_BYTES 128

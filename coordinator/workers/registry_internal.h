@@ -14,7 +14,7 @@ struct sl_worker {
     char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
     Sluice__V1__WorkerRole role;
     uint64_t model_fingerprint, epoch;
-    int64_t arena_bytes, staging_bytes;
+    int64_t arena_bytes, staging_bytes, disk_bytes;
     int max_jobs;
     bool reads; // a decode worker that reads prompts, too
     struct sl_rpc_channel *channel;

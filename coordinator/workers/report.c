@@ -23,6 +23,7 @@ static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl
     report->info.model_fingerprint = worker->model_fingerprint;
     report->info.arena_bytes = worker->arena_bytes;
     report->info.staging_bytes = worker->staging_bytes;
+    report->info.disk_bytes = worker->disk_bytes;
     report->info.max_jobs = worker->max_jobs;
     report->info.reads = worker->reads && worker->duty == 0;
     report->info.epoch = worker->epoch;

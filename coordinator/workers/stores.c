@@ -18,6 +18,7 @@ int sl_stores_rank(struct sl_registry *registry, uint64_t key, struct sl_ranked_
         strcpy(store->name, sl_worker_name(set->workers[i]));
         strcpy(store->address, sl_worker_address(set->workers[i]));
         store->arena_bytes = set->views[i].capacity_bytes;
+        store->disk_bytes = sl_worker_disk_bytes(set->workers[i]);
         set->views[i].ready = false;
     }
     sl_worker_set_release(set);

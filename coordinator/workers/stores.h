@@ -10,7 +10,7 @@
 
 struct sl_ranked_store {
     char name[64], address[SL_ADDRESS_BYTES];
-    int64_t arena_bytes;
+    int64_t arena_bytes, disk_bytes; // disk_bytes 0: it has no disk
 };
 
 // Writes the stores that take jobs, in the order in which prompts that begin with `key` choose them; stores_out has room

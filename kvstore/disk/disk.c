@@ -278,11 +278,13 @@ int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
 }
 
 enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {
-    if (!answers(disk)) {
-        return disk ? SL_DISK_FAILED : SL_DISK_NONE;
+    if (!disk) {
+        return SL_DISK_NONE;
     }
-    if (sl_disk_holds(disk, &stored->keys.id) > 0) {
-        return SL_DISK_WRITTEN;
+    bool is_answering = answers(disk), is_written = is_answering && sl_disk_holds(disk, &stored->keys.id) > 0;
+    atomic_store(&stored->is_on_disk, is_written);
+    if (!is_answering || is_written) {
+        return is_written ? SL_DISK_WRITTEN : SL_DISK_FAILED;
     }
     if (sl_now_ns() >= atomic_load(&stored->disk_again_ns)) {
         atomic_store(&stored->disk_again_ns, sl_deadline_in_ms(SL_DISK_AGAIN_MS));

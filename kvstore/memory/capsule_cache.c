@@ -179,22 +179,25 @@ static bool may_go(const struct sl_stored *stored, int64_t now_ns) {
     return stored->n_pins == 0 && stored->kept_until_ns <= now_ns;
 }
 
-// Call with the lock held. Returns the least recently used capsule that may be evicted. Protected ones come last, and
-// only if they exceed their share: a question then gets them from disk, or the document is read again.
+// Call with the lock held. Returns the least recently used capsule that may be evicted. Protected ones may only if they
+// exceed their share: one that is on disk like any other, because a question gets it from there; others last, because their
+// documents are read again.
 static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
-    struct sl_stored *oldest_protected = NULL;
+    struct sl_stored *oldest = NULL, *oldest_on_disk = NULL, *oldest_protected = NULL, **first;
     size_t protected_bytes = 0;
     for (struct sl_stored *stored = capsule_cache->oldest; stored; stored = stored->newer) {
-        if (!sl_protected_has(capsule_cache->index.protected, &stored->keys.id)) {
-            if (may_go(stored, now_ns)) {
-                return stored;
-            }
-            continue;
-        }
-        protected_bytes += stored->capsule.body_bytes;
-        oldest_protected = !oldest_protected && may_go(stored, now_ns) ? stored : oldest_protected;
+        bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
+        protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
+        first = !is_protected ? &oldest : atomic_load(&stored->is_on_disk) ? &oldest_on_disk : &oldest_protected;
+        *first = !*first && may_go(stored, now_ns) ? stored : *first;
     }
-    return protected_bytes > capsule_cache->max_protected_bytes ? oldest_protected : NULL;
+    if (protected_bytes <= capsule_cache->max_protected_bytes) {
+        return oldest;
+    }
+    if (oldest && oldest_on_disk) {
+        return oldest->used_ns <= oldest_on_disk->used_ns ? oldest : oldest_on_disk;
+    }
+    return oldest ? oldest : oldest_on_disk ? oldest_on_disk : oldest_protected;
 }
 
 // Call with the lock held.

@@ -64,6 +64,7 @@ struct sl_stored {
     struct sl_stored *newer, *older; // by last use
     // Used by the disk alone (kvstore/disk/disk.h):
     atomic_bool disk_has_no_room;  // when it was last to be written
+    atomic_bool is_on_disk;        // as sl_disk_keep() last found: of documents alone
     _Atomic int64_t disk_again_ns; // when to offer it again
 };
 

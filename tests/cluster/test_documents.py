@@ -104,6 +104,28 @@ def test_a_document_is_not_evicted():
         eventually(lambda: not names(cluster.channel), 10, "the document ended at its time")
 
 
+def test_documents_take_a_disk_beyond_the_memory():
+    """More documents than a store's memory may have stay on its disk; every question finds its own, also after a restart."""
+    with tempfile.TemporaryDirectory(prefix="sluice-beyond-") as folder, Cluster(
+            worker_args={"kvstore": ["--arena", "12M", "--disk", os.path.join(folder, "disk"), "--disk-bytes", "64M"]}) as cluster:
+        made = {name: add(cluster.channel, name, document(9000, seed=seed))[0] for seed, name in enumerate(("one", "two", "three", "four", "five"), 30)}
+        kept = sum(one.capsule_bytes for one in made.values())
+        assert kept > 12 << 20 and all(one.on_disk and not one.not_on_disk for one in made.values()), made
+        for name in (*made, *made):
+            finished, _ = cluster.answer(asking(name, "What is it?"))
+            assert finished.statistics.n_reused_tokens >= made[name].n_tokens - 64, (name, finished.statistics)
+        assert store_load(cluster).stored_bytes <= 12 << 20 and store_stats(cluster.processes["kvstore-0"].address).evicted > 0
+        listed = n_jobs(cluster)
+        cluster.kill("kvstore-0")
+        cluster.processes["kvstore-0"].popen.wait()
+        cluster.start_worker("kvstore-0")
+        eventually(lambda: all(of(cluster.channel, "Get", name).on_disk for name in made), 20, "the store reports all")
+        assert n_jobs(cluster) == listed, "a text was read again"
+        # Half of the disk is for everything else.
+        said = refused([grpc.StatusCode.FAILED_PRECONDITION], lambda: [add(cluster.channel, f"more-{seed}", document(9000, seed=seed)) for seed in range(40, 60)])
+        assert "half of its disk, 33554432 bytes, may be documents" in said and "--disk-bytes" in said, said
+
+
 def stores_of(channel, name):
     return sorted(of(channel, "Get", name).stores)
 

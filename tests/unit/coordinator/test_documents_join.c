@@ -86,7 +86,8 @@ static void add(const char *name, const char *text, bool chat, const char *recip
     document->capsule_tokens = (int64_t)n_ids - 1;
     document->capsule.prefix_hash = sl_prefix_hash(&salt, ids, document->capsule_tokens - stale);
     document->first_key = (uint64_t)name[0];
-    assert_int_equal(sl_documents_begin(coordinator->documents, document, "kvstore-0", ARENA, NULL), SL_OK);
+    const struct sl_ranked_store store = {.name = "kvstore-0", .arena_bytes = ARENA};
+    assert_int_equal(sl_documents_begin(coordinator->documents, document, &store, NULL), SL_OK);
     assert_int_equal(sl_documents_finish(coordinator->documents, document, NULL), SL_OK);
     sl_documents_found(coordinator->documents, document, "kvstore-0", 1000, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     sl_document_unref(&document);

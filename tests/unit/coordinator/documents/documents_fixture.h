@@ -43,6 +43,14 @@ static inline struct sl_documents *open_registry(bool on_disk, int64_t max_docum
     return documents;
 }
 
+// Describes a store; until the next call.
+static inline const struct sl_ranked_store *at(const char *name, int64_t arena_bytes, int64_t disk_bytes) {
+    static struct sl_ranked_store store;
+    store = (struct sl_ranked_store){.arena_bytes = arena_bytes, .disk_bytes = disk_bytes};
+    strcpy(store.name, name);
+    return &store;
+}
+
 static inline int n_stores(struct sl_documents *documents, const struct sl_document *document) {
     char stores[SL_MAX_HOLDERS][64];
     return sl_documents_stores(documents, document, stores);
@@ -69,7 +77,7 @@ static inline struct sl_document *make(const char *tenant, const char *name, int
 static inline enum sl_status add(struct sl_documents *documents, const char *tenant, const char *name, int64_t bytes,
                                  struct sl_error *err) {
     struct sl_document *document = make(tenant, name, bytes);
-    enum sl_status status = sl_documents_begin(documents, document, "kvstore-0", ARENA, err);
+    enum sl_status status = sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), err);
     if (status == SL_OK) {
         sl_documents_found(documents, document, "kvstore-0", bytes, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
         status = sl_documents_finish(documents, document, err);

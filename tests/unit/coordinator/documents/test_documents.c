@@ -30,11 +30,11 @@ static void test_documents_a_name_is_its_tenants_and_taken_once(void **state) {
     struct sl_documents *documents = open_registry(false, 10, 10000);
     struct sl_document *first = make("acme", "gpl", 10), *second = make("acme", "gpl", 10), *found = NULL;
     struct sl_error err = {0};
-    assert_int_equal(sl_documents_begin(documents, first, "kvstore-0", ARENA, &err), SL_OK);
-    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_int_equal(sl_documents_begin(documents, first, at("kvstore-0", ARENA, 0), &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, second, at("kvstore-0", ARENA, 0), &err), SL_ERR_EXISTS);
     assert_non_null(strstr(err.text, "another call is adding gpl"));
     assert_int_equal(sl_documents_finish(documents, first, &err), SL_OK);
-    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_int_equal(sl_documents_begin(documents, second, at("kvstore-0", ARENA, 0), &err), SL_ERR_EXISTS);
     assert_non_null(strstr(err.text, "gpl is taken, by the same text, but read under"));
     assert_int_equal(add(documents, "umbrella", "gpl", 10, &err), SL_OK); // another tenant's name is its own
     assert_int_equal(sl_documents_find(documents, "", "gpl", &found, &err), SL_ERR_NOT_FOUND);
@@ -47,7 +47,7 @@ static void test_documents_a_name_is_its_tenants_and_taken_once(void **state) {
     assert_int_equal(sl_documents_remove(documents, first, &err), SL_OK);
     assert_int_equal(sl_documents_remove(documents, first, &err), SL_ERR_NOT_FOUND);
     assert_string_equal(found->text, "what is said"); // a request that has it goes on
-    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, second, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_int_equal(sl_documents_remove(documents, first, &err), SL_ERR_NOT_FOUND); // the name is another document now
     assert_int_equal(count(documents, "acme"), 1);
     sl_document_unref(&found);
@@ -88,6 +88,38 @@ static void test_documents_a_full_tenant_and_a_full_store_say_what_they_hold(voi
     sl_documents_destroy(&documents);
 }
 
+// A document on a store's disk needs no place in its memory. Half of either is for everything else.
+static void test_documents_on_disk_need_no_memory(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_documents *documents = open_registry(false, 10, 100000);
+    const int64_t disk_bytes = 2400;
+    struct sl_document *one = make("acme", "one", 400), *two = make("acme", "two", 400), *three = make("acme", "three", 500);
+    assert_int_equal(sl_documents_begin(documents, one, at("kvstore-0", ARENA, disk_bytes), &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, two, at("kvstore-0", ARENA, disk_bytes), &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "half of its arena, 500 bytes, may be documents not on its disk; it holds one (400"));
+    assert_non_null(strstr(err.text, "or give it a larger --arena"));
+    for (int disk = SLUICE__V1__DISK_COPY__DISK_COPY_WAITING; disk <= SLUICE__V1__DISK_COPY__DISK_COPY_FAILED; disk++) {
+        sl_documents_found(documents, one, "kvstore-0", 400, (Sluice__V1__DiskCopy)disk);
+        assert_int_equal(sl_documents_check_room(documents, two, at("kvstore-0", ARENA, disk_bytes), &err),
+                         disk == SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN ? SL_OK : SL_ERR_PRECONDITION);
+    }
+    sl_documents_found(documents, one, "kvstore-0", 400, SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN);
+    assert_int_equal(sl_documents_check_room(documents, two, at("kvstore-0", ARENA, ARENA), &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_documents_begin(documents, two, at("kvstore-0", ARENA, disk_bytes), &err), SL_OK);
+    sl_documents_found(documents, two, "kvstore-0", 400, SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN);
+    assert_int_equal(sl_documents_check_room(documents, three, at("kvstore-0", ARENA, 2599), &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "half of its disk, 1299 bytes, may be documents; it holds one (400 bytes), two (400"));
+    assert_int_equal(sl_documents_check_room(documents, three, at("kvstore-0", ARENA, 2600), &err), SL_OK);
+    three->capsule_bytes = 501; // its memory could not take it
+    assert_int_equal(sl_documents_check_room(documents, three, at("kvstore-0", ARENA, 1 << 20), &err),
+                     SL_ERR_PRECONDITION);
+    sl_document_unref(&one);
+    sl_document_unref(&two);
+    sl_document_unref(&three);
+    sl_documents_destroy(&documents);
+}
+
 static void test_documents_describe_what_stores_report(void **state) {
     (void)state;
     struct sl_error err = {0};
@@ -95,7 +127,7 @@ static void test_documents_describe_what_stores_report(void **state) {
     struct sl_document *document = make("acme", "gpl", 120);
     struct sl_described_document described;
     const Sluice__V1__Document *message = &described.message;
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_int_equal(n_stores(documents, document), 0);
     sl_documents_describe(documents, document, 12, &described);
     assert_true(message->reading);
@@ -161,16 +193,16 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     int64_t ms = SL_NS_PER_MS, now_ns = sl_now_ns();
     document->replicas = 2;
     same->replicas = 2;
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
-    assert_int_equal(sl_documents_plan_store(documents, document, "kvstore-1", 599, &err), SL_ERR_PRECONDITION);
-    assert_int_equal(sl_documents_plan_store(documents, document, "kvstore-1", 600, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), &err), SL_OK);
+    assert_int_equal(sl_documents_plan_store(documents, document, at("kvstore-1", 599, 0), &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_documents_plan_store(documents, document, at("kvstore-1", 600, 0), &err), SL_OK);
     assert_int_equal(add(documents, "acme", "other", 201, &err), SL_ERR_PRECONDITION); // 12 + 600 + 12 + 201 bytes fit
     assert_null(sl_documents_short(documents, now_ns));                                // no store has it yet
     sl_documents_found(documents, document, "kvstore-1", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_false(sl_documents_are_told(documents, document));
     sl_documents_found(documents, document, "kvstore-0", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_true(sl_documents_are_told(documents, document));
-    assert_int_equal(sl_documents_check_room(documents, document, "kvstore-1", 600, &err),
+    assert_int_equal(sl_documents_check_room(documents, document, at("kvstore-1", 600, 0), &err),
                      SL_OK); // room was kept for it
     assert_null(sl_documents_excess(documents, now_ns));
     assert_true(is_found(sl_documents_short(documents, now_ns), document)); // its call waits for it
@@ -192,7 +224,7 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     assert_true(is_found(sl_documents_excess(documents, now_ns), document));
     // It cannot be dropped now, and waits: another document has its turn.
     struct sl_document *second = make("acme", "second", 1);
-    assert_int_equal(sl_documents_begin(documents, second, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, second, at("kvstore-0", ARENA, 0), &err), SL_OK);
     sl_documents_found(documents, second, "kvstore-0", 1, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     sl_documents_found(documents, second, "kvstore-1", 1, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_int_equal(sl_documents_finish(documents, second, &err), SL_OK);
@@ -205,7 +237,7 @@ static void test_documents_are_copied_until_enough_stores_have_them(void **state
     sl_document_unref(&second);
     now_ns += SL_DOCUMENT_DROP_MS * ms;
     same->capsule_bytes = 0;
-    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, same, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_null(sl_documents_excess(documents, now_ns)); // it may be there for this one
     assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
     sl_document_unref(&document);
@@ -237,19 +269,19 @@ static void test_documents_a_second_text_under_a_name_is_refused(void **state) {
     struct sl_error err = {0};
     struct sl_documents *documents = open_registry(false, 4, 1000);
     struct sl_document *document = make("acme", "gpl", 120), *same = make("acme", "gpl", 120), *other = NULL;
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_null(sl_documents_find_same(documents, same)); // another call is still reading it
-    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_int_equal(sl_documents_begin(documents, same, at("kvstore-0", ARENA, 0), &err), SL_ERR_EXISTS);
     assert_non_null(strstr(err.text, "another call is adding gpl now"));
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
     assert_true(is_found(sl_documents_find_same(documents, same), document));
     strcpy(same->recipe, "full");
     assert_null(sl_documents_find_same(documents, same));
-    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_int_equal(sl_documents_begin(documents, same, at("kvstore-0", ARENA, 0), &err), SL_ERR_EXISTS);
     assert_non_null(strstr(err.text, "by the same text, but read under full,format=int4 for texts"));
     assert_int_equal(sl_document_create("acme", "gpl", "what was said", &other, NULL), SL_OK);
     assert_null(sl_documents_find_same(documents, other));
-    assert_int_equal(sl_documents_begin(documents, other, "kvstore-0", ARENA, &err), SL_ERR_EXISTS);
+    assert_int_equal(sl_documents_begin(documents, other, at("kvstore-0", ARENA, 0), &err), SL_ERR_EXISTS);
     assert_non_null(strstr(err.text, "by another text: 12 bytes with SHA-256"));
     assert_non_null(strstr(err.text, "this one has 13 bytes"));
     sl_document_unref(&other);
@@ -264,10 +296,10 @@ static void test_documents_end_at_their_time_and_share_capsules(void **state) {
     struct sl_documents *documents = open_registry(false, 4, 1000);
     struct sl_document *brief = make("acme", "abc", 10), *same = make("acme", "abd", 10);
     brief->expires_ms = 1000;
-    assert_int_equal(sl_documents_begin(documents, brief, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, brief, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_null(sl_documents_expired(documents, 2000)); // while it is being read, its call decides
     assert_int_equal(sl_documents_finish(documents, brief, &err), SL_OK);
-    assert_int_equal(sl_documents_begin(documents, same, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, same, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_int_equal(sl_documents_finish(documents, same, &err), SL_OK);
     assert_null(sl_documents_expired(documents, 999));
     struct sl_document *expired = sl_documents_expired(documents, 1000);
@@ -303,7 +335,7 @@ static void test_documents_pinned_later_obey_the_quota(void **state) {
     document->expires_ms = 1000;
     const struct sl_document_pin longer = {true, 5000, 0}, forever = {true, 0, 0}, three = {.replicas = 3},
                                  four = {.replicas = 4}, one = {.replicas = 1};
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_int_equal(sl_documents_pin(documents, document, &longer, &err), SL_ERR_PRECONDITION); // its call decides
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
     assert_int_equal(sl_documents_pin(documents, document, &longer, &err), SL_OK);
@@ -343,7 +375,7 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
     struct sl_documents *documents = open_registry(false, 4, 1000);
     struct sl_document *document = make("acme", "abc", 300), *lost;
     int64_t now_ns = sl_now_ns(), soon_ns = now_ns + 2 * SL_DOCUMENT_LOST_MS * SL_NS_PER_MS;
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_null(sl_documents_lost(documents, 11, soon_ns)); // its call reads it
     sl_documents_found(documents, document, "kvstore-0", 300, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_OK);
@@ -371,8 +403,8 @@ static void test_documents_that_are_lost_are_read_again_ever_later(void **state)
     assert_int_equal(sl_documents_replicas(documents, document), 2);
     // Another store has documents of its own by now, and room for those that it has.
     struct sl_document *other = make("acme", "abd", 210);
-    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-1", ARENA, &err), SL_ERR_PRECONDITION);
-    assert_int_equal(sl_documents_check_room(documents, other, "kvstore-2", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_check_room(documents, other, at("kvstore-1", ARENA, 0), &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_documents_check_room(documents, other, at("kvstore-2", ARENA, 0), &err), SL_OK);
     sl_document_unref(&other);
     sl_documents_found(documents, document, "kvstore-1", 0, SLUICE__V1__DISK_COPY__DISK_COPY_NONE);
     assert_true(sl_documents_read_now(documents, document));
@@ -455,7 +487,7 @@ static void test_documents_a_failed_one_leaves_the_list(void **state) {
     sl_document_unref(&found);
 
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_int_equal(sl_documents_finish(documents, document, &err), SL_ERR_IO);
     assert_int_equal(sl_documents_remove(documents, document, &err), SL_OK);
     assert_int_equal(count(documents, NULL), 0);
@@ -492,11 +524,11 @@ static void test_documents_survive_the_process(void **state) {
     struct sl_documents *documents = open_registry(true, 4, 1000);
     struct sl_document *unfinished = make("acme", "later", 10), *kept = make("acme", "gpl", 120), *found = NULL;
     kept->replicas = 3;
-    assert_int_equal(sl_documents_begin(documents, kept, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, kept, at("kvstore-0", ARENA, 0), &err), SL_OK);
     assert_int_equal(sl_documents_finish(documents, kept, &err), SL_OK);
     sl_document_unref(&kept);
     assert_int_equal(add(documents, "umbrella", "gpl", 130, &err), SL_OK);
-    assert_int_equal(sl_documents_begin(documents, unfinished, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, unfinished, at("kvstore-0", ARENA, 0), &err), SL_OK);
     sl_document_unref(&unfinished);
     sl_documents_destroy(&documents);
 
@@ -537,7 +569,7 @@ static void test_documents_survive_the_process(void **state) {
     assert_int_equal(add(documents, "umbrella", "gpl", 130, &err), SL_OK); // its name is free again
     // A document that cannot be written is not kept.
     struct sl_document *lost = make("acme", "lost", 10);
-    assert_int_equal(sl_documents_begin(documents, lost, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, lost, at("kvstore-0", ARENA, 0), &err), SL_OK);
     temp_folder_destroy(&folder);
     assert_int_equal(sl_documents_finish(documents, lost, &err), SL_ERR_IO);
     sl_document_unref(&lost);
@@ -550,6 +582,7 @@ int main(void) {
         cmocka_unit_test(test_document_names_are_words),
         cmocka_unit_test(test_documents_a_name_is_its_tenants_and_taken_once),
         cmocka_unit_test(test_documents_a_full_tenant_and_a_full_store_say_what_they_hold),
+        cmocka_unit_test(test_documents_on_disk_need_no_memory),
         cmocka_unit_test(test_documents_describe_what_stores_report),
         cmocka_unit_test(test_documents_are_copied_until_enough_stores_have_them),
         cmocka_unit_test(test_documents_a_store_names_its_documents_to_operators),

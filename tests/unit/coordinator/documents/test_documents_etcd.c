@@ -46,7 +46,7 @@ static enum sl_status add_text(struct sl_documents *documents, const char *name,
     document->capsule = made->capsule;
     document->capsule_bytes = 10;
     sl_document_unref(&made);
-    enum sl_status status = sl_documents_begin(documents, document, "kvstore-0", ARENA, err);
+    enum sl_status status = sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), err);
     status = status == SL_OK ? sl_documents_finish(documents, document, err) : status;
     if (status != SL_OK) {
         struct sl_error ignored;

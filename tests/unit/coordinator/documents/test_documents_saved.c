@@ -13,7 +13,7 @@ static void test_documents_count_what_they_save(void **state) {
     struct sl_documents *documents = open_registry(true, 10, 10000);
     struct sl_document *document = make("acme", "gpl", 10), *again = NULL;
     struct sl_error err = {0};
-    assert_int_equal(sl_documents_begin(documents, document, "kvstore-0", ARENA, &err), SL_OK);
+    assert_int_equal(sl_documents_begin(documents, document, at("kvstore-0", ARENA, 0), &err), SL_OK);
     sl_documents_measured(documents, document, 49, 500); // most of the text was stored: no measure of the rate
     sl_documents_measured(documents, document, 100, NAN);
     sl_documents_measured(documents, document, 100, 0);

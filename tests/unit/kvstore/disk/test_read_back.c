@@ -101,6 +101,7 @@ static enum sl_disk_copy keep(struct disk_fixture *fixture, int seed, bool is_du
         atomic_store(&stored->disk_again_ns, 0);
     }
     enum sl_disk_copy copy = sl_disk_keep(fixture->disk, stored);
+    assert_int_equal(atomic_load(&stored->is_on_disk), copy == SL_DISK_WRITTEN);
     sl_capsule_cache_release(fixture->parts.capsule_cache, stored);
     return copy;
 }

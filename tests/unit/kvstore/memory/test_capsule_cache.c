@@ -326,6 +326,13 @@ static void test_capsule_cache_a_document_is_not_evicted(void **state) {
     sl_protected_destroy(&protected);
 }
 
+static void set_on_disk(struct fixture *fixture, const struct sl_capsule_id *id) {
+    struct sl_stored *stored = sl_capsule_cache_hold(fixture->capsule_cache, id);
+    assert_non_null(stored);
+    atomic_store(&stored->is_on_disk, true);
+    sl_capsule_cache_release(fixture->capsule_cache, stored);
+}
+
 // A store that was restarted with a smaller arena may read more documents back than have a place.
 static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
     struct fixture *fixture = *state;
@@ -333,14 +340,15 @@ static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
     struct sl_arena_stats arena;
     struct sl_capsule_cache_stats stats;
     struct sl_protected *protected = NULL;
-    struct sl_capsule_id *ids = malloc(1000 * sizeof *ids), first, id;
+    struct sl_capsule_id *ids = malloc(1000 * sizeof *ids), list[1000], first, id;
     size_t n = 0;
     assert_int_equal(sl_protected_create(0, &protected, NULL), SL_OK);
     sl_capsule_cache_protect(fixture->capsule_cache, protected);
     do {
         make_tokens((int)n, 0, tokens);
         assert_int_equal(put(fixture, tokens, false, &id), SL_OK);
-        ids[n++] = id;
+        list[n] = ids[n] = id;
+        n++;
         sl_arena_get_stats(fixture->arena, &arena);
     } while (n < 1000 && arena.used_bytes * 4 < arena.capacity_bytes * 3);
     assert_in_range(n, 4, 999);
@@ -360,6 +368,26 @@ static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
     sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
     assert_in_range(stats.bytes, arena.capacity_bytes / 2 - bytes, arena.capacity_bytes / 2);
     assert_int_equal(stats.evictable_bytes, 0);
+    // Beyond their share, one that is on disk takes its turn among the others; one that is not goes last.
+    const size_t first_left = n - stats.bytes / bytes;
+    set_on_disk(fixture, &list[first_left + 1]);
+    assert_false(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX)); // within their share they stay
+    struct sl_capsule_id *more = malloc((n + 2) * sizeof *more);
+    memcpy(more, list, n * sizeof *more);
+    for (size_t i = 0; i < 3; i++) {
+        make_tokens(2000 + (int)i, 0, tokens);
+        assert_int_equal(put(fixture, tokens, false, i < 2 ? &more[n + i] : &id), SL_OK);
+    }
+    sl_protected_set(protected, more, n + 2); // the third one is no document
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &list[first_left + 1]));
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &id));
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &id));
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &list[first_left]));
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &list[first_left]));
+    assert_false(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
     sl_capsule_cache_protect(fixture->capsule_cache, NULL);
     sl_protected_destroy(&protected);
 }
