@@ -187,8 +187,8 @@ static enum sl_status append(struct sl_joined_prompt *prompt, const int32_t *ids
 }
 
 // Names the part of a later document that is joined; its text begins at the prompt's end. Takes the tokens over if so.
-static void add_part(struct sl_coordinator *coordinator, struct sl_joined_prompt *prompt,
-                     const struct sl_document *document, struct ids *all, size_t begin, size_t end) {
+static void add_part(struct sl_joined_prompt *prompt, int i, struct ids *all, size_t begin, size_t end) {
+    const struct sl_document *document = prompt->documents[i];
     int64_t n_capsule = document->capsule_tokens, from = (int64_t)begin + prompt->n_reread;
     struct sl_hash128 hash = sl_prefix_hash(&prompt->salt, all->ids, (int64_t)all->n - 1);
     if (n_capsule != (int64_t)all->n - 1 || !sl_hash128_equals(&hash, &document->capsule.prefix_hash)) {
@@ -200,15 +200,13 @@ static void add_part(struct sl_coordinator *coordinator, struct sl_joined_prompt
         return;
     }
     struct sl_job_join *join = &prompt->joins[prompt->n_joins];
-    char(*stores)[64] = malloc(SL_MAX_HOLDERS * sizeof *stores); // without it, the prompt's beginning chooses the store
     *join = (struct sl_job_join){.tokens = all->ids,
                                  .n_all = (int64_t)all->n,
                                  .from = from,
                                  .n_tokens = n,
                                  .at = (int64_t)prompt->ids.n_ids + prompt->n_reread,
                                  .first_key = document->first_key,
-                                 .stores = stores};
-    join->n_stores = stores != NULL ? sl_documents_stores(coordinator->documents, document, stores) : 0;
+                                 .document = i};
     prompt->n_joins++;
     prompt->joined_tokens += n;
     all->ids = NULL;
@@ -231,7 +229,7 @@ static enum sl_status add_document(struct sl_coordinator *coordinator, struct sl
         begin = 0; // with what stands before every text
         prompt->first_tokens = (int64_t)end < document->capsule_tokens ? (int64_t)end : document->capsule_tokens;
     } else {
-        add_part(coordinator, prompt, document, &all, begin, end);
+        add_part(prompt, i, &all, begin, end);
     }
     status = append(prompt, ids + begin, end - begin, err);
     SL_THEN(status, append(prompt, line_break->ids, line_break->n, err));

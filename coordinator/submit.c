@@ -49,11 +49,22 @@ static void count_question(struct sl_coordinator *coordinator, struct sl_job *jo
     }
 }
 
-// Names the stores that have the document. Without memory for the names, the prompt's beginning chooses the store.
-static void name_stores(struct sl_coordinator *coordinator, const struct sl_document *document,
-                        struct sl_job_spec *spec) {
-    spec->stores = malloc(SL_MAX_HOLDERS * sizeof *spec->stores);
-    spec->n_stores = spec->stores != NULL ? sl_documents_stores(coordinator->documents, document, spec->stores) : 0;
+// Names the stores that have document i of the job. Without memory for the names, the prompt's beginning chooses the store.
+static void name_stores(struct sl_coordinator *coordinator, struct sl_job_spec *spec, int i, const char *name) {
+    struct sl_job_join *join = NULL;
+    struct sl_document *document = NULL;
+    for (int j = 0; j < spec->n_joins; j++) {
+        join = spec->joins[j].document == i ? &spec->joins[j] : join;
+    }
+    if ((i > 0 && join == NULL) ||
+        sl_documents_find(coordinator->documents, spec->tenant, name, &document, NULL) != SL_OK) {
+        return; // no part of it is joined, or it is not there any more
+    }
+    char(*stores)[64] = malloc(SL_MAX_HOLDERS * sizeof *stores);
+    *(i == 0 ? &spec->stores : &join->stores) = stores;
+    *(i == 0 ? &spec->n_stores : &join->n_stores) =
+        stores != NULL ? sl_documents_stores(coordinator->documents, document, stores) : 0;
+    sl_document_unref(&document);
 }
 
 // Waits while another call adds a document of the job, so that its text is read once. Other jobs pass this one meanwhile.
@@ -72,21 +83,17 @@ static void await_document(struct sl_coordinator *coordinator, struct sl_job *jo
         waited = true;
         sl_wait_ms(DOCUMENT_POLL_MS);
     }
-    struct sl_document *document = NULL;
-    if (waited && strcmp(name, job->spec.document) == 0 &&
-        sl_documents_find(coordinator->documents, job->spec.tenant, name, &document, &ignored) == SL_OK) {
-        free(job->spec.stores);
-        name_stores(coordinator, document, &job->spec);
-        sl_document_unref(&document);
-    }
 }
 
-static void await_documents(struct sl_coordinator *coordinator, struct sl_job *job) {
-    if (job->spec.document[0] != '\0' && !job->spec.no_reuse) {
-        await_document(coordinator, job, job->spec.document);
-        for (int i = 0; i < SL_MAX_JOINS_OF_JOB && job->spec.later[i][0] != '\0'; i++) {
-            await_document(coordinator, job, job->spec.later[i]);
+// Waits for the documents of the job, and notes where they are then.
+static void find_documents(struct sl_coordinator *coordinator, struct sl_job *job) {
+    for (int i = 0; i <= SL_MAX_JOINS_OF_JOB && !job->spec.no_reuse; i++) {
+        const char *name = i == 0 ? job->spec.document : job->spec.later[i - 1];
+        if (name[0] == '\0') {
+            return;
         }
+        await_document(coordinator, job, name);
+        name_stores(coordinator, &job->spec, i, name);
     }
 }
 
@@ -111,7 +118,7 @@ static void run_job(void *arg) {
         .max_retries = coordinator->config.max_retries,
         .stopping = &coordinator->stopping,
     };
-    await_documents(coordinator, fiber->job);
+    find_documents(coordinator, fiber->job);
     sl_run_job(&context, fiber->job, &fiber->run);
     if (fiber->job->spec.document[0] != '\0') {
         count_question(coordinator, fiber->job);
@@ -266,8 +273,8 @@ static enum sl_status specify_whole(struct sl_coordinator *coordinator, const st
 }
 
 // Notes the document that a job's prompt begins with. Frees the specification on failure.
-static enum sl_status begin_with(struct sl_coordinator *coordinator, const struct sl_document *document,
-                                 int64_t stored_tokens, struct sl_job_spec *spec, struct sl_error *err) {
+static enum sl_status begin_with(const struct sl_document *document, int64_t stored_tokens, struct sl_job_spec *spec,
+                                 struct sl_error *err) {
     _Static_assert(sizeof spec->document == sizeof document->name, "a name fits");
     strcpy(spec->document, document->name);
     spec->stored_tokens = stored_tokens;
@@ -278,7 +285,6 @@ static enum sl_status begin_with(struct sl_coordinator *coordinator, const struc
                        "again",
                        document->name, document->recipe);
     }
-    name_stores(coordinator, document, spec);
     return SL_OK;
 }
 
@@ -311,7 +317,7 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     SL_TRY(sl_document_prompt_init(&prompt, document, coordinator->model_fingerprint, request, err));
     enum sl_status status = specify_whole(coordinator, caller, &prompt.request, NULL, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
-    SL_THEN(status, begin_with(coordinator, document, document->capsule_tokens, spec_out, err));
+    SL_THEN(status, begin_with(document, document->capsule_tokens, spec_out, err));
     if (status == SL_OK && !spec_out->no_reuse) {
         begin_compacted(coordinator, document, spec_out);
     }
@@ -328,7 +334,7 @@ static enum sl_status specify_joined(struct sl_coordinator *coordinator, const s
     Sluice__V1__GenerateRequest asked = *request;
     asked.recipe = request->recipe[0] != '\0' ? request->recipe : (char *)first->recipe;
     enum sl_status status = specify_whole(coordinator, caller, &asked, &prompt.ids, call_deadline_ns, spec_out, err);
-    SL_THEN(status, begin_with(coordinator, first, prompt.first_tokens, spec_out, err));
+    SL_THEN(status, begin_with(first, prompt.first_tokens, spec_out, err));
     if (status == SL_OK) {
         for (int i = 1; i < prompt.n_documents; i++) {
             strcpy(spec_out->later[i - 1], prompt.documents[i]->name);

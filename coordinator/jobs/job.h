@@ -88,11 +88,12 @@ struct sl_job_join {
     int32_t *tokens; // [n_all] the prompt of the capsule; owned
     int64_t n_all, from, n_tokens, at;
     uint64_t first_key; // of that prompt
-    char (*stores)[64]; // names of the stores that have the capsule; owned
+    int document;       // its number among the job's; the first, 0, is not joined
+    char (*stores)[64]; // names of the stores that had the capsule when the job's fiber began; owned; NULL: none
     int n_stores;
 };
 
-// A checked request (request.c). Constant from then on.
+// A checked request (request.c). Constant from then on, but for the names of stores, which are the job's fiber's.
 struct sl_job_spec {
     int32_t *tokens; // the prompt; owned
     int64_t n_tokens;
@@ -107,7 +108,7 @@ struct sl_job_spec {
     // Prefix hashes, shortened and mixed with the recipe; owned. They only suggest a worker: after a false match, the worker finds nothing.
     uint64_t *keys;
     int64_t n_keys;
-    char (*stores)[64]; // names of the stores that have the prompt's document; owned; NULL: none
+    char (*stores)[64]; // the same of the document that the prompt begins with
     int n_stores;
     struct sl_job_join *joins; // [n_joins], in the order of the prompt; owned. NULL: none, or the job was restored
     int n_joins;
