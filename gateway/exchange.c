@@ -452,7 +452,7 @@ static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connec
     const bool is_open = exchange->route && exchange->route->caller == SL_ROUTE_OPEN;
     const int64_t most = sl_route_is_begun(exchange->route, method) ? INT64_MAX : gateway->config.max_body_bytes;
     enum sl_status status = sl_head_check(most, connection, &exchange->line, version, refusal);
-    SL_THEN(status, sl_head_check_site(rules, connection, is_open, refusal));
+    SL_THEN(status, sl_head_check_site(rules, connection, &exchange->line, is_open, refusal));
     // Before the path is judged: a caller without a key learns nothing about paths that need one.
     if (status == SL_OK && !is_open) {
         status = sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &exchange->client, refusal);
@@ -487,7 +487,7 @@ static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection
     if (is_preflight(exchange, connection, method) &&
         sl_head_check(exchange->gateway->config.max_body_bytes, connection, &exchange->line, version, &refusal) ==
             SL_OK &&
-        sl_head_check_site(&exchange->gateway->head_rules, connection, false, &refusal) == SL_OK) {
+        sl_head_check_site(&exchange->gateway->head_rules, connection, &exchange->line, false, &refusal) == SL_OK) {
         return sl_http_reply_text(&reply, 200, "text/plain", strdup(""));
     }
     if (judge_head(exchange, connection, url, method, version, &refusal) != SL_OK) {
@@ -525,6 +525,7 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
     if (!exchange) {
         return MHD_NO; // there was no memory for it
     }
+    url = sl_http_path(url);
     if (!exchange->has_head) { // the first call, with the head only
         sl_connection_waits(connection);
         return begin(exchange, connection, url, method, version);

@@ -7,8 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-enum { HOST_BYTES = 256 };
-
 static const char *header(struct MHD_Connection *connection, const char *name) {
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
@@ -105,7 +103,7 @@ static size_t host_length(const char *text) {
 }
 
 static bool is_ours(const struct sl_head_rules *rules, const char *text) {
-    char host[HOST_BYTES];
+    char host[SL_HTTP_HOST_BYTES];
     struct in_addr address;
     const size_t n = host_length(text), n_listen = host_length(rules->listen);
     if (n == 0 || n >= sizeof host) {
@@ -139,8 +137,8 @@ static bool is_link(struct MHD_Connection *connection) {
 }
 
 enum sl_status sl_head_check_site(const struct sl_head_rules *rules, struct MHD_Connection *connection,
-                                  bool may_be_linked, struct sl_refusal *refusal) {
-    const char *host = header(connection, MHD_HTTP_HEADER_HOST);
+                                  const struct sl_http_line *line, bool may_be_linked, struct sl_refusal *refusal) {
+    const char *host = line->host[0] != '\0' ? line->host : header(connection, MHD_HTTP_HEADER_HOST);
     const char *origin = header(connection, MHD_HTTP_HEADER_ORIGIN);
     if (host && (!rules->needs_key || rules->allowed_hosts[0] != '\0') && !is_ours(rules, host)) {
         sl_refuse(refusal, 403, "this is not \"%.100s\" (--allowed-hosts)", host);

@@ -34,7 +34,7 @@ enum sl_status sl_head_check(int64_t max_body_bytes, struct MHD_Connection *conn
                              const char *version, struct sl_refusal *refusal);
 // Checks the host and the web page that the request comes from. may_be_linked: other sites may link to the path.
 enum sl_status sl_head_check_site(const struct sl_head_rules *rules, struct MHD_Connection *connection,
-                                  bool may_be_linked, struct sl_refusal *refusal);
+                                  const struct sl_http_line *line, bool may_be_linked, struct sl_refusal *refusal);
 // Returns the Origin header if --allowed-origins has it, for as long as the request lives; else NULL.
 const char *sl_head_allowed_origin(const struct sl_head_rules *rules, struct MHD_Connection *connection);
 // Tells a browser what its page may read of a response, if its origin is allowed.

@@ -216,6 +216,7 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
     (void)body;
     struct sl_admin *admin = cls;
     struct request *request = *seen;
+    url = sl_http_path(url);
     bool is_get = strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
     if (!request) {
         return MHD_NO;

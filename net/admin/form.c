@@ -5,8 +5,29 @@
 #include <string.h>
 #include <strings.h>
 
+// Returns what follows "http://" or "https://"; NULL: the target is a path.
+static const char *host_of(const char *target) {
+    return strncasecmp(target, "http://", 7) == 0    ? target + 7
+           : strncasecmp(target, "https://", 8) == 0 ? target + 8
+                                                     : NULL;
+}
+
+const char *sl_http_path(const char *target) {
+    const char *host = host_of(target);
+    const char *path = host ? host + strcspn(host, "/") : target;
+    return *path ? path : "/";
+}
+
 struct sl_http_line sl_http_line_read(const char *path) {
     struct sl_http_line line = {.path = path, .n = strlen(path)};
+    const char *host = host_of(path);
+    if (host) {
+        const size_t n = strcspn(host, "/?");
+        line.is_malformed = n == 0 || n >= sizeof line.host || memchr(host, '@', n) || memchr(host, '%', n);
+        memcpy(line.host, host, line.is_malformed ? 0 : n);
+    } else {
+        line.is_malformed = *path != '/' && strcmp(path, "*") != 0;
+    }
     for (const char *at = path; *at; at++) {
         const bool is_escape = *at == '%';
         const bool is_whole = is_escape && isxdigit((unsigned char)at[1]) && isxdigit((unsigned char)at[2]);

@@ -13,14 +13,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct sl_http_line { // the path as it stands in the request line
+#define SL_HTTP_HOST_BYTES 256
+
+struct sl_http_line { // the target as it stands in the request line
     const char *path; // in the daemon's buffer; NULL: not seen
     size_t n;
-    bool is_malformed; // it has control characters, a zero byte, or an escape that is none
+    char host[SL_HTTP_HOST_BYTES]; // of a target "http://HOST/PATH", which replaces the Host header; "": a path alone
+    bool is_malformed; // it has control characters, a zero byte, an escape that is none, or neither a path nor a host
 };
 
-// Reads the path of a request line, while it is still escaped (MHD_OPTION_URI_LOG_CALLBACK).
+// Reads the target of a request line, while it is still escaped (MHD_OPTION_URI_LOG_CALLBACK).
 struct sl_http_line sl_http_line_read(const char *path);
+
+// Returns the path of a target: what comes after the host in "http://HOST/PATH", which clients write to proxies.
+const char *sl_http_path(const char *target);
 
 // Returns what is malformed in a head; NULL: nothing. version: as the daemon gives it.
 const char *sl_http_form_check(struct MHD_Connection *connection, const struct sl_http_line *line, const char *version);

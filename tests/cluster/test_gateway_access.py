@@ -40,6 +40,8 @@ def test_pages_of_other_sites_and_other_hosts():
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "x", ""):
             for path in ("/status.json", "/status", "/metrics", "/health", "/v1/models", "/nothing"):
                 assert ask(path, Host=host)[0] == 403, (host, path)
+                assert ask(f"http://{mine}{path}", Host=host)[0] != 403, (host, path)  # a target's host replaces the header's
+                assert host == "" or ask(f"HTTP://{host}:80{path}", Host=mine)[0] == 403, (host, path)
         for foreign in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
                         {"Origin": "https://chat.example.evil"}, {"Origin": "http://chat.example"}):
             for path in ("/status.json", "/status", "/metrics"):
@@ -107,7 +109,9 @@ def test_forms_of_requests_at_every_listener():
                  plain.replace(b"metrics", b"metrics?a=%00"), plain + b"Content-Length : 5\r\n", plain + b"A b: c\r\n",
                  plain + b"A: b\rContent-Length: 5\r\n", plain + b"Host: localhost\r\n", b"GET /metrics HTTP/1.1\r\nA: b\r\n",
                  plain + b"Content-Length: 2\r\nContent-Length: 2\r\n", plain + b"Content-Length: 7\r\nTransfer-Encoding: chunked\r\n",
-                 plain + b"Transfer-Encoding: gzip, chunked\r\n")
+                 plain + b"Transfer-Encoding: gzip, chunked\r\n", *(plain.replace(b"/metrics", target) for target in (
+                     b"metrics", b"http:///metrics", b"http://", b"http://me@localhost/metrics", b"http://local%68ost/metrics",
+                     b"http:%2F%2Flocalhost/metrics", b"http://" + b"a" * 256 + b"/metrics")))
     sizes = {b"2": 200, b"02;a=b": 200, b"2;a": 200, b'2;a="x;y";b': 200, b"2;a ; b = c": 200, b"2;" + b"a" * 200: 200,
              b"2;": 400, b"2;;": 400, b"2;=b": 400, b'2;a="x': 400, b'2;a="\\': 400, b"2;a=b c": 400, b"2;a=\x00": 400, b"2;\x01=": 400,
              b"2;a\rb": 400, b"2;a=\xff": 400, b"2;" + b"a" * 300: 400, b"2;" + b"a" * 200000: 400, b"0x2": 400, b"+2": 400, b" 2": 400,
@@ -121,7 +125,8 @@ def test_forms_of_requests_at_every_listener():
                      made.file("server/gateway", "key")) as https:
             for address, tls in ((f"{gateway.host}:{gateway.port}", None), (f"{https.host}:{https.port}", context), (gateway.admin, None)):
                 is_admin = address == gateway.admin
-                assert ask(address, closing + b"\r\n", tls) == [200]
+                for target in (b"/metrics", b"http://localhost/metrics", b"hTTps://127.0.0.1:1/metrics?a=b"):
+                    assert ask(address, closing.replace(b"/metrics", target) + b"\r\n", tls) == [200], (address, target)
                 for one in malformed:
                     assert set(ask(address, one + b"\r\n", tls)) == {400}, (address, one)
                 for size, status in sizes.items():
