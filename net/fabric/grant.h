@@ -14,7 +14,6 @@ struct sl_past {
     uint64_t generation, ship_id;
     uint32_t grant_id;
     enum sl_status status;
-    char text[SL_ANSWER_TEXT_BYTES];
 };
 
 struct sl_grants {

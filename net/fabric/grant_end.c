@@ -72,8 +72,7 @@ void sl_grant_check_complete(struct sl_grant *grant) {
 
 static void remember(const struct sl_grant *grant) {
     struct sl_past *past = &grant->grants->past[grant->grants->next_past++ % SL_N_PAST];
-    *past = (struct sl_past){grant->generation, grant->ship_id, grant->id, grant->status, ""};
-    memcpy(past->text, grant->text, sizeof past->text);
+    *past = (struct sl_past){grant->generation, grant->ship_id, grant->id, grant->status};
 }
 
 void sl_grant_answer_past(struct sl_grants *grants, struct sl_peer *peer, const struct sl_wire_key *key) {
@@ -81,7 +80,7 @@ void sl_grant_answer_past(struct sl_grants *grants, struct sl_peer *peer, const 
         const struct sl_past *past = &grants->past[i];
         if (past->generation == key->generation && past->grant_id == key->grant_id && past->ship_id == key->ship_id &&
             past->generation != 0) {
-            sl_grant_answer(peer, key, past->status, 0, past->text);
+            sl_grant_answer(peer, key, past->status, 0, sl_status_text(past->status));
             return;
         }
     }
