@@ -12,3 +12,10 @@ static inline void sl_locked_end(pthread_mutex_t **mutex) {
 #define SL_LOCKED(mutex)                                                                                               \
     __attribute__((cleanup(sl_locked_end))) pthread_mutex_t *locked_ = (mutex);                                        \
     pthread_mutex_lock(locked_)
+
+// Does one statement under the mutex.
+#define SL_WITH_LOCK(mutex, ...)                                                                                       \
+    do {                                                                                                               \
+        SL_LOCKED(mutex);                                                                                              \
+        __VA_ARGS__;                                                                                                   \
+    } while (0)

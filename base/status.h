@@ -145,6 +145,23 @@ bool sl_reason_is_sent(enum sl_reason reason);
         }                                                                                                              \
     } while (0)
 
+// Does what SL_THEN does, if the condition holds, too.
+#define SL_THEN_IF(status, condition, ...)                                                                             \
+    do {                                                                                                               \
+        if ((status) == SL_OK && (condition)) {                                                                        \
+            (status) = (__VA_ARGS__);                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+// Declares `object` as what *inout refers to, and sets *inout to NULL; returns if it is NULL. For a function that
+// destroys it.
+#define SL_TAKE_OR_RETURN(object, inout)                                                                               \
+    __typeof__(*(inout)) object = *(inout); /* NOLINT(bugprone-macro-parentheses): a name */                           \
+    if (!object) {                                                                                                     \
+        return;                                                                                                        \
+    }                                                                                                                  \
+    *(inout) = NULL
+
 // Returns sl_fail(err, status, format, ...) if the condition holds.
 #define SL_FAIL_IF(condition, ...)                                                                                     \
     do {                                                                                                               \

@@ -139,6 +139,40 @@ static void test_reasons_have_names(void **state) {
     assert_true(sl_reason_is_sent(SL_REASON_OLD_TERM));
 }
 
+static enum sl_status count_calls(int *n_inout, enum sl_status status) {
+    ++*n_inout;
+    return status;
+}
+
+static void test_then_goes_on_after_success_alone(void **state) {
+    (void)state;
+    int n = 0;
+    enum sl_status status = SL_OK;
+    SL_THEN(status, count_calls(&n, SL_OK));
+    SL_THEN_IF(status, n == 2, count_calls(&n, SL_ERR_IO));
+    assert_int_equal(n, 1);
+    SL_THEN_IF(status, n == 1, count_calls(&n, SL_ERR_IO));
+    assert_int_equal(status, SL_ERR_IO);
+    SL_THEN(status, count_calls(&n, SL_OK));
+    SL_THEN_IF(status, true, count_calls(&n, SL_OK));
+    assert_int_equal(n, 2);
+    assert_int_equal(status, SL_ERR_IO);
+}
+
+static void destroy(int **n_inout) {
+    SL_TAKE_OR_RETURN(n, n_inout);
+    ++*n;
+}
+
+static void test_what_is_destroyed_is_taken_once(void **state) {
+    (void)state;
+    int n = 0, *at = &n;
+    destroy(&at);
+    assert_null(at);
+    destroy(&at);
+    assert_int_equal(n, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status_texts_are_distinct),
@@ -149,6 +183,8 @@ int main(void) {
         cmocka_unit_test(test_reason_and_culprit_stay_until_the_next_cause),
         cmocka_unit_test(test_culprits_are_whole_addresses),
         cmocka_unit_test(test_reasons_have_names),
+        cmocka_unit_test(test_then_goes_on_after_success_alone),
+        cmocka_unit_test(test_what_is_destroyed_is_taken_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a thread has its name and its stack, and takes no signals.
+// Purpose: a thread has its name and its stack, and takes no signals; a loop works until it is told to stop.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,8 @@
 
 #include <signal.h>
 
+#include "base/clock.h"
+#include "base/locked.h"
 #include "base/thread.h"
 
 static void *report_name_and_mask(void *arg) {
@@ -59,10 +61,73 @@ static void test_a_thread_has_the_stack_that_kernels_need(void **state) {
     pthread_attr_destroy(&before);
 }
 
+struct counting {
+    struct sl_loop loop;
+    int n_asked, n_done;
+};
+
+static void *count(void *arg) {
+    struct counting *counting = arg;
+    SL_LOCKED(&counting->loop.mutex);
+    while (!counting->loop.stopping) {
+        counting->n_done = counting->n_asked;
+        pthread_cond_broadcast(&counting->loop.changed);
+        sl_loop_wait(&counting->loop, SL_NO_DEADLINE);
+    }
+    return NULL;
+}
+
+static void test_a_loop_works_until_it_is_stopped(void **state) {
+    (void)state;
+    struct counting counting = {.n_asked = 0};
+    sl_loop_init(&counting.loop);
+    assert_int_equal(sl_loop_start(&counting.loop, "counting", count, &counting, NULL), SL_OK);
+    for (int i = 1; i <= 3; i++) {
+        SL_LOCKED(&counting.loop.mutex);
+        counting.n_asked = i;
+        pthread_cond_broadcast(&counting.loop.changed);
+        while (counting.n_done < i) {
+            sl_loop_wait(&counting.loop, SL_NO_DEADLINE);
+        }
+    }
+    sl_loop_stop(&counting.loop);
+    assert_int_equal(counting.n_done, 3);
+    assert_true(counting.loop.stopping);
+    sl_loop_stop(&counting.loop); // idempotent
+    sl_loop_cleanup(&counting.loop);
+}
+
+static void *sleep_long(void *arg) {
+    struct sl_loop *loop = arg;
+    SL_LOCKED(&loop->mutex);
+    sl_loop_sleep(loop, SL_NO_DEADLINE);
+    return NULL;
+}
+
+static void test_a_loop_sleeps_until_its_deadline_or_its_end(void **state) {
+    (void)state;
+    struct sl_loop loop;
+    sl_loop_init(&loop);
+    SL_WITH_LOCK(&loop.mutex, sl_loop_sleep(&loop, sl_now_ns() - 1));
+    assert_int_equal(sl_loop_start(&loop, "sleeping", sleep_long, &loop, NULL), SL_OK);
+    SL_WITH_LOCK(&loop.mutex, pthread_cond_broadcast(&loop.changed)); // does not end it
+    sl_loop_cleanup(&loop);                                           // does
+}
+
+static void test_a_loop_that_never_ran_is_released(void **state) {
+    (void)state;
+    struct sl_loop loop;
+    sl_loop_init(&loop);
+    sl_loop_cleanup(&loop);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_thread_has_a_name_and_no_signals),
         cmocka_unit_test(test_a_thread_has_the_stack_that_kernels_need),
+        cmocka_unit_test(test_a_loop_works_until_it_is_stopped),
+        cmocka_unit_test(test_a_loop_sleeps_until_its_deadline_or_its_end),
+        cmocka_unit_test(test_a_loop_that_never_ran_is_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

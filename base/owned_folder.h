@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a folder that one process uses at a time, which has locked the file "owner" in it.
+#pragma once
+
+#include <limits.h>
+
+#include "base/status.h"
+
+struct sl_owned_folder {
+    const char *option; // "--disk", which names the folder in errors
+    char path[PATH_MAX - 64];
+    int dir_fd, owner_fd;
+};
+
+// Opens the folder, or makes it for this user alone, but not its parents. `user` of a folder: "store". SL_ERR_INVALID, SL_ERR_IO,
+// SL_ERR_PRECONDITION name the folder and the remedy; then nothing is left to close.
+enum sl_status sl_owned_folder_open(const char *option, const char *path, const char *user,
+                                    struct sl_owned_folder *folder_out, struct sl_error *err);
+// Fails with errno's text.
+enum sl_status sl_owned_folder_fail(const struct sl_owned_folder *folder, struct sl_error *err);
+void sl_owned_folder_close(struct sl_owned_folder *folder);
