@@ -5,10 +5,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -83,17 +83,7 @@ static bool grow(struct sl_http_answer *answer, size_t n) {
         answer->n_text -= answer->n_taken;
         answer->n_taken = 0;
     }
-    size_t wanted = answer->n_text + n;
-    if (wanted > answer->text_bytes) {
-        size_t bytes = wanted < 4096 ? 4096 : wanted + wanted / 2;
-        char *text = realloc(answer->text, bytes);
-        if (!text) {
-            return false;
-        }
-        answer->text = text;
-        answer->text_bytes = bytes;
-    }
-    return true;
+    return sl_array_reserve((void **)&answer->text, &answer->text_bytes, answer->n_text + n, 1);
 }
 
 // Appends bytes for the client. Mutex held. False: the answer has stopped.
@@ -112,9 +102,7 @@ static bool append_bytes(struct sl_http_answer *answer, const void *bytes, size_
 // Appends text for the client and frees `text`; NULL means that there was no memory for it. From the first call on, the
 // answer is a stream.
 static void append(struct sl_http_answer *answer, char *text) {
-    pthread_mutex_lock(&answer->mutex);
-    (void)append_bytes(answer, text, text ? strlen(text) : 0);
-    pthread_mutex_unlock(&answer->mutex);
+    SL_WITH_LOCK(&answer->mutex, (void)append_bytes(answer, text, text ? strlen(text) : 0));
     answer->appended_ns = sl_now_ns();
     free(text);
 }
@@ -138,9 +126,7 @@ static void refuse(struct sl_http_answer *answer, const struct sl_refusal *refus
         }
         append(answer, event);
     } else {
-        pthread_mutex_lock(&answer->mutex);
-        answer->refusal = *refusal;
-        pthread_mutex_unlock(&answer->mutex);
+        SL_WITH_LOCK(&answer->mutex, answer->refusal = *refusal);
         append(answer, json ? strdup(json) : NULL);
     }
     free(json);
@@ -216,9 +202,8 @@ static bool stopped(void *arg) {
 }
 
 static void unref(struct sl_http_answer *answer) {
-    pthread_mutex_lock(&answer->mutex);
-    bool last = --answer->n_refs == 0;
-    pthread_mutex_unlock(&answer->mutex);
+    bool last;
+    SL_WITH_LOCK(&answer->mutex, last = --answer->n_refs == 0);
     if (last) {
         sl_openai_request_destroy(&answer->request);
         sl_intake_cleanup(&answer->intake);
@@ -234,9 +219,7 @@ static void unref(struct sl_http_answer *answer) {
 static enum sl_status read_request(struct sl_http_answer *answer, struct sl_error *err) {
     struct sl_refusal refusal;
     enum sl_status status = sl_intake_read(&answer->intake, stopped, answer, &answer->request, &refusal);
-    pthread_mutex_lock(&answer->mutex);
-    answer->rate_limits = answer->intake.rate_limits;
-    pthread_mutex_unlock(&answer->mutex);
+    SL_WITH_LOCK(&answer->mutex, answer->rate_limits = answer->intake.rate_limits);
     if (status != SL_OK) {
         refuse(answer, &refusal);
         return sl_fail(err, status, "%.300s", refusal.text);
@@ -355,9 +338,7 @@ static void *answer_thread(void *arg) {
     sl_span_begin(&span, answer->config.route, SL_SPAN_SERVER);
     enum sl_status status =
         answer->config.verb != SL_DOCUMENT_NONE ? call_documents(answer, &err) : read_request(answer, &err);
-    if (status == SL_OK && answer->config.verb == SL_DOCUMENT_NONE) {
-        status = generate(answer, &err);
-    }
+    SL_THEN_IF(status, answer->config.verb == SL_DOCUMENT_NONE, generate(answer, &err));
     sl_span_set_text(&span, "gen_ai.request.model", answer->intake.model.name);
     sl_span_set_text(&span, "sluice.job", answer->job_id);
     sl_span_end(&span, status, err.text);

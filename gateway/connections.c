@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/connections.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -23,12 +22,9 @@ struct place {
 
 struct sl_http_connections {
     struct sl_http_connections_config config;
-    pthread_t thread;
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t changed;
+    struct sl_loop loop; // its mutex guards the fields below
     struct place *list;
     int64_t n, n_closed;
-    bool stopping;
 };
 
 // ---- the thread -----------------------------------------------------------------------------------------------------
@@ -46,8 +42,8 @@ static bool has_waited_too_long(const struct sl_http_connections *all, const str
 
 static void *close_idle(void *arg) {
     struct sl_http_connections *all = arg;
-    SL_LOCKED(&all->mutex);
-    while (!all->stopping) {
+    SL_LOCKED(&all->loop.mutex);
+    while (!all->loop.stopping) {
         int64_t now_ns = sl_now_ns();
         for (struct place *place = all->list; place; place = place->next) {
             if (has_waited_too_long(all, place, now_ns)) {
@@ -56,11 +52,7 @@ static void *close_idle(void *arg) {
                 all->n_closed++;
             }
         }
-        if (all->list) {
-            sl_cond_wait_until(&all->changed, &all->mutex, sl_deadline_in_ms(POLL_MS));
-        } else {
-            pthread_cond_wait(&all->changed, &all->mutex);
-        }
+        sl_loop_wait(&all->loop, all->list ? sl_deadline_in_ms(POLL_MS) : SL_NO_DEADLINE);
     }
     return NULL;
 }
@@ -70,33 +62,16 @@ enum sl_status sl_http_connections_open(const struct sl_http_connections_config 
     struct sl_http_connections *all = calloc(1, sizeof *all);
     SL_FAIL_IF(!all, err, SL_ERR_EXHAUSTED, "no memory for connections");
     all->config = *config;
-    pthread_mutex_init(&all->mutex, NULL);
-    sl_cond_init(&all->changed);
-    enum sl_status status = sl_thread_start("connections", close_idle, all, &all->thread, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&all->changed);
-        pthread_mutex_destroy(&all->mutex);
-        free(all);
-        return status;
-    }
+    sl_loop_init(&all->loop);
+    SL_TRY_OR(sl_loop_start(&all->loop, "connections", close_idle, all, err), sl_http_connections_close(&all));
     *connections_out = all;
     return SL_OK;
 }
 
 void sl_http_connections_close(struct sl_http_connections **connections_ptr) {
-    struct sl_http_connections *all = *connections_ptr;
-    if (!all) {
-        return;
-    }
-    pthread_mutex_lock(&all->mutex);
-    all->stopping = true;
-    pthread_cond_signal(&all->changed);
-    pthread_mutex_unlock(&all->mutex);
-    pthread_join(all->thread, NULL);
-    pthread_cond_destroy(&all->changed);
-    pthread_mutex_destroy(&all->mutex);
+    SL_TAKE_OR_RETURN(all, connections_ptr);
+    sl_loop_cleanup(&all->loop);
     free(all);
-    *connections_ptr = NULL;
 }
 
 // ---- called by the daemon -------------------------------------------------------------------------------------------
@@ -115,27 +90,27 @@ static struct place *add(struct sl_http_connections *all, struct MHD_Connection 
     }
     *place = (struct place){.all = all, .fd = info->connect_fd, .waits = true, .since_ns = sl_now_ns()};
     place->chunks = sl_chunks_watch(place->fd, !all->config.is_https);
-    SL_LOCKED(&all->mutex);
+    SL_LOCKED(&all->loop.mutex);
     place->next = all->list;
     if (place->next) {
         place->next->previous = place;
     }
     all->list = place;
     if (all->n++ == 0) {
-        pthread_cond_signal(&all->changed);
+        pthread_cond_signal(&all->loop.changed);
     }
     return place;
 }
 
 static void take_out(struct place *place) {
     struct sl_http_connections *all = place->all;
-    pthread_mutex_lock(&all->mutex);
+    pthread_mutex_lock(&all->loop.mutex);
     *(place->previous ? &place->previous->next : &all->list) = place->next;
     if (place->next) {
         place->next->previous = place->previous;
     }
     all->n--;
-    pthread_mutex_unlock(&all->mutex);
+    pthread_mutex_unlock(&all->loop.mutex);
     sl_chunks_forget(&place->chunks);
     free(place);
 }
@@ -165,7 +140,7 @@ static void tell(struct MHD_Connection *connection, bool waits) {
     if (!place) {
         return;
     }
-    SL_LOCKED(&place->all->mutex);
+    SL_LOCKED(&place->all->loop.mutex);
     place->waits = waits;
     place->since_ns = sl_now_ns();
     place->has_asked = true;
@@ -181,7 +156,7 @@ void sl_connection_asked(struct MHD_Connection *connection) {
 
 struct sl_http_connections_counts sl_http_connections_counts(struct sl_http_connections *all) {
     struct sl_http_connections_counts counts = {0};
-    SL_LOCKED(&all->mutex);
+    SL_LOCKED(&all->loop.mutex);
     counts.open = all->n;
     counts.closed = all->n_closed;
     for (const struct place *place = all->list; place; place = place->next) {

@@ -140,10 +140,9 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
     json_object_foreach(json, name, value) {
         status = status == SL_OK && !json_is_null(value) ? take_field(name, value, request, refusal) : status;
     }
-    if (status == SL_OK && strlen(request->text) > MAX_TEXT_BYTES) {
-        status = sl_refuse_field(refusal, "text", "text: has %zu bytes, at most %d are allowed", strlen(request->text),
-                                 MAX_TEXT_BYTES);
-    }
+    SL_THEN_IF(status, strlen(request->text) > MAX_TEXT_BYTES,
+               sl_refuse_field(refusal, "text", "text: has %zu bytes, at most %d are allowed", strlen(request->text),
+                               MAX_TEXT_BYTES));
     return status;
 }
 
@@ -310,11 +309,12 @@ static enum sl_status export(const struct sl_document_call *call, struct sl_refu
                                               .write_fn = write_piece,
                                               .stopped = export_stopped,
                                               .arg = &exporting};
-    struct sl_error err = {0}; enum sl_status status = sl_exported_reader_create(&exporting.reader, &err);
+    struct sl_error err = {0};
+    enum sl_status status = sl_exported_reader_create(&exporting.reader, &err);
     SL_THEN(status, sl_client_export_document(call->client, call->name, false, &pieces, &err));
     sl_exported_reader_destroy(&exporting.reader);
-    if (exporting.file_bytes > 0 && call->verb == SL_DOCUMENT_MEASURE){return SL_OK;}
-return status == SL_OK ? SL_OK : refuse_one(status, &err, refusal);
+    bool is_measured = exporting.file_bytes > 0 && call->verb == SL_DOCUMENT_MEASURE;
+    return status == SL_OK || is_measured ? SL_OK : refuse_one(status, &err, refusal);
 }
 
 enum sl_status sl_document_call_run(const struct sl_document_call *call, struct sl_intake *intake, char **json_out,

@@ -11,7 +11,6 @@
 #include "gateway/models.h"
 #include "gateway/reply.h"
 #include "gateway/routes.h"
-#include "gateway/status.h"
 
 #define EXPORT "/export" // after a document's name
 
@@ -53,10 +52,6 @@ static struct sl_http_reply reply_to(const struct sl_exchange *exchange, struct 
 static enum MHD_Result get_metrics(const struct sl_http_request *request) {
     return sl_http_reply_text(request->reply, 200, "text/plain; version=0.0.4",
                               sl_gateway_metrics(request->reply->gateway));
-}
-
-static enum MHD_Result get_status_page(const struct sl_http_request *request) {
-    return sl_status_send_page(request->reply);
 }
 
 static enum MHD_Result get_status(const struct sl_http_request *request) {
@@ -436,7 +431,7 @@ const struct sl_route sl_gateway_routes[] = {
     {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED, sl_models_list, NULL},
     {"/v1/models/", "GET, HEAD", SL_ROUTE_KEYED, sl_models_show, NULL},
     {"/status.json", "GET, HEAD", SL_ROUTE_KEYED, get_status, NULL},
-    {"/status", "GET, HEAD", SL_ROUTE_OPEN, get_status_page, NULL},
+    {"/status", "GET, HEAD", SL_ROUTE_OPEN, sl_status_send_page, NULL},
     {"/health", "GET, HEAD", SL_ROUTE_OPEN, sl_models_show_health, NULL},
     {"/metrics", "GET, HEAD", SL_ROUTE_OPEN, get_metrics, NULL},
 };
@@ -446,7 +441,7 @@ const size_t sl_n_gateway_routes = sizeof sl_gateway_routes / sizeof *sl_gateway
 static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                                  const char *method, const char *version, struct sl_refusal *refusal) {
     const struct sl_gateway *gateway = exchange->gateway;
-    const struct sl_head_rules *rules = &gateway->head_rules;
+    const struct sl_head_rules *rules = &gateway->config.head;
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     exchange->route = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
     const bool is_open = exchange->route && exchange->route->caller == SL_ROUTE_OPEN;
@@ -454,9 +449,8 @@ static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connec
     enum sl_status status = sl_head_check(most, connection, &exchange->line, version, refusal);
     SL_THEN(status, sl_head_check_site(rules, connection, &exchange->line, is_open, refusal));
     // Before the path is judged: a caller without a key learns nothing about paths that need one.
-    if (status == SL_OK && !is_open) {
-        status = sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &exchange->client, refusal);
-    }
+    SL_THEN_IF(status, !is_open,
+               sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &exchange->client, refusal));
     return status == SL_OK
                ? sl_route_check(sl_gateway_routes, sl_n_gateway_routes, exchange->route, url, method, refusal)
                : status;
@@ -465,7 +459,7 @@ static enum sl_status judge_head(struct sl_exchange *exchange, struct MHD_Connec
 // A browser asks ahead what a page of an allowed origin may send.
 static bool is_preflight(const struct sl_exchange *exchange, struct MHD_Connection *connection, const char *method) {
     return strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 &&
-           sl_head_allowed_origin(&exchange->gateway->head_rules, connection);
+           sl_head_allowed_origin(&exchange->gateway->config.head, connection);
 }
 
 // Returns the request of a head that was judged.
@@ -487,7 +481,7 @@ static enum MHD_Result begin(struct sl_exchange *exchange, struct MHD_Connection
     if (is_preflight(exchange, connection, method) &&
         sl_head_check(exchange->gateway->config.max_body_bytes, connection, &exchange->line, version, &refusal) ==
             SL_OK &&
-        sl_head_check_site(&exchange->gateway->head_rules, connection, &exchange->line, false, &refusal) == SL_OK) {
+        sl_head_check_site(&exchange->gateway->config.head, connection, &exchange->line, false, &refusal) == SL_OK) {
         return sl_http_reply_text(&reply, 200, "text/plain", strdup(""));
     }
     if (judge_head(exchange, connection, url, method, version, &refusal) != SL_OK) {

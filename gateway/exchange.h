@@ -15,8 +15,7 @@
 #include "gateway/head/head.h"
 #include "gateway/https.h"
 #include "gateway/served.h"
-#include "gateway/status_board.h"
-#include "gateway/status_page.h"
+#include "gateway/status.h"
 #include "gateway/tenants.h"
 #include "net/admin/admin.h"
 
@@ -26,7 +25,6 @@ enum { SL_OUTCOME_LEFT = 0, SL_N_OUTCOMES = 6 };
 // State that the requests of a gateway share.
 struct sl_gateway {
     struct sl_gateway_config config;
-    struct sl_head_rules head_rules;
     struct sl_admin *admin;
     char address[128];
     struct sl_https_certificate *certificate; // NULL: no TLS

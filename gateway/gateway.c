@@ -66,13 +66,14 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
                      (is_https(config) ? MHD_USE_TLS : 0);
-    gateway->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, sl_exchange_handle, gateway, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, sl_exchange_create,
-        gateway, MHD_OPTION_NOTIFY_COMPLETED, sl_exchange_over, gateway, MHD_OPTION_NOTIFY_CONNECTION,
-        sl_http_connections_see, gateway->connections, MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((config->idle_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
+    gateway->daemon =
+        MHD_start_daemon(flags, 0, NULL, NULL, sl_exchange_handle, gateway, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
+                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK,
+                         sl_exchange_create, gateway, MHD_OPTION_NOTIFY_COMPLETED, sl_exchange_over, gateway,
+                         MHD_OPTION_NOTIFY_CONNECTION, sl_http_connections_see, gateway->connections,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->connections.max, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)((config->connections.idle_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
     if (!gateway->daemon) {
         close(fd);
         return sl_fail(err, SL_ERR_INVALID, "the HTTP server does not start");
@@ -104,29 +105,14 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     free(gateway);
 }
 
-static enum sl_status open_tenants(struct sl_gateway *gateway, struct sl_error *err) {
-    const struct sl_gateway_config *config = &gateway->config;
-    const struct sl_tenants_config tenants = {
-        .keys = config->keys,
-        .token_keys = config->jwt_keys,
-        .token_policy = {config->jwt_issuer, config->jwt_audience, config->jwt_tenant},
-        .folder = config->tenants,
-        .coordinator = config->coordinator,
-        .ca = config->tls.ca,
-        .revoked = config->tls.revoked,
-        .own = gateway->client};
-    return sl_tenants_open(&tenants, &gateway->tenants, err);
-}
-
 enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
                                 struct sl_error *err) {
     struct sl_gateway *gateway = calloc(1, sizeof *gateway);
     SL_FAIL_IF(!gateway, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     gateway->config = *config;
-    gateway->head_rules = (struct sl_head_rules){.listen = config->listen,
-                                                 .allowed_hosts = config->allowed_hosts,
-                                                 .allowed_origins = config->allowed_origins,
-                                                 .needs_key = config->keys[0] != '\0' || config->jwt_keys[0] != '\0'};
+    gateway->config.head.listen = config->listen;
+    gateway->config.head.needs_key = config->tenants.keys[0] != '\0' || config->tenants.token_keys[0] != '\0';
+    gateway->config.connections.is_https = is_https(config);
     gateway->listening = MHD_INVALID_SOCKET;
     gateway->started_s = (int64_t)time(NULL);
     pthread_mutex_init(&gateway->mutex, NULL);
@@ -138,24 +124,16 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         status = open_certificate(gateway, err);
     }
     SL_THEN(status, sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err));
-    SL_THEN(status, open_tenants(gateway, err));
+    SL_THEN(status, sl_tenants_open(&config->tenants, config->coordinator, &gateway->config.tls, gateway->client,
+                                    &gateway->tenants, err));
     SL_THEN(status, sl_limits_create(&gateway->limits, err));
     SL_THEN(status, sl_served_create(gateway->client, &gateway->served, err));
-    if (status == SL_OK) {
-        const struct sl_http_connections_config connections = {.max = config->max_connections,
-                                                               .first_ms = config->first_ms,
-                                                               .idle_ms = config->idle_ms,
-                                                               .is_https = is_https(config),
-                                                               .context = gateway->certificate};
-        status = sl_http_connections_open(&connections, &gateway->connections, err);
-    }
+    gateway->config.connections.context = gateway->certificate;
+    SL_THEN(status, sl_http_connections_open(&gateway->config.connections, &gateway->connections, err));
     SL_THEN(status, sl_status_page_make(&gateway->page, err));
     SL_THEN(status, sl_board_create(gateway->served, &gateway->board, err));
     SL_THEN(status, start_daemon(gateway, err));
-    if (status != SL_OK) {
-        sl_gateway_destroy(&gateway);
-        return status;
-    }
+    SL_TRY_OR(status, sl_gateway_destroy(&gateway));
     sl_gateway_add_probes(gateway);
     sl_log_info("gateway", "listening on %s, coordinator %s", gateway->address, config->coordinator);
     *gateway_out = gateway;

@@ -10,7 +10,7 @@
  *     intake.h           its body, parsed
  *     connections.h      time limits           https.h           the certificate
  *     tenants.h          authentication        limits.h          rate limits          served.h          the model
- *     status_board.h     the cluster's state   status_json.h     as JSON              status_page.h     as a page
+ *     status_board.h     the cluster's state   status_json.h     as JSON              status.h          as a page
  *     POST /v1/chat/completions, /v1/completions    /v1/documents, /v1/documents/NAME, /v1/documents/NAME/export,
  *     /v1/documents/import    GET /v1/models, /v1/models/NAME, /health, /metrics, /status, /status.json
  * Threads: libmicrohttpd's thread, which has all connections in one epoll set and never blocks; one per answer in
@@ -23,6 +23,9 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "gateway/connections.h"
+#include "gateway/head/head.h"
+#include "gateway/tenants.h"
 #include "net/trust/tls_files.h"
 
 struct sl_gateway;
@@ -34,17 +37,15 @@ struct sl_gateway_config {
     bool insecure;                      // without TLS, listen also where other hosts can connect
     const char *coordinator;            // "HOST:PORT,...", all coordinators of the cluster
     struct sl_tls_files tls;            // our certificate, for a cluster with authentication
-    const char *keys, *tenants;         // see tenants.h
-    const char *jwt_keys, *jwt_issuer, *jwt_audience, *jwt_tenant; // see web_token.h
-    const char *allowed_hosts, *allowed_origins;                   // see head.h: "NAME,NAME,...", "" or "*"
-    int64_t max_connections;
-    int64_t max_requests;       // answers in progress; further requests are refused with 429
-    int64_t max_body_bytes;     // limit for one request
-    int64_t body_memory_bytes;  // limit for all incoming bodies together
-    int64_t first_ms, idle_ms;  // see connections.h
-    int64_t body_ms;            // a request whose body takes longer to arrive is refused with 408
-    int64_t ping_ms, reader_ms; // see answer.h
-    int64_t deadline_ms;        // for requests that set none
+    struct sl_tenants_config tenants;
+    struct sl_head_rules head;                     // the lists
+    struct sl_http_connections_config connections; // the numbers
+    int64_t max_requests;                          // answers in progress; further requests are refused with 429
+    int64_t max_body_bytes;                        // limit for one request
+    int64_t body_memory_bytes;                     // limit for all incoming bodies together
+    int64_t body_ms;                               // a request whose body takes longer to arrive is refused with 408
+    int64_t ping_ms, reader_ms;                    // see answer.h
+    int64_t deadline_ms;                           // for requests that set none
 };
 
 // Starts a gateway, which listens when this returns. SL_ERR_INVALID and SL_ERR_PRECONDITION name the option.

@@ -117,10 +117,9 @@ static enum sl_status check_pair(const struct sl_https_certificate *certificate,
         code = compare(&imported);
         release(&imported);
     }
-    return code >= 0 ? SL_OK
-                     : sl_fail(err, SL_ERR_INVALID, "--https-cert %s, --https-key %s: %s",
-                               certificate->files[CERTIFICATE].file.path, certificate->files[KEY].file.path,
-                               gnutls_strerror(code));
+    SL_FAIL_IF(code < 0, err, SL_ERR_INVALID, "--https-cert %s, --https-key %s: %s",
+               certificate->files[CERTIFICATE].file.path, certificate->files[KEY].file.path, gnutls_strerror(code));
+    return SL_OK;
 }
 
 static enum sl_status load(struct sl_https_certificate *certificate, struct sl_error *err) {
@@ -154,15 +153,12 @@ enum sl_status sl_https_certificate_open(const char *certificate_path, const cha
 }
 
 void sl_https_certificate_close(struct sl_https_certificate **certificate_ptr) {
-    struct sl_https_certificate *certificate = *certificate_ptr;
-    if (certificate) {
-        for (int i = 0; i < 2; i++) {
-            free(certificate->files[i].text);
-            free(certificate->pems[i].data);
-        }
-        free(certificate);
-        *certificate_ptr = NULL;
+    SL_TAKE_OR_RETURN(certificate, certificate_ptr);
+    for (int i = 0; i < 2; i++) {
+        free(certificate->files[i].text);
+        free(certificate->pems[i].data);
     }
+    free(certificate);
 }
 
 // ---- handshakes -----------------------------------------------------------------------------------------------------

@@ -133,10 +133,7 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
     }
     SL_THEN(status, check_model(&intake->model, request, refusal));
     SL_THEN(status, sl_intake_charge(intake, guess_tokens(request), refusal));
-    if (status != SL_OK) {
-        sl_openai_request_destroy(&request);
-        return status;
-    }
+    SL_TRY_OR(status, sl_openai_request_destroy(&request));
     *request_out = request;
     return SL_OK;
 }

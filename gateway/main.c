@@ -24,61 +24,61 @@ struct options {
     struct sl_program_options common;
 };
 
+// Names a field of the gateway's config.
+#define FIELD(name) SL_FIELD(options, gateway.name)
+
 static const struct sl_option options[] = {
-    {"listen", 'l', SL_OPTION_STRING, "127.0.0.1:8000", "HOST:PORT", "where HTTP clients connect",
-     SL_FIELD(options, gateway.listen)},
+    {"listen", 'l', SL_OPTION_STRING, "127.0.0.1:8000", "HOST:PORT", "where HTTP clients connect", FIELD(listen)},
     {"https-cert", 0, SL_OPTION_STRING, "", "FILE", "serve HTTPS: our certificate and its chain, PEM",
-     SL_FIELD(options, gateway.https_cert)},
-    {"https-key", 0, SL_OPTION_STRING, "", "FILE", "its key, PEM", SL_FIELD(options, gateway.https_key)},
+     FIELD(https_cert)},
+    {"https-key", 0, SL_OPTION_STRING, "", "FILE", "its key, PEM", FIELD(https_key)},
     SL_INSECURE_OPTION(options, gateway.insecure),
     {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...", "the cluster's coordinators",
-     SL_FIELD(options, gateway.coordinator)},
+     FIELD(coordinator)},
     SL_TLS_OPTIONS(options, gateway.tls, "client"),
     {"keys", 0, SL_OPTION_STRING, "", "FILE",
      "admit callers with these API keys: a line has a key's SHA-256, its tenant and optional limits (docs/HTTP.md)",
-     SL_FIELD(options, gateway.keys)},
+     FIELD(tenants.keys)},
     {"tenants", 0, SL_OPTION_STRING, "", "DIR",
-     "folder with client-TENANT.pem and .key of every tenant, for a cluster with certificates",
-     SL_FIELD(options, gateway.tenants)},
+     "folder with client-TENANT.pem and .key of every tenant, for a cluster with certificates", FIELD(tenants.folder)},
     {"jwt-keys", 0, SL_OPTION_STRING, "", "FILE",
      "admit callers with a JSON web token that one of these public keys has signed: RSA (RS256), P-256 (ES256), "
      "P-384 (ES384), PEM",
-     SL_FIELD(options, gateway.jwt_keys)},
+     FIELD(tenants.token_keys)},
     {"jwt-issuer", 0, SL_OPTION_STRING, "", "TEXT", "required value of a token's iss",
-     SL_FIELD(options, gateway.jwt_issuer)},
+     FIELD(tenants.token_policy.issuer)},
     {"jwt-audience", 0, SL_OPTION_STRING, "", "TEXT", "required value of a token's aud, or one of its values",
-     SL_FIELD(options, gateway.jwt_audience)},
+     FIELD(tenants.token_policy.audience)},
     {"jwt-tenant", 0, SL_OPTION_STRING, "tenant", "CLAIM", "claim of a token that names its tenant",
-     SL_FIELD(options, gateway.jwt_tenant)},
+     FIELD(tenants.token_policy.claim)},
     {"allowed-hosts", 0, SL_OPTION_STRING, "", "NAME,...",
      "names of this gateway, beside localhost and numbers, that callers without a key may ask for; *: any",
-     SL_FIELD(options, gateway.allowed_hosts)},
+     FIELD(head.allowed_hosts)},
     {"allowed-origins", 0, SL_OPTION_STRING, "", "ORIGIN,...",
      "sites, such as https://chat.example, whose web pages may send requests (CORS); *: any",
-     SL_FIELD(options, gateway.allowed_origins)},
+     FIELD(head.allowed_origins)},
     {"max-connections", 0, SL_OPTION_INT, "4096", "N",
-     "most connections of HTTP clients; at most three quarters of the descriptor limit",
-     SL_FIELD(options, gateway.max_connections), 1, 1000000},
+     "most connections of HTTP clients; at most three quarters of the descriptor limit", FIELD(connections.max), 1,
+     1000000},
     {"max-requests", 0, SL_OPTION_INT, "256", "N", "most answers in progress; more are refused with 429",
-     SL_FIELD(options, gateway.max_requests), 1, 10000},
+     FIELD(max_requests), 1, 10000},
     {"max-body", 0, SL_OPTION_SIZE, "16M", "BYTES", "longest body of a request, except an imported document",
-     SL_FIELD(options, gateway.max_body_bytes), 1024, 1e10},
+     FIELD(max_body_bytes), 1024, 1e10},
     {"body-memory", 0, SL_OPTION_SIZE, "256M", "BYTES", "memory for the bodies of all incoming requests",
-     SL_FIELD(options, gateway.body_memory_bytes), 1 << 20, 1e12},
+     FIELD(body_memory_bytes), 1 << 20, 1e12},
     {"first-timeout", 0, SL_OPTION_DURATION, "10s", "TIME",
      "time for the head of a connection's first request; 1s while three quarters of --max-connections are in use",
-     SL_FIELD(options, gateway.first_ms), 100, 86400000},
+     FIELD(connections.first_ms), 100, 86400000},
     {"idle-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "time between two requests of a connection; 1s likewise",
-     SL_FIELD(options, gateway.idle_ms), 1000, 86400000},
-    {"body-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "time for a request's body to arrive",
-     SL_FIELD(options, gateway.body_ms), 100, 86400000},
-    {"reader-timeout", 0, SL_OPTION_DURATION, "30s", "TIME",
-     "a client that reads nothing of its answer for so long counts as lost", SL_FIELD(options, gateway.reader_ms), 100,
+     FIELD(connections.idle_ms), 1000, 86400000},
+    {"body-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "time for a request's body to arrive", FIELD(body_ms), 100,
      86400000},
-    {"ping", 0, SL_OPTION_DURATION, "15s", "TIME", "time between two pings on an idle stream",
-     SL_FIELD(options, gateway.ping_ms), 100, 86400000},
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of requests without deadline_ms",
-     SL_FIELD(options, gateway.deadline_ms), 1, 604800000},
+    {"reader-timeout", 0, SL_OPTION_DURATION, "30s", "TIME",
+     "a client that reads nothing of its answer for so long counts as lost", FIELD(reader_ms), 100, 86400000},
+    {"ping", 0, SL_OPTION_DURATION, "15s", "TIME", "time between two pings on an idle stream", FIELD(ping_ms), 100,
+     86400000},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of requests without deadline_ms", FIELD(deadline_ms),
+     1, 604800000},
     {"grace", 0, SL_OPTION_DURATION, "30s", "TIME",
      "time for answers in progress after SIGTERM; a second signal ends it", SL_FIELD(options, grace_ms), 0, 86400000},
     SL_PROGRAM_OPTIONS(options, common),
@@ -152,12 +152,12 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
 // Leaves descriptors for the admin port and for calls to coordinators, even if --max-connections asks for more.
 static void bound_connections(struct sl_gateway_config *gateway) {
     const int most = sl_descriptors_for_clients();
-    if (gateway->max_connections > most) {
+    if (gateway->connections.max > most) {
         sl_log_warn("gateway",
                     "--max-connections %" PRId64 ": %d are accepted, three quarters of the limit of %d "
                     "descriptors (ulimit -n)",
-                    gateway->max_connections, most, sl_descriptors_limit());
-        gateway->max_connections = most;
+                    gateway->connections.max, most, sl_descriptors_limit());
+        gateway->connections.max = most;
     }
 }
 
@@ -170,7 +170,7 @@ int main(int argc, char **argv) {
     }
     struct sl_error err = {0};
     const enum sl_status rules =
-        sl_head_rules_check(chosen.gateway.allowed_hosts, chosen.gateway.allowed_origins, &err);
+        sl_head_rules_check(chosen.gateway.head.allowed_hosts, chosen.gateway.head.allowed_origins, &err);
     if (rules != SL_OK || chosen.common.check) {
         return sl_program_end(&program, rules, &err);
     }

@@ -4,15 +4,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/locked.h"
 #include "base/metrics.h"
 #include "gateway/exchange.h"
 
 static void write_metrics(void *arg, FILE *page) {
     struct sl_gateway *gateway = arg;
     static const char requests[] = "sluice_gateway_requests_total";
-    pthread_mutex_lock(&gateway->mutex);
-    int n_answers = gateway->n_answers;
-    pthread_mutex_unlock(&gateway->mutex);
+    int n_answers;
+    SL_WITH_LOCK(&gateway->mutex, n_answers = gateway->n_answers);
     sl_metrics_declare(page, SL_COUNTER, requests,
                        "Requests, by the class of their status; 499: the client left before the answer.");
     for (int i = 2; i < SL_N_OUTCOMES; i++) {
@@ -83,9 +83,8 @@ static bool is_served(void *arg, char why[SL_WHY_BYTES]) {
 
 static bool goes_on(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_gateway *gateway = arg;
-    pthread_mutex_lock(&gateway->mutex);
-    bool stopping = gateway->stopping;
-    pthread_mutex_unlock(&gateway->mutex);
+    bool stopping;
+    SL_WITH_LOCK(&gateway->mutex, stopping = gateway->stopping);
     snprintf(why, SL_WHY_BYTES, "stopping: answers under way finish");
     return !stopping;
 }

@@ -63,7 +63,7 @@ enum MHD_Result sl_http_reply_send(const struct sl_http_reply *reply, int http_s
         sl_head_is_chunked(reply->connection)) { // two readers may disagree on where chunks end: nothing follows them
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     }
-    sl_head_add_cors(&reply->gateway->head_rules, reply->connection, response);
+    sl_head_add_cors(&reply->gateway->config.head, reply->connection, response);
     add_limit(response, "requests", &reply->limits.requests);
     add_limit(response, "tokens", &reply->limits.tokens);
     enum MHD_Result result = MHD_queue_response(reply->connection, (unsigned)http_status, response);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/served.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,10 +12,8 @@ enum { ASK_MS = 1000, ASK_AGAIN_MS = 100, CALL_MS = 2000 }; // ASK_AGAIN_MS: whi
 
 struct sl_served {
     struct sl_client *client;
-    pthread_t thread;
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t changed;
-    bool stopping, is_logged; // is_logged: the log has an entry about it
+    struct sl_loop loop; // its mutex guards the fields below
+    bool is_logged;      // the log has an entry about it
     struct sl_served_model model;
 };
 
@@ -24,7 +21,7 @@ static void ask(struct sl_served *served) {
     Sluice__V1__ModelReply *reply = NULL;
     struct sl_error err = {0};
     enum sl_status status = sl_client_model(served->client, sl_deadline_in_ms(CALL_MS), &reply, &err);
-    SL_LOCKED(&served->mutex);
+    SL_LOCKED(&served->loop.mutex);
     struct sl_served_model *model = &served->model;
     bool was_ready = model->ready, ready = status == SL_OK && reply->ready;
     if (status == SL_OK) {
@@ -48,16 +45,14 @@ static void ask(struct sl_served *served) {
 
 static void *ask_always(void *arg) {
     struct sl_served *served = arg;
-    pthread_mutex_lock(&served->mutex);
-    while (!served->stopping) {
-        pthread_mutex_unlock(&served->mutex);
+    pthread_mutex_lock(&served->loop.mutex);
+    while (!served->loop.stopping) {
+        pthread_mutex_unlock(&served->loop.mutex);
         ask(served);
-        pthread_mutex_lock(&served->mutex);
-        int64_t again_ns = sl_deadline_in_ms(served->model.ready ? ASK_MS : ASK_AGAIN_MS);
-        while (!served->stopping && sl_cond_wait_until(&served->changed, &served->mutex, again_ns) == SL_OK) {
-        }
+        pthread_mutex_lock(&served->loop.mutex);
+        sl_loop_sleep(&served->loop, sl_deadline_in_ms(served->model.ready ? ASK_MS : ASK_AGAIN_MS));
     }
-    pthread_mutex_unlock(&served->mutex);
+    pthread_mutex_unlock(&served->loop.mutex);
     return NULL;
 }
 
@@ -66,36 +61,19 @@ enum sl_status sl_served_create(struct sl_client *client, struct sl_served **ser
     SL_FAIL_IF(!served, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     served->client = client;
     served->model.asked_ns = sl_now_ns();
-    pthread_mutex_init(&served->mutex, NULL);
-    sl_cond_init(&served->changed);
-    enum sl_status status = sl_thread_start("served", ask_always, served, &served->thread, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&served->changed);
-        pthread_mutex_destroy(&served->mutex);
-        free(served);
-        return status;
-    }
+    sl_loop_init(&served->loop);
+    SL_TRY_OR(sl_loop_start(&served->loop, "served", ask_always, served, err), sl_served_destroy(&served));
     *served_out = served;
     return SL_OK;
 }
 
 void sl_served_destroy(struct sl_served **served_ptr) {
-    struct sl_served *served = *served_ptr;
-    if (!served) {
-        return;
-    }
-    pthread_mutex_lock(&served->mutex);
-    served->stopping = true;
-    pthread_cond_signal(&served->changed);
-    pthread_mutex_unlock(&served->mutex);
-    pthread_join(served->thread, NULL);
-    pthread_cond_destroy(&served->changed);
-    pthread_mutex_destroy(&served->mutex);
+    SL_TAKE_OR_RETURN(served, served_ptr);
+    sl_loop_cleanup(&served->loop);
     free(served);
-    *served_ptr = NULL;
 }
 
 struct sl_served_model sl_served_model(struct sl_served *served) {
-    SL_LOCKED(&served->mutex);
+    SL_LOCKED(&served->loop.mutex);
     return served->model;
 }

@@ -37,10 +37,7 @@ struct sl_snapshot {
 
 struct sl_board {
     struct sl_served *served;
-    pthread_t thread;
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t changed;
-    bool stopping, stopped;
+    struct sl_loop loop;         // its mutex guards the fields below
     struct sl_snapshot *waiting; // list of queries, oldest first
     int n_waiting;
     int64_t moved_ns; // time when a query was last answered, or the first one came
@@ -136,23 +133,23 @@ static void tell(struct sl_board *board, struct sl_client *client, bool shows_wo
 static void *look_always(void *arg) {
     struct sl_board *board = arg;
     struct sl_refusal refusal;
-    pthread_mutex_lock(&board->mutex);
-    while (!board->stopping) {
+    pthread_mutex_lock(&board->loop.mutex);
+    while (!board->loop.stopping) {
         if (!board->waiting) {
-            (void)sl_cond_wait_until(&board->changed, &board->mutex, SL_NO_DEADLINE);
+            (void)sl_loop_wait(&board->loop, SL_NO_DEADLINE);
             continue;
         }
         struct sl_client *client = board->waiting->client;
         bool shows_workers = board->waiting->shows_workers;
-        pthread_mutex_unlock(&board->mutex);
+        pthread_mutex_unlock(&board->loop.mutex);
         char *text = look_up(board, client, shows_workers, &refusal);
-        pthread_mutex_lock(&board->mutex);
+        pthread_mutex_lock(&board->loop.mutex);
         tell(board, client, shows_workers, text, &refusal);
         free(text);
     }
     sl_refuse(&refusal, 503, "the gateway stops");
     tell(board, NULL, false, NULL, &refusal);
-    pthread_mutex_unlock(&board->mutex);
+    pthread_mutex_unlock(&board->loop.mutex);
     return NULL;
 }
 
@@ -161,8 +158,8 @@ enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bo
                             struct sl_refusal *refusal) {
     struct sl_snapshot *snapshot = calloc(1, sizeof *snapshot);
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&board->mutex);
-    if (board->stopping) {
+    pthread_mutex_lock(&board->loop.mutex);
+    if (board->loop.stopping) {
         sl_refuse(refusal, 503, "the gateway stops");
         status = SL_ERR_CANCELLED;
     } else if (!snapshot || board->n_waiting >= MAX_WAITING) {
@@ -178,10 +175,10 @@ enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bo
         *at = snapshot;
         board->moved_ns = board->n_waiting++ == 0 ? sl_now_ns() : board->moved_ns;
         MHD_suspend_connection(connection); // while the mutex is held, it cannot be resumed too early
-        pthread_cond_signal(&board->changed);
+        pthread_cond_signal(&board->loop.changed);
         *snapshot_out = snapshot;
     }
-    pthread_mutex_unlock(&board->mutex);
+    pthread_mutex_unlock(&board->loop.mutex);
     if (status != SL_OK) {
         free(snapshot);
     }
@@ -189,12 +186,12 @@ enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bo
 }
 
 int64_t sl_board_still_ms(struct sl_board *board) {
-    SL_LOCKED(&board->mutex);
+    SL_LOCKED(&board->loop.mutex);
     return board->waiting ? (sl_now_ns() - board->moved_ns) / SL_NS_PER_MS : 0;
 }
 
 char *sl_snapshot_take(struct sl_snapshot *snapshot, struct sl_refusal *refusal_out) {
-    SL_LOCKED(&snapshot->board->mutex);
+    SL_LOCKED(&snapshot->board->loop.mutex);
     char *text = snapshot->text;
     snapshot->text = NULL;
     *refusal_out = snapshot->refusal;
@@ -214,38 +211,20 @@ enum sl_status sl_board_create(struct sl_served *served, struct sl_board **board
     struct sl_board *board = calloc(1, sizeof *board);
     SL_FAIL_IF(!board, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     board->served = served;
-    pthread_mutex_init(&board->mutex, NULL);
-    sl_cond_init(&board->changed);
-    enum sl_status status = sl_thread_start("status", look_always, board, &board->thread, err);
-    if (status != SL_OK) {
-        board->stopped = true;
-        sl_board_destroy(&board);
-        return status;
-    }
+    sl_loop_init(&board->loop);
+    SL_TRY_OR(sl_loop_start(&board->loop, "status", look_always, board, err), sl_board_destroy(&board));
     *board_out = board;
     return SL_OK;
 }
 
 void sl_board_stop(struct sl_board *board) {
-    if (!board || board->stopped) {
-        return;
+    if (board) {
+        sl_loop_stop(&board->loop);
     }
-    pthread_mutex_lock(&board->mutex);
-    board->stopping = true;
-    pthread_cond_signal(&board->changed);
-    pthread_mutex_unlock(&board->mutex);
-    pthread_join(board->thread, NULL);
-    board->stopped = true;
 }
 
 void sl_board_destroy(struct sl_board **board_ptr) {
-    struct sl_board *board = *board_ptr;
-    if (!board) {
-        return;
-    }
-    sl_board_stop(board);
-    pthread_cond_destroy(&board->changed);
-    pthread_mutex_destroy(&board->mutex);
+    SL_TAKE_OR_RETURN(board, board_ptr);
+    sl_loop_cleanup(&board->loop);
     free(board);
-    *board_ptr = NULL;
 }

@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "net/trust/certificate.h"
 
@@ -20,7 +21,8 @@ struct one {
 };
 
 struct sl_tenant_clients {
-    char *folder, *coordinator, *ca, *revoked;
+    const char *folder, *coordinator;
+    struct sl_tls_files tls; // those of the whole cluster
     struct sl_client *own;
     struct sl_api_keys *keys;             // NULL: there is no file of API keys
     struct sl_web_token_keys *token_keys; // the same for tokens; both NULL: authentication is disabled
@@ -28,10 +30,11 @@ struct sl_tenant_clients {
     struct one *list;
 };
 
-static enum sl_status check_config(const struct sl_tenants_config *config, struct sl_error *err) {
+static enum sl_status check_config(const struct sl_tenants_config *config, const struct sl_tls_files *tls,
+                                   struct sl_error *err) {
     const struct sl_web_token_policy *policy = &config->token_policy;
     bool has_tokens = config->token_keys[0] != '\0', asks = config->keys[0] != '\0' || has_tokens;
-    bool has_folder = config->folder[0] != '\0', has_ca = config->ca[0] != '\0';
+    bool has_folder = config->folder[0] != '\0', has_ca = tls->ca[0] != '\0';
     SL_FAIL_IF(has_folder && !asks, err, SL_ERR_INVALID, "--tenants is for those that --keys or --jwt-keys are about");
     SL_FAIL_IF(asks && has_ca != has_folder, err, SL_ERR_INVALID,
                "--keys, --jwt-keys: a cluster with certificates (--tls-ca) knows tenants by theirs, in "
@@ -46,39 +49,30 @@ static enum sl_status check_config(const struct sl_tenants_config *config, struc
     return SL_OK;
 }
 
-enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl_tenant_clients **tenants_out,
-                               struct sl_error *err) {
-    SL_TRY(check_config(config, err));
+enum sl_status sl_tenants_open(const struct sl_tenants_config *config, const char *coordinator,
+                               const struct sl_tls_files *tls, struct sl_client *own,
+                               struct sl_tenant_clients **tenants_out, struct sl_error *err) {
+    SL_TRY(check_config(config, tls, err));
     struct sl_tenant_clients *tenants = calloc(1, sizeof *tenants);
     SL_FAIL_IF(!tenants, err, SL_ERR_EXHAUSTED, "no memory for tenants");
     pthread_mutex_init(&tenants->mutex, NULL);
-    tenants->own = config->own;
-    tenants->folder = strdup(config->folder);
-    tenants->coordinator = strdup(config->coordinator);
-    tenants->ca = strdup(config->ca);
-    tenants->revoked = strdup(config->revoked ? config->revoked : "");
-    enum sl_status status = tenants->folder && tenants->coordinator && tenants->ca && tenants->revoked
-                                ? SL_OK
-                                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
-    if (status == SL_OK && config->keys[0] != '\0') {
+    tenants->own = own;
+    tenants->folder = config->folder;
+    tenants->coordinator = coordinator;
+    tenants->tls = *tls;
+    enum sl_status status = SL_OK;
+    if (config->keys[0] != '\0') {
         status = sl_api_keys_open(config->keys, &tenants->keys, err);
     }
-    if (status == SL_OK && config->token_keys[0] != '\0') {
-        status = sl_web_token_keys_open(config->token_keys, &config->token_policy, &tenants->token_keys, err);
-    }
-    if (status != SL_OK) {
-        sl_tenants_close(&tenants);
-        return status;
-    }
+    SL_THEN_IF(status, config->token_keys[0] != '\0',
+               sl_web_token_keys_open(config->token_keys, &config->token_policy, &tenants->token_keys, err));
+    SL_TRY_OR(status, sl_tenants_close(&tenants));
     *tenants_out = tenants;
     return SL_OK;
 }
 
 void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
-    struct sl_tenant_clients *tenants = *tenants_ptr;
-    if (!tenants) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(tenants, tenants_ptr);
     while (tenants->list) {
         struct one *one = tenants->list;
         tenants->list = one->next;
@@ -88,12 +82,7 @@ void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
     sl_api_keys_close(&tenants->keys);
     sl_web_token_keys_close(&tenants->token_keys);
     pthread_mutex_destroy(&tenants->mutex);
-    free(tenants->folder);
-    free(tenants->coordinator);
-    free(tenants->ca);
-    free(tenants->revoked);
     free(tenants);
-    *tenants_ptr = NULL;
 }
 
 // Checks that a certificate is the tenant's: client-acme-alice.pem may be of the tenant acme-alice, and of acme's alice. An
@@ -122,8 +111,9 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
     } else if (access(certificate, F_OK) != 0) {
         status = sl_fail(err, SL_ERR_NOT_FOUND, "%s is not there", certificate);
     } else {
-        struct sl_tls_files files = {
-            .ca = tenants->ca, .certificate = certificate, .key = key, .revoked = tenants->revoked};
+        struct sl_tls_files files = tenants->tls;
+        files.certificate = certificate;
+        files.key = key;
         status = check_tenant(&files, name, err);
         SL_THEN(status, sl_client_connect(tenants->coordinator, &files, client_out, err));
     }
@@ -144,10 +134,7 @@ static enum sl_status client_of(struct sl_tenant_clients *tenants, const char *n
     struct one *one = calloc(1, sizeof *one);
     enum sl_status status =
         one ? connect_as(tenants, name, &one->client, err) : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a tenant");
-    if (status != SL_OK) {
-        free(one);
-        return status;
-    }
+    SL_TRY_OR(status, free(one));
     snprintf(one->name, sizeof one->name, "%s", name);
     one->next = tenants->list;
     tenants->list = one;
@@ -165,9 +152,8 @@ static enum sl_status find_by_token(struct sl_tenant_clients *tenants, const cha
     char tenant[SL_TENANT_NAME_BYTES];
     struct sl_error err;
     enum sl_status status = sl_web_token_keys_check(tenants->token_keys, token, tenant, &err);
-    if (status == SL_OK && sl_api_keys_of_tenant(tenants->keys, tenant, who_out) != SL_OK) {
-        status = sl_fail(&err, SL_ERR_INTERNAL, "the hash of a tenant's name failed");
-    }
+    SL_THEN_IF(status, sl_api_keys_of_tenant(tenants->keys, tenant, who_out) != SL_OK,
+               sl_fail(&err, SL_ERR_INTERNAL, "the hash of a tenant's name failed"));
     if (status != SL_OK) {
         sl_refuse(refusal, status == SL_ERR_DENIED ? 401 : status == SL_ERR_NOT_FOUND ? 403 : 500, "%s", err.text);
     }
@@ -208,9 +194,7 @@ enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *au
         return status;
     }
     struct sl_error err;
-    pthread_mutex_lock(&tenants->mutex);
-    status = client_of(tenants, key_out->tenant, client_out, &err);
-    pthread_mutex_unlock(&tenants->mutex);
+    SL_WITH_LOCK(&tenants->mutex, status = client_of(tenants, key_out->tenant, client_out, &err));
     if (status == SL_ERR_NOT_FOUND && by_token) { // an issuer may have tenants that this cluster lacks
         sl_refuse(refusal, 403, "there is no tenant \"%s\" here", key_out->tenant);
     } else if (status != SL_OK) {

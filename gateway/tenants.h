@@ -21,11 +21,7 @@ struct sl_tenants_config {
     const char *keys;       // a file (net/trust/api_keys.h); ""
     const char *token_keys; // a file (web_token.h); "". Both "": authentication is disabled
     struct sl_web_token_policy token_policy;
-    const char *folder;      // folder of certificates; ""
-    const char *coordinator; // "HOST:PORT"
-    const char *ca;          // of the cluster; ""
-    const char *revoked;     // authority of the cluster; ""
-    struct sl_client *own;   // the gateway's own client
+    const char *folder; // folder of certificates; ""
 };
 
 struct sl_tenant_clients;
@@ -36,8 +32,10 @@ enum sl_tenants_kind {
     SL_TENANTS_APART, // each key has its tenant, for the cluster too
 };
 
-enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl_tenant_clients **tenants_out,
-                               struct sl_error *err);
+// own: the gateway's own client of this coordinator, with these files. All texts must outlive the tenants.
+enum sl_status sl_tenants_open(const struct sl_tenants_config *config, const char *coordinator,
+                               const struct sl_tls_files *tls, struct sl_client *own,
+                               struct sl_tenant_clients **tenants_out, struct sl_error *err);
 void sl_tenants_close(struct sl_tenant_clients **tenants); // accepts NULL, nulls *tenants
 
 /*

@@ -78,19 +78,16 @@ static void sweep(struct sl_limits *limits, int64_t now_ns) {
 }
 
 void sl_limits_destroy(struct sl_limits **limits_ptr) {
-    struct sl_limits *limits = *limits_ptr;
-    if (limits) {
-        for (int i = 0; i < N_HEADS; i++) {
-            while (limits->heads[i]) {
-                struct limited *one = limits->heads[i];
-                limits->heads[i] = one->next;
-                free(one);
-            }
+    SL_TAKE_OR_RETURN(limits, limits_ptr);
+    for (int i = 0; i < N_HEADS; i++) {
+        while (limits->heads[i]) {
+            struct limited *one = limits->heads[i];
+            limits->heads[i] = one->next;
+            free(one);
         }
-        pthread_mutex_destroy(&limits->mutex);
-        free(limits);
-        *limits_ptr = NULL;
     }
+    pthread_mutex_destroy(&limits->mutex);
+    free(limits);
 }
 
 static double most_of(int64_t per_minute) {

@@ -130,7 +130,6 @@ enum sl_status sl_web_token_check(const struct sl_public_keys *keys, const struc
 // ---- the file of keys -----------------------------------------------------------------------------------------------
 
 struct sl_web_token_keys {
-    char *path, *issuer, *audience, *claim;
     struct sl_web_token_policy policy; // policy for these keys
     pthread_mutex_t mutex;             // guards the fields below
     struct sl_public_keys keys;
@@ -149,7 +148,7 @@ static enum sl_status load(struct sl_web_token_keys *keys, struct sl_error *err)
         sl_public_keys_cleanup(&keys->keys);
         keys->keys = read;
         sl_changing_file_accept(&keys->file, &about);
-        sl_log_info("gateway", "%s: %d keys", keys->path, read.n);
+        sl_log_info("gateway", "%s: %d keys", keys->file.path, read.n);
     }
     return status;
 }
@@ -159,22 +158,11 @@ enum sl_status sl_web_token_keys_open(const char *path, const struct sl_web_toke
     struct sl_web_token_keys *keys = calloc(1, sizeof *keys);
     SL_FAIL_IF(!keys, err, SL_ERR_EXHAUSTED, "no memory for keys");
     pthread_mutex_init(&keys->mutex, NULL);
-    keys->path = strdup(path);
-    keys->issuer = strdup(policy->issuer);
-    keys->audience = strdup(policy->audience);
-    keys->claim = strdup(policy->claim);
-    enum sl_status status = keys->path && keys->issuer && keys->audience && keys->claim
-                                ? SL_OK
-                                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for keys");
-    if (status == SL_OK) {
-        keys->policy = (struct sl_web_token_policy){keys->issuer, keys->audience, keys->claim};
-        keys->file = (struct sl_changing_file){.path = keys->path, .max_bytes = MAX_FILE_BYTES, .is_ours_alone = true};
-        status = load(keys, err);
-        if (status != SL_OK) {
-            sl_error_prefix(err, path);
-        }
-    }
+    keys->policy = *policy;
+    keys->file = (struct sl_changing_file){.path = path, .max_bytes = MAX_FILE_BYTES, .is_ours_alone = true};
+    enum sl_status status = load(keys, err);
     if (status != SL_OK) {
+        sl_error_prefix(err, path);
         sl_web_token_keys_close(&keys);
         return status;
     }
@@ -183,18 +171,10 @@ enum sl_status sl_web_token_keys_open(const char *path, const struct sl_web_toke
 }
 
 void sl_web_token_keys_close(struct sl_web_token_keys **keys_ptr) {
-    struct sl_web_token_keys *keys = *keys_ptr;
-    if (!keys) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(keys, keys_ptr);
     sl_public_keys_cleanup(&keys->keys);
     pthread_mutex_destroy(&keys->mutex);
-    free(keys->path);
-    free(keys->issuer);
-    free(keys->audience);
-    free(keys->claim);
     free(keys);
-    *keys_ptr = NULL;
 }
 
 enum sl_status sl_web_token_keys_check(struct sl_web_token_keys *keys, const char *token,
@@ -202,7 +182,7 @@ enum sl_status sl_web_token_keys_check(struct sl_web_token_keys *keys, const cha
     struct sl_error why;
     SL_LOCKED(&keys->mutex);
     if (sl_changing_file_is_due(&keys->file) && load(keys, &why) != SL_OK) {
-        sl_log_error("gateway", "%s: %s: the previous %d keys stay in use", keys->path, why.text, keys->keys.n);
+        sl_log_error("gateway", "%s: %s: the previous %d keys stay in use", keys->file.path, why.text, keys->keys.n);
     }
     return sl_web_token_check(&keys->keys, &keys->policy, token, sl_wall_ms() / 1000, tenant_out, err);
 }

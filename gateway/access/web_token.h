@@ -36,7 +36,7 @@ enum sl_status sl_web_token_check(const struct sl_public_keys *keys, const struc
 
 struct sl_web_token_keys;
 
-// Opens a file of keys. Texts are copied. SL_ERR_IO; SL_ERR_PRECONDITION: others may write the file; SL_ERR_INVALID:
+// Opens a file of keys. Texts must outlive the keys. SL_ERR_IO; SL_ERR_PRECONDITION: others may write the file; SL_ERR_INVALID:
 // the text names the error in it.
 enum sl_status sl_web_token_keys_open(const char *path, const struct sl_web_token_policy *policy,
                                       struct sl_web_token_keys **keys_out, struct sl_error *err);
