@@ -88,10 +88,10 @@ static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePi
     writing->keys.hashes = hashes;
     SL_THEN(status, hashes != NULL ? sl_capsule_read_header(first->header.data, first->header.len, &info, err)
                                    : sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory"));
-    if (status == SL_OK && (memcmp(&info.id, &writing->keys.id, sizeof info.id) != 0 || info.body_bytes < 1 ||
-                            info.body_bytes != (uint64_t)first->what->capsule_bytes)) {
-        status = sl_fail(err, SL_ERR_INVALID, "header: has another key, or another size, than announced");
-    }
+    SL_THEN_IF(status,
+               memcmp(&info.id, &writing->keys.id, sizeof info.id) != 0 || info.body_bytes < 1 ||
+                   info.body_bytes != (uint64_t)first->what->capsule_bytes,
+               sl_fail(err, SL_ERR_INVALID, "header: has another key, or another size, than announced"));
     SL_TRY(status);
     struct sl_capsule_bytes *capsule = &writing->capsule;
     capsule->header = malloc(first->header.len);

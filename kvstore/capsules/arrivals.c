@@ -138,12 +138,8 @@ void sl_arrivals_cache(struct sl_arrivals *arrivals) {
 }
 
 void sl_arrivals_destroy(struct sl_arrivals **arrivals_inout) {
-    struct sl_arrivals *arrivals = *arrivals_inout;
-    if (!arrivals) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(arrivals, arrivals_inout);
     look_after(arrivals, true);
     pthread_mutex_destroy(&arrivals->mutex);
     free(arrivals);
-    *arrivals_inout = NULL;
 }

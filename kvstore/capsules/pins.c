@@ -120,12 +120,8 @@ int64_t sl_pins_count(struct sl_pins *pins) {
 }
 
 void sl_pins_destroy(struct sl_pins **pins_inout) {
-    struct sl_pins *pins = *pins_inout;
-    if (!pins) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(pins, pins_inout);
     sl_pins_reap(pins, INT64_MAX);
     pthread_mutex_destroy(&pins->mutex);
     free(pins);
-    *pins_inout = NULL;
 }

@@ -124,9 +124,7 @@ static enum sl_status forget(struct sl_disk *disk, const struct offer *offer, bo
     if (offer->opening == disk->n_openings) {
         status = sl_disk_folder_remove(disk->folder, offer->file, err);
     }
-    if (status == SL_OK && under_key) {
-        status = sl_disk_folder_forget(disk->folder, &offer->key, err);
-    }
+    SL_THEN_IF(status, under_key, sl_disk_folder_forget(disk->folder, &offer->key, err));
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
@@ -485,10 +483,7 @@ static void forget_all(struct sl_disk *disk, struct offer *offers) {
 }
 
 void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
-    struct sl_disk *disk = *disk_inout;
-    if (!disk) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(disk, disk_inout);
     atomic_store(&disk->deadline_ns, deadline_ns);
     void *item;
     struct offer *unwanted = NULL;
@@ -513,7 +508,6 @@ void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
     pthread_cond_destroy(&disk->recalled);
     pthread_mutex_destroy(&disk->mutex);
     free(disk);
-    *disk_inout = NULL;
 }
 
 void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {

@@ -21,25 +21,23 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the head in a file is the head in memory of little endian");
 static_assert(sizeof(struct sl_disk_head) == 128, "without padding");
 
-void sl_disk_file_name(uint64_t id, char name_out[SL_DISK_NAME_BYTES]) {
-    snprintf(name_out, SL_DISK_NAME_BYTES, PREFIX "%016" PRIx64, id);
+struct sl_disk_name sl_disk_file_name(uint64_t id) {
+    struct sl_disk_name name;
+    snprintf(name.text, sizeof name.text, PREFIX "%016" PRIx64, id);
+    return name;
 }
 
 bool sl_disk_file_is_named(const char *name, uint64_t *id_out) {
     uint64_t id;
-    char again[SL_DISK_NAME_BYTES];
     if (sscanf(name, PREFIX "%16" SCNx64, &id) != 1) {
         return false;
     }
-    sl_disk_file_name(id, again);
     *id_out = id;
-    return strcmp(name, again) == 0;
+    return strcmp(name, sl_disk_file_name(id).text) == 0;
 }
 
 int sl_disk_file_open(int dir_fd, uint64_t id) {
-    char name[SL_DISK_NAME_BYTES];
-    sl_disk_file_name(id, name);
-    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int fd = openat(dir_fd, sl_disk_file_name(id).text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd >= 0) {
         posix_fadvise(fd, 0, 0,
                       POSIX_FADV_RANDOM); // no readahead: a head is one to three pages, its body megabytes

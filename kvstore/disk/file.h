@@ -38,8 +38,10 @@ struct sl_disk_head {
 int64_t sl_disk_head_file_bytes(const struct sl_disk_head *head);
 int64_t sl_disk_stored_file_bytes(const struct sl_stored *stored);
 
-#define SL_DISK_NAME_BYTES 32
-void sl_disk_file_name(uint64_t id, char name_out[SL_DISK_NAME_BYTES]);
+struct sl_disk_name {
+    char text[32];
+};
+struct sl_disk_name sl_disk_file_name(uint64_t id);
 bool sl_disk_file_is_named(const char *name, uint64_t *id_out); // true for such a name
 
 // Opens the file of this id for reading; -1: errno. Does not follow links or block on pipes.

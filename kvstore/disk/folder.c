@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/owned_folder.h"
 #include "kvstore/disk/scan.h"
 
 #define BLOCK_BYTES     4096 // a file occupies whole blocks
@@ -25,8 +25,7 @@
 #define MAKE_WAY_MS     60000
 
 struct sl_disk_folder {
-    char path[PATH_MAX - 32];
-    int dir_fd, owner_fd;
+    struct sl_owned_folder place;
     struct sl_disk_index *index;
     struct sl_protected *protected; // NULL: none
     int64_t max_bytes;
@@ -48,9 +47,10 @@ static int64_t bytes_of(const struct sl_disk_entry *entry) {
 }
 
 // Fails with errno's text.
-static enum sl_status failed(const struct sl_disk_folder *folder, const char *name, const char *what,
-                             enum sl_status status, struct sl_error *err) {
-    return sl_fail(err, status, "%.200s/%s: %s: %s", folder->path, name, what, strerror(errno));
+static enum sl_status failed(const struct sl_disk_folder *folder, uint64_t id, const char *what, enum sl_status status,
+                             struct sl_error *err) {
+    return sl_fail(err, status, "%.200s/%s: %s: %s", folder->place.path, sl_disk_file_name(id).text, what,
+                   strerror(errno));
 }
 
 // Returns the timestamp of this use: the time, but later than all earlier uses.
@@ -81,10 +81,8 @@ static enum sl_status remove_capsule(struct sl_disk_folder *folder, const struct
 }
 
 enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id, struct sl_error *err) {
-    char name[SL_DISK_NAME_BYTES];
-    sl_disk_file_name(id, name);
-    if (unlinkat(folder->dir_fd, name, 0) != 0 && errno != ENOENT) {
-        return failed(folder, name, "cannot be removed", SL_ERR_IO, err);
+    if (unlinkat(folder->place.dir_fd, sl_disk_file_name(id).text, 0) != 0 && errno != ENOENT) {
+        return failed(folder, id, "cannot be removed", SL_ERR_IO, err);
     }
     return SL_OK;
 }
@@ -124,26 +122,10 @@ static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_
 
 // ---- open and close ---------------------------------------------------------------------------------------------------
 
-static enum sl_status open_directory(struct sl_disk_folder *folder, struct sl_error *err) {
-    SL_FAIL_IF(mkdir(folder->path, 0700) != 0 && errno != EEXIST, err, SL_ERR_IO,
-               "--disk %s: cannot be made: %s; give a folder that this user can write to", folder->path,
-               strerror(errno));
-    folder->dir_fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder->dir_fd >= 0) {
-        folder->owner_fd = openat(folder->dir_fd, "owner", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    }
-    SL_FAIL_IF(folder->dir_fd < 0 || folder->owner_fd < 0, err, SL_ERR_IO,
-               "--disk %s: %s; give a folder that this user can write to", folder->path, strerror(errno));
-    SL_FAIL_IF(flock(folder->owner_fd, LOCK_EX | LOCK_NB) != 0, err, SL_ERR_PRECONDITION,
-               "--disk %s: another process is using it (%s); give every store a folder of its own", folder->path,
-               strerror(errno));
-    return SL_OK;
-}
-
 // Opens a file for reading. SL_ERR_INVALID: it cannot be used. SL_ERR_EXHAUSTED: it may be fine, but cannot be opened
 // now.
 static enum sl_status open_file(const struct sl_disk_folder *folder, uint64_t id, int *fd_out, struct sl_error *err) {
-    int fd = sl_disk_file_open(folder->dir_fd, id);
+    int fd = sl_disk_file_open(folder->place.dir_fd, id);
     if (fd < 0) {
         bool not_now = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
         return sl_fail(err, not_now ? SL_ERR_EXHAUSTED : SL_ERR_INVALID, "it cannot be opened: %s", strerror(errno));
@@ -161,9 +143,8 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
     entry_out->id = id;
     enum sl_status status = sl_disk_file_read_head(fd, &entry_out->head, hashes_out, err);
     close(fd);
-    if (status == SL_OK && bytes_of(entry_out) > folder->max_bytes) {
-        status = sl_fail(err, SL_ERR_INVALID, "it is larger than all that --disk-bytes allows");
-    }
+    SL_THEN_IF(status, bytes_of(entry_out) > folder->max_bytes,
+               sl_fail(err, SL_ERR_INVALID, "it is larger than all that --disk-bytes allows"));
     return status;
 }
 
@@ -172,17 +153,14 @@ static enum sl_status restore(struct sl_disk_folder *folder, const struct sl_dis
                               struct sl_error *err) {
     struct sl_disk_entry entry, older;
     struct sl_error why = {0};
-    char name[SL_DISK_NAME_BYTES];
-    sl_disk_file_name(file->id, name);
     enum sl_status status = read_entry(folder, file->id, &entry, folder->hashes, &why);
     if (status == SL_ERR_INVALID) {
-        sl_log_debug("disk", "%s/%s: %s", folder->path, name, why.text);
+        sl_log_debug("disk", "%s/%s: %s", folder->place.path, sl_disk_file_name(file->id).text, why.text);
         ++*n_removed;
-        return unlinkat(folder->dir_fd, name, 0) == 0 || errno == ENOENT
-                   ? SL_OK
-                   : failed(folder, name, "is damaged and cannot be removed", SL_ERR_IO, err);
+        return sl_disk_folder_remove(folder, file->id, err);
     }
-    SL_FAIL_IF(status != SL_OK, err, status, "%.200s/%s: %s", folder->path, name, why.text);
+    SL_FAIL_IF(status != SL_OK, err, status, "%.200s/%s: %s", folder->place.path, sl_disk_file_name(file->id).text,
+               why.text);
     entry.used_ns = file->used_ns;
     if (sl_disk_index_get(folder->index, &entry.head.key, &older)) {
         ++*n_removed;
@@ -195,9 +173,9 @@ static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error
     struct sl_disk_file *files;
     size_t n_files;
     int64_t n_removed = 0, begin_ns = sl_now_ns();
-    enum sl_status status = sl_disk_scan(folder->dir_fd, &files, &n_files, err);
-    SL_TRY_OR(status, sl_error_prefix(err, folder->path));
-    struct sl_disk_read_ahead *ahead = sl_disk_read_ahead_start(folder->dir_fd, files, n_files);
+    enum sl_status status = sl_disk_scan(folder->place.dir_fd, &files, &n_files, err);
+    SL_TRY_OR(status, sl_error_prefix(err, folder->place.path));
+    struct sl_disk_read_ahead *ahead = sl_disk_read_ahead_start(folder->place.dir_fd, files, n_files);
     for (size_t i = 0; i < n_files && status == SL_OK; i++) {
         status = restore(folder, &files[i], &n_removed, err);
         folder->next_id = files[i].id >= folder->next_id ? files[i].id + 1 : folder->next_id;
@@ -209,9 +187,9 @@ static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error
         sl_log_warn(
             "disk",
             "%s: files=%lld of %zu were unfinished, damaged, of another version or there twice, and are removed",
-            folder->path, (long long)n_removed, n_files);
+            folder->place.path, (long long)n_removed, n_files);
     }
-    sl_log_debug("disk", "%s: files=%zu looked at in %.1f ms", folder->path, n_files,
+    sl_log_debug("disk", "%s: files=%zu looked at in %.1f ms", folder->place.path, n_files,
                  (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS);
     return status;
 }
@@ -229,14 +207,9 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     struct sl_disk_folder *folder = calloc(1, sizeof *folder);
     SL_FAIL_IF(!folder, err, SL_ERR_EXHAUSTED, "disk: out of memory");
     size_t index_bytes = (size_t)sl_disk_folder_index_bytes(max_bytes);
-    folder->dir_fd = folder->owner_fd = -1;
     folder->max_bytes = max_bytes;
     folder->protected = set;
-    enum sl_status status = SL_OK;
-    if ((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path) {
-        status = sl_fail(err, SL_ERR_INVALID, "--disk: the folder's name is too long");
-    }
-    SL_THEN(status, open_directory(folder, err));
+    enum sl_status status = sl_owned_folder_open("--disk", path, "store", &folder->place, err);
     SL_THEN(status, sl_disk_index_create(index_bytes, &folder->index, err));
     if (status == SL_OK) {
         // Before it is known which are documents, nothing may be evicted, so all files are entered.
@@ -256,19 +229,10 @@ void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_evic
 }
 
 void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
-    struct sl_disk_folder *folder = *folder_inout;
-    if (!folder) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(folder, folder_inout);
     sl_disk_index_destroy(&folder->index);
-    if (folder->owner_fd >= 0) {
-        close(folder->owner_fd);
-    }
-    if (folder->dir_fd >= 0) {
-        close(folder->dir_fd);
-    }
+    sl_owned_folder_close(&folder->place);
     free(folder);
-    *folder_inout = NULL;
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------------
@@ -277,10 +241,9 @@ void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
 static int make_file(struct sl_disk_folder *folder, uint64_t *id_out) {
     int fd;
     do {
-        char name[SL_DISK_NAME_BYTES];
         *id_out = folder->next_id++;
-        sl_disk_file_name(*id_out, name);
-        fd = openat(folder->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        fd = openat(folder->place.dir_fd, sl_disk_file_name(*id_out).text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                    0600);
     } while (fd < 0 && errno == EEXIST); // the id is in use, or the ids have wrapped around
     return fd;
 }
@@ -305,11 +268,9 @@ static enum sl_status write_file(struct sl_disk_folder *folder, const struct sl_
                                  bool (*go_on)(void *arg), void *arg, struct sl_disk_entry *entry_out,
                                  struct sl_error *err) {
     struct sl_disk_entry entry;
-    char name[SL_DISK_NAME_BYTES];
     int fd = make_file(folder, &entry.id);
-    sl_disk_file_name(entry.id, name);
     if (fd < 0) {
-        return failed(folder, name, "cannot be made", group_of(errno), err);
+        return failed(folder, entry.id, "cannot be made", group_of(errno), err);
     }
     struct sl_error why = {0};
     enum sl_status status = sl_disk_file_write(fd, stored, go_on, arg, &entry.head, &why);
@@ -317,29 +278,28 @@ static enum sl_status write_file(struct sl_disk_folder *folder, const struct sl_
     used[1] = used[0];
     entry.used_ns = folder->last_use_ns;
     if (status != SL_OK) {
-        sl_fail(err, status, "%.200s/%s: %s", folder->path, name, why.text);
+        sl_fail(err, status, "%.200s/%s: %s", folder->place.path, sl_disk_file_name(entry.id).text, why.text);
     } else if (futimens(fd, used) != 0) {
-        status = failed(folder, name, "cannot be dated", SL_ERR_IO, err);
+        status = failed(folder, entry.id, "cannot be dated", SL_ERR_IO, err);
     }
     if (close(fd) != 0 && status == SL_OK) {
-        status = failed(folder, name, "cannot be written", group_of(errno), err);
+        status = failed(folder, entry.id, "cannot be written", group_of(errno), err);
     }
-    if (status != SL_OK && unlinkat(folder->dir_fd, name, 0) != 0 && errno != ENOENT) {
-        status = failed(folder, name, "cannot be removed", SL_ERR_IO, err);
+    if (status != SL_OK) {
+        enum sl_status removed = sl_disk_folder_remove(folder, entry.id, err);
+        return removed != SL_OK ? removed : status;
     }
-    if (status == SL_OK) {
-        *entry_out = entry;
-    }
-    return status;
+    *entry_out = entry;
+    return SL_OK;
 }
 
 // Notes whether the other users of the disk leave room; logs when that changes.
 static void note_room(struct sl_disk_folder *folder, bool is_short, const struct sl_error *why) {
     if (is_short && !folder->is_short) {
         sl_log_warn("disk", "%s: others have filled the disk: capsules are dropped until there is room: %s",
-                    folder->path, why->text);
+                    folder->place.path, why->text);
     } else if (!is_short && folder->is_short) {
-        sl_log_info("disk", "%s: there is room again", folder->path);
+        sl_log_info("disk", "%s: there is room again", folder->place.path);
     }
     folder->is_short = is_short;
 }
@@ -380,14 +340,8 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
     SL_THEN(status, write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why));
     SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text);
     status = enter(folder, &entry, stored->keys.hashes, err);
-    if (status != SL_OK) { // the index does not have it, so the file must not stay
-        char name[SL_DISK_NAME_BYTES];
-        sl_disk_file_name(entry.id, name);
-        if (unlinkat(folder->dir_fd, name, 0) != 0) {
-            status = failed(folder, name, "cannot be removed", SL_ERR_IO, err);
-        }
-    }
-    return status;
+    // A file that the index does not have must not stay.
+    return status != SL_OK && sl_disk_folder_remove(folder, entry.id, err) != SL_OK ? SL_ERR_IO : status;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -396,7 +350,7 @@ enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, const struc
                                       struct sl_error *err) {
     enum sl_status status = remove_capsule(folder, entry, err);
     if (status == SL_OK) {
-        sl_log_warn("disk", "%s: capsule=%016" PRIx64 " removed: %s", folder->path, entry->id, why);
+        sl_log_warn("disk", "%s: capsule=%016" PRIx64 " removed: %s", folder->place.path, entry->id, why);
     }
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
@@ -421,9 +375,8 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
     int fd = -1;
     SL_TRY(open_file(folder, entry->id, &fd, err));
     enum sl_status status = sl_disk_file_read_head(fd, &head, hashes_out, err);
-    if (status == SL_OK && memcmp(&head, &entry->head, sizeof head) != 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "it is another one than it was");
-    }
+    SL_THEN_IF(status, memcmp(&head, &entry->head, sizeof head) != 0,
+               sl_fail(err, SL_ERR_INVALID, "it is another one than it was"));
     SL_THEN(status, sl_disk_file_read_content(fd, &head, into->header, into->body, err));
     close(fd);
     return status;
@@ -478,15 +431,13 @@ enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct 
                                     struct sl_error *err) {
     struct sl_disk_entry entry;
     SL_FAIL_IF(!sl_disk_index_touch(folder->index, key, &entry), err, SL_ERR_NOT_FOUND, "not on disk");
-    char name[SL_DISK_NAME_BYTES];
     struct timespec used[2] = {count_use(folder)};
     used[1] = used[0];
-    sl_disk_file_name(entry.id, name);
-    if (utimensat(folder->dir_fd, name, used, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (utimensat(folder->place.dir_fd, sl_disk_file_name(entry.id).text, used, AT_SYMLINK_NOFOLLOW) == 0) {
         return SL_OK;
     }
     if (errno != ENOENT) {
-        return failed(folder, name, "cannot be dated", SL_ERR_IO, err);
+        return failed(folder, entry.id, "cannot be dated", SL_ERR_IO, err);
     }
     SL_TRY(sl_disk_folder_discard(folder, &entry, "its file is gone", err));
     return sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more");

@@ -211,10 +211,7 @@ bool sl_disk_index_remove(struct sl_disk_index *index, const struct sl_disk_entr
 }
 
 void sl_disk_index_destroy(struct sl_disk_index **index_inout) {
-    struct sl_disk_index *index = *index_inout;
-    if (!index) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(index, index_inout);
     for (struct capsule *capsule = index->newest, *older; capsule; capsule = older) {
         older = capsule->older;
         sl_tenant_bytes_remove(&index->tenants, capsule->tenant, capsule->entry.head.body_bytes);
@@ -223,7 +220,6 @@ void sl_disk_index_destroy(struct sl_disk_index **index_inout) {
     pthread_mutex_destroy(&index->mutex);
     sl_hash_table_cleanup(&index->by_key);
     free(index);
-    *index_inout = NULL;
 }
 
 // ---- questions ------------------------------------------------------------------------------------------------------

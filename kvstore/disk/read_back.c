@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvstore/disk/read_back.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,11 +23,9 @@ struct sl_disk_reader {
     struct sl_capsule_cache *capsule_cache;
     struct sl_protected *protected;
     int64_t pause_ms;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    // Under the mutex:
-    bool stopping, is_busy;
+    struct sl_loop loop;
+    // Under the loop's mutex:
+    bool is_busy;
     struct sl_prefix wanted;
     struct pause *pauses; // [n_pauses]
     size_t n_pauses;
@@ -82,20 +79,20 @@ static void note_success(struct sl_disk_reader *reader, const struct sl_capsule_
 
 static void *reader_main(void *arg) {
     struct sl_disk_reader *reader = arg;
-    pthread_mutex_lock(&reader->mutex);
-    while (!reader->stopping) {
+    pthread_mutex_lock(&reader->loop.mutex);
+    while (!reader->loop.stopping) {
         if (!reader->is_busy) {
-            sl_cond_wait_until(&reader->changed, &reader->mutex, SL_NO_DEADLINE);
+            sl_loop_wait(&reader->loop, SL_NO_DEADLINE);
             continue;
         }
         struct sl_prefix wanted = reader->wanted;
-        pthread_mutex_unlock(&reader->mutex);
+        pthread_mutex_unlock(&reader->loop.mutex);
         size_t at;
         struct sl_stored *stored = sl_disk_recall(reader->disk, &wanted, 1, sl_deadline_in_ms(TURN_MS), &at);
         if (stored) {
             sl_capsule_cache_unpin(reader->capsule_cache, stored);
         }
-        pthread_mutex_lock(&reader->mutex);
+        pthread_mutex_lock(&reader->loop.mutex);
         if (stored) {
             note_success(reader, &wanted.id);
         } else {
@@ -103,7 +100,7 @@ static void *reader_main(void *arg) {
         }
         reader->is_busy = false;
     }
-    pthread_mutex_unlock(&reader->mutex);
+    pthread_mutex_unlock(&reader->loop.mutex);
     return NULL;
 }
 
@@ -116,47 +113,30 @@ enum sl_status sl_read_back_create(struct sl_disk *disk, struct sl_capsule_cache
     reader->capsule_cache = capsule_cache;
     reader->protected = protected;
     reader->pause_ms = pause_ms;
-    pthread_mutex_init(&reader->mutex, NULL);
-    sl_cond_init(&reader->changed);
-    enum sl_status status = sl_thread_start("read-back", reader_main, reader, &reader->thread, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&reader->changed);
-        pthread_mutex_destroy(&reader->mutex);
-        free(reader);
-        return status;
-    }
+    sl_loop_init(&reader->loop);
+    SL_TRY_OR(sl_loop_start(&reader->loop, "read-back", reader_main, reader, err), sl_read_back_destroy(&reader));
     *reader_out = reader;
     return SL_OK;
 }
 
 void sl_read_back_destroy(struct sl_disk_reader **reader_inout) {
-    struct sl_disk_reader *reader = *reader_inout;
-    if (!reader) {
-        return;
-    }
-    pthread_mutex_lock(&reader->mutex);
-    reader->stopping = true;
-    pthread_cond_signal(&reader->changed);
-    pthread_mutex_unlock(&reader->mutex);
-    pthread_join(reader->thread, NULL);
-    pthread_cond_destroy(&reader->changed);
-    pthread_mutex_destroy(&reader->mutex);
+    SL_TAKE_OR_RETURN(reader, reader_inout);
+    sl_loop_cleanup(&reader->loop);
     free(reader->pauses);
     free(reader);
-    *reader_inout = NULL;
 }
 
 bool sl_read_back_offer(struct sl_disk_reader *reader, const struct sl_prefix *whole) {
     if (!reader) {
         return true;
     }
-    SL_LOCKED(&reader->mutex);
+    SL_LOCKED(&reader->loop.mutex);
     const struct pause *pause = find_pause(reader, &whole->id);
     bool is_taken = reader->is_busy || !pause || pause->again_ns <= sl_now_ns();
     if (is_taken && !reader->is_busy) {
         reader->is_busy = true;
         reader->wanted = *whole;
-        pthread_cond_signal(&reader->changed);
+        pthread_cond_signal(&reader->loop.changed);
     }
     return is_taken;
 }

@@ -6,12 +6,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/thread.h"
 
@@ -31,21 +31,6 @@ static int by_use(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-// Returns false without memory.
-static bool add(struct sl_disk_file **files, size_t *n_files, size_t *n_room, struct sl_disk_file file) {
-    if (*n_files == *n_room) {
-        size_t n_more = *n_room * 2 + 64;
-        struct sl_disk_file *more = realloc(*files, n_more * sizeof *more);
-        if (!more) {
-            return false;
-        }
-        *files = more;
-        *n_room = n_more;
-    }
-    (*files)[(*n_files)++] = file;
-    return true;
-}
-
 static enum sl_status list(DIR *dir, struct sl_disk_file **files, size_t *n_files, struct sl_error *err) {
     size_t n_room = 0;
     int64_t now_s = sl_wall_ms() / 1000;
@@ -58,7 +43,9 @@ static enum sl_status list(DIR *dir, struct sl_disk_file **files, size_t *n_file
             continue;
         }
         file.used_ns = to_ns(&about.st_mtim, now_s);
-        SL_FAIL_IF(!add(files, n_files, &n_room, file), err, SL_ERR_EXHAUSTED, "disk: out of memory");
+        SL_FAIL_IF(!sl_array_reserve((void **)files, &n_room, *n_files + 1, sizeof file), err, SL_ERR_EXHAUSTED,
+                   "disk: out of memory");
+        (*files)[(*n_files)++] = file;
     }
     return errno == 0 ? SL_OK : sl_fail(err, SL_ERR_IO, "cannot be listed: %s", strerror(errno));
 }
@@ -129,14 +116,10 @@ struct sl_disk_read_ahead *sl_disk_read_ahead_start(int dir_fd, const struct sl_
 }
 
 void sl_disk_read_ahead_stop(struct sl_disk_read_ahead **ahead_inout) {
-    struct sl_disk_read_ahead *ahead = *ahead_inout;
-    if (!ahead) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(ahead, ahead_inout);
     atomic_store(&ahead->next, ahead->n_files);
     for (int i = 0; i < ahead->n_threads; i++) {
         pthread_join(ahead->threads[i], NULL);
     }
     free(ahead);
-    *ahead_inout = NULL;
 }

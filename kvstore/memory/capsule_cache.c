@@ -118,17 +118,13 @@ static void discard(struct sl_capsule_cache *capsule_cache, struct sl_stored *st
 }
 
 void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache_inout) {
-    struct sl_capsule_cache *capsule_cache = *capsule_cache_inout;
-    if (!capsule_cache) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(capsule_cache, capsule_cache_inout);
     while (capsule_cache->newest) {
         discard(capsule_cache, capsule_cache->newest);
     }
     pthread_mutex_destroy(&capsule_cache->mutex);
     sl_capsule_index_cleanup(&capsule_cache->index);
     free(capsule_cache);
-    *capsule_cache_inout = NULL;
 }
 
 bool sl_capsule_cache_has(struct sl_capsule_cache *capsule_cache, const struct sl_capsule_id *id) {

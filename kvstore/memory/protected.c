@@ -27,14 +27,10 @@ enum sl_status sl_protected_create(int64_t unknown_ms, struct sl_protected **set
 }
 
 void sl_protected_destroy(struct sl_protected **set_inout) {
-    struct sl_protected *set = *set_inout;
-    if (!set) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(set, set_inout);
     pthread_mutex_destroy(&set->mutex);
     free(set->ids);
     free(set);
-    *set_inout = NULL;
 }
 
 static int by_bytes(const void *a, const void *b) {

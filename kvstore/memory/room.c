@@ -68,12 +68,11 @@ static enum sl_status foresee_block(struct sl_room *room, const char *label, siz
     size_t n = sl_capsule_cache_evictable(room->capsule_cache, bodies, max);
     size_t largest = sl_arena_largest_if_freed(room->arena, bodies, n);
     free(bodies);
-    return largest >= bytes
-               ? SL_OK
-               : sl_fail(err, SL_ERR_EXHAUSTED,
-                         "%s: no block of %zu bytes can be free: memory in use lies between, and leaves at "
-                         "most %zu in a row; retry in 500 ms",
-                         label, bytes, largest);
+    SL_FAIL_IF(largest < bytes, err, SL_ERR_EXHAUSTED,
+               "%s: no block of %zu bytes can be free: memory in use lies between, and leaves at "
+               "most %zu in a row; retry in 500 ms",
+               label, bytes, largest);
+    return SL_OK;
 }
 
 // Call with the lock held. block_bytes of the bytes have to be one block; 0: none.

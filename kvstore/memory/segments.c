@@ -157,17 +157,13 @@ static void discard(struct sl_kv_segments *segments, struct entry *entry) {
 }
 
 void sl_kv_segments_destroy(struct sl_kv_segments **segments_inout) {
-    struct sl_kv_segments *segments = *segments_inout;
-    if (!segments) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(segments, segments_inout);
     while (segments->newest) {
         discard(segments, segments->newest);
     }
     pthread_mutex_destroy(&segments->mutex);
     sl_hash_table_cleanup(&segments->by_key);
     free(segments);
-    *segments_inout = NULL;
 }
 
 // ---- segments ----------------------------------------------------------------------------------------------------

@@ -38,10 +38,7 @@ enum sl_status sl_answers_create(size_t most_bytes, size_t kept_bytes, struct sl
 }
 
 void sl_answers_destroy(struct sl_answers **answers_inout) {
-    struct sl_answers *answers = *answers_inout;
-    if (!answers) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(answers, answers_inout);
     assert(answers->out_bytes == 0);
     for (int i = 0; i < N_SIZES; i++) {
         while (answers->lists[i]) {
@@ -52,7 +49,6 @@ void sl_answers_destroy(struct sl_answers **answers_inout) {
     }
     pthread_mutex_destroy(&answers->mutex);
     free(answers);
-    *answers_inout = NULL;
 }
 
 static size_t bytes_of(int size) {

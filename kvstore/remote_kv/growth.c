@@ -72,7 +72,7 @@ static void fail_from(struct sl_remote_kv_table *remote_kvs, struct sl_held_remo
                 (long long)(*at)->config.begin, failure->text);
     held->failure = *failure;
     sl_remote_kv_table_forget_from(remote_kvs, held, at);
-    pthread_cond_broadcast(&remote_kvs->changed);
+    pthread_cond_broadcast(&remote_kvs->loop.changed);
 }
 
 // Call with the lock held. Appends every built segment that has no unbuilt one before it.
@@ -91,7 +91,7 @@ static void append_built(struct sl_remote_kv_table *remote_kvs, struct sl_held_r
     if (sl_remote_kv_n_tokens(held->remote_kv) == held->prompt.n_tokens) { // no more segments to come
         sl_ledger_set_promise(remote_kvs->config.room->ledger, &held->promised_bytes, 0);
     }
-    pthread_cond_broadcast(&remote_kvs->changed);
+    pthread_cond_broadcast(&remote_kvs->loop.changed);
 }
 
 // ---- grants -------------------------------------------------------------------------------------------------------
@@ -161,11 +161,11 @@ static enum sl_status open_inbound(struct sl_remote_kv_table *remote_kvs, struct
                                    struct sl_growth *growth, struct sl_inbound_ticket *ticket_out,
                                    struct sl_error *err) {
     size_t covered = take_promise(held, granted_bytes(&growth->config));
-    pthread_mutex_unlock(&remote_kvs->mutex);
+    pthread_mutex_unlock(&remote_kvs->loop.mutex);
     enum sl_status status =
         sl_room_open_inbound(remote_kvs->config.room, held->lease_id, sl_kv_segment_block_bytes(&growth->config),
                              built_bytes(&growth->config), covered, ticket_out, err);
-    pthread_mutex_lock(&remote_kvs->mutex);
+    pthread_mutex_lock(&remote_kvs->loop.mutex);
     if (status != SL_OK) {
         if (held->listed) {
             held->promised_bytes += covered;
@@ -198,7 +198,7 @@ enum sl_status sl_remote_kv_table_grant(struct sl_remote_kv_table *remote_kvs, c
     if (__builtin_add_overflow(begin, n_tokens, &end)) {
         end = begin < 0 ? INT64_MIN : INT64_MAX;
     }
-    pthread_mutex_lock(&remote_kvs->mutex);
+    pthread_mutex_lock(&remote_kvs->loop.mutex);
     struct sl_held_remote_kv *held = sl_remote_kv_table_find(remote_kvs, lease_id);
     enum sl_status status =
         held ? check_place(remote_kvs, held, begin, end, err)
@@ -227,7 +227,7 @@ enum sl_status sl_remote_kv_table_grant(struct sl_remote_kv_table *remote_kvs, c
             sl_held_remote_kv_unuse(remote_kvs, held);
         }
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
+    pthread_mutex_unlock(&remote_kvs->loop.mutex);
     free(growth);
     return status;
 }
@@ -303,12 +303,12 @@ static enum sl_status build(struct sl_remote_kv_table *remote_kvs, const struct 
 // Builds one segment that has arrived. False: there is none, or its remote KV does not need it any more.
 static bool build_one(struct sl_remote_kv_table *remote_kvs) {
     struct built built = {0};
-    pthread_mutex_lock(&remote_kvs->mutex);
-    struct sl_held_remote_kv *first = remote_kvs->stopping ? NULL : remote_kvs->first;
+    pthread_mutex_lock(&remote_kvs->loop.mutex);
+    struct sl_held_remote_kv *first = remote_kvs->loop.stopping ? NULL : remote_kvs->first;
     for (struct sl_held_remote_kv *held = first; held && !find_received_of(remote_kvs, held, &built);
          held = held->next) {
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
+    pthread_mutex_unlock(&remote_kvs->loop.mutex);
     if (!built.held) {
         return false;
     }
@@ -324,7 +324,7 @@ static bool build_one(struct sl_remote_kv_table *remote_kvs) {
                         sl_lease_name(held->lease_id).text, why.text);
         }
     }
-    SL_LOCKED(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->loop.mutex);
     struct sl_growth **at = &held->growing;
     while (*at && (*at)->serial != built.serial) {
         at = &(*at)->next;
@@ -358,8 +358,8 @@ void *sl_remote_kv_table_builder_main(void *arg) {
                 sl_progress_counter_tick(remote_kvs->config.progress_counter);
             }
         } while (build_one(remote_kvs));
-        SL_LOCKED(&remote_kvs->mutex);
-        go_on = !remote_kvs->stopping;
+        SL_LOCKED(&remote_kvs->loop.mutex);
+        go_on = !remote_kvs->loop.stopping;
     }
     return NULL;
 }

@@ -25,16 +25,12 @@ bool sl_remote_kv_table_begin_alike(uint64_t remote_kv_id, uint64_t other_id) {
 }
 
 void sl_held_remote_kv_destroy(struct sl_held_remote_kv **held_inout) {
-    struct sl_held_remote_kv *held = *held_inout;
-    if (!held) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(held, held_inout);
     sl_window_close(&held->window);
     sl_near_memory_destroy(&held->memory);
     sl_remote_kv_destroy(&held->remote_kv);
     free(held->prompt.prefixes);
     free(held);
-    *held_inout = NULL;
 }
 
 enum sl_status sl_held_remote_kv_create(const struct sl_ops *ops, const struct sl_kv_family *family,
@@ -56,9 +52,8 @@ enum sl_status sl_held_remote_kv_create(const struct sl_ops *ops, const struct s
     enum sl_status status = sl_remote_kv_create(ops, family->first_offloaded_head, family->n_offloaded_heads,
                                                 family->head_dim, prompt->n_tokens, &held->remote_kv, err);
     SL_THEN(status, sl_near_memory_create(held->remote_kv, &held->memory, err));
-    if (status == SL_OK && getrandom(&held->id, sizeof held->id, 0) != sizeof held->id) {
-        status = sl_fail(err, SL_ERR_IO, "remote KVs: no random numbers from the kernel");
-    }
+    SL_THEN_IF(status, getrandom(&held->id, sizeof held->id, 0) != sizeof held->id,
+               sl_fail(err, SL_ERR_IO, "remote KVs: no random numbers from the kernel"));
     SL_TRY_OR(status, sl_held_remote_kv_destroy(&held));
     held->id = (held->id & ~BEGINNING_BITS) | (beginning_of(family, prompt) & BEGINNING_BITS);
     *held_out = held;
@@ -110,7 +105,7 @@ void sl_held_remote_kv_unuse(struct sl_remote_kv_table *remote_kvs, struct sl_he
 }
 
 struct sl_held_remote_kv *sl_remote_kv_table_borrow(struct sl_remote_kv_table *remote_kvs, uint64_t remote_kv_id) {
-    SL_LOCKED(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->loop.mutex);
     struct sl_held_remote_kv *held = remote_kvs->first;
     while (held && held->id != remote_kv_id) {
         held = held->next;
@@ -123,9 +118,7 @@ struct sl_held_remote_kv *sl_remote_kv_table_borrow(struct sl_remote_kv_table *r
 }
 
 void sl_remote_kv_table_return(struct sl_remote_kv_table *remote_kvs, struct sl_held_remote_kv **held) {
-    pthread_mutex_lock(&remote_kvs->mutex);
-    sl_held_remote_kv_unuse(remote_kvs, *held);
-    pthread_mutex_unlock(&remote_kvs->mutex);
+    SL_WITH_LOCK(&remote_kvs->loop.mutex, sl_held_remote_kv_unuse(remote_kvs, *held));
     *held = NULL;
 }
 

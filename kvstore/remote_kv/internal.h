@@ -3,6 +3,7 @@
 // (growth.c).
 #pragma once
 
+#include "base/thread.h"
 #include "kvstore/remote_kv/remote_kv_table.h"
 
 // A segment that was granted to a remote KV and is not yet part of it.
@@ -36,13 +37,12 @@ struct sl_held_remote_kv {
 
 struct sl_remote_kv_table {
     struct sl_remote_kv_table_config config;
-    pthread_mutex_t mutex;  // guards the following, and all held remote KVs except the inside of `remote_kv`
-    pthread_cond_t changed; // a remote KV has grown, failed or ended
+    // The builder's. Its mutex guards the following, and all held remote KVs except the inside of `remote_kv`; `changed`: a
+    // remote KV has grown, failed or ended.
+    struct sl_loop loop;
     struct sl_held_remote_kv *first;
     int64_t n_leases;
     uint64_t next_serial;
-    bool stopping;
-    pthread_t builder;
 };
 
 // held_remote_kv.c

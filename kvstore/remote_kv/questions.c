@@ -480,15 +480,11 @@ void sl_questions_stop(struct sl_questions *questions) {
 }
 
 void sl_questions_destroy(struct sl_questions **questions_inout) {
-    struct sl_questions *questions = *questions_inout;
-    if (!questions) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(questions, questions_inout);
     sl_answers_destroy(&questions->answers);
     pthread_cond_destroy(&questions->arrived);
     pthread_mutex_destroy(&questions->mutex);
     free(questions->slots);
     free(questions->scanners);
     free(questions);
-    *questions_inout = NULL;
 }

@@ -16,16 +16,9 @@ enum sl_status sl_remote_kv_table_create(const struct sl_remote_kv_table_config 
     struct sl_remote_kv_table *remote_kvs = calloc(1, sizeof *remote_kvs);
     SL_FAIL_IF(!remote_kvs, err, SL_ERR_EXHAUSTED, "remote KVs: out of memory");
     remote_kvs->config = *config;
-    pthread_mutex_init(&remote_kvs->mutex, NULL);
-    sl_cond_init(&remote_kvs->changed);
-    enum sl_status status =
-        sl_thread_start("builder", sl_remote_kv_table_builder_main, remote_kvs, &remote_kvs->builder, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&remote_kvs->changed);
-        pthread_mutex_destroy(&remote_kvs->mutex);
-        free(remote_kvs);
-        return status;
-    }
+    sl_loop_init(&remote_kvs->loop);
+    SL_TRY_OR(sl_loop_start(&remote_kvs->loop, "builder", sl_remote_kv_table_builder_main, remote_kvs, err),
+              sl_remote_kv_table_destroy(&remote_kvs));
     *remote_kvs_out = remote_kvs;
     return SL_OK;
 }
@@ -75,22 +68,18 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     struct sl_held_remote_kv *held = NULL;
     SL_THEN(status, sl_held_remote_kv_create(remote_kvs->config.ops, family, prompt, &held, err));
     struct sl_remote_kv_lease lease = {.window_bytes = 0};
-    if (status == SL_OK && remote_kvs->config.fabric) {
-        status = open_window(remote_kvs, held, &lease, err);
-    }
+    SL_THEN_IF(status, remote_kvs->config.fabric, open_window(remote_kvs, held, &lease, err));
     SL_THEN(status, append_stored(remote_kvs, held, err));
     size_t promised = 0;
     SL_THEN(status, sl_remote_kv_table_bytes_to_come(family, sl_remote_kv_n_tokens(held->remote_kv), prompt->n_tokens,
                                                      &promised, err));
     SL_THEN(status, sl_lease_id_draw("annex-", held->lease_id, err));
-    if (status == SL_OK && promised > 0) {
-        status = sl_room_promise(remote_kvs->config.room, label, promised, err);
-    }
+    SL_THEN_IF(status, promised > 0, sl_room_promise(remote_kvs->config.room, label, promised, err));
     SL_TRY_OR(status, sl_held_remote_kv_destroy(&held));
     held->promised_bytes = promised;
     held->deadline_ns = sl_deadline_in_ms(remote_kvs->config.lease_ms);
     held->listed = true;
-    SL_LOCKED(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->loop.mutex);
     held->next = remote_kvs->first;
     remote_kvs->first = held;
     remote_kvs->n_leases++;
@@ -110,34 +99,26 @@ static void end_lease(struct sl_remote_kv_table *remote_kvs, struct sl_held_remo
     remote_kvs->n_leases--;
     sl_remote_kv_table_forget_from(remote_kvs, held, &held->growing);
     sl_ledger_set_promise(remote_kvs->config.room->ledger, &held->promised_bytes, 0);
-    pthread_cond_broadcast(&remote_kvs->changed);
+    pthread_cond_broadcast(&remote_kvs->loop.changed);
     sl_held_remote_kv_free_if_over(remote_kvs, held);
 }
 
 void sl_remote_kv_table_destroy(struct sl_remote_kv_table **remote_kvs_inout) {
-    struct sl_remote_kv_table *remote_kvs = *remote_kvs_inout;
-    if (!remote_kvs) {
-        return;
-    }
-    pthread_mutex_lock(&remote_kvs->mutex);
-    remote_kvs->stopping = true;
-    pthread_mutex_unlock(&remote_kvs->mutex);
-    pthread_join(remote_kvs->builder, NULL);
-    pthread_mutex_lock(&remote_kvs->mutex);
+    SL_TAKE_OR_RETURN(remote_kvs, remote_kvs_inout);
+    sl_loop_stop(&remote_kvs->loop);
+    pthread_mutex_lock(&remote_kvs->loop.mutex);
     while (remote_kvs->first) {
         end_lease(remote_kvs, &remote_kvs->first);
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
-    pthread_cond_destroy(&remote_kvs->changed);
-    pthread_mutex_destroy(&remote_kvs->mutex);
+    pthread_mutex_unlock(&remote_kvs->loop.mutex);
+    sl_loop_cleanup(&remote_kvs->loop);
     free(remote_kvs);
-    *remote_kvs_inout = NULL;
 }
 
 // ---- leases -------------------------------------------------------------------------------------------------------
 
 bool sl_remote_kv_table_renew(struct sl_remote_kv_table *remote_kvs, const char *lease_id) {
-    SL_LOCKED(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->loop.mutex);
     struct sl_held_remote_kv *held = sl_remote_kv_table_find(remote_kvs, lease_id);
     for (struct sl_growth *growth = held ? held->growing : NULL; growth; growth = growth->next) {
         int64_t lease_ms;
@@ -149,7 +130,7 @@ bool sl_remote_kv_table_renew(struct sl_remote_kv_table *remote_kvs, const char 
 }
 
 void sl_remote_kv_table_release(struct sl_remote_kv_table *remote_kvs, const char *lease_id) {
-    SL_LOCKED(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->loop.mutex);
     struct sl_held_remote_kv **at = sl_remote_kv_table_find_lease(remote_kvs, lease_id);
     if (*at) {
         end_lease(remote_kvs, at);
@@ -157,7 +138,7 @@ void sl_remote_kv_table_release(struct sl_remote_kv_table *remote_kvs, const cha
 }
 
 void sl_remote_kv_table_reap(struct sl_remote_kv_table *remote_kvs, int64_t now_ns) {
-    SL_LOCKED(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->loop.mutex);
     for (struct sl_held_remote_kv **at = &remote_kvs->first; *at;) {
         if ((*at)->deadline_ns <= now_ns) {
             sl_log_warn("remote_kv", "lease=%s expired: no client renewed it or asked for %lld ms",
@@ -170,7 +151,7 @@ void sl_remote_kv_table_reap(struct sl_remote_kv_table *remote_kvs, int64_t now_
 }
 
 int64_t sl_remote_kv_table_count(struct sl_remote_kv_table *remote_kvs) {
-    SL_LOCKED(&remote_kvs->mutex);
+    SL_LOCKED(&remote_kvs->loop.mutex);
     return remote_kvs->n_leases;
 }
 
@@ -180,7 +161,7 @@ enum sl_status sl_remote_kv_table_await(struct sl_remote_kv_table *remote_kvs, c
                                         int64_t *n_tokens_out, struct sl_error *err) {
     enum sl_status status = SL_AGAIN;
     int64_t n_held = 0;
-    pthread_mutex_lock(&remote_kvs->mutex);
+    pthread_mutex_lock(&remote_kvs->loop.mutex);
     while (status == SL_AGAIN) {
         struct sl_held_remote_kv *held = sl_remote_kv_table_find(remote_kvs, wait->lease_id);
         n_held = held ? sl_remote_kv_n_tokens(held->remote_kv) : 0;
@@ -201,11 +182,10 @@ enum sl_status sl_remote_kv_table_await(struct sl_remote_kv_table *remote_kvs, c
                              (long long)wait->n_tokens);
         } else {
             int64_t look_ns = sl_deadline_in_ms(ASK_MS);
-            sl_cond_wait_until(&remote_kvs->changed, &remote_kvs->mutex,
-                               look_ns < wait->deadline_ns ? look_ns : wait->deadline_ns);
+            sl_loop_wait(&remote_kvs->loop, look_ns < wait->deadline_ns ? look_ns : wait->deadline_ns);
         }
     }
-    pthread_mutex_unlock(&remote_kvs->mutex);
+    pthread_mutex_unlock(&remote_kvs->loop.mutex);
     if (status == SL_OK) {
         *n_tokens_out = n_held;
     }

@@ -126,7 +126,6 @@ static void write_one(struct sl_disk_folder *folder) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct file files[MAX_FILES];
-    char name[SL_DISK_NAME_BYTES];
     size_t n_files = 0;
     (void)sl_log_configure("error", NULL); // that a file was removed is no news here
     while (size > 3 && n_files < MAX_FILES) {
@@ -137,8 +136,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         mend(file, data[0]);
         data += 3 + file->n;
         size -= 3 + file->n;
-        sl_disk_file_name(n_files++, name);
-        fuzz_folder_write(name, file->bytes, file->n);
+        fuzz_folder_write(sl_disk_file_name(n_files++).text, file->bytes, file->n);
     }
     struct sl_disk_folder *folder = open_folder();
     require(count(folder) <= (int64_t)n_files);
@@ -152,8 +150,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     require(count(folder) == n);
     sl_disk_folder_close(&folder);
     for (size_t i = 0; i <= MAX_FILES; i++) {
-        sl_disk_file_name(i, name);
-        fuzz_folder_remove(name);
+        fuzz_folder_remove(sl_disk_file_name(i).text);
     }
     fuzz_folder_remove("owner");
     return 0;

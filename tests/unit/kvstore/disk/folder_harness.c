@@ -138,7 +138,5 @@ int64_t count(struct fixture *fixture, int64_t *bytes_out) {
 }
 
 void path_of(const struct fixture *fixture, uint64_t id, char path_out[128]) {
-    char name[SL_DISK_NAME_BYTES];
-    sl_disk_file_name(id, name);
-    snprintf(path_out, 128, "%s/%s", fixture->path, name);
+    snprintf(path_out, 128, "%s/%s", fixture->path, sl_disk_file_name(id).text);
 }
