@@ -38,16 +38,13 @@ enum checkpoint_result { CHECKPOINT_STORED, CHECKPOINT_TOO_LARGE, CHECKPOINT_FAI
 
 struct sl_archive {
     struct sl_prefill *prefill;
-    pthread_t thread;
     _Atomic int64_t n_not_kept[SL_N_NOT_KEPT];
     atomic_flag told[SL_N_NOT_KEPT];
     _Atomic int64_t n_checkpoints[N_CHECKPOINT_RESULTS];
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t changed;
+    struct sl_loop loop;                  // its mutex guards the fields below
     struct entry *first, **end, *current; // the waiting copies; the copy that the thread is sending
     int n_queued;                         // waiting, current and prepared copies
     size_t block_bytes;                   // bytes of copies in blocks from malloc
-    bool stopping;
     char avoided[128];
     int64_t avoid_until_ns;
 };
@@ -114,7 +111,7 @@ static void drop(struct sl_archive *archive, struct entry *entry, enum sl_not_ke
     if (entry->state != SENDING) {
         sl_copy_release_body(entry->copy);
         entry->reads = NULL;
-        pthread_cond_broadcast(&archive->changed);
+        pthread_cond_broadcast(&archive->loop.changed);
     }
 }
 
@@ -132,7 +129,7 @@ static struct entry *find(struct sl_archive *archive, const struct sl_prefill_jo
 static void push(struct sl_archive *archive, struct entry *entry) {
     *archive->end = entry;
     archive->end = &entry->next;
-    pthread_cond_broadcast(&archive->changed);
+    pthread_cond_broadcast(&archive->loop.changed);
 }
 
 /*
@@ -141,8 +138,8 @@ static void push(struct sl_archive *archive, struct entry *entry) {
  */
 static enum sl_not_kept enter(struct sl_archive *archive, const struct sl_prefill_job *job, size_t bytes) {
     enum sl_not_kept why = SL_N_NOT_KEPT;
-    SL_LOCKED(&archive->mutex);
-    if (archive->stopping) {
+    SL_LOCKED(&archive->loop.mutex);
+    if (archive->loop.stopping) {
         why = SL_NOT_KEPT_STOPPING;
     } else if (job->store_bytes > 0 && bytes > (size_t)job->store_bytes) {
         why = SL_NOT_KEPT_TOO_LARGE;
@@ -157,7 +154,7 @@ static enum sl_not_kept enter(struct sl_archive *archive, const struct sl_prefil
 }
 
 static void leave(struct sl_archive *archive, size_t block_bytes) {
-    SL_LOCKED(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     archive->n_queued--;
     archive->block_bytes -= block_bytes;
 }
@@ -166,7 +163,7 @@ static void leave(struct sl_archive *archive, size_t block_bytes) {
 
 // Takes a part of the bytes that blocks may use. False: too few are left.
 static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
-    SL_LOCKED(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     size_t most = (size_t)archive->prefill->node->config.arena_bytes / BLOCK_SHARE;
     bool fits = bytes <= most && archive->block_bytes <= most - bytes;
     archive->block_bytes += fits ? bytes : 0;
@@ -199,7 +196,7 @@ static enum sl_not_kept put_boundary(struct sl_archive *archive, struct sl_prefi
         return SL_NOT_KEPT_MEMORY;
     }
     entry->copy->block_bytes = in_block ? bytes : 0;
-    SL_LOCKED(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     if (from == SL_COPY_FROM_PAGES) {
         entry->reads = job;
         job->release_tokens = until;
@@ -242,9 +239,8 @@ void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job
     if (!is_due(job, session)) {
         return;
     }
-    pthread_mutex_lock(&archive->mutex);
-    bool busy = find(archive, job) != NULL;
-    pthread_mutex_unlock(&archive->mutex);
+    bool busy;
+    SL_WITH_LOCK(&archive->loop.mutex, busy = find(archive, job) != NULL);
     size_t bytes = sl_capsule_body_bytes(session);
     double most = (double)job->store_bytes * archive->prefill->checkpoint_share;
     if (job->store_bytes > 0 && (double)bytes > most) { // the finished capsule may fit: it is quantized
@@ -267,14 +263,13 @@ void sl_archive_put_checkpoint(struct sl_archive *archive, struct sl_prefill_job
         return;
     }
     entry->is_checkpoint = true;
-    pthread_mutex_lock(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     if (entry->copy->n_pieces > 0) {
         entry->reads = job;
         job->release_tokens = job->plan.n_prompt;
         job->release_ns = 0;
     }
     push(archive, entry);
-    pthread_mutex_unlock(&archive->mutex);
 }
 
 // Tells the job what became of a copy of its pages.
@@ -293,7 +288,7 @@ static int64_t wait_ms(const struct sl_prefill_job *job) {
 }
 
 bool sl_archive_release(struct sl_archive *archive, struct sl_prefill_job *job) {
-    SL_LOCKED(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     struct entry *entry = find(archive, job);
     if (entry && job->release_ns == 0) {
         job->release_ns = sl_deadline_in_ms(wait_ms(job));
@@ -320,7 +315,7 @@ static enum sl_not_kept put_finished(struct sl_archive *archive, struct sl_prefi
         return SL_NOT_KEPT_MEMORY;
     }
     job->kept = SLUICE__V1__KEPT__KEPT_PENDING;
-    SL_LOCKED(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     entry->is_finished = true;
     entry->reads = job;
     job->release_ns = 0;
@@ -355,15 +350,15 @@ void sl_archive_prepare(struct sl_archive *archive, struct sl_prefill_job *job) 
 }
 
 void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, bool arrived) {
-    pthread_mutex_lock(&archive->mutex);
+    pthread_mutex_lock(&archive->loop.mutex);
     for (struct entry *entry; (entry = find(archive, job)) != NULL;) {
         drop(archive, entry, SL_NOT_KEPT_LATE);
         if (find(archive, job)) {
-            sl_cond_wait_until(&archive->changed, &archive->mutex,
-                               SL_NO_DEADLINE); // the ship notices this within 50 ms, and ends
+            sl_loop_wait(&archive->loop,
+                         SL_NO_DEADLINE); // the ship notices this within 50 ms, and ends
         }
     }
-    pthread_mutex_unlock(&archive->mutex);
+    pthread_mutex_unlock(&archive->loop.mutex);
     if (!job->copy) {
         return;
     }
@@ -380,9 +375,7 @@ void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, 
     }
     entry->copy = job->copy;
     job->copy = NULL;
-    pthread_mutex_lock(&archive->mutex);
-    push(archive, entry);
-    pthread_mutex_unlock(&archive->mutex);
+    SL_WITH_LOCK(&archive->loop.mutex, push(archive, entry));
 }
 
 // ---- pressure ------------------------------------------------------------------------------------------------------
@@ -402,7 +395,7 @@ static bool press(struct sl_archive *archive, struct entry *entry, int64_t now_n
 
 bool sl_archive_press(struct sl_archive *archive) {
     int64_t now_ns = sl_now_ns();
-    SL_LOCKED(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     bool held = press(archive, archive->current, now_ns);
     for (struct entry *entry = archive->first; entry; entry = entry->next) {
         held = press(archive, entry, now_ns) || held;
@@ -414,16 +407,16 @@ bool sl_archive_press(struct sl_archive *archive) {
 
 static bool on_grant(void *arg) {
     struct sl_archive *archive = arg;
-    SL_LOCKED(&archive->mutex);
-    bool go_on = !archive->current->dropped && !archive->stopping;
+    SL_LOCKED(&archive->loop.mutex);
+    bool go_on = !archive->current->dropped && !archive->loop.stopping;
     archive->current->state = go_on ? SENDING : RESERVING;
     return go_on;
 }
 
 static bool go_on(void *arg) {
     struct sl_archive *archive = arg;
-    SL_LOCKED(&archive->mutex);
-    return !archive->current->dropped && !archive->stopping;
+    SL_LOCKED(&archive->loop.mutex);
+    return !archive->current->dropped && !archive->loop.stopping;
 }
 
 // Returns why the copy is not in the store; SL_N_NOT_KEPT: it is there. Lock held.
@@ -434,7 +427,7 @@ static enum sl_not_kept judge(struct sl_archive *archive, const struct entry *en
     if (entry->dropped) {
         return entry->why;
     }
-    if (archive->stopping) {
+    if (archive->loop.stopping) {
         return SL_NOT_KEPT_STOPPING;
     }
     if (status == SL_ERR_EXHAUSTED || status == SL_ERR_INVALID) {
@@ -454,10 +447,10 @@ static enum sl_status send_copy(struct sl_archive *archive, struct entry *entry,
         return SL_ERR_CANCELLED;
     }
     entry->state = RESERVING;
-    pthread_mutex_unlock(&archive->mutex);
+    pthread_mutex_unlock(&archive->loop.mutex);
     struct sl_copy_watch watch = {on_grant, go_on, archive};
     enum sl_status status = sl_copy_send(entry->copy, archive->prefill, &watch, err);
-    pthread_mutex_lock(&archive->mutex);
+    pthread_mutex_lock(&archive->loop.mutex);
     return status;
 }
 
@@ -471,8 +464,8 @@ static void end(struct sl_archive *archive, struct entry *entry, enum sl_status 
     archive->current = NULL;
     archive->n_queued--;
     archive->block_bytes -= entry->copy->block_bytes;
-    pthread_cond_broadcast(&archive->changed);
-    pthread_mutex_unlock(&archive->mutex);
+    pthread_cond_broadcast(&archive->loop.changed);
+    pthread_mutex_unlock(&archive->loop.mutex);
     if (entry->is_checkpoint) {
         atomic_fetch_add(&archive->n_checkpoints[why == SL_N_NOT_KEPT ? CHECKPOINT_STORED : CHECKPOINT_FAILED], 1);
         sl_log_info("archive", "tokens=%lld checkpoint=%s %s", (long long)entry->copy->n_tokens,
@@ -483,25 +476,25 @@ static void end(struct sl_archive *archive, struct entry *entry, enum sl_status 
     sl_copy_destroy(&entry->copy);
     free(entry);
     sl_prefill_wake(archive->prefill); // memory was freed, or a job may continue
-    pthread_mutex_lock(&archive->mutex);
+    pthread_mutex_lock(&archive->loop.mutex);
 }
 
 static void *archive_main(void *arg) {
     struct sl_archive *archive = arg;
-    SL_LOCKED(&archive->mutex);
+    SL_LOCKED(&archive->loop.mutex);
     for (;;) {
         struct entry *entry = archive->first;
-        if (!entry && archive->stopping) {
+        if (!entry && archive->loop.stopping) {
             break;
         }
         if (!entry) {
-            sl_cond_wait_until(&archive->changed, &archive->mutex, SL_NO_DEADLINE);
+            sl_loop_wait(&archive->loop, SL_NO_DEADLINE);
             continue;
         }
         archive->first = entry->next;
         archive->end = archive->first ? archive->end : &archive->first;
         archive->current = entry;
-        if (archive->stopping) {
+        if (archive->loop.stopping) {
             drop(archive, entry, SL_NOT_KEPT_STOPPING);
         }
         struct sl_error err = {0};
@@ -518,34 +511,17 @@ enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive *
     SL_FAIL_IF(!archive, err, SL_ERR_EXHAUSTED, "archive: out of memory");
     archive->prefill = prefill;
     archive->end = &archive->first;
-    pthread_mutex_init(&archive->mutex, NULL);
-    sl_cond_init(&archive->changed);
+    sl_loop_init(&archive->loop);
     for (int i = 0; i < SL_N_NOT_KEPT; i++) {
         atomic_flag_clear(&archive->told[i]);
     }
-    enum sl_status status = sl_thread_start("archive", archive_main, archive, &archive->thread, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&archive->changed);
-        pthread_mutex_destroy(&archive->mutex);
-        free(archive);
-        return status;
-    }
+    SL_TRY_OR(sl_loop_start(&archive->loop, "archive", archive_main, archive, err), sl_archive_destroy(&archive));
     *archive_out = archive;
     return SL_OK;
 }
 
 void sl_archive_destroy(struct sl_archive **archive_inout) {
-    struct sl_archive *archive = *archive_inout;
-    if (!archive) {
-        return;
-    }
-    pthread_mutex_lock(&archive->mutex);
-    archive->stopping = true;
-    pthread_cond_broadcast(&archive->changed);
-    pthread_mutex_unlock(&archive->mutex);
-    pthread_join(archive->thread, NULL); // bounded: a running ship notices `stopping`
-    pthread_cond_destroy(&archive->changed);
-    pthread_mutex_destroy(&archive->mutex);
+    SL_TAKE_OR_RETURN(archive, archive_inout);
+    sl_loop_cleanup(&archive->loop); // bounded: a running ship notices `stopping`
     free(archive);
-    *archive_inout = NULL;
 }

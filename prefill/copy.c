@@ -2,8 +2,8 @@
 #include "prefill/copy.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "net/node/send.h"
 #include "proto/methods.h"
@@ -25,19 +25,15 @@ void sl_copy_release_body(struct sl_copy *copy) {
     sl_session_destroy(&copy->session);
     free(copy->pieces);
     copy->pieces = NULL;
-    copy->n_pieces = 0;
+    copy->n_pieces = copy->max_pieces = 0;
 }
 
 void sl_copy_destroy(struct sl_copy **copy_inout) {
-    struct sl_copy *copy = *copy_inout;
-    if (!copy) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(copy, copy_inout);
     sl_copy_release_body(copy);
     free(copy->header);
     free(copy->prefixes);
     free(copy);
-    *copy_inout = NULL;
 }
 
 // ---- keys
@@ -105,9 +101,7 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
     enum sl_status status = sl_capsule_write_header(session, &copy->id, &copy->header, &copy->header_bytes, NULL);
     bool can_truncate =
         boundary ? sl_plan_can_truncate(&job->plan, session->n_tokens) : !sl_recipe_evicts(&job->plan.recipe);
-    if (status == SL_OK && can_truncate) {
-        status = list_prefixes(copy, job, boundary);
-    }
+    SL_THEN_IF(status, can_truncate, list_prefixes(copy, job, boundary));
     SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
@@ -150,30 +144,16 @@ static enum sl_status fill_block(struct sl_copy *copy, struct sl_node *node, con
 enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
     struct sl_copy *copy = NULL;
     enum sl_status status = create(job, job->session, FINISHED, &copy);
-    if (status == SL_OK && job->here) {
-        status = fill_block(copy, job->prefill->node, job->session);
-    }
+    SL_THEN_IF(status, job->here, fill_block(copy, job->prefill->node, job->session));
     SL_TRY_OR(status, sl_copy_destroy(&copy));
     *copy_out = copy;
     return SL_OK;
 }
 
-struct piece_list {
-    struct sl_copy *copy;
-    size_t capacity;
-};
-
 static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece) {
-    struct piece_list *list = arg;
-    struct sl_copy *copy = list->copy;
-    if (copy->n_pieces == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 256;
-        struct sl_capsule_piece *grown = realloc(copy->pieces, capacity * sizeof *grown);
-        if (!grown) {
-            return SL_ERR_EXHAUSTED;
-        }
-        copy->pieces = grown;
-        list->capacity = capacity;
+    struct sl_copy *copy = arg;
+    if (!sl_array_reserve((void **)&copy->pieces, &copy->max_pieces, copy->n_pieces + 1, sizeof *copy->pieces)) {
+        return SL_ERR_EXHAUSTED;
     }
     copy->pieces[copy->n_pieces++] = *piece;
     return SL_OK;
@@ -181,11 +161,10 @@ static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece)
 
 // Lists the pieces before reading continues, because the engine's thread then changes the session's page tables.
 static enum sl_status list_pieces(struct sl_copy *copy, const struct sl_session *session) {
-    struct piece_list list = {.copy = copy};
     enum sl_status status = SL_OK;
     size_t offset = 0;
     for (int l = 0; status == SL_OK && l < session->geometry.n_layers; l++) {
-        status = sl_capsule_layer_pieces(session, l, offset, MAX_PIECE_BYTES, add_piece, &list);
+        status = sl_capsule_layer_pieces(session, l, offset, MAX_PIECE_BYTES, add_piece, copy);
         offset += sl_capsule_layer_bytes(session, l);
     }
     return status;
@@ -295,10 +274,8 @@ static enum sl_status ship(const struct sl_copy *copy, struct sl_fabric *fabric,
         .header = copy->header, .header_bytes = copy->header_bytes, .go_on = keep_putting, .arg = renewal};
     int64_t deadline_ns = sl_deadline_in_ms(PUT_MS + (int64_t)(copy->body_bytes / PUT_BYTES_PER_MS));
     struct sl_ship *ship;
-    enum sl_status status =
-        sl_ship_open(fabric, renewal->grant->ticket.data, renewal->grant->ticket.len, deadline_ns, &ship, err);
-    SL_TRY(status);
-    status = queue_body(copy, ship);
+    SL_TRY(sl_ship_open(fabric, renewal->grant->ticket.data, renewal->grant->ticket.len, deadline_ns, &ship, err));
+    enum sl_status status = queue_body(copy, ship);
     if (status != SL_OK) {
         sl_ship_close(&ship);
         return sl_fail(err, status, "the store does not take a capsule of %zu bytes: %s", copy->body_bytes,

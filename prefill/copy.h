@@ -33,7 +33,7 @@ struct sl_copy {
     // The body is one of these:
     struct sl_session *session;      // finished, and owned by the copy
     struct sl_capsule_piece *pieces; // [n_pieces] of a session that the copy does not own
-    size_t n_pieces;
+    size_t n_pieces, max_pieces;
     void *body;               // a block with the body
     struct sl_arena *staging; // the arena of `body`; NULL: malloc
     size_t block_bytes;       // size of `body` if it is from malloc, for the archive's accounting

@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "prefill/internal.h"
 #include "prefill/pass.h"
 #include "prefill/schedule.h"
@@ -180,9 +179,7 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
     }
     job->memory_bytes = memory_of(job);
     if (take_memory(node, job) != SL_OK) {
-        pthread_mutex_lock(&job->mutex);
-        job->phase = SL_PREFILL_WAITING;
-        pthread_mutex_unlock(&job->mutex);
+        SL_WITH_LOCK(&job->mutex, job->phase = SL_PREFILL_WAITING);
         return SL_AGAIN;
     }
     struct sl_error err = {0};
@@ -192,9 +189,7 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
         return SL_OK;
     }
     enum sl_status status = create_reader(job, &err);
-    if (status == SL_OK && job->offload) {
-        status = sl_offload_begin(job->offload, sl_reader_session(job->reader), &err);
-    }
+    SL_THEN_IF(status, job->offload, sl_offload_begin(job->offload, sl_reader_session(job->reader), &err));
     if (status == SL_OK) {
         stepper->open[stepper->n_open++] = job;
     } else {
@@ -210,9 +205,8 @@ static int64_t clear_line(struct stepper *stepper) {
     int64_t n_waiting = 0;
     for (struct sl_prefill_job **at = &stepper->line; *at;) {
         struct sl_prefill_job *job = *at;
-        pthread_mutex_lock(&job->mutex);
-        bool abandoned = job->phase == SL_PREFILL_ABANDONED;
-        pthread_mutex_unlock(&job->mutex);
+        bool abandoned;
+        SL_WITH_LOCK(&job->mutex, abandoned = job->phase == SL_PREFILL_ABANDONED);
         if (abandoned) {
             *at = job->next;
             forget(job);
@@ -269,12 +263,11 @@ static void open_line(struct stepper *stepper) {
 // Waits for work and accepts new jobs. False: the worker is stopping.
 static bool take_inbox(struct stepper *stepper) {
     struct sl_prefill *prefill = stepper->prefill;
-    pthread_mutex_lock(&prefill->mutex);
-    if (!prefill->inbox && !prefill->stopping && stepper->n_open == 0) {
+    pthread_mutex_lock(&prefill->loop.mutex);
+    if (!prefill->inbox && !prefill->loop.stopping && stepper->n_open == 0) {
         atomic_store(&prefill->tokens_rate.per_s, 0);
         if (!prefill->host.wake_fn) { // a host's thread waits itself
-            sl_cond_wait_until(&prefill->wake, &prefill->mutex,
-                               stepper->line ? sl_deadline_in_ms(LINE_WAIT_MS) : SL_NO_DEADLINE);
+            sl_loop_wait(&prefill->loop, stepper->line ? sl_deadline_in_ms(LINE_WAIT_MS) : SL_NO_DEADLINE);
         }
         sl_rate_restart(&prefill->tokens_rate);
     }
@@ -285,8 +278,8 @@ static bool take_inbox(struct stepper *stepper) {
     *end = prefill->inbox;
     prefill->inbox = NULL;
     prefill->inbox_end = &prefill->inbox;
-    bool go_on = !prefill->stopping;
-    pthread_mutex_unlock(&prefill->mutex);
+    bool go_on = !prefill->loop.stopping;
+    pthread_mutex_unlock(&prefill->loop.mutex);
     sl_progress_counter_tick(&prefill->node->engine);
     for (struct sl_prefill_job *job = *end; job; job = job->next) {
         job->ticket = ++stepper->n_arrived;
@@ -352,9 +345,9 @@ static bool must_wait(struct sl_prefill_job *job) {
 
 // Waits for a copy to end, for a new job, or for a short time. A host's thread waits itself.
 static void wait_for_copies(struct sl_prefill *prefill) {
-    SL_LOCKED(&prefill->mutex);
-    if (!prefill->host.wake_fn && !prefill->inbox && !prefill->stopping) {
-        sl_cond_wait_until(&prefill->wake, &prefill->mutex, sl_deadline_in_ms(COPY_WAIT_MS));
+    SL_LOCKED(&prefill->loop.mutex);
+    if (!prefill->host.wake_fn && !prefill->inbox && !prefill->loop.stopping) {
+        sl_loop_wait(&prefill->loop, sl_deadline_in_ms(COPY_WAIT_MS));
     }
 }
 
@@ -519,10 +512,7 @@ enum sl_status sl_prefill_stepper_create(struct sl_prefill *prefill, struct step
 }
 
 void sl_prefill_stepper_destroy(struct stepper **stepper_inout) {
-    struct stepper *stepper = *stepper_inout;
-    if (!stepper) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(stepper, stepper_inout);
     (void)take_inbox(stepper); // jobs whose handlers left before a host's thread looked again
     clear_line(stepper);
     assert(!stepper->line && stepper->n_open == 0); // every handler has left
@@ -530,7 +520,6 @@ void sl_prefill_stepper_destroy(struct stepper **stepper_inout) {
         sl_activations_destroy(&stepper->activations[i]);
     }
     free(stepper);
-    *stepper_inout = NULL;
 }
 
 enum sl_prefill_turn sl_prefill_turn(struct sl_prefill *prefill) {

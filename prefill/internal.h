@@ -2,10 +2,10 @@
 // Purpose: declarations that the files of the prefill worker share.
 #pragma once
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/rate.h"
+#include "base/thread.h"
 #include "engine/compress/evict/compressor.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/job/error_statistics.h"
@@ -32,13 +32,10 @@ enum sl_ship_failure {
 
 struct sl_prefill {
     struct sl_node *node;
-    struct sl_prefill_host host; // its functions are NULL if this worker is alone
-    struct stepper *stepper;     // the engine's thread's
-    pthread_t engine_thread;
-    pthread_mutex_t mutex; // guards inbox and stopping
-    pthread_cond_t wake;
+    struct sl_prefill_host host;               // its functions are NULL if this worker is alone
+    struct stepper *stepper;                   // the engine's thread's
+    struct sl_loop loop;                       // the engine's thread, if no host has it; its mutex guards the inbox
     struct sl_prefill_job *inbox, **inbox_end; // for the engine's thread, in order of arrival
-    bool stopping;
     struct sl_store_client *store;
     struct sl_archive *archive;
     _Atomic int64_t n_jobs;

@@ -2,6 +2,7 @@
 // Operations on a job that its handler and the engine's thread share, and the transfer of a job between them.
 #include <stdlib.h>
 
+#include "base/locked.h"
 #include "prefill/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
@@ -13,28 +14,21 @@ void sl_prefill_job_unref(struct sl_prefill_job *job) {
     }
 }
 
-static void wake_host(struct sl_prefill *prefill) {
-    if (prefill->host.wake_fn) {
-        prefill->host.wake_fn(prefill->host.arg);
-    }
-}
-
 void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job) {
-    pthread_mutex_lock(&prefill->mutex);
+    pthread_mutex_lock(&prefill->loop.mutex);
     job->next = NULL;
     atomic_fetch_add(&prefill->node->engine.n_waiting, 1);
     *prefill->inbox_end = job;
     prefill->inbox_end = &job->next;
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-    wake_host(prefill);
+    pthread_mutex_unlock(&prefill->loop.mutex);
+    sl_prefill_wake(prefill);
 }
 
 void sl_prefill_wake(struct sl_prefill *prefill) {
-    pthread_mutex_lock(&prefill->mutex);
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-    wake_host(prefill);
+    SL_WITH_LOCK(&prefill->loop.mutex, pthread_cond_signal(&prefill->loop.changed));
+    if (prefill->host.wake_fn) {
+        prefill->host.wake_fn(prefill->host.arg);
+    }
 }
 
 enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,

@@ -108,9 +108,7 @@ enum sl_status sl_prefill_end_chunk(struct sl_prefill_job *job, struct sl_error 
         ship_final(job, true);
     }
     enum sl_status status = sl_reader_status(job->reader, err);
-    if (status == SL_OK && job->offload) {
-        status = sl_offload_step(job->offload, session, err);
-    }
+    SL_THEN_IF(status, job->offload, sl_offload_step(job->offload, session, err));
     if (status == SL_OK) {
         size_t taken = session->taken_bytes + (job->offload ? sl_offload_arena_bytes(job->offload) : 0);
         sl_ledger_reconcile(job->prefill->node->ledger, &job->promised_bytes, job->memory_bytes, taken);

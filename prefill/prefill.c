@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/metrics.h"
-#include "base/thread.h"
 #include "prefill/internal.h"
 #include "proto/methods.h"
 
@@ -50,18 +49,13 @@ struct sl_rpc_implementation sl_prefill_rpc(struct sl_prefill *prefill) {
 }
 
 void sl_prefill_close(struct sl_prefill **prefill_inout) {
-    struct sl_prefill *prefill = *prefill_inout;
-    if (!prefill) {
-        return;
-    }
-    prefill->stopping = true; // no thread waits for jobs any more
+    SL_TAKE_OR_RETURN(prefill, prefill_inout);
+    sl_loop_stop(&prefill->loop); // no thread waits for jobs any more
     sl_prefill_stepper_destroy(&prefill->stepper);
     sl_archive_destroy(&prefill->archive);
     sl_store_client_destroy(&prefill->store);
-    pthread_cond_destroy(&prefill->wake);
-    pthread_mutex_destroy(&prefill->mutex);
+    sl_loop_cleanup(&prefill->loop);
     free(prefill);
-    *prefill_inout = NULL;
 }
 
 enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl_node *node,
@@ -74,8 +68,7 @@ enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl
     prefill->max_chunk_tokens = limits->chunk_tokens;
     prefill->checkpoint_ms = limits->checkpoint_ms;
     prefill->checkpoint_share = limits->checkpoint_share;
-    pthread_mutex_init(&prefill->mutex, NULL);
-    sl_cond_init(&prefill->wake);
+    sl_loop_init(&prefill->loop);
     prefill->inbox_end = &prefill->inbox;
     enum sl_status status = sl_store_client_create(node, &prefill->store, err);
     SL_THEN(status, sl_archive_create(prefill, &prefill->archive, err));
@@ -86,16 +79,12 @@ enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl
 }
 
 static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
-    SL_TRY(sl_thread_start("engine", sl_prefill_engine_main, prefill, &prefill->engine_thread, err));
+    SL_TRY(sl_loop_start(&prefill->loop, "engine", sl_prefill_engine_main, prefill, err));
     struct sl_rpc_implementation rpc = sl_prefill_rpc(prefill);
     struct sl_node_service service = {.rpc = &rpc, .load_fn = report_load, .metrics_fn = write_metrics, .arg = prefill};
     enum sl_status status =
         sl_node_serve(prefill->node, &service, err); // returns when no handler runs, so no job is being read
-    pthread_mutex_lock(&prefill->mutex);
-    prefill->stopping = true;
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-    pthread_join(prefill->engine_thread, NULL);
+    sl_loop_stop(&prefill->loop);
     return status;
 }
 

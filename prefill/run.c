@@ -137,9 +137,7 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
         bool due = sl_now_ns() >= next_report_ns && !sl_node_stands_still(job->prefill->node);
         if (n_done != reported || due) {
             status = sl_prefill_send_progress(call, job, n_done, n_reused, resident);
-            if (status == SL_OK && atomic_load(&job->outbound.shipped_bytes) > 0) {
-                status = send_ship_progress(call, sent, 0);
-            }
+            SL_THEN_IF(status, atomic_load(&job->outbound.shipped_bytes) > 0, send_ship_progress(call, sent, 0));
             reported = n_done;
             next_report_ns = sl_deadline_in_ms(REPORT_MS);
         }
