@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decode/decode.h"
 
+#include "base/locked.h"
 #include "base/metrics.h"
-#include "base/thread.h"
 #include "decode/internal.h"
 #include "net/node/lease_rpc.h"
 #include "proto/methods.h"
@@ -44,16 +44,44 @@ static enum sl_status handle_release(void *service, struct sl_rpc_call *call, co
     return sl_lease_handle_release(node->inbound, call, request);
 }
 
+// ---- the prefill worker inside an aggregated worker -------------------------------------------------------------------
+
+static void wake(void *arg) {
+    struct sl_decode *decode = arg;
+    SL_LOCKED(&decode->loop.mutex);
+    decode->woken = true;
+    pthread_cond_signal(&decode->loop.changed);
+}
+
+static bool drop(void *arg) {
+    return sl_kept_drop_oldest(&((struct sl_decode *)arg)->kept);
+}
+
+static enum sl_status take(void *arg, const struct sl_capsule_id *id, struct sl_session **session_inout,
+                           size_t promised_bytes, char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
+    struct sl_decode *decode = arg;
+    return sl_kept_hand_over(&decode->kept, decode->node.ledger, id, session_inout, promised_bytes, lease_id_out, err);
+}
+
+// Opens the prefill worker, which reads on the engine's thread and hands its sessions to decode->kept.
+static enum sl_status open_here(struct sl_decode *decode, const struct sl_prefill_limits *limits,
+                                struct sl_error *err) {
+    const struct sl_prefill_host host = {.wake_fn = wake, .drop_fn = drop, .take_fn = take, .arg = decode};
+    decode->node.info.reads = true;
+    return sl_prefill_open(limits, &decode->node, &host, &decode->prefill, err);
+}
+
+// ---- life -------------------------------------------------------------------------------------------------------------
+
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     struct sl_node *node = &decode->node;
     enum sl_status status =
         sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->turn_activations, err);
     decode->write_activations = sl_engine_activations(node->runtime.engine);
-    if (status == SL_OK && decode->prefill) {
-        status = sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->write_activations, err);
-    }
+    SL_THEN_IF(status, decode->prefill,
+               sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->write_activations, err));
     SL_TRY(status);
-    SL_TRY(sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err));
+    SL_TRY(sl_loop_start(&decode->loop, "engine", sl_decode_engine_main, decode, err));
     static const struct sl_rpc_handler handlers[] = {
         {&sl_method_decode_reserve, sl_decode_handle_reserve, SL_ROLE_COORDINATOR},
         {&sl_method_decode_renew, handle_renew, SL_ROLE_COORDINATOR},
@@ -69,11 +97,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
         service.second_rpc = &prefill_rpc;
     }
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no answer is left
-    pthread_mutex_lock(&decode->mutex);
-    decode->stopping = true;
-    pthread_cond_signal(&decode->wake);
-    pthread_mutex_unlock(&decode->mutex);
-    pthread_join(decode->engine_thread, NULL);
+    sl_loop_stop(&decode->loop);
     return status;
 }
 
@@ -87,22 +111,20 @@ enum sl_status sl_decode_run(const struct sl_node_config *node_config, struct sl
     int64_t chunk_tokens = config->aggregated ? config->limits.chunk_tokens : 0;
     int max_rows = chunk_tokens > SL_DECODE_MAX_ROWS ? (int)chunk_tokens : SL_DECODE_MAX_ROWS;
     SL_TRY(sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, max_rows, err));
-    pthread_mutex_init(&decode.mutex, NULL);
-    sl_cond_init(&decode.wake);
+    sl_loop_init(&decode.loop);
     decode.inbox_end = &decode.inbox;
     sl_kept_init(&decode.kept);
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
     enum sl_status status = sl_connections_create(decode.node.fabric, &decode.connections, err);
     SL_THEN(status, sl_store_client_create(&decode.node, &decode.store, err));
-    status = status == SL_OK && config->aggregated ? sl_decode_open_here(&decode, &config->limits, err) : status;
+    SL_THEN_IF(status, config->aggregated, open_here(&decode, &config->limits, err));
     SL_THEN(status, serve(&decode, err));
     sl_prefill_close(&decode.prefill);
     sl_store_client_destroy(&decode.store);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
-    pthread_cond_destroy(&decode.wake);
-    pthread_mutex_destroy(&decode.mutex);
+    sl_loop_cleanup(&decode.loop);
     sl_activations_destroy(&decode.turn_activations);
     if (decode.write_activations != sl_engine_activations(decode.node.runtime.engine)) {
         sl_activations_destroy(&decode.write_activations);

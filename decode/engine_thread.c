@@ -33,12 +33,12 @@ struct stepper {
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
-    SL_LOCKED(&decode->mutex);
+    SL_LOCKED(&decode->loop.mutex);
     answer->next = NULL;
     atomic_fetch_add(&decode->node.engine.n_waiting, 1);
     *decode->inbox_end = answer;
     decode->inbox_end = &answer->next;
-    pthread_cond_signal(&decode->wake);
+    pthread_cond_signal(&decode->loop.changed);
 }
 
 // Returns an answer to its handler, with why it failed where status is not SL_OK. The caller must not touch it afterwards.
@@ -70,13 +70,13 @@ static void drop_saying(struct stepper *stepper, int i, enum sl_status status, c
 static bool take_inbox(struct stepper *stepper) {
     struct sl_decode *decode = stepper->decode;
     atomic_store(&decode->n_here, stepper->n_active + stepper->n_reading);
-    pthread_mutex_lock(&decode->mutex);
-    while (!decode->inbox && !decode->stopping && !decode->woken && stepper->prompts != SL_PREFILL_READS &&
+    pthread_mutex_lock(&decode->loop.mutex);
+    while (!decode->inbox && !decode->loop.stopping && !decode->woken && stepper->prompts != SL_PREFILL_READS &&
            stepper->n_active + stepper->n_reading == 0) {
         // Wakes up once a second by itself, so that the rate falls to zero when nothing is written.
         bool prompts_wait = stepper->prompts == SL_PREFILL_WAITS;
         int64_t deadline_ns = sl_deadline_in_ms(prompts_wait ? PROMPTS_WAIT_MS : 1000);
-        if (sl_cond_wait_until(&decode->wake, &decode->mutex, deadline_ns) != SL_OK) {
+        if (sl_loop_wait(&decode->loop, deadline_ns) != SL_OK) {
             atomic_store(&decode->tokens_rate.per_s, 0);
         }
         sl_rate_restart(&decode->tokens_rate);
@@ -86,7 +86,7 @@ static bool take_inbox(struct stepper *stepper) {
         }
     }
     decode->woken = false;
-    bool go_on = !decode->stopping;
+    bool go_on = !decode->loop.stopping;
     while (decode->inbox && stepper->n_active + stepper->n_reading < MAX_ACTIVE) {
         struct sl_answer *answer = decode->inbox;
         decode->inbox = answer->next;
@@ -97,7 +97,7 @@ static bool take_inbox(struct stepper *stepper) {
             stepper->active[stepper->n_active++] = answer;
         }
     }
-    pthread_mutex_unlock(&decode->mutex);
+    pthread_mutex_unlock(&decode->loop.mutex);
     atomic_store(&decode->n_here, stepper->n_active + stepper->n_reading);
     sl_kept_reap(&decode->kept);
     sl_progress_counter_tick(&decode->node.engine);

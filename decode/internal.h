@@ -2,10 +2,10 @@
 // Purpose: declarations that the files of the decode worker share.
 #pragma once
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/rate.h"
+#include "base/thread.h"
 #include "decode/decode.h"
 #include "decode/kept.h"
 #include "engine/kvcache/capsule.h"
@@ -86,14 +86,11 @@ struct sl_decode {
     struct sl_prefill *prefill;               // of an aggregated worker; NULL: this worker reads no whole prompts
     struct sl_activations *turn_activations;  // for the pass that reads a turn
     struct sl_activations *write_activations; // for passes that write: the engine's own, or beside prefill, others
-    pthread_t engine_thread;
-    pthread_mutex_t mutex; // guards inbox, woken and stopping
-    pthread_cond_t wake;
-    struct sl_answer *inbox, **inbox_end; // in order of arrival
-    _Atomic int n_here;                   // answers that the engine's thread reads or writes
-    bool woken;                           // prefill has something to do
-    bool stopping;
-    _Atomic int64_t n_jobs, n_fallbacks; // totals of all jobs
+    struct sl_loop loop;                      // the engine's thread; its mutex guards inbox and woken
+    struct sl_answer *inbox, **inbox_end;     // in order of arrival
+    _Atomic int n_here;                       // answers that the engine's thread reads or writes
+    bool woken;                               // prefill has something to do
+    _Atomic int64_t n_jobs, n_fallbacks;      // totals of all jobs
     struct sl_rate tokens_rate;
 };
 
@@ -138,15 +135,11 @@ void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRe
                             struct sl_answer *answer, Sluice__V1__DecodeDone *done,
                             char lease_id_out[SL_LEASE_ID_BYTES]);
 
-// run.c. Tells the caller of a job that this worker is at work.
+// lease.c. Tells the caller of a job that this worker is at work.
 enum sl_status sl_decode_send_alive(struct sl_rpc_call *call);
 
-// lease.c. Returns whether dropping idle sessions can help to find so many bytes: they hold no staging memory of a device.
+// Returns whether dropping idle sessions can help to find so many bytes: they hold no staging memory of a device.
 bool sl_decode_drop_helps(struct sl_decode *decode, size_t bytes);
-
-// here.c. Opens decode->prefill, which reads on the engine's thread and hands its sessions to decode->kept.
-enum sl_status sl_decode_open_here(struct sl_decode *decode, const struct sl_prefill_limits *limits,
-                                   struct sl_error *err);
 
 // run.c, archive.c, lease.c: handlers of sluice.v1.Decode
 sl_rpc_handler_fn sl_decode_handle_run, sl_decode_handle_archive, sl_decode_handle_reserve;

@@ -28,54 +28,49 @@ void sl_kept_free(struct sl_kept_session *one) {
     }
 }
 
-void sl_kept_put_back(struct sl_kept *kept, struct sl_kept_session *one) {
-    one->next = NULL;
-    SL_LOCKED(&kept->mutex);
+// Appends a session, as the most recently used one. Lock held.
+static void append(struct sl_kept *kept, struct sl_kept_session *one) {
     struct sl_kept_session **end = &kept->first;
     while (*end) {
         end = &(*end)->next;
     }
     *end = one;
+    one->next = NULL;
 }
 
-static enum sl_status create(const struct sl_capsule_id *id, int64_t keep_ms, struct sl_kept_session **one_out,
-                             struct sl_error *err) {
-    struct sl_kept_session *one = calloc(1, sizeof *one);
-    SL_TRY_OR(one ? sl_lease_id_draw("kept", one->lease_id, err)
-                  : sl_fail(err, SL_ERR_EXHAUSTED, "kept: out of memory"),
-              free(one));
-    one->id = *id;
-    one->deadline_ns = sl_deadline_in_ms(keep_ms);
-    *one_out = one;
-    return SL_OK;
+void sl_kept_put_back(struct sl_kept *kept, struct sl_kept_session *one) {
+    SL_LOCKED(&kept->mutex);
+    append(kept, one);
 }
 
-static void put(struct sl_kept *kept, struct sl_kept_session *one, struct sl_session **session_inout,
-                char lease_id_out[SL_LEASE_ID_BYTES]) {
+// Puts the session under a new lease, with what else `what` says of it.
+static enum sl_status put(struct sl_kept *kept, const struct sl_kept_session *what, struct sl_session **session_inout,
+                          char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
+    struct sl_kept_session *one = malloc(sizeof *one);
+    SL_FAIL_IF(!one, err, SL_ERR_EXHAUSTED, "kept: out of memory");
+    *one = *what;
+    SL_TRY_OR(sl_lease_id_draw("kept", one->lease_id, err), free(one));
     one->session = *session_inout;
     *session_inout = NULL;
     memcpy(lease_id_out, one->lease_id, sizeof one->lease_id);
     sl_kept_put_back(kept, one);
+    return SL_OK;
 }
 
 enum sl_status sl_kept_hand_over(struct sl_kept *kept, struct sl_ledger *ledger, const struct sl_capsule_id *id,
                                  struct sl_session **session_inout, size_t promised_bytes,
                                  char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
-    struct sl_kept_session *one;
-    SL_TRY(create(id, HANDED_MS, &one, err));
-    one->ledger = ledger;
-    one->promised_bytes = promised_bytes;
-    put(kept, one, session_inout, lease_id_out);
-    return SL_OK;
+    const struct sl_kept_session what = {
+        .id = *id, .deadline_ns = sl_deadline_in_ms(HANDED_MS), .ledger = ledger, .promised_bytes = promised_bytes};
+    return put(kept, &what, session_inout, lease_id_out, err);
 }
 
 enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id, struct sl_session **session_inout,
                            int64_t keep_ms, char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err) {
-    struct sl_kept_session *one;
-    SL_TRY(create(id, keep_ms, &one, err));
-    put(kept, one, session_inout, lease_id_out);
-    return SL_OK;
+    const struct sl_kept_session what = {.id = *id, .deadline_ns = sl_deadline_in_ms(keep_ms)};
+    return put(kept, &what, session_inout, lease_id_out, err);
 }
+
 // Returns the link to the session of a lease. Lock held.
 static struct sl_kept_session **find(struct sl_kept *kept, const char *lease_id) {
     struct sl_kept_session **at = &kept->first;
@@ -239,9 +234,8 @@ void sl_kept_put_base(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
     one->session = *session_inout;
     *session_inout = NULL;
     note_use(one, prompt, n_tokens);
-    pthread_mutex_lock(&kept->mutex);
-    struct sl_kept_session *older = unlink_at(find_base(kept, &prompt->id));
-    pthread_mutex_unlock(&kept->mutex);
+    struct sl_kept_session *older;
+    SL_WITH_LOCK(&kept->mutex, older = unlink_at(find_base(kept, &prompt->id)));
     sl_kept_free(older);
     sl_kept_put_back(kept, one);
 }
@@ -251,12 +245,8 @@ static enum sl_status share(struct sl_kept *kept, struct sl_kept_session **at, c
                             int64_t n_tokens, struct sl_session **session_out, struct sl_error *err) {
     SL_TRY(sl_session_share((*at)->session, n_tokens, prompt->max_slots, prompt->copy, prompt->copy_arg, session_out,
                             err));
-    struct sl_kept_session *one = unlink_at(at), **end = &kept->first;
-    while (*end) {
-        end = &(*end)->next;
-    }
-    *end = one;
-    one->next = NULL;
+    struct sl_kept_session *one = unlink_at(at);
+    append(kept, one);
     note_use(one, prompt, n_tokens);
     return SL_OK;
 }

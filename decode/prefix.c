@@ -201,9 +201,7 @@ static enum sl_status use_match(struct beginning *b, struct sl_session **session
         status = sl_fail(err, SL_ERR_PRECONDITION, "the store has only %lld tokens of the prompt, in a capsule of %lld",
                          (long long)b->match.n_tokens, (long long)b->match.capsule_tokens);
     }
-    if (status == SL_OK && b->match.is_checkpoint && is_quantized(b->plan)) {
-        status = reject_checkpoint(err);
-    }
+    SL_THEN_IF(status, b->match.is_checkpoint && is_quantized(b->plan), reject_checkpoint(err));
     SL_THEN(status, promise_rest(b, b->match.n_tokens, why_out, err));
     SL_TRY(status);
     b->prompt.id.prefix_hash = b->match.capsule_hash;
@@ -476,9 +474,7 @@ enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1_
     answer->prefix.begin_ns = sl_now_ns();
     enum sl_status status = request->whole_tokens != 0 ? open_whole(decode, request, call, answer, plan, &b, &why)
                                                        : begin(decode, request, call, answer, plan, &b, &why);
-    if (status == SL_OK && request->whole_tokens == 0) {
-        status = open_prefix(decode, request, answer, &b, &reason, &why);
-    }
+    SL_THEN_IF(status, request->whole_tokens == 0, open_prefix(decode, request, answer, &b, &reason, &why));
     free((void *)b.prompt.keys);
     if (status == SL_OK) {
         answer->prefix.opened_ns = sl_now_ns();

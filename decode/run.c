@@ -76,10 +76,9 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_capsule_info info;
     enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err);
-    if (status == SL_OK && info.n_tokens >= n_prompt) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
-                         (long long)info.n_tokens, (long long)n_prompt);
-    }
+    SL_THEN_IF(status, info.n_tokens >= n_prompt,
+               sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
+                       (long long)info.n_tokens, (long long)n_prompt));
     struct sl_capsule_id id;
     SL_THEN(status, sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err));
     if (status == SL_OK && request->turn) { // the store knows this session under another hash
@@ -139,23 +138,19 @@ struct opening {
     struct sl_answer *answer;
     const struct sl_runtime *runtime;
     const struct sl_writer_config *writing;
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t changed;
+    struct sl_loop loop; // its mutex guards `ended`
     bool ended;
-    enum sl_status status;
-    struct sl_error err;
+    enum sl_status status; // the thread's, until it is stopped
+    struct sl_error *err;
 };
 
 static void *opening_main(void *arg) {
     struct opening *opening = arg;
-    struct sl_error err = {0};
     sl_log_set_job(opening->answer->job_id);
-    enum sl_status status = sl_writer_open(&opening->answer->writer, opening->runtime, opening->writing, &err);
-    SL_LOCKED(&opening->mutex);
-    opening->status = status;
-    opening->err = err;
+    opening->status = sl_writer_open(&opening->answer->writer, opening->runtime, opening->writing, opening->err);
+    SL_LOCKED(&opening->loop.mutex);
     opening->ended = true;
-    pthread_cond_signal(&opening->changed);
+    pthread_cond_signal(&opening->loop.changed);
     return NULL;
 }
 
@@ -163,31 +158,24 @@ static void *opening_main(void *arg) {
 static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *answer,
                                    const struct sl_writer_config *writing, struct sl_rpc_call *call,
                                    struct sl_error *err) {
-    struct opening opening = {.answer = answer, .runtime = &decode->node.runtime, .writing = writing};
-    pthread_t thread;
-    pthread_mutex_init(&opening.mutex, NULL);
-    sl_cond_init(&opening.changed);
-    enum sl_status status = sl_thread_start("opening", opening_main, &opening, &thread, err);
+    struct opening opening = {.answer = answer, .runtime = &decode->node.runtime, .writing = writing, .err = err};
+    sl_loop_init(&opening.loop);
+    enum sl_status status = sl_loop_start(&opening.loop, "opening", opening_main, &opening, err);
     if (status == SL_OK) {
         bool heard = true;
-        pthread_mutex_lock(&opening.mutex);
+        pthread_mutex_lock(&opening.loop.mutex);
         while (!opening.ended) {
-            int64_t deadline_ns = sl_deadline_in_ms(ALIVE_MS);
-            if (sl_cond_wait_until(&opening.changed, &opening.mutex, deadline_ns) == SL_ERR_DEADLINE && heard) {
-                pthread_mutex_unlock(&opening.mutex);
+            if (sl_loop_wait(&opening.loop, sl_deadline_in_ms(ALIVE_MS)) == SL_ERR_DEADLINE && heard) {
+                pthread_mutex_unlock(&opening.loop.mutex);
                 heard = sl_decode_send_alive(call) == SL_OK;
-                pthread_mutex_lock(&opening.mutex);
+                pthread_mutex_lock(&opening.loop.mutex);
             }
         }
-        pthread_mutex_unlock(&opening.mutex);
-        pthread_join(thread, NULL);
+        pthread_mutex_unlock(&opening.loop.mutex);
+        sl_loop_stop(&opening.loop);
         status = opening.status;
-        if (status != SL_OK) {
-            *err = opening.err;
-        }
     }
-    pthread_cond_destroy(&opening.changed);
-    pthread_mutex_destroy(&opening.mutex);
+    sl_loop_cleanup(&opening.loop);
     return status;
 }
 
