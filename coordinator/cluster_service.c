@@ -88,12 +88,8 @@ static enum sl_status handle_drain(void *service, struct sl_rpc_call *call, cons
     enum sl_status status = check_speaker(call, drain->name, err);
     SL_THEN(status, sl_coordinator_check_leads(coordinator, err));
     SL_THEN(status, sl_registry_drain(coordinator->registry, drain->name, drain->undo, &jobs, err));
-    if (status == SL_OK && coordinator->election != NULL) {
-        status = wait_until_heard(coordinator, drain, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_THEN_IF(status, coordinator->election != NULL, wait_until_heard(coordinator, drain, err));
+    SL_TRY(status);
     Sluice__V1__DrainReply reply = SLUICE__V1__DRAIN_REPLY__INIT;
     reply.jobs_running = jobs;
     return sl_rpc_call_send(call, &reply.base);

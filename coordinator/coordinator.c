@@ -24,50 +24,14 @@
 #define MAX_DEADLINE_MS (7 * 24 * 3600 * INT64_C(1000))
 #define SPARE_HANDLERS  256 // above the watchers: Submit, Get
 
-void sl_coordinator_config_init(struct sl_coordinator_config *config) {
-    *config = (struct sl_coordinator_config){
-        .listen = "127.0.0.1:7600",
-        .etcd = "",
-        .etcd_prefix = "/sluice",
-        .advertise = "",
-        .state_dir = "",
-        .state_bytes = INT64_C(1) << 30,
-        .admin_listen = "none",
-        .metrics_alias = "none",
-        .weights = "stored",
-        .generation_config = "auto",
-        .routing = sl_route_policies[0].name,
-        .max_jobs = 64,
-        .max_queued = 256,
-        .max_watchers = 1024,
-        .heartbeat_ms = 1000,
-        .stall_ms = 30000,
-        .silence_ms = 3000,
-        .worker_wait_ms = 60000,
-        .max_retries = 2,
-        .deadline_ms = 600000,
-        .retention_ms = 600000,
-        .max_kept_jobs = 1000,
-        .max_kept_bytes = INT64_C(256) << 20,
-        .max_prefixes = 65536,
-        .max_prompt_bytes = INT64_C(64) << 20,
-        .request_bytes = INT64_C(1) << 30,
-        .parts_ms = 60000,
-        .max_documents = 64,
-        .document_bytes = INT64_C(1) << 30,
-        .tenant_share = 50,
-        .reader_ms = 30000,
-    };
-}
-
 // ---- the sweeper ------------------------------------------------------------------------------------------------
 
 // Runs even when there is no work: a lost worker must be noticed before a job needs it.
 static void *sweep(void *arg) {
     struct sl_coordinator *coordinator = arg;
-    pthread_mutex_lock(&coordinator->mutex);
-    while (!coordinator->swept) {
-        pthread_mutex_unlock(&coordinator->mutex);
+    struct sl_loop *loop = &coordinator->sweeper;
+    SL_LOCKED(&loop->mutex);
+    while (!loop->stopping) {
         int64_t now_ns = sl_now_ns();
         atomic_store(&coordinator->swept_ns, now_ns);
         sl_registry_sweep(coordinator->registry, now_ns);
@@ -76,13 +40,8 @@ static void *sweep(void *arg) {
         if (coordinator->state != NULL) {
             sl_state_watch(coordinator->state, now_ns);
         }
-        pthread_mutex_lock(&coordinator->mutex);
-        int64_t next_ns = now_ns + SWEEP_MS * SL_NS_PER_MS;
-        while (!coordinator->swept &&
-               sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, next_ns) == SL_OK) {
-        }
+        sl_loop_sleep(loop, now_ns + SWEEP_MS * SL_NS_PER_MS);
     }
-    pthread_mutex_unlock(&coordinator->mutex);
     return NULL;
 }
 
@@ -188,14 +147,8 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     }
     SL_THEN(status, sl_jobs_create(&retention, &coordinator->jobs, err));
     SL_THEN(status, sl_conversations_create(&coordinator->conversations, err));
-    if (status == SL_OK && config->etcd[0] != '\0') {
-        struct sl_election_config election;
-        sl_election_config_init(&election);
-        election.etcd = config->etcd;
-        election.prefix = config->etcd_prefix;
-        election.tls = config->etcd_tls;
-        status = sl_election_create(&election, &coordinator->election, err);
-    }
+    SL_THEN_IF(status, config->etcd[0] != '\0',
+               sl_election_create(config->etcd, config->etcd_prefix, &config->etcd_tls, &coordinator->election, err));
     return status;
 }
 
@@ -247,6 +200,7 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     atomic_init(&coordinator->n_watchers, 0);
     pthread_mutex_init(&coordinator->mutex, NULL);
     sl_cond_init(&coordinator->changed);
+    sl_loop_init(&coordinator->sweeper);
 
     sl_job_figures_init(&coordinator->figures);
     coordinator->vllm_names = strcmp(config->metrics_alias, "vllm") == 0;
@@ -261,45 +215,22 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     }
     SL_THEN(status, load_model(coordinator, err));
     SL_THEN(status, make_parts(coordinator, err));
-    if (status == SL_OK && config->state_dir[0] != '\0') {
-        status = sl_coordinator_restore(coordinator, err);
-    }
+    SL_THEN_IF(status, config->state_dir[0] != '\0', sl_coordinator_restore(coordinator, err));
     SL_THEN(status, open_documents(coordinator, err));
-    if (status != SL_OK) {
-        goto err_destroy;
-    }
-    status = sl_thread_start("sweeper", sweep, coordinator, &coordinator->sweeper, err);
-    if (status != SL_OK) {
-        coordinator->swept = true; // there is no sweeper to join
-        goto err_destroy;
-    }
-    status = start_server(coordinator, err);
+    SL_THEN(status, sl_loop_start(&coordinator->sweeper, "sweeper", sweep, coordinator, err));
+    SL_THEN(status, start_server(coordinator, err));
     if (status == SL_OK && coordinator->election != NULL) {
         const char *address = config->advertise[0] != '\0' ? config->advertise : sl_coordinator_address(coordinator);
         status = sl_election_stand(coordinator->election, address, err);
     }
-    if (status != SL_OK) {
-        goto err_destroy;
-    }
+    SL_TRY_OR(status, sl_coordinator_destroy(&coordinator));
     sl_coordinator_go_on(coordinator);
-    // The parts have copied these strings, which may be freed after this call.
-    coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
-    coordinator->config.generation_config = NULL;
-    coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
-    coordinator->config.tls = coordinator->config.etcd_tls = (struct sl_tls_files){0};
-    coordinator->config.etcd = coordinator->config.etcd_prefix = coordinator->config.advertise = NULL;
-    coordinator->config.state_dir = NULL;
-    coordinator->config.admin_listen = coordinator->config.metrics_alias = NULL;
     atomic_store(&coordinator->swept_ns, sl_now_ns());
     sl_coordinator_add_probes(coordinator);
     sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator),
                 coordinator->model_fingerprint);
     *coordinator_out = coordinator;
     return SL_OK;
-
-err_destroy:
-    sl_coordinator_destroy(&coordinator);
-    return status;
 }
 
 const char *sl_coordinator_address(const struct sl_coordinator *coordinator) {
@@ -363,22 +294,12 @@ void sl_coordinator_run(struct sl_coordinator *coordinator) {
 }
 
 void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
-    struct sl_coordinator *coordinator = *coordinator_in;
-    if (coordinator == NULL) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(coordinator, coordinator_in);
     if (coordinator->server != NULL && !coordinator->served) {
         sl_coordinator_stop(coordinator, 0);
         sl_coordinator_run(coordinator);
     }
-    pthread_mutex_lock(&coordinator->mutex);
-    bool sweeping = !coordinator->swept && coordinator->jobs != NULL;
-    coordinator->swept = true;
-    pthread_cond_broadcast(&coordinator->changed);
-    pthread_mutex_unlock(&coordinator->mutex);
-    if (sweeping) {
-        pthread_join(coordinator->sweeper, NULL);
-    }
+    sl_loop_cleanup(&coordinator->sweeper);
     sl_admin_close(&coordinator->admin); // before the parts that it reports on
     sl_rpc_selfcheck_destroy(&coordinator->selfcheck);
     sl_rpc_standard_cleanup(&coordinator->standard);
@@ -405,5 +326,4 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     pthread_cond_destroy(&coordinator->changed);
     pthread_mutex_destroy(&coordinator->mutex);
     free(coordinator);
-    *coordinator_in = NULL;
 }

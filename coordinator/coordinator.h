@@ -70,9 +70,6 @@ struct sl_coordinator_config {
         tenant_share; // percent of max_queued, max_watchers, memory for parts and retained jobs that one tenant may use
 };
 
-// Writes the defaults of sluice-coordinator; the caller sets listen and model_dir.
-void sl_coordinator_config_init(struct sl_coordinator_config *config);
-
 // Checks what does not need the model's files.
 enum sl_status sl_coordinator_config_check(const struct sl_coordinator_config *config, struct sl_error *err);
 

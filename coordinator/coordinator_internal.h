@@ -2,9 +2,9 @@
 // Purpose: the declarations that the files of this folder share; not for other folders.
 #pragma once
 
-#include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/thread.h"
 #include "net/admin/admin.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/documents/copies.h"
@@ -65,11 +65,10 @@ struct sl_coordinator {
     struct sl_job_figures figures;
     _Atomic int64_t swept_ns; // when the sweeper last ran
 
-    pthread_t sweeper;
+    struct sl_loop sweeper;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     _Atomic bool stopping; // no new jobs; set under the mutex
-    bool swept;            // the sweeper must end
     bool served;           // sl_coordinator_run() has returned
     int64_t grace_end_ns;  // once stopping
     int n_fibers;          // of jobs

@@ -2,6 +2,7 @@
 // Purpose: the checks and metrics of the coordinator's admin port (net/admin/admin.h): liveness, readiness, jobs and workers.
 #include <stdlib.h>
 
+#include "base/locked.h"
 #include "net/admin/admin.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -28,9 +29,8 @@ static bool port_has_room(void *arg, char why[SL_WHY_BYTES]) {
 
 static bool takes_jobs(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_coordinator *coordinator = arg;
-    pthread_mutex_lock(&coordinator->mutex);
-    bool stopping = coordinator->stopping;
-    pthread_mutex_unlock(&coordinator->mutex);
+    bool stopping;
+    SL_WITH_LOCK(&coordinator->mutex, stopping = coordinator->stopping);
     snprintf(why, SL_WHY_BYTES, "stopping: running jobs finish");
     return !stopping;
 }

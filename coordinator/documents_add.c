@@ -47,10 +47,9 @@ struct adding {
 enum sl_status sl_coordinator_check_kept(int64_t keep_ms, int32_t replicas, struct sl_error *err) {
     SL_FAIL_IF(keep_ms < 0 || keep_ms > MAX_KEEP_MS, err, SL_ERR_INVALID,
                "keep_ms: is %" PRId64 ", must be 0 (until it is deleted) to %" PRId64, keep_ms, MAX_KEEP_MS);
-    return replicas >= 0 && replicas <= SL_MAX_REPLICAS
-               ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID, "replicas: is %" PRId32 ", must be 0 (not said) to %d", replicas,
-                         SL_MAX_REPLICAS);
+    SL_FAIL_IF(replicas < 0 || replicas > SL_MAX_REPLICAS, err, SL_ERR_INVALID,
+               "replicas: is %" PRId32 ", must be 0 (not said) to %d", replicas, SL_MAX_REPLICAS);
+    return SL_OK;
 }
 
 static enum sl_status check_fields(struct sl_coordinator *coordinator, const Sluice__V1__AddDocumentRequest *asked,
@@ -243,10 +242,7 @@ enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, 
         status = sl_rpc_call_hold(call, (sizeof(int32_t) + 1) * strlen(asked->text), err);
     }
     SL_THEN(status, plan(&adding, err));
-    if (status != SL_OK) {
-        sl_document_unref(&adding.document);
-        return status;
-    }
+    SL_TRY_OR(status, sl_document_unref(&adding.document));
     *document_out = adding.document;
     *tokens_out = adding.tokens.ids;
     return SL_OK;
@@ -280,9 +276,8 @@ static enum sl_status pass_on(struct adding *adding, Sluice__V1__Event *event, s
     Sluice__V1__AddDocumentEvent wrapped = SLUICE__V1__ADD_DOCUMENT_EVENT__INIT;
     wrapped.what_case = SLUICE__V1__ADD_DOCUMENT_EVENT__WHAT_READING;
     wrapped.reading = event;
-    return sl_rpc_call_send(adding->call, &wrapped.base) == SL_OK
-               ? SL_OK
-               : sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+    SL_FAIL_IF(sl_rpc_call_send(adding->call, &wrapped.base) != SL_OK, err, SL_ERR_CANCELLED, "the client is gone");
+    return SL_OK;
 }
 
 static enum sl_status follow(struct adding *adding, struct sl_job *job, struct sl_error *err) {
@@ -299,9 +294,7 @@ static enum sl_status follow(struct adding *adding, struct sl_job *job, struct s
         SL_FAIL_IF(status != SL_OK, err, status, "no memory for an event");
         status = pass_on(adding, event, err);
         sluice__v1__event__free_unpacked(event, NULL);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         sequence++;
     }
 }

@@ -40,9 +40,7 @@ static enum sl_status begin(struct sl_coordinator *coordinator, struct sl_docume
         reading.request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
         reading.request.tokens = &ids;
     }
-    status = status == SL_OK
-                 ? sl_coordinator_submit(coordinator, &owner, &reading.request, SL_NO_DEADLINE, true, job_out, err)
-                 : status;
+    SL_THEN(status, sl_coordinator_submit(coordinator, &owner, &reading.request, SL_NO_DEADLINE, true, job_out, err));
     free(ids.ids);
     return status;
 }

@@ -40,9 +40,8 @@ static enum sl_status send_bytes(void *arg, const void *bytes, size_t n, struct 
     const struct exporting *exporting = arg;
     Sluice__V1__FilePiece piece = SLUICE__V1__FILE_PIECE__INIT;
     piece.data = (ProtobufCBinaryData){n, (uint8_t *)bytes};
-    return sl_rpc_call_send(exporting->call, &piece.base) == SL_OK
-               ? SL_OK
-               : sl_fail(err, SL_ERR_CANCELLED, "the client is gone");
+    SL_FAIL_IF(sl_rpc_call_send(exporting->call, &piece.base) != SL_OK, err, SL_ERR_CANCELLED, "the client is gone");
+    return SL_OK;
 }
 
 // Fills in the head, except for the sizes of the capsule.
@@ -78,13 +77,7 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
 }
 
 static enum sl_status open_store(struct exporting *exporting, struct sl_worker *store, struct sl_error *err) {
-    struct sl_document *document = exporting->document;
-    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
-    key.model_fingerprint = document->capsule.model_fingerprint;
-    key.recipe_fingerprint = document->capsule.recipe_fingerprint;
-    key.n_tokens = document->capsule_tokens;
-    key.prefix_hash.data = document->capsule.prefix_hash.bytes;
-    key.prefix_hash.len = sizeof document->capsule.prefix_hash;
+    Sluice__V1__StoreKey key = sl_document_store_key(exporting->document);
     int64_t deadline_ns = sl_rpc_call_deadline_ns(exporting->call), most_ns = sl_deadline_in_ms(EXPORT_MS);
     return sl_rpc_stream_open(sl_worker_channel(store), &sl_method_store_read, &key.base,
                               deadline_ns < most_ns ? deadline_ns : most_ns, exporting->call, &exporting->store, err);
@@ -195,13 +188,11 @@ static enum sl_status send_body(struct exporting *exporting, struct sl_error *er
     enum sl_status status = SL_OK;
     while (exporting->body_left > 0 && status == SL_OK) {
         Sluice__V1__CapsulePiece *piece;
-        status = next_piece(exporting, MAX_PIECE_MS, &piece, err);
-        if (status != SL_OK) {
-            char why[160];
-            snprintf(why, sizeof why, "%s", err->text);
-            return sl_fail(err, status, "store %s: %s; %" PRId64 " bytes of the capsule of %s were left: try again",
-                           exporting->store_name, why, exporting->body_left, exporting->document->name);
-        }
+        struct sl_error why;
+        status = next_piece(exporting, MAX_PIECE_MS, &piece, &why);
+        SL_FAIL_IF(status != SL_OK, err, status,
+                   "store %s: %.160s; %" PRId64 " bytes of the capsule of %s were left: try again",
+                   exporting->store_name, why.text, exporting->body_left, exporting->document->name);
         if (piece->body.len < 1 || piece->body.len > (uint64_t)exporting->body_left) {
             status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the store sends a body of another size than its header says");
         } else {

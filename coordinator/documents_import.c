@@ -127,9 +127,8 @@ static enum sl_status check_head(struct importing *importing, struct sl_error *e
     if (head->has_text) {
         importing->text = malloc((size_t)text_bytes + 1);
     }
-    return importing->header != NULL && importing->text != NULL
-               ? SL_OK
-               : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
+    SL_FAIL_IF(importing->header == NULL || importing->text == NULL, err, SL_ERR_EXHAUSTED, "no memory for a document");
+    return SL_OK;
 }
 
 static enum sl_status check_text(struct importing *importing, struct sl_error *err) {
@@ -137,15 +136,13 @@ static enum sl_status check_text(struct importing *importing, struct sl_error *e
     uint8_t sha256[SL_SHA256_BYTES];
     importing->text[importing->text_bytes] = '\0';
     enum sl_status status = sl_sha256(importing->text, (size_t)importing->text_bytes, sha256, err);
-    if (status == SL_OK &&
-        (importing->text_bytes != head->text_bytes || memcmp(sha256, head->text_sha256, sizeof sha256) != 0)) {
-        status = sl_fail(err, SL_ERR_INVALID,
-                         "text: is not the text of the file, which has %" PRId64 " bytes and another SHA-256",
-                         head->text_bytes);
-    }
-    if (status == SL_OK && strlen(importing->text) != (size_t)importing->text_bytes) {
-        status = sl_fail(err, SL_ERR_INVALID, "text: has a zero byte");
-    }
+    SL_THEN_IF(status,
+               importing->text_bytes != head->text_bytes || memcmp(sha256, head->text_sha256, sizeof sha256) != 0,
+               sl_fail(err, SL_ERR_INVALID,
+                       "text: is not the text of the file, which has %" PRId64 " bytes and another SHA-256",
+                       head->text_bytes));
+    SL_THEN_IF(status, strlen(importing->text) != (size_t)importing->text_bytes,
+               sl_fail(err, SL_ERR_INVALID, "text: has a zero byte"));
     return status;
 }
 
@@ -240,19 +237,13 @@ static enum sl_status announce(struct importing *importing, struct sl_error *err
     int64_t stride = (n_blocks + MAX_PREFIXES - 1) / MAX_PREFIXES;
     enum sl_status status = sl_tenant_salt(&importing->coordinator->salt_secret, document->tenant, &salt, err);
     importing->prefixes = malloc(sizeof *importing->prefixes * (size_t)(n_blocks + 1));
-    if (status != SL_OK || importing->prefixes == NULL) {
-        return status != SL_OK ? status : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a document");
-    }
+    SL_TRY(status);
+    SL_FAIL_IF(importing->prefixes == NULL, err, SL_ERR_EXHAUSTED, "no memory for a document");
     n_blocks = sl_prefix_keys(&salt, importing->tokens, document->capsule_tokens, importing->prefixes, n_blocks);
     for (int64_t i = stride - 1; i < n_blocks && !sl_document_is_compacted(document); i += stride) {
         importing->prefixes[importing->n_prefixes++] = importing->prefixes[i];
     }
-    sluice__v1__store_key__init(&importing->key);
-    importing->key.model_fingerprint = document->capsule.model_fingerprint;
-    importing->key.recipe_fingerprint = document->capsule.recipe_fingerprint;
-    importing->key.n_tokens = document->capsule_tokens;
-    importing->key.prefix_hash =
-        (ProtobufCBinaryData){sizeof document->capsule.prefix_hash, document->capsule.prefix_hash.bytes};
+    importing->key = sl_document_store_key(document);
     sluice__v1__store_reserve_request__init(&importing->what);
     importing->what.key = &importing->key;
     importing->what.capsule_bytes = document->capsule_bytes;

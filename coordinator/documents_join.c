@@ -76,11 +76,10 @@ static enum sl_status check_documents(const struct sl_coordinator *coordinator,
         n_tokens += document->n_tokens;
     }
     int64_t n_positions = coordinator->model.max_positions;
-    return n_tokens <= n_positions ? SL_OK
-                                   : sl_fail(err, SL_ERR_INVALID,
-                                             "documents: %s and %d more have %" PRId64
-                                             " tokens together, and the model has %" PRId64 " positions",
-                                             first->name, prompt->n_documents - 1, n_tokens, n_positions);
+    SL_FAIL_IF(n_tokens > n_positions, err, SL_ERR_INVALID,
+               "documents: %s and %d more have %" PRId64 " tokens together, and the model has %" PRId64 " positions",
+               first->name, prompt->n_documents - 1, n_tokens, n_positions);
+    return SL_OK;
 }
 
 // ---- tokens ---------------------------------------------------------------------------------------------------------
@@ -165,10 +164,7 @@ static enum sl_status encode_question(const struct sl_coordinator *coordinator,
     enum sl_status status =
         chat ? SL_OK : sl_request_check_bytes(&coordinator->rules, request->text, strlen(request->text), err);
     SL_THEN(status, encode(coordinator, request, question_out, err));
-    if (status != SL_OK) {
-        sl_error_prefix(err, chat ? "chat" : "text");
-        return status;
-    }
+    SL_TRY_OR(status, sl_error_prefix(err, chat ? "chat" : "text"));
     return find_text(coordinator, chat ? request->chat->messages[0]->content : request->text, chat, question_out,
                      begin_out, &end, err);
 }
@@ -220,10 +216,7 @@ static enum sl_status add_document(struct sl_coordinator *coordinator, struct sl
     size_t begin = 0, end = 0;
     enum sl_status status = encode_text(coordinator, document->text, document->chat, &all, err);
     SL_THEN(status, find_text(coordinator, document->text, document->chat, &all, &begin, &end, err));
-    if (status != SL_OK) {
-        free(all.ids);
-        return status;
-    }
+    SL_TRY_OR(status, free(all.ids));
     const int32_t *ids = all.ids;
     if (i == 0) {
         begin = 0; // with what stands before every text

@@ -203,9 +203,7 @@ static enum sl_status receive_parts(struct arriving *arriving, struct sl_request
         const int64_t kept = sl_rpc_call_end_message(call, is_kept);
         SL_THEN(status, sl_rpc_call_hold(call, added, err));
         SL_THEN(status, count_parts(arriving, (int64_t)added + kept, err));
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
 }
 
@@ -216,9 +214,7 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
     struct sl_tenant *tenant;
     enum sl_status status =
         sl_coordinator_enter_watcher(coordinator, call, &tenant, err); // may last as long as the client takes
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_request_parts parts;
     const Sluice__V1__GenerateRequest *whole;
     struct arriving arriving = {.coordinator = coordinator, .call = call, .tenant = tenant};
@@ -385,9 +381,7 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
     SL_THEN(status, state_mask(list, &mask, err));
     Sluice__V1__Totals totals = SLUICE__V1__TOTALS__INIT;
     SL_THEN(status, add_up(coordinator, call, &totals, err));
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     size_t limit = list->limit > 0 ? (size_t)list->limit : LIST_DEFAULT;
     struct sl_job **jobs = calloc(limit, sizeof(*jobs));
     struct sl_job_report *reports = calloc(limit, sizeof(*reports));

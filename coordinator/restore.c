@@ -89,9 +89,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
         sl_job_spec_cleanup(spec);
     }
     free(spec);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     status = sl_tenants_take(coordinator->tenants, accepted->tenant, &restored->job->place.tenant, err);
     if (status != SL_OK) {
         sl_job_unref(&restored->job);

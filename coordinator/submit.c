@@ -236,10 +236,9 @@ static enum sl_status specify_whole(struct sl_coordinator *coordinator, const st
     struct sl_turn_prompt prompt = {0};
     struct sl_hash128 salt;
     enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
-    if (status == SL_OK && request->conversation != NULL) {
-        status = sl_conversations_begin_turn(coordinator->conversations, &coordinator->rules, caller->tenant, request,
-                                             &turn, &prompt, err);
-    }
+    SL_THEN_IF(status, request->conversation != NULL,
+               sl_conversations_begin_turn(coordinator->conversations, &coordinator->rules, caller->tenant, request,
+                                           &turn, &prompt, err));
     if (prompt.tokens != NULL) {
         ids.ids = prompt.tokens;
         ids.n_ids = (size_t)prompt.n_tokens;
@@ -406,10 +405,7 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
     job->trace = sl_trace_current();
     enum sl_status status = sl_tenants_take(coordinator->tenants, caller->tenant, &job->place.tenant, err);
     SL_THEN(status, sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err));
-    if (status != SL_OK) {
-        sl_job_unref(&job);
-        return status;
-    }
+    SL_TRY_OR(status, sl_job_unref(&job));
     return start(coordinator, job, attached, job_out, err);
 }
 

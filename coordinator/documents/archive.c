@@ -53,9 +53,8 @@ static enum sl_status write_file(const char *folder, const struct sl_document *d
 static enum sl_status remove_file(const char *folder, const struct sl_document *document, struct sl_error *err) {
     char *path = NULL;
     enum sl_status status = path_of(folder, document, &path, err);
-    if (status == SL_OK && unlink(path) != 0 && errno != ENOENT) {
-        status = sl_fail(err, SL_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
-    }
+    SL_THEN_IF(status, unlink(path) != 0 && errno != ENOENT,
+               sl_fail(err, SL_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno)));
     free(path);
     return status;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/documents/copies.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,16 +23,13 @@
 struct sl_document_copies {
     struct sl_documents *documents;
     struct sl_registry *registry;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    bool stopping;                                 // under the mutex
+    struct sl_loop loop;
     struct sl_ranked_store stores[SL_MAX_WORKERS]; // the thread's
 };
 
 static bool is_stopping(struct sl_document_copies *copies) {
-    SL_LOCKED(&copies->mutex);
-    return copies->stopping;
+    SL_LOCKED(&copies->loop.mutex);
+    return copies->loop.stopping;
 }
 
 // ---- one copy -------------------------------------------------------------------------------------------------------
@@ -256,9 +252,9 @@ static void drop_one(struct sl_document_copies *copies, struct sl_document *docu
 
 static void *copies_main(void *arg) {
     struct sl_document_copies *copies = arg;
-    pthread_mutex_lock(&copies->mutex);
-    while (!copies->stopping) {
-        pthread_mutex_unlock(&copies->mutex);
+    pthread_mutex_lock(&copies->loop.mutex);
+    while (!copies->loop.stopping) {
+        pthread_mutex_unlock(&copies->loop.mutex);
         struct sl_document *document = sl_documents_short(copies->documents, sl_now_ns());
         if (document != NULL) {
             copy_one(copies, document);
@@ -270,12 +266,10 @@ static void *copies_main(void *arg) {
             drop_one(copies, document, term);
             sl_document_unref(&document);
         }
-        pthread_mutex_lock(&copies->mutex);
-        if (!copies->stopping) {
-            sl_cond_wait_until(&copies->changed, &copies->mutex, sl_deadline_in_ms(LOOK_MS));
-        }
+        pthread_mutex_lock(&copies->loop.mutex);
+        sl_loop_sleep(&copies->loop, sl_deadline_in_ms(LOOK_MS));
     }
-    pthread_mutex_unlock(&copies->mutex);
+    pthread_mutex_unlock(&copies->loop.mutex);
     return NULL;
 }
 
@@ -285,31 +279,14 @@ enum sl_status sl_document_copies_start(struct sl_documents *documents, struct s
     SL_FAIL_IF(copies == NULL, err, SL_ERR_EXHAUSTED, "no memory to copy documents");
     copies->documents = documents;
     copies->registry = registry;
-    pthread_mutex_init(&copies->mutex, NULL);
-    sl_cond_init(&copies->changed);
-    enum sl_status status = sl_thread_start("doc-copies", copies_main, copies, &copies->thread, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&copies->changed);
-        pthread_mutex_destroy(&copies->mutex);
-        free(copies);
-        return status;
-    }
+    sl_loop_init(&copies->loop);
+    SL_TRY_OR(sl_loop_start(&copies->loop, "doc-copies", copies_main, copies, err), sl_document_copies_stop(&copies));
     *copies_out = copies;
     return SL_OK;
 }
 
 void sl_document_copies_stop(struct sl_document_copies **copies_inout) {
-    struct sl_document_copies *copies = *copies_inout;
-    if (copies == NULL) {
-        return;
-    }
-    pthread_mutex_lock(&copies->mutex);
-    copies->stopping = true;
-    pthread_cond_signal(&copies->changed);
-    pthread_mutex_unlock(&copies->mutex);
-    pthread_join(copies->thread, NULL);
-    pthread_cond_destroy(&copies->changed);
-    pthread_mutex_destroy(&copies->mutex);
+    SL_TAKE_OR_RETURN(copies, copies_inout);
+    sl_loop_cleanup(&copies->loop);
     free(copies);
-    *copies_inout = NULL;
 }

@@ -108,9 +108,8 @@ static enum sl_status take_record(void *arg, const char *name, const uint8_t *by
     strcpy(record->digits, digits);
     enum sl_status status = sl_document_unpack(bytes, n, &record->kept, &why);
     int64_t n_text = status == SL_OK && record->kept->document != NULL ? record->kept->document->text_bytes : -1;
-    if (status == SL_OK && (record->kept->text[0] != '\0' || n_text < 1 || n_text > SL_DOCUMENT_MAX_BYTES)) {
-        status = sl_fail(&why, SL_ERR_INVALID, "its text or size cannot be right");
-    }
+    SL_THEN_IF(status, record->kept->text[0] != '\0' || n_text < 1 || n_text > SL_DOCUMENT_MAX_BYTES,
+               sl_fail(&why, SL_ERR_INVALID, "its text or size cannot be right"));
     if (status != SL_OK) {
         say_damaged(digits, why.text);
         sluice__v1__kept_document__free_unpacked(record->kept, NULL);

@@ -102,13 +102,8 @@ enum sl_status sl_documents_create(const struct sl_documents_config *config, str
     pthread_mutex_init(&documents->files, NULL);
     pthread_mutex_init(&documents->mutex, NULL);
     enum sl_status status = sl_document_archive_open(&documents->archive, config->folder, config->etcd, err);
-    if (status == SL_OK && config->etcd == NULL) {
-        status = sl_document_archive_read(&documents->archive, 0, restore, documents, err);
-    }
-    if (status != SL_OK) {
-        sl_documents_destroy(&documents);
-        return status;
-    }
+    SL_THEN_IF(status, config->etcd == NULL, sl_document_archive_read(&documents->archive, 0, restore, documents, err));
+    SL_TRY_OR(status, sl_documents_destroy(&documents));
     say_restored(documents);
     *documents_out = documents;
     return SL_OK;
@@ -149,16 +144,12 @@ enum sl_status sl_documents_lead(struct sl_documents *documents, int64_t term, s
 }
 
 void sl_documents_destroy(struct sl_documents **documents_inout) {
-    struct sl_documents *documents = *documents_inout;
-    if (documents == NULL) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(documents, documents_inout);
     clear(documents);
     pthread_mutex_destroy(&documents->mutex);
     pthread_mutex_destroy(&documents->files);
     sl_document_archive_close(&documents->archive);
     free(documents);
-    *documents_inout = NULL;
 }
 
 // ---- changes --------------------------------------------------------------------------------------------------------
@@ -510,9 +501,7 @@ struct sl_document *sl_documents_excess(struct sl_documents *documents, int64_t 
 
 void sl_documents_describe(struct sl_documents *documents, const struct sl_document *document,
                            uint64_t model_fingerprint, struct sl_described_document *described_out) {
-    pthread_mutex_lock(&documents->mutex);
-    sl_document_describe(document, described_out);
-    pthread_mutex_unlock(&documents->mutex);
+    SL_WITH_LOCK(&documents->mutex, sl_document_describe(document, described_out));
     described_out->message.other_model = document->model_fingerprint != model_fingerprint;
     described_out->message.ends_with_cluster = documents->archive.folder == NULL && documents->archive.etcd == NULL;
 }

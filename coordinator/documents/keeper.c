@@ -2,7 +2,6 @@
 #include "coordinator/documents/keeper.h"
 
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,12 +23,9 @@ struct sl_document_keeper {
     bool (*lead_fn)(void *arg);
     void (*round_fn)(void *arg);
     void *arg;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    struct sl_loop loop;
     struct sl_bell told;
-    // Under the mutex:
-    bool stopping;
+    // Under the loop's mutex:
     int64_t n_asked, n_told;     // calls of sl_document_keeper_tell(), and those of them that a round has served
     struct sl_document *removed; // a list, with a reference each: stores have to forget their capsules
     // The thread's:
@@ -144,27 +140,27 @@ static void forget(struct sl_document_keeper *keeper, const struct sl_document *
 
 void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
     const int64_t until_ns = sl_deadline_in_ms(SL_TOLD_MS);
-    SL_LOCKED(&keeper->mutex);
+    SL_LOCKED(&keeper->loop.mutex);
     int64_t number = ++keeper->n_asked;
-    pthread_cond_signal(&keeper->changed);
-    while (!keeper->stopping && keeper->n_told < number &&
-           sl_bell_wait(&keeper->told, &keeper->mutex, until_ns) == SL_OK) {
+    pthread_cond_signal(&keeper->loop.changed);
+    while (!keeper->loop.stopping && keeper->n_told < number &&
+           sl_bell_wait(&keeper->told, &keeper->loop.mutex, until_ns) == SL_OK) {
     }
 }
 
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
                                          struct sl_error *err) {
     SL_TRY(sl_documents_remove(keeper->documents, document, err));
-    SL_LOCKED(&keeper->mutex);
+    SL_LOCKED(&keeper->loop.mutex);
     document->next = keeper->removed;
     keeper->removed = sl_document_ref(document);
-    pthread_cond_signal(&keeper->changed);
+    pthread_cond_signal(&keeper->loop.changed);
     return SL_OK;
 }
 
 // Takes the list of removed documents.
 static struct sl_document *take_removed(struct sl_document_keeper *keeper) {
-    SL_LOCKED(&keeper->mutex);
+    SL_LOCKED(&keeper->loop.mutex);
     struct sl_document *removed = keeper->removed;
     keeper->removed = NULL;
     return removed;
@@ -211,25 +207,26 @@ static void make_round(struct sl_document_keeper *keeper) {
 
 static void *keeper_main(void *arg) {
     struct sl_document_keeper *keeper = arg;
-    pthread_mutex_lock(&keeper->mutex);
-    while (!keeper->stopping) {
+    pthread_mutex_lock(&keeper->loop.mutex);
+    while (!keeper->loop.stopping) {
         int64_t n_asked = keeper->n_asked;
-        pthread_mutex_unlock(&keeper->mutex);
+        pthread_mutex_unlock(&keeper->loop.mutex);
         if (keeper->lead_fn(keeper->arg)) {
             make_round(keeper);
             keeper->round_fn(keeper->arg);
         } else {
             drop_removed(keeper);
         }
-        pthread_mutex_lock(&keeper->mutex);
+        pthread_mutex_lock(&keeper->loop.mutex);
         keeper->n_told = n_asked;
         sl_bell_ring_held(&keeper->told, INT_MAX);
         int64_t next_ns = sl_deadline_in_ms(ROUND_MS);
-        while (!keeper->stopping && keeper->removed == NULL && keeper->n_asked == n_asked &&
-               sl_cond_wait_until(&keeper->changed, &keeper->mutex, next_ns) == SL_OK) {
+        while (!keeper->loop.stopping && keeper->removed == NULL && keeper->n_asked == n_asked &&
+               sl_loop_wait(&keeper->loop, next_ns) == SL_OK) {
         }
     }
-    pthread_mutex_unlock(&keeper->mutex);
+    sl_bell_ring_held(&keeper->told, INT_MAX);
+    pthread_mutex_unlock(&keeper->loop.mutex);
     return NULL;
 }
 
@@ -243,27 +240,16 @@ enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct s
     keeper->lead_fn = lead_fn;
     keeper->round_fn = round_fn;
     keeper->arg = arg;
-    pthread_mutex_init(&keeper->mutex, NULL);
-    sl_cond_init(&keeper->changed);
-    SL_TRY_OR(sl_thread_start("documents", keeper_main, keeper, &keeper->thread, err), free(keeper));
+    sl_loop_init(&keeper->loop);
+    SL_TRY_OR(sl_loop_start(&keeper->loop, "documents", keeper_main, keeper, err), sl_document_keeper_stop(&keeper));
     *keeper_out = keeper;
     return SL_OK;
 }
 
 void sl_document_keeper_stop(struct sl_document_keeper **keeper_inout) {
-    struct sl_document_keeper *keeper = *keeper_inout;
-    if (keeper == NULL) {
-        return;
-    }
-    pthread_mutex_lock(&keeper->mutex);
-    keeper->stopping = true;
-    pthread_cond_broadcast(&keeper->changed);
-    sl_bell_ring_held(&keeper->told, INT_MAX);
-    pthread_mutex_unlock(&keeper->mutex);
-    pthread_join(keeper->thread, NULL);
+    SL_TAKE_OR_RETURN(keeper, keeper_inout);
+    sl_loop_stop(&keeper->loop);
     drop_removed(keeper);
-    pthread_cond_destroy(&keeper->changed);
-    pthread_mutex_destroy(&keeper->mutex);
+    sl_loop_cleanup(&keeper->loop);
     free(keeper);
-    *keeper_inout = NULL;
 }

@@ -110,13 +110,12 @@ static int64_t lead(struct sl_candidate *candidate, const struct sl_leader_key *
 // Records that another candidate holds the leader key.
 static int64_t follow(struct sl_candidate *candidate, const struct sl_leader_key *key) {
     heard(candidate);
-    pthread_mutex_lock(&candidate->mutex);
+    SL_LOCKED(&candidate->mutex);
     stop_leading(candidate, "another coordinator leads");
     if (strcmp(candidate->leader, key->holder) != 0) {
         sl_log_info("election", "%s leads, term=%" PRId64, key->holder, key->term);
     }
     strcpy(candidate->leader, key->holder);
-    pthread_mutex_unlock(&candidate->mutex);
     return now(candidate) + POLL_MS * SL_NS_PER_MS;
 }
 
@@ -134,10 +133,17 @@ static void drop_lease(struct sl_candidate *candidate) {
 
 static int64_t lose_lease(struct sl_candidate *candidate) {
     candidate->lease = 0;
-    pthread_mutex_lock(&candidate->mutex);
-    stop_leading(candidate, "the lease has ended");
-    pthread_mutex_unlock(&candidate->mutex);
+    SL_WITH_LOCK(&candidate->mutex, stop_leading(candidate, "the lease has ended"));
     return now(candidate);
+}
+
+// Records who holds the leader key.
+static int64_t see(struct sl_candidate *candidate, const struct sl_leader_key *key, int64_t began_ns) {
+    if (key->lease == candidate->lease) {
+        return lead(candidate, key, began_ns);
+    }
+    drop_lease(candidate);
+    return follow(candidate, key);
 }
 
 static int64_t take(struct sl_candidate *candidate, int64_t began_ns) {
@@ -148,14 +154,7 @@ static int64_t take(struct sl_candidate *candidate, int64_t began_ns) {
     if (status == SL_ERR_NOT_FOUND) {
         return lose_lease(candidate);
     }
-    if (status != SL_OK) {
-        return fail(candidate, "the leader key cannot be taken", &err);
-    }
-    if (key.lease == candidate->lease) {
-        return lead(candidate, &key, began_ns);
-    }
-    drop_lease(candidate);
-    return follow(candidate, &key);
+    return status == SL_OK ? see(candidate, &key, began_ns) : fail(candidate, "the leader key cannot be taken", &err);
 }
 
 static int64_t stand(struct sl_candidate *candidate) {
@@ -201,20 +200,12 @@ static int64_t keep(struct sl_candidate *candidate) {
     if (status == SL_ERR_NOT_FOUND) { // the key was removed, or our take was lost on its way
         return take(candidate, began_ns);
     }
-    if (status != SL_OK) {
-        return fail(candidate, "the leader is not known", &err);
-    }
-    if (key.lease == candidate->lease) {
-        return lead(candidate, &key, began_ns);
-    }
-    drop_lease(candidate);
-    return follow(candidate, &key);
+    return status == SL_OK ? see(candidate, &key, began_ns) : fail(candidate, "the leader is not known", &err);
 }
 
 int64_t sl_candidate_step(struct sl_candidate *candidate) {
-    pthread_mutex_lock(&candidate->mutex);
-    bool withdrawn = candidate->withdrawn;
-    pthread_mutex_unlock(&candidate->mutex);
+    bool withdrawn;
+    SL_WITH_LOCK(&candidate->mutex, withdrawn = candidate->withdrawn);
     if (withdrawn) {
         drop_lease(candidate);
     }

@@ -3,7 +3,6 @@
 #include "coordinator/election/election.h"
 
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,59 +17,55 @@ struct sl_election {
     struct sl_etcd *etcd;
     char address[SL_LEADER_BYTES];
     struct sl_candidate candidate;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
+    struct sl_loop loop;
     struct sl_bell stepped;
-    bool standing, stopping, hurried, doubted;
+    bool hurried, doubted;
     uint64_t n_begun, n_ended; // steps of the candidate
 };
 
-enum { DOUBT_MS = 250 }; // shortest time between two steps that a doubt causes
-
-void sl_election_config_init(struct sl_election_config *config) {
-    *config = (struct sl_election_config){.prefix = "/sluice", .ttl_ms = 5000, .renew_ms = 1500, .fence_ms = 3500};
-}
+enum {
+    DOUBT_MS = 250, // shortest time between two steps that a doubt causes
+    TTL_MS = 5000,  // of the lease
+    RENEW_MS = 1500,
+    FENCE_MS = 3500,
+};
+_Static_assert(RENEW_MS < FENCE_MS && FENCE_MS < TTL_MS, "renewed before it is fenced, and fenced before it ends");
 
 static void *stand_always(void *arg) {
     struct sl_election *election = arg;
-    pthread_mutex_lock(&election->mutex);
+    pthread_mutex_lock(&election->loop.mutex);
     do {
         const int64_t doubt_ns = sl_deadline_in_ms(DOUBT_MS);
         election->hurried = election->doubted = false;
         election->n_begun++;
-        pthread_mutex_unlock(&election->mutex);
+        pthread_mutex_unlock(&election->loop.mutex);
         const int64_t next_ns = sl_candidate_step(&election->candidate);
-        pthread_mutex_lock(&election->mutex);
+        pthread_mutex_lock(&election->loop.mutex);
         election->n_ended = election->n_begun;
         sl_bell_ring_held(&election->stepped, INT_MAX);
-        while (!election->stopping && !election->hurried &&
-               sl_cond_wait_until(&election->wake, &election->mutex,
-                                  election->doubted && doubt_ns < next_ns ? doubt_ns : next_ns) == SL_OK) {
+        while (!election->loop.stopping && !election->hurried &&
+               sl_loop_wait(&election->loop, election->doubted && doubt_ns < next_ns ? doubt_ns : next_ns) == SL_OK) {
         }
-    } while (!election->stopping);
-    pthread_mutex_unlock(&election->mutex);
+    } while (!election->loop.stopping);
+    pthread_mutex_unlock(&election->loop.mutex);
     sl_candidate_leave(&election->candidate);
     return NULL;
 }
 
-enum sl_status sl_election_create(const struct sl_election_config *config, struct sl_election **election_out,
-                                  struct sl_error *err) {
-    SL_FAIL_IF(config->renew_ms < 1 || config->fence_ms <= config->renew_ms || config->ttl_ms <= config->fence_ms, err,
-               SL_ERR_INVALID, "a lease is renewed before it is fenced, and fenced before it ends");
+enum sl_status sl_election_create(const char *etcd, const char *prefix, const struct sl_tls_files *tls,
+                                  struct sl_election **election_out, struct sl_error *err) {
     struct sl_election *election = calloc(1, sizeof *election);
     SL_FAIL_IF(!election, err, SL_ERR_EXHAUSTED, "no memory for an election");
-    SL_TRY_OR(sl_etcd_create(config->etcd, config->prefix, &config->tls, false, &election->etcd, err), free(election));
+    SL_TRY_OR(sl_etcd_create(etcd, prefix, tls, false, &election->etcd, err), free(election));
     struct sl_candidate_config candidate = {.ops = &sl_etcd_ops,
                                             .arg = election->etcd,
                                             .now_fn = sl_now_ns,
                                             .address = election->address,
-                                            .ttl_ms = config->ttl_ms,
-                                            .renew_ms = config->renew_ms,
-                                            .fence_ms = config->fence_ms};
+                                            .ttl_ms = TTL_MS,
+                                            .renew_ms = RENEW_MS,
+                                            .fence_ms = FENCE_MS};
     sl_candidate_init(&election->candidate, &candidate);
-    pthread_mutex_init(&election->mutex, NULL);
-    sl_cond_init(&election->wake);
+    sl_loop_init(&election->loop);
     *election_out = election;
     return SL_OK;
 }
@@ -79,35 +74,15 @@ enum sl_status sl_election_stand(struct sl_election *election, const char *addre
     SL_FAIL_IF(strlen(address) >= sizeof election->address, err, SL_ERR_INVALID,
                "the coordinator's address is too long");
     strcpy(election->address, address);
-    enum sl_status status = sl_thread_start("election", stand_always, election, &election->thread, err);
-    election->standing = status == SL_OK;
-    return status;
-}
-
-static void hurry(struct sl_election *election) {
-    SL_LOCKED(&election->mutex);
-    election->hurried = true;
-    pthread_cond_signal(&election->wake);
+    return sl_loop_start(&election->loop, "election", stand_always, election, err);
 }
 
 void sl_election_destroy(struct sl_election **election_in) {
-    struct sl_election *election = *election_in;
-    if (!election) {
-        return;
-    }
-    pthread_mutex_lock(&election->mutex);
-    election->stopping = true;
-    pthread_cond_signal(&election->wake);
-    pthread_mutex_unlock(&election->mutex);
-    if (election->standing) {
-        pthread_join(election->thread, NULL);
-    }
+    SL_TAKE_OR_RETURN(election, election_in);
+    sl_loop_cleanup(&election->loop);
     sl_candidate_cleanup(&election->candidate);
     sl_etcd_destroy(&election->etcd);
-    pthread_cond_destroy(&election->wake);
-    pthread_mutex_destroy(&election->mutex);
     free(election);
-    *election_in = NULL;
 }
 
 int64_t sl_election_term(struct sl_election *election) {
@@ -128,24 +103,25 @@ bool sl_election_another_leads(struct sl_election *election, char leader_out[SL_
 }
 
 void sl_election_doubt(struct sl_election *election) {
-    SL_LOCKED(&election->mutex);
+    SL_LOCKED(&election->loop.mutex);
     election->doubted = true;
-    pthread_cond_signal(&election->wake);
+    pthread_cond_signal(&election->loop.changed);
 }
 
 int64_t sl_election_confirm(struct sl_election *election, int64_t deadline_ns) {
-    pthread_mutex_lock(&election->mutex);
+    SL_LOCKED(&election->loop.mutex);
     const uint64_t n_before = election->n_begun; // a step under way may be older than the caller's reason
     election->doubted = true;
-    pthread_cond_signal(&election->wake);
-    while (election->n_ended <= n_before && !election->stopping &&
-           sl_bell_wait(&election->stepped, &election->mutex, deadline_ns) == SL_OK) {
+    pthread_cond_signal(&election->loop.changed);
+    while (election->n_ended <= n_before && !election->loop.stopping &&
+           sl_bell_wait(&election->stepped, &election->loop.mutex, deadline_ns) == SL_OK) {
     }
-    pthread_mutex_unlock(&election->mutex);
     return sl_election_term(election);
 }
 
 void sl_election_withdraw(struct sl_election *election) {
     sl_candidate_withdraw(&election->candidate);
-    hurry(election);
+    SL_LOCKED(&election->loop.mutex);
+    election->hurried = true;
+    pthread_cond_signal(&election->loop.changed);
 }

@@ -26,19 +26,12 @@
 
 struct sl_election;
 
-struct sl_election_config {
-    const char *etcd;        // HOST:PORT,HOST:PORT,...: all of its servers
-    const char *prefix;      // of the key, so that clusters can share an etcd
-    struct sl_tls_files tls; // for etcd; none: in the clear
-    int64_t ttl_ms, renew_ms, fence_ms;
-};
-
-// The times for production; the caller sets the rest.
-void sl_election_config_init(struct sl_election_config *config);
-
-// Works while etcd does not answer. Copies the strings. SL_ERR_INVALID names the option.
-enum sl_status sl_election_create(const struct sl_election_config *config, struct sl_election **election_out,
-                                  struct sl_error *err);
+/*
+ * etcd: HOST:PORT,HOST:PORT,...: all of its servers. prefix: of the key, so that clusters can share an etcd. tls: for etcd;
+ * none: in the clear. Works while etcd does not answer. Copies the strings. SL_ERR_INVALID names the option.
+ */
+enum sl_status sl_election_create(const char *etcd, const char *prefix, const struct sl_tls_files *tls,
+                                  struct sl_election **election_out, struct sl_error *err);
 // Starts the candidacy; call once. address: where clients reach us; other coordinators report it while we lead.
 enum sl_status sl_election_stand(struct sl_election *election, const char *address, struct sl_error *err);
 

@@ -37,9 +37,8 @@ enum sl_status sl_etcd_create(const char *servers, const char *prefix, const str
     etcd->call_ms = is_large ? LARGE_CALL_MS : CALL_MS;
     etcd->n_prefix = strlen(prefix) + 1;
     enum sl_status status = sl_rpc_addresses_parse(servers, &etcd->servers, err);
-    if (status == SL_OK && (size_t)snprintf(etcd->key, sizeof etcd->key, "%s/leader", prefix) >= sizeof etcd->key) {
-        status = sl_fail(err, SL_ERR_INVALID, "the prefix is longer than %d bytes", KEY_BYTES);
-    }
+    SL_THEN_IF(status, (size_t)snprintf(etcd->key, sizeof etcd->key, "%s/leader", prefix) >= sizeof etcd->key,
+               sl_fail(err, SL_ERR_INVALID, "the prefix is longer than %d bytes", KEY_BYTES));
     SL_THEN(status, sl_rpc_credentials_create_foreign(tls, &etcd->credentials, err));
     for (int i = 0; i < etcd->servers.n && status == SL_OK; i++) {
         status =
@@ -56,16 +55,12 @@ enum sl_status sl_etcd_create(const char *servers, const char *prefix, const str
 }
 
 void sl_etcd_destroy(struct sl_etcd **etcd_in) {
-    struct sl_etcd *etcd = *etcd_in;
-    if (!etcd) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(etcd, etcd_in);
     for (int i = 0; i < SL_RPC_MAX_ADDRESSES; i++) {
         sl_rpc_channel_destroy(&etcd->channels[i]);
     }
     sl_rpc_credentials_destroy(&etcd->credentials);
     free(etcd);
-    *etcd_in = NULL;
 }
 
 // Returns the only message of a call that may send several.
@@ -97,6 +92,13 @@ static enum sl_status ask(struct sl_etcd *etcd, const struct sl_rpc_method *meth
     }
     sl_error_prefix(err, "etcd");
     return status;
+}
+
+// The same for keys, about which etcd does not report a missing one in this way.
+static enum sl_status ask_keys(struct sl_etcd *etcd, const struct sl_rpc_method *method,
+                               const ProtobufCMessage *request, ProtobufCMessage **reply_out, struct sl_error *err) {
+    enum sl_status status = ask(etcd, method, request, reply_out, err);
+    return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a range is not found") : status;
 }
 
 static ProtobufCBinaryData bytes_of(const char *text) {
@@ -138,27 +140,30 @@ static enum sl_status look(void *arg, struct sl_leader_key *key_out, struct sl_e
     Etcdserverpb__RangeRequest request = ETCDSERVERPB__RANGE_REQUEST__INIT;
     request.key = bytes_of(etcd->key);
     ProtobufCMessage *reply;
-    enum sl_status status = ask(etcd, &sl_method_etcdserverpb_kv_range, &request.base, &reply, err);
-    if (status == SL_ERR_NOT_FOUND) { // etcd does not report a missing key in this way
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a range is not found");
-    }
-    if (status == SL_OK) {
-        status = sl_etcd_read_range((const Etcdserverpb__RangeResponse *)reply, etcd->key, key_out, err);
-        protobuf_c_message_free_unpacked(reply, NULL);
-    }
+    SL_TRY(ask_keys(etcd, &sl_method_etcdserverpb_kv_range, &request.base, &reply, err));
+    enum sl_status status = sl_etcd_read_range((const Etcdserverpb__RangeResponse *)reply, etcd->key, key_out, err);
+    protobuf_c_message_free_unpacked(reply, NULL);
     return status;
+}
+
+// Asks for a transaction that succeeds if the leader key was created at this revision, its term; 0: if there is none.
+static enum sl_status transact(struct sl_etcd *etcd, int64_t term, Etcdserverpb__TxnRequest *request,
+                               ProtobufCMessage **reply_out, struct sl_error *err) {
+    Etcdserverpb__Compare created = ETCDSERVERPB__COMPARE__INIT, *compare = &created;
+    created.result = ETCDSERVERPB__COMPARE__COMPARE_RESULT__EQUAL;
+    created.target = ETCDSERVERPB__COMPARE__COMPARE_TARGET__CREATE;
+    created.key = bytes_of(etcd->key);
+    created.target_union_case = ETCDSERVERPB__COMPARE__TARGET_UNION_CREATE_REVISION;
+    created.create_revision = term;
+    request->n_compare = 1;
+    request->compare = &compare;
+    return ask(etcd, &sl_method_etcdserverpb_kv_txn, &request->base, reply_out, err);
 }
 
 // Creates the key if it does not exist; else reads it.
 static enum sl_status take(void *arg, int64_t lease, const char *holder, struct sl_leader_key *key_out,
                            struct sl_error *err) {
     struct sl_etcd *etcd = arg;
-    Etcdserverpb__Compare is_free = ETCDSERVERPB__COMPARE__INIT, *compare = &is_free;
-    is_free.result = ETCDSERVERPB__COMPARE__COMPARE_RESULT__EQUAL;
-    is_free.target = ETCDSERVERPB__COMPARE__COMPARE_TARGET__CREATE;
-    is_free.key = bytes_of(etcd->key);
-    is_free.target_union_case = ETCDSERVERPB__COMPARE__TARGET_UNION_CREATE_REVISION;
-    is_free.create_revision = 0;
     Etcdserverpb__PutRequest put = ETCDSERVERPB__PUT_REQUEST__INIT;
     put.key = bytes_of(etcd->key);
     put.value = bytes_of(holder);
@@ -172,12 +177,11 @@ static enum sl_status take(void *arg, int64_t lease, const char *holder, struct 
     see.request_case = ETCDSERVERPB__REQUEST_OP__REQUEST_REQUEST_RANGE;
     see.request_range = &range;
     Etcdserverpb__TxnRequest request = ETCDSERVERPB__TXN_REQUEST__INIT;
-    request.n_compare = request.n_success = request.n_failure = 1;
-    request.compare = &compare;
+    request.n_success = request.n_failure = 1;
     request.success = &success;
     request.failure = &failure;
     ProtobufCMessage *reply;
-    SL_TRY(ask(etcd, &sl_method_etcdserverpb_kv_txn, &request.base, &reply, err));
+    SL_TRY(transact(etcd, 0, &request, &reply, err));
     enum sl_status status =
         sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)reply, etcd->key, lease, holder, key_out, err);
     protobuf_c_message_free_unpacked(reply, NULL);
@@ -200,26 +204,16 @@ static enum sl_status make_key(const struct sl_etcd *etcd, const char *name, boo
 // Makes changes, if the leader key has this term; *revision_out is etcd's after them.
 static enum sl_status change(struct sl_etcd *etcd, int64_t term, Etcdserverpb__RequestOp **changes, size_t n_changes,
                              int64_t *revision_out, struct sl_error *err) {
-    Etcdserverpb__Compare leads = ETCDSERVERPB__COMPARE__INIT, *compare = &leads;
-    leads.result = ETCDSERVERPB__COMPARE__COMPARE_RESULT__EQUAL;
-    leads.target = ETCDSERVERPB__COMPARE__COMPARE_TARGET__CREATE;
-    leads.key = bytes_of(etcd->key);
-    leads.target_union_case = ETCDSERVERPB__COMPARE__TARGET_UNION_CREATE_REVISION;
-    leads.create_revision = term;
     Etcdserverpb__TxnRequest request = ETCDSERVERPB__TXN_REQUEST__INIT;
-    request.n_compare = 1;
-    request.compare = &compare;
     request.success = changes;
     request.n_success = n_changes;
     if (term <= 0) { // 0 would stand for a leader key that does not exist
         return sl_fail(err, SL_ERR_PEER_LOST, "this coordinator does not lead any more");
     }
     ProtobufCMessage *message;
-    enum sl_status status = ask(etcd, &sl_method_etcdserverpb_kv_txn, &request.base, &message, err);
-    if (status != SL_OK) {
-        return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a transaction is not found")
-                                          : status;
-    }
+    enum sl_status status = transact(etcd, term, &request, &message, err);
+    SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_PEER_CORRUPT, "etcd: a transaction is not found");
+    SL_TRY(status);
     const Etcdserverpb__TxnResponse *reply = (const Etcdserverpb__TxnResponse *)message;
     *revision_out = reply->header != NULL ? reply->header->revision : 0;
     bool succeeded = reply->succeeded;
@@ -291,17 +285,11 @@ enum sl_status sl_etcd_read(struct sl_etcd *etcd, const char *beginning, sl_etcd
         request.range_end = bytes_of(end);
         request.limit = SL_ETCD_PAGE_KEYS;
         ProtobufCMessage *message;
-        status = ask(etcd, &sl_method_etcdserverpb_kv_range, &request.base, &message, err);
-        if (status != SL_OK) {
-            return status == SL_ERR_NOT_FOUND ? sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a range is not found")
-                                              : status;
-        }
+        SL_TRY(ask_keys(etcd, &sl_method_etcdserverpb_kv_range, &request.base, &message, err));
         const Etcdserverpb__RangeResponse *reply = (const Etcdserverpb__RangeResponse *)message;
         for (size_t i = 0; i < reply->n_kvs && status == SL_OK; i++) {
             status = sl_etcd_read_next(reply->kvs[i], first, next, sizeof next, err);
-            status = status == SL_OK
-                         ? fn(arg, next + etcd->n_prefix, reply->kvs[i]->value.data, reply->kvs[i]->value.len, err)
-                         : status;
+            SL_THEN(status, fn(arg, next + etcd->n_prefix, reply->kvs[i]->value.data, reply->kvs[i]->value.len, err));
         }
         more = reply->more && reply->n_kvs > 0;
         protobuf_c_message_free_unpacked(message, NULL);

@@ -169,16 +169,13 @@ static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes
 }
 
 void sl_conversations_destroy(struct sl_conversations **conversations) {
-    struct sl_conversations *c = *conversations;
-    if (c) {
-        for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
-            free(c->all[i].tokens);
-        }
-        free(c->all);
-        pthread_mutex_destroy(&c->mutex);
-        free(c);
-        *conversations = NULL;
+    SL_TAKE_OR_RETURN(c, conversations);
+    for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
+        free(c->all[i].tokens);
     }
+    free(c->all);
+    pthread_mutex_destroy(&c->mutex);
+    free(c);
 }
 
 // ---- what was said --------------------------------------------------------------------------------------------------
@@ -198,10 +195,6 @@ static uint64_t hash_messages(const Sluice__V1__Chat *chat, size_t n) {
     return hash;
 }
 
-static uint64_t hash_bytes(const char *text, size_t n, uint64_t seed) {
-    return sl_hash(text, n, seed);
-}
-
 // Records the parts of the request that the next turn's request has to repeat.
 static void note(const Sluice__V1__GenerateRequest *request, struct sl_job_turn *turn) {
     turn->is_chat = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
@@ -210,7 +203,7 @@ static void note(const Sluice__V1__GenerateRequest *request, struct sl_job_turn 
         turn->said = hash_messages(request->chat, turn->n_said);
     } else if (request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
         turn->n_said = strlen(request->text);
-        turn->said = hash_bytes(request->text, turn->n_said, 0);
+        turn->said = sl_hash(request->text, turn->n_said, 0);
     }
 }
 
@@ -229,8 +222,8 @@ static bool goes_on(const struct point *before, const Sluice__V1__GenerateReques
     if (!before->turn.is_chat && n > 0 && request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
         size_t n_all = strlen(request->text), n_answer = before->turn.n_answer;
         *behind_out = n + n_answer;
-        return n_all > n + n_answer && hash_bytes(request->text, n, 0) == before->turn.said &&
-               hash_bytes(request->text + n, n_answer, before->turn.said) == before->said;
+        return n_all > n + n_answer && sl_hash(request->text, n, 0) == before->turn.said &&
+               sl_hash(request->text + n, n_answer, before->turn.said) == before->said;
     }
     return false;
 }
@@ -250,10 +243,9 @@ static enum sl_status check(const Sluice__V1__Conversation *asked, struct sl_err
     size_t n = strlen(asked->id);
     SL_FAIL_IF(n < 1 || n >= SL_CONVERSATION_ID_BYTES, err, SL_ERR_INVALID,
                "conversation.id: has %zu bytes, must be 1 to %d", n, SL_CONVERSATION_ID_BYTES - 1);
-    return asked->keep_ms >= 0 && asked->keep_ms <= MAX_KEEP_MS
-               ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID, "conversation.keep_ms: is %" PRId64 ", must be 0 to %d", asked->keep_ms,
-                         MAX_KEEP_MS);
+    SL_FAIL_IF(asked->keep_ms < 0 || asked->keep_ms > MAX_KEEP_MS, err, SL_ERR_INVALID,
+               "conversation.keep_ms: is %" PRId64 ", must be 0 to %d", asked->keep_ms, MAX_KEEP_MS);
+    return SL_OK;
 }
 
 static uint64_t count_ended(struct sl_conversations *c) {
@@ -426,7 +418,7 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
         one->last.turn.n_answer = strlen(answer);
         one->last.turn.earlier = (struct sl_session_copy){0};
         one->last.said =
-            turn->is_chat ? add_text(turn->said, answer) : hash_bytes(answer, one->last.turn.n_answer, turn->said);
+            turn->is_chat ? add_text(turn->said, answer) : sl_hash(answer, one->last.turn.n_answer, turn->said);
         c->n_bytes += n_bytes;
     } else {
         sl_sessions_left_add(left, turn);

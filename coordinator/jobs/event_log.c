@@ -3,9 +3,9 @@
 
 #include <assert.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/locked.h"
 
@@ -43,17 +43,6 @@ static void unlock(struct sl_event_log *log) {
     }
 }
 
-static enum sl_status grow(struct sl_event_log *log) {
-    size_t cap = log->cap_events > 0 ? 2 * log->cap_events : 64;
-    struct sl_event_bytes **events = realloc(log->events, cap * sizeof(*events));
-    if (events == NULL) {
-        return SL_ERR_EXHAUSTED;
-    }
-    log->events = events;
-    log->cap_events = cap;
-    return SL_OK;
-}
-
 static enum sl_status check_room(struct sl_event_log *log, enum sl_event_kind kind) {
     if (log->closed) {
         return SL_ERR_PRECONDITION;
@@ -61,10 +50,9 @@ static enum sl_status check_room(struct sl_event_log *log, enum sl_event_kind ki
     if (kind == SL_EVENT_PROGRESS && log->n_progress >= log->max_progress) {
         return SL_AGAIN;
     }
-    if (log->n_events >= log->max_events || (log->n_events == log->cap_events && grow(log) != SL_OK)) {
-        return SL_ERR_EXHAUSTED;
-    }
-    return SL_OK;
+    const bool has_room = log->n_events < log->max_events && sl_array_reserve((void **)&log->events, &log->cap_events,
+                                                                              log->n_events + 1, sizeof(*log->events));
+    return has_room ? SL_OK : SL_ERR_EXHAUSTED;
 }
 
 // Adds room for an event, which the caller fills before it unlocks. NULL: no memory.

@@ -221,9 +221,7 @@ void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice_
     tell(job, SL_EVENT_FACT, &event);
 
     sl_job_spec_cleanup(&job->spec);
-    pthread_mutex_lock(&job->mutex);
-    job->ended_ns = sl_now_ns();
-    pthread_mutex_unlock(&job->mutex);
+    SL_WITH_LOCK(&job->mutex, job->ended_ns = sl_now_ns());
     sl_event_log_close(&job->log);
 }
 
@@ -239,24 +237,10 @@ enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *to
     return SL_OK;
 }
 
-void sl_job_tell_prefill(struct sl_job *job, const Sluice__V1__PrefillProgress *progress) {
+void sl_job_tell_progress(struct sl_job *job, Sluice__V1__Event__WhatCase kind, const ProtobufCMessage *what) {
     Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
-    event.what_case = SLUICE__V1__EVENT__WHAT_PREFILL;
-    event.prefill = (Sluice__V1__PrefillProgress *)progress;
-    tell(job, SL_EVENT_PROGRESS, &event);
-}
-
-void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progress) {
-    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
-    event.what_case = SLUICE__V1__EVENT__WHAT_SHIP;
-    event.ship = (Sluice__V1__ShipProgress *)progress;
-    tell(job, SL_EVENT_PROGRESS, &event);
-}
-
-void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice) {
-    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
-    event.what_case = SLUICE__V1__EVENT__WHAT_NOTICE;
-    event.notice = (Sluice__V1__Notice *)notice;
+    event.what_case = kind;
+    event.notice = (Sluice__V1__Notice *)what; // any member of the union: a message that is only read
     tell(job, SL_EVENT_PROGRESS, &event);
 }
 
@@ -412,10 +396,9 @@ int64_t sl_job_ended_ns(struct sl_job *job) {
 }
 
 size_t sl_job_bytes(struct sl_job *job) {
-    pthread_mutex_lock(&job->mutex);
+    SL_LOCKED(&job->mutex);
     size_t slot_bytes = job->slots != NULL ? sl_slot_statistics_bytes(job->slots) : 0;
     size_t error_bytes = job->errors != NULL ? sizeof *job->errors : 0;
-    pthread_mutex_unlock(&job->mutex);
     return sizeof(*job) + slot_bytes + error_bytes + (size_t)job->spec.max_new_tokens * sizeof(*job->output) +
            sl_event_log_bytes(&job->log);
 }

@@ -200,9 +200,8 @@ void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice_
 
 // Runner: appends one event. Progress beyond what the log keeps is dropped silently.
 enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *token);
-void sl_job_tell_prefill(struct sl_job *job, const Sluice__V1__PrefillProgress *progress);
-void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progress);
-void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice); // as progress: bounded
+// what: the message of this kind, PREFILL, SHIP or NOTICE.
+void sl_job_tell_progress(struct sl_job *job, Sluice__V1__Event__WhatCase kind, const ProtobufCMessage *what);
 
 // Runner: sets the workers (NULL: none yet).
 void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode);

@@ -2,6 +2,7 @@
 // Purpose: see job_restore.h. The file is not trusted: every event must be one that this job could have appended.
 #include "coordinator/jobs/job_restore.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -20,38 +21,15 @@ static enum sl_status take_token(struct sl_job *job, const Sluice__V1__Token *to
     return SL_OK;
 }
 
-static void copy_text(char *to, size_t bytes, const char *from) {
-    strncpy(to, from, bytes - 1);
-    to[bytes - 1] = '\0';
-}
-
+// Copies the numbers, and what the setters of job.h keep a copy of.
 static void take_statistics(struct sl_job *job, const Sluice__V1__Statistics *told) {
-    Sluice__V1__Statistics *statistics = &job->statistics;
-    sluice__v1__statistics__init(statistics);
-    statistics->n_prompt_tokens = told->n_prompt_tokens;
-    statistics->n_reused_tokens = told->n_reused_tokens;
-    statistics->queue_ms = told->queue_ms;
-    statistics->prefill_ms = told->prefill_ms;
-    statistics->ship_ms = told->ship_ms;
-    statistics->ttft_ms = told->ttft_ms;
-    statistics->tpot_ms = told->tpot_ms;
-    statistics->total_ms = told->total_ms;
-    statistics->capsule_bytes = told->capsule_bytes;
-    statistics->full_bytes = told->full_bytes;
-    statistics->prefill_peak_bytes = told->prefill_peak_bytes;
-    statistics->decode_resident_bytes = told->decode_resident_bytes;
-    statistics->slots_per_head = told->slots_per_head;
-    statistics->slots_evicted = told->slots_evicted;
-    statistics->retries = told->retries;
-    statistics->slots_merged = told->slots_merged;
-    statistics->slots_fetched = told->slots_fetched;
-    statistics->kept = told->kept;
-    statistics->kept_state = told->kept_state;
-    statistics->not_cached = told->not_cached;
-    copy_text(job->transport, sizeof job->transport, told->transport);
-    statistics->transport = job->transport;
-    statistics->recipe = job->spec.recipe;
-    statistics->sampling = &job->sampling;
+    job->statistics = *told;
+    job->statistics.base.n_unknown_fields = 0;
+    job->statistics.base.unknown_fields = NULL;
+    snprintf(job->transport, sizeof job->transport, "%s", told->transport);
+    job->statistics.transport = job->transport;
+    job->statistics.recipe = job->spec.recipe;
+    job->statistics.sampling = &job->sampling;
     sl_job_set_slots(job, told);
     sl_job_set_errors(job, told);
     sl_job_set_offloaded(job, told);
@@ -63,7 +41,7 @@ static enum sl_status take_end(struct sl_job *job, const Sluice__V1__Finished *f
     }
     job->status_code = finished->status_code;
     job->another_leads = finished->another_leads;
-    copy_text(job->status_text, sizeof job->status_text, finished->status_text);
+    snprintf(job->status_text, sizeof job->status_text, "%s", finished->status_text);
     if (finished->statistics) {
         take_statistics(job, finished->statistics);
     }
@@ -113,10 +91,8 @@ static enum sl_status restore_event(struct sl_job *job, const struct sl_job_past
     if (event) {
         sluice__v1__event__free_unpacked(event, NULL);
     }
-    if (status == SL_OK) {
-        status = sl_event_log_restore(&job->log, is_progress ? SL_EVENT_PROGRESS : SL_EVENT_FACT, packed->bytes,
-                                      packed->n_bytes);
-    }
+    SL_THEN(status, sl_event_log_restore(&job->log, is_progress ? SL_EVENT_PROGRESS : SL_EVENT_FACT, packed->bytes,
+                                         packed->n_bytes));
     return status == SL_OK ? SL_OK
                            : sl_fail(err, status == SL_ERR_EXHAUSTED ? status : SL_ERR_INVALID,
                                      "its event %zu is none of such a job", i + 1);
@@ -127,9 +103,7 @@ static enum sl_status restore_events(struct sl_job *job, const struct sl_job_pas
     for (size_t i = 0; i < past->n_events && status == SL_OK; i++) {
         status = restore_event(job, past, i, err);
     }
-    if (status == SL_OK && past->end && !is_final(job->state)) {
-        status = sl_fail(err, SL_ERR_INVALID, "its end is none");
-    }
+    SL_THEN_IF(status, past->end && !is_final(job->state), sl_fail(err, SL_ERR_INVALID, "its end is none"));
     return status;
 }
 

@@ -73,10 +73,7 @@ static void take_out(struct sl_jobs *jobs, struct sl_job *job) {
 }
 
 void sl_jobs_destroy(struct sl_jobs **jobs_in) {
-    struct sl_jobs *jobs = *jobs_in;
-    if (jobs == NULL) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(jobs, jobs_in);
     while (jobs->oldest != NULL) {
         struct sl_job *job = jobs->oldest;
         take_out(jobs, job);
@@ -84,7 +81,6 @@ void sl_jobs_destroy(struct sl_jobs **jobs_in) {
     }
     pthread_mutex_destroy(&jobs->mutex);
     free_tables(jobs);
-    *jobs_in = NULL;
 }
 
 enum sl_status sl_jobs_new_id(char id_out[SL_JOB_ID_BYTES], struct sl_error *err) {
@@ -144,11 +140,7 @@ struct sl_job *sl_jobs_add(struct sl_jobs *jobs, struct sl_job *job) {
 
 void sl_jobs_remove(struct sl_jobs *jobs, struct sl_job *job) {
     pthread_mutex_lock(&jobs->mutex);
-    struct sl_hash_link *link = *sl_hash_table_bucket(&jobs->by_id, hash_of_id(job->id));
-    while (link != NULL && link != &job->by_id) {
-        link = link->next;
-    }
-    struct sl_job *found = link != NULL ? job : NULL;
+    struct sl_job *found = find_id(jobs, job->id) == job ? job : NULL; // trimmed jobs are gone already
     if (found != NULL) {
         take_out(jobs, job);
     }

@@ -50,10 +50,7 @@ static enum sl_status check_text(const struct sl_request_rules *rules, const cha
     size_t n_tokens = 0, n_bytes = strlen(text);
     enum sl_status status = sl_request_check_bytes(rules, text, n_bytes, err);
     SL_THEN(status, sl_tokenizer_encode(rules->tokenizer, text, n_bytes, true, &spec->tokens, &n_tokens, err));
-    if (status != SL_OK) {
-        sl_error_prefix(err, "text");
-        return status;
-    }
+    SL_TRY_OR(status, sl_error_prefix(err, "text"));
     spec->n_tokens = (int64_t)n_tokens;
     return n_tokens > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "text: the prompt has no tokens");
 }
@@ -64,10 +61,7 @@ static enum sl_status check_chat(const struct sl_request_rules *rules, const Slu
     enum sl_status status = rules->chat_template == NULL ? sl_fail(err, SL_ERR_INVALID, "%s", rules->no_chat_because)
                                                          : sl_job_chat(rules->chat_template, rules->tokenizer, chat,
                                                                        &spec->tokens, &n_tokens, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, "chat");
-        return status;
-    }
+    SL_TRY_OR(status, sl_error_prefix(err, "chat"));
     spec->n_tokens = (int64_t)n_tokens;
     return SL_OK;
 }
@@ -104,11 +98,7 @@ static enum sl_status choose_budget(const struct sl_request_rules *rules, const 
                                         .share = BUDGET_SHARE,
                                         .known = resumption != NULL ? resumption->max_new_tokens : 0};
     int64_t n = 0;
-    enum sl_status status = sl_job_budget(&asked, &n, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, prompt_field(request, setting->is_chat));
-        return status;
-    }
+    SL_TRY_OR(sl_job_budget(&asked, &n, err), sl_error_prefix(err, prompt_field(request, setting->is_chat)));
     if ((request->document[0] != '\0' || request->n_documents > 0) && n > DOCUMENT_BUDGET) {
         n = DOCUMENT_BUDGET;
     }
@@ -154,11 +144,7 @@ static enum sl_status check_sampling(const struct sl_request_rules *rules, const
     const Sluice__V1__Resumption *resumption = request->resumption;
     bool was_told = resumption != NULL && resumption->seed_present_case == SLUICE__V1__RESUMPTION__SEED_PRESENT_SEED;
     spec->sampling = sl_job_sampling(request->sampling, rules->model);
-    enum sl_status status = sl_sampling_check(&spec->sampling, err);
-    if (status != SL_OK) {
-        sl_error_prefix(err, "sampling");
-        return status;
-    }
+    SL_TRY_OR(sl_sampling_check(&spec->sampling, err), sl_error_prefix(err, "sampling"));
     return sl_job_choose_seed(request->sampling, was_told ? &resumption->seed : setting->seed, &spec->sampling.seed,
                               err);
 }
@@ -235,14 +221,16 @@ static enum sl_status check_deadline(const struct sl_request_rules *rules, const
 }
 
 static enum sl_status check_recipe(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
-                                   struct sl_recipe *recipe_out, struct sl_error *err) {
+                                   struct sl_job_spec *spec, struct sl_error *err) {
     bool was_told = request->resumption != NULL && request->resumption->recipe[0] != '\0';
     const char *text = was_told ? request->resumption->recipe : request->recipe;
-    return sl_job_recipe(text[0] != '\0' ? text : rules->default_recipe, rules->model, recipe_out, err);
+    return sl_job_recipe(text[0] != '\0' ? text : rules->default_recipe, rules->model, &spec->parsed_recipe, err);
 }
 
 // Fills in what the job needs under its recipe, and the keys by which a part of its capsule may be found.
-static enum sl_status plan(const struct sl_request_rules *rules, struct sl_job_spec *spec, struct sl_error *err) {
+static enum sl_status plan(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                           struct sl_job_spec *spec, struct sl_error *err) {
+    (void)request;
     const struct sl_recipe *recipe = &spec->parsed_recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
     SL_TRY(sl_demand_make(recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err));
@@ -270,6 +258,8 @@ static enum sl_status plan(const struct sl_request_rules *rules, struct sl_job_s
 }
 
 struct stacked {
+    enum sl_status (*check)(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                            struct sl_job_spec *spec, struct sl_error *err);
     const struct sl_request_rules *rules;
     const Sluice__V1__GenerateRequest *request;
     struct sl_job_spec *spec;
@@ -277,14 +267,15 @@ struct stacked {
     enum sl_status status;
 };
 
-static void check_recipe_there(void *arg) {
+static void run_check(void *arg) {
     struct stacked *it = arg;
-    it->status = check_recipe(it->rules, it->request, &it->spec->parsed_recipe, it->err);
+    it->status = it->check(it->rules, it->request, it->spec, it->err);
 }
 
-static void plan_there(void *arg) {
-    struct stacked *it = arg;
-    it->status = plan(it->rules, it->spec, it->err);
+// Runs a check that takes kilobytes of stack, as of numbers as text.
+static enum sl_status check_on_stack(struct stacked it) {
+    sl_fiber_call(run_check, &it);
+    return it.status;
 }
 
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
@@ -297,25 +288,16 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
     spec->estimate_errors = request->estimate_errors;
     spec->no_reuse = request->no_reuse;
     spec->salt = setting->salt;
-    struct stacked there = {rules, request, spec, err, SL_OK};
     enum sl_status status = check_label(request->label, spec, err);
     SL_THEN(status, check_key(request->idempotency_key, spec, err));
     SL_THEN(status, check_deadline(rules, request, setting->call_deadline_ns, spec, err));
     SL_THEN(status, check_sampling(rules, request, setting, spec, err));
     SL_THEN(status, check_stops(request, spec, err));
     SL_THEN(status, check_prompt(rules, request, spec, err));
-    if (status == SL_OK) {
-        sl_fiber_call(check_recipe_there, &there); // numbers as text take kilobytes of stack
-        status = there.status;
-    }
+    SL_THEN(status, check_on_stack((struct stacked){check_recipe, rules, request, spec, err, SL_OK}));
     SL_THEN(status, check_length(rules, request, setting, spec, err));
-    if (status == SL_OK && request->resumption != NULL) {
-        status = check_resumption(rules, request->resumption, spec, err);
-    }
-    if (status == SL_OK) {
-        sl_fiber_call(plan_there, &there);
-        status = there.status;
-    }
+    SL_THEN_IF(status, request->resumption != NULL, check_resumption(rules, request->resumption, spec, err));
+    SL_THEN(status, check_on_stack((struct stacked){plan, rules, request, spec, err, SL_OK}));
     if (status == SL_OK) {
         *spec_out = *spec;
     } else {

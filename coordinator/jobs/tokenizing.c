@@ -29,13 +29,11 @@ enum sl_status sl_tokenizing_create(int n_turns, struct sl_tokenizing **tokenizi
     return SL_OK;
 }
 
-void sl_tokenizing_destroy(struct sl_tokenizing **tokenizing) {
-    if (*tokenizing != NULL) {
-        assert((*tokenizing)->first == NULL);
-        pthread_mutex_destroy(&(*tokenizing)->mutex);
-        free(*tokenizing);
-        *tokenizing = NULL;
-    }
+void sl_tokenizing_destroy(struct sl_tokenizing **tokenizing_inout) {
+    SL_TAKE_OR_RETURN(tokenizing, tokenizing_inout);
+    assert(tokenizing->first == NULL);
+    pthread_mutex_destroy(&tokenizing->mutex);
+    free(tokenizing);
 }
 
 // Takes a turn out of the line. Lock held.

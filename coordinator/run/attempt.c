@@ -142,11 +142,7 @@ static enum sl_status reserve(struct sl_run *run, struct sl_error *err) {
     // A grant that arrives after this call has ended returns to the worker when its lease ends.
     struct sl_worker_call call = {.job = run->job, .worker = run->claim.decode, .silence_ms = RESERVE_MS};
     ProtobufCMessage *message = NULL;
-    enum sl_status status =
-        sl_worker_call_unary(&call, &sl_method_decode_reserve, &request.base, deadline_ns, &message, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_worker_call_unary(&call, &sl_method_decode_reserve, &request.base, deadline_ns, &message, err));
     Sluice__V1__Grant *grant = (Sluice__V1__Grant *)message;
     size_t id_bytes = strlen(grant->lease_id);
     if (id_bytes < 1 || id_bytes >= sizeof(run->lease.id) || grant->lease_ms < 1 ||
@@ -291,9 +287,7 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
         }
     }
     sl_worker_call_close(&call);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     sl_affinity_put(run->context->affinity, spec->keys, spec->n_keys,
                     sl_worker_name_hash(sl_worker_name(run->claim.prefill)));
     sl_admission_release_prefill(run->context->admission, &run->claim);
@@ -345,20 +339,19 @@ static enum sl_status hear(struct sl_run *run, enum sl_run_event event, struct s
 }
 
 static enum sl_status hear_decode(struct sl_run *run, const Sluice__V1__DecodeEvent *event, struct sl_error *err) {
-    enum sl_status status;
     switch (event->what_case) {
     case SLUICE__V1__DECODE_EVENT__WHAT_TOKEN:
         SL_TRY(hear(run, SL_RUN_ON_HEARD, err));
         return sl_run_token_hear(run, event->token, err);
     case SLUICE__V1__DECODE_EVENT__WHAT_DONE:
-        status = hear(run, SL_RUN_ON_ENDED, err);
-        if (status == SL_OK && run->turn.id[0] != '\0') {
+        SL_TRY(hear(run, SL_RUN_ON_ENDED, err));
+        if (run->turn.id[0] != '\0') {
             sl_turn_hear_kept(run, event->done);
         }
-        if (status == SL_OK && run->mode == SL_TURN_PREFIX && event->done->statistics != NULL) {
+        if (run->mode == SL_TURN_PREFIX && event->done->statistics != NULL) {
             sl_run_report_prefix(&run->report, run->job, event->done->statistics);
         }
-        return status == SL_OK ? sl_run_report_decode_done(&run->report, run->job, event->done, err) : status;
+        return sl_run_report_decode_done(&run->report, run->job, event->done, err);
     case SLUICE__V1__DECODE_EVENT__WHAT_ALIVE:
         return SL_OK;
     case SLUICE__V1__DECODE_EVENT__WHAT_NOTICE:
@@ -422,14 +415,12 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     char store[SL_ADDRESS_BYTES];
     struct sl_joined_parts joined;
     enum sl_status status = choose_store(run, store, err);
-    status = status == SL_OK ? sl_joined_parts_fill(run, &joined, &request, err) : status;
+    SL_THEN(status, sl_joined_parts_fill(run, &joined, &request, err));
     if (status == SL_OK && run->remote_kvs == NULL && run->prefilled != NULL && run->prefilled->done->n_annex > 0) {
         run->remote_kvs = malloc(SL_MAX_SHARES * sizeof *run->remote_kvs);
         status = run->remote_kvs != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for leases of stores");
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     request.kvstore_address = store;
     request.whole_tokens = run->mode == SL_TURN_PREFIX ? spec->compacted.n_tokens : 0;
     if (run->prefilled != NULL) {
@@ -563,7 +554,7 @@ static enum sl_status answer(struct sl_run *run, struct sl_error *err) {
     if (run->state != SL_RUN_STARTING) {
         status = run->state == SL_RUN_PREFILLING ? traced(run, "prefill", prefill, err)
                                                  : traced(run, "restore", restore, err);
-        status = status == SL_OK ? sl_run_move(run, SL_RUN_ON_ARRIVED, err) : status;
+        SL_THEN(status, sl_run_move(run, SL_RUN_ON_ARRIVED, err));
     }
     if (status == SL_OK) {
         run->report.decode_start_ns = sl_now_ns();

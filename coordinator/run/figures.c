@@ -29,16 +29,6 @@ void sl_job_figures_end(struct sl_job_figures *figures, enum sl_status status,
     sl_histogram_add(&figures->job, statistics->total_ms / 1000);
 }
 
-void sl_job_figures_ship(struct sl_job_figures *figures, const char *recipe, const char *transport,
-                         int64_t capsule_bytes, int64_t full_bytes) {
-    sl_pair_counters_add(&figures->bytes, recipe, transport, capsule_bytes > 0 ? capsule_bytes : 0, full_bytes);
-}
-
-static void write_count(FILE *page, const char *name, const char *help, const _Atomic int64_t *count) {
-    sl_metrics_declare(page, SL_COUNTER, name, help);
-    sl_metrics_sample(page, name, (double)atomic_load(count), NULL);
-}
-
 static void write_times(const struct sl_job_figures *figures, FILE *page) {
     sl_histogram_write(
         &figures->queue, page, "sluice_queue_seconds",
@@ -61,10 +51,11 @@ void sl_job_figures_write(const struct sl_job_figures *figures, FILE *page) {
         sl_metrics_sample(page, "sluice_jobs_total", (double)atomic_load(&figures->n_jobs[i]), "outcome", outcomes[i],
                           NULL);
     }
-    write_count(page, "sluice_job_retries_total", "Attempts that were lost and repeated.", &figures->n_retries);
-    write_count(page, "sluice_run_illegal_events_total",
-                "Events that a job run's state does not allow: each is an error of the coordinator.",
-                &figures->n_illegal_events);
+    sl_metrics_write(page, SL_COUNTER, "sluice_job_retries_total", "Attempts that were lost and repeated.",
+                     (double)atomic_load(&figures->n_retries));
+    sl_metrics_write(page, SL_COUNTER, "sluice_run_illegal_events_total",
+                     "Events that a job run's state does not allow: each is an error of the coordinator.",
+                     (double)atomic_load(&figures->n_illegal_events));
     write_times(figures, page);
     sl_metrics_declare(page, SL_COUNTER, "sluice_prompt_tokens_total",
                        "Prompt tokens of jobs that were answered: read for them, or reused.");
@@ -72,8 +63,8 @@ void sl_job_figures_write(const struct sl_job_figures *figures, FILE *page) {
                       NULL);
     sl_metrics_sample(page, "sluice_prompt_tokens_total", (double)atomic_load(&figures->reused_tokens), "source",
                       "reused", NULL);
-    write_count(page, "sluice_output_tokens_total", "Tokens that were sent to clients.",
-                &figures->totals.of[SL_TOTAL_OUTPUT_TOKENS]);
+    sl_metrics_write(page, SL_COUNTER, "sluice_output_tokens_total", "Tokens that were sent to clients.",
+                     (double)atomic_load(&figures->totals.of[SL_TOTAL_OUTPUT_TOKENS]));
     sl_metrics_declare(page, SL_COUNTER, "sluice_capsule_bytes_total", "Bytes of capsules that arrived for decoding.");
     sl_pair_counters_write(&figures->bytes, 0, page, "sluice_capsule_bytes_total", pair);
     sl_metrics_declare(page, SL_COUNTER, "sluice_full_bytes_total",

@@ -26,8 +26,5 @@ void sl_job_figures_init(struct sl_job_figures *figures);
 // Counts a job that has ended, with the statistics that its client gets.
 void sl_job_figures_end(struct sl_job_figures *figures, enum sl_status status,
                         const Sluice__V1__Statistics *statistics);
-// Counts a capsule that has arrived at its decode worker.
-void sl_job_figures_ship(struct sl_job_figures *figures, const char *recipe, const char *transport,
-                         int64_t capsule_bytes, int64_t full_bytes);
 
 void sl_job_figures_write(const struct sl_job_figures *figures, FILE *page);

@@ -33,6 +33,14 @@ static void count(struct sl_run_report *report, struct sl_job *job, enum sl_tota
     }
 }
 
+// Counts a capsule that has arrived at its decode worker.
+static void count_capsule(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known) {
+    int64_t bytes = known->capsule_bytes > 0 ? known->capsule_bytes : 0;
+    count(report, job, SL_TOTAL_CAPSULE_BYTES, bytes);
+    count(report, job, SL_TOTAL_FULL_BYTES, job->spec.full_bytes);
+    sl_pair_counters_add(&report->figures->bytes, job->spec.recipe, known->transport, bytes, job->spec.full_bytes);
+}
+
 void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
     if (report->admitted_ns == 0) {
         report->admitted_ns = sl_now_ns();
@@ -67,14 +75,14 @@ void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
     }
     sl_job_statistics_unlock(job);
     if (is_due(&report->last_prefill_ns, progress->tokens_done >= progress->tokens_total)) {
-        sl_job_tell_prefill(job, progress);
+        sl_job_tell_progress(job, SLUICE__V1__EVENT__WHAT_PREFILL, &progress->base);
     }
 }
 
 void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress) {
     bool complete = progress->bytes_total > 0 && progress->bytes_sent >= progress->bytes_total;
     if (is_due(&report->last_ship_ns, complete)) {
-        sl_job_tell_ship(job, progress);
+        sl_job_tell_progress(job, SLUICE__V1__EVENT__WHAT_SHIP, &progress->base);
     }
 }
 
@@ -105,10 +113,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
             statistics->prefill_peak_bytes = known->prefill_peak_bytes;
         }
         if (travels) {
-            sl_job_figures_ship(report->figures, job->spec.recipe, known->transport, known->capsule_bytes,
-                                job->spec.full_bytes);
-            count(report, job, SL_TOTAL_CAPSULE_BYTES, known->capsule_bytes > 0 ? known->capsule_bytes : 0);
-            count(report, job, SL_TOTAL_FULL_BYTES, job->spec.full_bytes);
+            count_capsule(report, job, known);
         }
         sl_job_set_transport(job, known->transport);
         sl_job_set_errors(job, known);
@@ -129,10 +134,7 @@ void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int6
 void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known) {
     int64_t n_reused = bounded(known->n_reused_tokens, job);
     count(report, job, SL_TOTAL_READ_TOKENS, job->spec.n_tokens - n_reused);
-    count(report, job, SL_TOTAL_CAPSULE_BYTES, known->capsule_bytes > 0 ? known->capsule_bytes : 0);
-    count(report, job, SL_TOTAL_FULL_BYTES, job->spec.full_bytes);
-    sl_job_figures_ship(report->figures, job->spec.recipe, known->transport, known->capsule_bytes,
-                        job->spec.full_bytes);
+    count_capsule(report, job, known);
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     statistics->n_reused_tokens = n_reused;
     statistics->prefill_ms = known->prefill_ms;
@@ -162,7 +164,7 @@ void sl_run_report_notice(struct sl_run_report *report, struct sl_job *job, cons
     if (notice->fallbacks > 0 && !__builtin_add_overflow(report->fallbacks_told, notice->fallbacks, &sum)) {
         report->fallbacks_told = sum;
     }
-    sl_job_tell_notice(job, notice);
+    sl_job_tell_progress(job, SLUICE__V1__EVENT__WHAT_NOTICE, &notice->base);
 }
 
 enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl_job *job,

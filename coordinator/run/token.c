@@ -47,10 +47,9 @@ enum sl_status sl_run_token_hear(struct sl_run *run, const Sluice__V1__Token *to
     if (token->index >= 0 && token->index < expected) {
         int32_t before = job->output[token->index];
         sl_log_debug("job", "job=%s token %" PRId64 " from %s again: dropped", job->id, token->index, worker);
-        return token->id == before
-                   ? SL_OK
-                   : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s wrote token %" PRId64 " as %d, clients have %d", worker,
-                             token->index, token->id, before);
+        SL_FAIL_IF(token->id != before, err, SL_ERR_PEER_CORRUPT, "%s wrote token %" PRId64 " as %d, clients have %d",
+                   worker, token->index, token->id, before);
+        return SL_OK;
     }
     SL_FAIL_IF(token->index != expected || expected >= job->spec.max_new_tokens, err, SL_ERR_INTERNAL,
                "%s sent token %" PRId64 ", expected %" PRId64 " of at most %d", worker, token->index, expected,

@@ -14,7 +14,7 @@ static void tell(struct sl_job *job, const struct sl_error *why) {
     Sluice__V1__Notice notice = SLUICE__V1__NOTICE__INIT;
     notice.text = text;
     sl_log_info("job", "job=%s %s", job->id, text);
-    sl_job_tell_notice(job, &notice);
+    sl_job_tell_progress(job, SLUICE__V1__EVENT__WHAT_NOTICE, &notice.base);
 }
 
 bool sl_worker_wait_ends(struct sl_worker_wait *wait, struct sl_job *job, int64_t limit_ms,

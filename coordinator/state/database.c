@@ -6,10 +6,10 @@
 #include <limits.h>
 #include <sqlite3.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -70,15 +70,9 @@ static int number_of(sqlite3 *connection, const char *pragma, int64_t *number_ou
 }
 
 static int check_integrity(sqlite3 *connection) {
-    sqlite3_stmt *statement;
-    int code = sqlite3_prepare_v2(connection, "PRAGMA quick_check(1)", -1, &statement, NULL);
-    if (code == SQLITE_OK) {
-        code = sqlite3_step(statement);
-        bool is_ok = code == SQLITE_ROW && strcmp((const char *)sqlite3_column_text(statement, 0), "ok") == 0;
-        code = is_ok ? SQLITE_OK : code == SQLITE_ROW ? SQLITE_CORRUPT : code;
-    }
-    sqlite3_finalize(statement);
-    return code;
+    int64_t n_good;
+    int code = number_of(connection, "SELECT count(*) FROM pragma_quick_check(1) WHERE quick_check = 'ok'", &n_good);
+    return code == SQLITE_OK && n_good == 0 ? SQLITE_CORRUPT : code;
 }
 
 // Makes the tables of a new database, or checks those of an old one. Returns SQLITE_NOTADB for another program's.
@@ -182,12 +176,10 @@ enum sl_status sl_database_open(const char *folder, int64_t max_bytes, struct sl
     return SL_OK;
 }
 
-void sl_database_close(struct sl_database **database) {
-    if (*database != NULL) {
-        close_connections(*database);
-        free(*database);
-        *database = NULL;
-    }
+void sl_database_close(struct sl_database **database_inout) {
+    SL_TAKE_OR_RETURN(database, database_inout);
+    close_connections(database);
+    free(database);
 }
 
 enum sl_status sl_database_start_anew(struct sl_database *database, struct sl_error *err) {
@@ -284,23 +276,6 @@ struct events {
     size_t n, cap;
 };
 
-static bool append(struct events *all, const void *bytes, size_t n) {
-    if (all->bytes == NULL || n > all->cap - all->n) {
-        size_t cap = 2 * (all->n + n) + 1024;
-        uint8_t *grown = realloc(all->bytes, cap);
-        if (grown == NULL) {
-            return false;
-        }
-        all->bytes = grown;
-        all->cap = cap;
-    }
-    if (n > 0) {
-        memcpy(all->bytes + all->n, bytes, n);
-    }
-    all->n += n;
-    return true;
-}
-
 // Returns how many events a batch has, or SIZE_MAX if its lengths do not fit.
 static size_t count_events(const uint8_t *bytes, size_t n) {
     size_t count = 0;
@@ -333,10 +308,14 @@ static int read_events(sqlite3_stmt *batches, struct sl_database_job *job, struc
         job->damaged |= first != next || count == SIZE_MAX ||
                         sqlite3_column_int64(batches, 2) != digest_of(bytes, n, (uint64_t)job->number << 32 | first);
         next += count != SIZE_MAX ? count : 0;
-        if (!append(all, bytes, n)) {
+        if (!sl_array_reserve((void **)&all->bytes, &all->cap, all->n + n, 1)) {
             code = SQLITE_NOMEM;
             break;
         }
+        if (n > 0) {
+            memcpy(all->bytes + all->n, bytes, n);
+        }
+        all->n += n;
     }
     sqlite3_reset(batches);
     job->events = all->bytes;
@@ -376,10 +355,9 @@ enum sl_status sl_database_each(struct sl_database *database, sl_database_visit_
             status = visit(arg, &job, err);
         }
     }
-    if (status == SL_OK && code != SQLITE_DONE) {
-        status = code == SQLITE_NOMEM ? sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the events of a job")
-                                      : failed(database, database->writer, err);
-    }
+    SL_THEN_IF(status, code != SQLITE_DONE,
+               code == SQLITE_NOMEM ? sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the events of a job")
+                                    : failed(database, database->writer, err));
     sqlite3_finalize(jobs);
     sqlite3_finalize(batches);
     free(all.bytes);

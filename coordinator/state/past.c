@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/state/past.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "engine/job/job_request.h"
 
@@ -28,12 +28,8 @@ static enum sl_status read_events(const struct sl_database_job *job, struct sl_p
         memcpy(&length, job->events + at, sizeof length);
         at += sizeof length;
         SL_FAIL_IF(length > job->n_events - at, err, SL_ERR_INVALID, "an event is cut short");
-        if (past->n_events == cap) {
-            cap = cap > 0 ? 2 * cap : 64;
-            struct sl_packed_event *grown = realloc(past->events, cap * sizeof *grown);
-            SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
-            past->events = grown;
-        }
+        SL_FAIL_IF(!sl_array_reserve((void **)&past->events, &cap, past->n_events + 1, sizeof *past->events), err,
+                   SL_ERR_EXHAUSTED, "no memory for a job that was there before");
         past->events[past->n_events++] = (struct sl_packed_event){job->events + at, length};
         at += length;
     }
@@ -49,10 +45,7 @@ enum sl_status sl_past_read(const struct sl_database_job *job, struct sl_past_jo
         past.end = sluice__v1__job__unpack(NULL, job->n_end, job->end);
         status = past.end != NULL ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its end cannot be read");
     }
-    if (status != SL_OK) {
-        sl_past_cleanup(&past);
-        return status;
-    }
+    SL_TRY_OR(status, sl_past_cleanup(&past));
     *past_out = past;
     return SL_OK;
 }

@@ -7,10 +7,11 @@
  *         removed: no row may tell less than watchers have seen.
  */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "coordinator/state/state_internal.h"
 
@@ -41,7 +42,7 @@ void sl_kept_job_free(struct sl_kept_job *kept) {
 
 static void free_gone(struct sl_state *state) {
     struct sl_kept_job *gone = NULL;
-    pthread_mutex_lock(&state->mutex);
+    pthread_mutex_lock(&state->writer.mutex);
     for (struct sl_kept_job **at = &state->jobs; *at != NULL;) {
         struct sl_kept_job *kept = *at;
         if (kept->gone) {
@@ -52,7 +53,7 @@ static void free_gone(struct sl_state *state) {
             at = &kept->next;
         }
     }
-    pthread_mutex_unlock(&state->mutex);
+    pthread_mutex_unlock(&state->writer.mutex);
     while (gone != NULL) {
         struct sl_kept_job *kept = gone;
         gone = kept->next;
@@ -90,14 +91,8 @@ static void lose(struct sl_state *state, struct sl_kept_job *kept, const char *w
 // Appends an event to the buffer, after its length. Returns false if there is no memory.
 static bool add_event(struct sl_state *state, const uint8_t *packed, size_t n) {
     uint32_t length = (uint32_t)n;
-    if (state->buffer_cap - state->n_buffer < n + sizeof length) {
-        size_t cap = 2 * (state->n_buffer + n) + 65536;
-        uint8_t *grown = realloc(state->buffer, cap);
-        if (grown == NULL) {
-            return false;
-        }
-        state->buffer = grown;
-        state->buffer_cap = cap;
+    if (!sl_array_reserve((void **)&state->buffer, &state->buffer_cap, state->n_buffer + sizeof length + n, 1)) {
+        return false;
     }
     memcpy(state->buffer + state->n_buffer, &length, sizeof length);
     memcpy(state->buffer + state->n_buffer + sizeof length, packed, n);
@@ -177,9 +172,8 @@ static int64_t bytes_after_round(const struct sl_state *state) {
 
 // Replaces the database by an empty one.
 static enum sl_status start_anew(struct sl_state *state, struct sl_error *err) {
-    pthread_mutex_lock(&state->database_mutex);
-    enum sl_status status = sl_database_start_anew(state->database, err);
-    pthread_mutex_unlock(&state->database_mutex);
+    enum sl_status status;
+    SL_WITH_LOCK(&state->database_mutex, status = sl_database_start_anew(state->database, err));
     state->has_database = status == SL_OK;
     return status;
 }
@@ -249,9 +243,7 @@ static void finish_round(struct sl_state *state) {
 void sl_state_write_round(struct sl_state *state) {
     struct sl_error err = {0};
     bool any = false;
-    pthread_mutex_lock(&state->mutex);
-    state->round = state->jobs;
-    pthread_mutex_unlock(&state->mutex);
+    SL_WITH_LOCK(&state->writer.mutex, state->round = state->jobs);
     for (struct sl_kept_job *kept = state->round; kept != NULL; kept = kept->next) {
         any |= look_at(kept);
     }

@@ -4,13 +4,18 @@
  * Invariants: the writer alone removes jobs from the list and changes the database; other threads add, and mark what is to be
  *             removed. Lock order: a job's log, then ours.
  */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "coordinator/state/state_internal.h"
 
 #define LOOK_MS       200  // between two looks for jobs that the table has forgotten
@@ -22,8 +27,8 @@
 static void take_news(void *arg) {
     struct sl_state *state = arg;
     if (!atomic_exchange(&state->news, true)) {
-        SL_LOCKED(&state->mutex);
-        pthread_cond_signal(&state->wake);
+        SL_LOCKED(&state->writer.mutex);
+        pthread_cond_signal(&state->writer.changed);
     }
 }
 
@@ -31,13 +36,13 @@ static void *write_always(void *arg) {
     struct sl_state *state = arg;
     for (;;) {
         int64_t next_ns = sl_deadline_in_ms(LOOK_MS);
-        pthread_mutex_lock(&state->mutex);
-        while (!state->stopping && !atomic_load(&state->news) &&
-               sl_cond_wait_until(&state->wake, &state->mutex, next_ns) == SL_OK) {
+        pthread_mutex_lock(&state->writer.mutex);
+        while (!state->writer.stopping && !atomic_load(&state->news) &&
+               sl_loop_wait(&state->writer, next_ns) == SL_OK) {
         }
-        bool stopping = state->stopping, suspended = state->suspended;
+        bool stopping = state->writer.stopping, suspended = state->suspended;
         atomic_store(&state->news, false);
-        pthread_mutex_unlock(&state->mutex);
+        pthread_mutex_unlock(&state->writer.mutex);
         if (!suspended) {
             sl_state_write_round(state);
         }
@@ -61,45 +66,73 @@ static void checkpoint(struct sl_state *state) {
 
 static void *checkpoint_always(void *arg) {
     struct sl_state *state = arg;
-    for (bool stopping = false; !stopping;) {
-        int64_t next_ns = sl_deadline_in_ms(CHECKPOINT_MS);
-        pthread_mutex_lock(&state->mutex);
-        while (!state->stopping && sl_cond_wait_until(&state->ends, &state->mutex, next_ns) == SL_OK) {
-        }
-        stopping = state->stopping;
-        pthread_mutex_unlock(&state->mutex);
-        checkpoint(state);
-    }
+    struct sl_loop *loop = &state->checkpointer;
+    SL_LOCKED(&loop->mutex);
+    do {
+        sl_loop_sleep(loop, sl_deadline_in_ms(CHECKPOINT_MS));
+        checkpoint(state); // the last one after the writer has ended
+    } while (!loop->stopping);
     return NULL;
 }
 
 // --- life ----------------------------------------------------------------------------------------------------------------
+
+// Closes the folder to other users: it holds prompts. A folder that root made for us, as volumes are, may be our group's.
+static enum sl_status close_to_others(struct sl_owned_folder *folder, struct sl_error *err) {
+    struct stat about;
+    if (fstat(folder->dir_fd, &about) != 0 ||
+        (about.st_uid == geteuid() && (about.st_mode & 077) != 0 && fchmod(folder->dir_fd, 0700) != 0)) {
+        return sl_owned_folder_fail(folder, err);
+    }
+    SL_FAIL_IF(about.st_uid != geteuid() && (about.st_mode & 07) != 0, err, SL_ERR_PRECONDITION,
+               "--state %.300s: it is another user's and open to everybody; give a folder of our own", folder->path);
+    return SL_OK;
+}
+
+// Versions before the database kept a file for each job.
+static enum sl_status reject_old_files(struct sl_owned_folder *folder, struct sl_error *err) {
+    int fd = openat(folder->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        return sl_owned_folder_fail(folder, err);
+    }
+    bool is_old = false;
+    for (struct dirent *entry; !is_old && (entry = readdir(dir)) != NULL;) {
+        is_old = strncmp(entry->d_name, "job-", 4) == 0;
+    }
+    closedir(dir);
+    SL_FAIL_IF(is_old, err, SL_ERR_PRECONDITION,
+               "--state %.300s: it has jobs of an older version; give another folder, or remove its job-* files",
+               folder->path);
+    return SL_OK;
+}
 
 enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_state **state_out, struct sl_error *err) {
     SL_FAIL_IF(config->max_bytes < SL_STATE_MIN_BYTES, err, SL_ERR_INVALID, "--state-bytes: must be at least %" PRId64,
                SL_STATE_MIN_BYTES);
     struct sl_state *state = calloc(1, sizeof *state);
     SL_FAIL_IF(state == NULL, err, SL_ERR_EXHAUSTED, "no memory for a folder of jobs");
-    SL_TRY_OR(sl_state_folder_open(config->folder, &state->folder, err), free(state));
-    enum sl_status status = sl_database_open(state->folder.path, config->max_bytes, &state->database, err);
+    SL_TRY_OR(sl_owned_folder_open("--state", config->folder, "coordinator", &state->folder, err), free(state));
+    enum sl_status status = close_to_others(&state->folder, err);
+    SL_THEN(status, reject_old_files(&state->folder, err));
+    SL_THEN(status, sl_database_open(state->folder.path, config->max_bytes, &state->database, err));
     if (status != SL_OK) {
-        sl_state_folder_close(&state->folder);
+        sl_owned_folder_close(&state->folder);
         free(state);
         return status;
     }
     state->max_bytes = config->max_bytes;
     state->model = config->model;
     state->has_database = true;
-    pthread_mutex_init(&state->mutex, NULL);
     pthread_mutex_init(&state->database_mutex, NULL);
-    sl_cond_init(&state->wake);
-    sl_cond_init(&state->ends);
+    sl_loop_init(&state->writer);
+    sl_loop_init(&state->checkpointer);
     *state_out = state;
     return SL_OK;
 }
 
 static void push(struct sl_state *state, struct sl_kept_job *kept) {
-    SL_LOCKED(&state->mutex);
+    SL_LOCKED(&state->writer.mutex);
     kept->number = kept->number != 0 ? kept->number : state->last_number + 1;
     state->last_number = kept->number > state->last_number ? kept->number : state->last_number;
     kept->next = state->jobs;
@@ -160,9 +193,8 @@ static enum sl_status load_job(void *arg, const struct sl_database_job *row, str
     }
     sl_job_unref(&job);
     sl_past_cleanup(&past);
-    return status == SL_OK
-               ? SL_OK
-               : sl_fail(err, status, "--state %.200s: %.64s: %s", load->state->folder.path, row->id, why.text);
+    SL_FAIL_IF(status != SL_OK, err, status, "--state %.200s: %.64s: %s", load->state->folder.path, row->id, why.text);
+    return SL_OK;
 }
 
 // Removes the rows of jobs that were not restored.
@@ -179,55 +211,26 @@ static enum sl_status remove_rows(const struct load *load, struct sl_error *err)
     return status;
 }
 
-static enum sl_status start_threads(struct sl_state *state, struct sl_error *err) {
-    SL_TRY(sl_thread_start("state", write_always, state, &state->writer, err));
-    enum sl_status status = sl_thread_start("state-sync", checkpoint_always, state, &state->checkpointer, err);
-    if (status != SL_OK) {
-        pthread_mutex_lock(&state->mutex);
-        state->stopping = true;
-        pthread_cond_broadcast(&state->wake);
-        pthread_mutex_unlock(&state->mutex);
-        pthread_join(state->writer, NULL);
-        return status;
-    }
-    state->running = true;
-    return SL_OK;
-}
-
 enum sl_status sl_state_load(struct sl_state *state, sl_state_restore_fn restore, void *arg, struct sl_error *err) {
     struct load load = {.state = state, .restore = restore, .arg = arg};
     enum sl_status status = sl_database_each(state->database, load_job, &load, err);
     status = status == SL_OK && load.n_removed > 0 ? remove_rows(&load, err) : status;
     free(load.removed);
-    return status == SL_OK ? start_threads(state, err) : status;
-}
-
-static void stop_threads(struct sl_state *state, bool suspended) {
-    pthread_mutex_lock(&state->mutex);
-    bool running = state->running;
-    state->running = false;
-    state->stopping = true;
-    state->suspended |= suspended;
-    pthread_cond_broadcast(&state->wake);
-    pthread_cond_broadcast(&state->ends);
-    pthread_mutex_unlock(&state->mutex);
-    if (running) {
-        pthread_join(state->writer, NULL);
-        pthread_join(state->checkpointer, NULL);
-        checkpoint(state);
-    }
+    SL_THEN(status, sl_loop_start(&state->writer, "state", write_always, state, err));
+    SL_THEN(status, sl_loop_start(&state->checkpointer, "state-sync", checkpoint_always, state, err));
+    return status;
 }
 
 void sl_state_suspend(struct sl_state *state) {
-    stop_threads(state, true);
+    SL_WITH_LOCK(&state->writer.mutex, state->suspended = true);
+    sl_loop_stop(&state->writer);
+    sl_loop_stop(&state->checkpointer);
 }
 
 void sl_state_close(struct sl_state **state_inout) {
-    struct sl_state *state = *state_inout;
-    if (state == NULL) {
-        return;
-    }
-    stop_threads(state, false);
+    SL_TAKE_OR_RETURN(state, state_inout);
+    sl_loop_stop(&state->writer);
+    sl_loop_cleanup(&state->checkpointer);
     while (state->jobs != NULL) {
         struct sl_kept_job *kept = state->jobs;
         state->jobs = kept->next;
@@ -235,14 +238,11 @@ void sl_state_close(struct sl_state **state_inout) {
         sl_kept_job_free(kept);
     }
     sl_database_close(&state->database);
-    sl_state_folder_close(&state->folder);
-    pthread_cond_destroy(&state->wake);
-    pthread_cond_destroy(&state->ends);
-    pthread_mutex_destroy(&state->mutex);
+    sl_owned_folder_close(&state->folder);
+    sl_loop_cleanup(&state->writer);
     pthread_mutex_destroy(&state->database_mutex);
     free(state->buffer);
     free(state);
-    *state_inout = NULL;
 }
 
 // --- jobs that come ------------------------------------------------------------------------------------------------------
@@ -263,20 +263,20 @@ void sl_state_keep(struct sl_state *state, struct sl_job *job, bool attached) {
 }
 
 void sl_state_drop(struct sl_state *state, struct sl_job *job) {
-    pthread_mutex_lock(&state->mutex);
+    pthread_mutex_lock(&state->writer.mutex);
     for (struct sl_kept_job *kept = state->jobs; kept != NULL; kept = kept->next) {
         if (kept->job == job) {
             atomic_store(&kept->dropped, true);
         }
     }
-    pthread_mutex_unlock(&state->mutex);
+    pthread_mutex_unlock(&state->writer.mutex);
     take_news(state);
 }
 
 // Returns references to the jobs whose watchers wait for the disk, malloc'd.
 static struct sl_job **waiting_jobs(struct sl_state *state, size_t *n_out) {
     size_t n = 0, n_all = 0;
-    pthread_mutex_lock(&state->mutex);
+    pthread_mutex_lock(&state->writer.mutex);
     for (struct sl_kept_job *kept = state->jobs; kept != NULL; kept = kept->next) {
         n_all++;
     }
@@ -286,7 +286,7 @@ static struct sl_job **waiting_jobs(struct sl_state *state, size_t *n_out) {
             jobs[n++] = sl_job_ref(kept->job);
         }
     }
-    pthread_mutex_unlock(&state->mutex);
+    pthread_mutex_unlock(&state->writer.mutex);
     *n_out = n;
     return jobs;
 }

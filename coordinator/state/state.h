@@ -5,7 +5,6 @@
  * Design, in reading order:
  *     database.h  the tables and statements (SQLite)
  *     past.h      a job as rows, and back
- *     folder.h    the folder and its lock
  *     state.h     who writes, and when
  *
  * One thread writes. A thread that appends an event does not wait: the writer takes what is new of every job, commits it in
@@ -17,6 +16,12 @@
  * that fails, the whole database is removed.
  * A job stays in the database as long as the table has it (jobs.h). Where jobs take more than max_bytes, those that have
  * ended are removed, the oldest first.
+ *
+ *     DIR/owner                  locked by the one process that uses the folder
+ *     DIR/jobs.db, -wal, -shm    coordinator/state/database.h
+ *     DIR/damaged-jobs.db        a damaged database, for the operator
+ *
+ * The folder is its user's alone (0700), and so are the files (0600). Files of other names stay as they are.
  * Threads: any, where nothing else is said.
  */
 #pragma once

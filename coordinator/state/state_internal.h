@@ -2,8 +2,9 @@
 // Purpose: the state of --state and of one job in it, shared by state.c and round.c.
 #pragma once
 
+#include "base/owned_folder.h"
+#include "base/thread.h"
 #include "coordinator/state/database.h"
-#include "coordinator/state/folder.h"
 #include "coordinator/state/state.h"
 
 #define SL_STATE_ROW_BYTES 64 // of a row, beside its blobs, about
@@ -27,20 +28,17 @@ struct sl_kept_job {
 };
 
 struct sl_state {
-    struct sl_state_folder folder;
+    struct sl_owned_folder folder;
     struct sl_database *database;
     pthread_mutex_t database_mutex; // held for a checkpoint, and to start the database anew
-    int64_t last_number;            // of a job. Changed under `mutex`
+    int64_t last_number;            // of a job. Changed under the writer's mutex
     int64_t max_bytes;
     uint64_t model;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;      // the writer
-    pthread_cond_t ends;      // the other thread
-    struct sl_kept_job *jobs; // newest first
-    bool stopping, suspended, running;
+    struct sl_loop writer, checkpointer;
+    struct sl_kept_job *jobs; // newest first. Under the writer's mutex, as `suspended`
+    bool suspended;
     atomic_bool news, dirty, silent;
     _Atomic int64_t bytes, n_jobs, n_lost, busy_since_ns; // 0: the writer does not wait for the disk
-    pthread_t writer, checkpointer;
     // The writer's.
     struct sl_kept_job *round; // the jobs of the current round: all that were in the list when it began
     uint8_t *buffer;

@@ -80,14 +80,10 @@ void sl_admission_route_by(struct sl_admission *admission, const struct sl_route
 }
 
 void sl_admission_destroy(struct sl_admission **admission_in) {
-    struct sl_admission *admission = *admission_in;
-    if (admission == NULL) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(admission, admission_in);
     assert(admission->line.next == &admission->line && admission->stats.n_running == 0 && admission->bases == NULL);
     pthread_mutex_destroy(&admission->mutex);
     free(admission);
-    *admission_in = NULL;
 }
 
 // ---- the line ---------------------------------------------------------------------------------------------------
@@ -136,13 +132,17 @@ static void wake_first(struct sl_admission *admission) {
     }
 }
 
+static void choose_and_wake_first(struct sl_admission *admission) {
+    choose_first(admission);
+    wake_first(admission);
+}
+
 // Notes whether a role that the place needs has no worker. Returns whether that changed. Called under the lock.
 static bool note_lack(struct sl_admission *admission, struct sl_queue_place *place, bool lacks_worker) {
     bool changed = place->lacks_worker != lacks_worker;
     place->lacks_worker = lacks_worker;
     if (changed) {
-        choose_first(admission);
-        wake_first(admission);
+        choose_and_wake_first(admission);
     }
     return changed;
 }
@@ -254,8 +254,7 @@ void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *p
     }
     place->ticket = 0;
     place->was_admitted = false;
-    choose_first(admission);
-    wake_first(admission);
+    choose_and_wake_first(admission);
 }
 
 // ---- claims -----------------------------------------------------------------------------------------------------
@@ -287,8 +286,7 @@ static void note_bytes(struct sl_admission *admission, const struct sl_claim_spe
     const int64_t bytes = claim->is_here ? sl_here_need(&own).bytes : own.decode_bytes;
     if (claim->place->bytes != bytes) {
         claim->place->bytes = bytes;
-        choose_first(admission);
-        wake_first(admission);
+        choose_and_wake_first(admission);
     }
 }
 
@@ -307,21 +305,16 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
     struct sl_claim claim = {.place = place, .demand = *demand};
     enum sl_status status = demand->n_prefill_tokens > 0 ? sl_choose_places(admission, spec, &claim, err)
                                                          : sl_choose_decode(admission, spec, &claim, err);
-    if (status == SL_OK && demand->offloaded.n > 0) {
-        status = sl_choose_stores(admission, spec, &claim, err);
-    }
+    SL_THEN_IF(status, demand->offloaded.n > 0, sl_choose_stores(admission, spec, &claim, err));
     if (status == SL_OK) {
         note_bytes(admission, spec, &claim);
     }
     // Check the order of the line last: every job in line must learn that a role has no worker.
-    if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running ||
-                            is_held(admission, place))) {
-        status = SL_AGAIN;
-    }
-    if (status != SL_OK) {
-        unref_claimed(&claim);
-        return status;
-    }
+    SL_THEN_IF(status,
+               place != admission->first || admission->stats.n_running >= admission->max_running ||
+                   is_held(admission, place),
+               SL_AGAIN);
+    SL_TRY_OR(status, unref_claimed(&claim));
     for (int i = 0; i < claim.n_shares; i++) {
         int64_t bytes = claim.shares[i].n_offloaded_heads * demand->offloaded.bytes;
         sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
@@ -362,8 +355,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
             line_insert(admission, place);
         }
         place->reads = reads;
-        choose_first(admission);
-        wake_first(admission);
+        choose_and_wake_first(admission);
     }
     enum sl_status status;
     while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {
@@ -382,8 +374,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
             place->admitted_ns = sl_now_ns();
             count_queued(admission, place, -1);
         }
-        choose_first(admission);
-        wake_first(admission);
+        choose_and_wake_first(admission);
     }
     return status;
 }
@@ -401,32 +392,29 @@ struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
 // Called under the lock.
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     count_reading(claim, -1);
-    if (claim->prefill != NULL && claim->is_here) {
-        sl_worker_unclaim_tokens(claim->prefill, claim->demand.n_prefill_tokens);
-        sl_worker_unclaim_staging(claim->decode, sl_here_need(&claim->demand).staging_bytes);
-        sl_worker_unref(&claim->prefill);
+    if (claim->prefill != NULL && claim->is_here) { // the one worker of both
+        sl_worker_unclaim_reading(claim->decode, sl_here_need(&claim->demand).staging_bytes,
+                                  claim->demand.n_prefill_tokens);
     } else if (claim->prefill != NULL) {
         sl_worker_await(claim->decode, -1);
         sl_worker_unclaim(claim->prefill, sl_prefill_need(&claim->demand), claim->demand.n_prefill_tokens);
-        sl_worker_unclaim_staging(claim->decode,
-                                  sl_decode_need(&claim->demand).staging_bytes); // the capsule has arrived
+        sl_worker_unclaim_reading(claim->decode, sl_decode_need(&claim->demand).staging_bytes, 0); // the capsule came
         admission->stats.claimed_bytes -= claim->demand.prefill_bytes;
-        sl_worker_unref(&claim->prefill);
     }
+    sl_worker_unref(&claim->prefill);
 }
 
 void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens, double read_ms, int64_t bytes,
                                double ship_ms) {
     SL_LOCKED(&admission->mutex);
-    sl_place_note_read(&admission->rates, n_tokens, read_ms);
-    sl_place_note_ship(&admission->rates, bytes, ship_ms);
+    sl_place_note(&admission->rates.tokens_per_s, n_tokens, read_ms);
+    sl_place_note(&admission->rates.bytes_per_s, bytes, ship_ms);
 }
 
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     SL_LOCKED(&admission->mutex);
     give_back_prefill(admission, claim);
-    choose_first(admission);
-    wake_first(admission);
+    choose_and_wake_first(admission);
 }
 
 void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim) {

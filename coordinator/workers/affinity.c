@@ -50,15 +50,11 @@ err_memory:
 }
 
 void sl_affinity_destroy(struct sl_affinity **affinity_in) {
-    struct sl_affinity *affinity = *affinity_in;
-    if (affinity == NULL) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(affinity, affinity_in);
     pthread_mutex_destroy(&affinity->mutex);
     free(affinity->entries);
     sl_hash_table_cleanup(&affinity->by_key);
     free(affinity);
-    *affinity_in = NULL;
 }
 
 static uint64_t hash_of(uint64_t key) {

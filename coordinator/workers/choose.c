@@ -25,15 +25,13 @@ static enum sl_status check_fits(const struct sl_worker_set *set, const char *ro
     if (need.bytes > largest) {
         return too_big(role, need.bytes, largest, err);
     }
-    return sl_route_fits(set->views, set->n, need)
-               ? SL_OK
-               : sl_fail(
-                     err, SL_ERR_PRECONDITION,
-                     "what travels of the job takes %" PRId64
-                     " bytes of staging memory, and no %s worker has that beside an arena of %" PRId64
-                     ": it fits never; start one with more --staging, or use a shorter prompt or a smaller budget or "
-                     "format",
-                     need.staging_bytes, role, need.bytes);
+    SL_FAIL_IF(!sl_route_fits(set->views, set->n, need), err, SL_ERR_PRECONDITION,
+               "what travels of the job takes %" PRId64
+               " bytes of staging memory, and no %s worker has that beside an arena of %" PRId64
+               ": it fits never; start one with more --staging, or use a shorter prompt or a smaller budget or "
+               "format",
+               need.staging_bytes, role, need.bytes);
+    return SL_OK;
 }
 
 // Takes a snapshot of the decode workers that read prompts, too.
@@ -66,14 +64,11 @@ enum sl_status sl_choose_check_fits(struct sl_admission *admission, const struct
     sl_worker_set_release(set);
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
     bool has_prefill = sl_route_count_ready(set->views, set->n) > 0;
-    if (status == SL_OK && has_prefill) {
-        status = check_fits(set, "prefill", sl_prefill_need(demand), err);
-    }
+    SL_THEN_IF(status, has_prefill, check_fits(set, "prefill", sl_prefill_need(demand), err));
     sl_worker_set_release(set);
     snapshot_here(admission);
-    if (status == SL_OK && !has_prefill && sl_route_count_ready(set->views, set->n) > 0) {
-        status = check_fits(set, "aggregated", sl_here_need(demand), err);
-    }
+    SL_THEN_IF(status, !has_prefill && sl_route_count_ready(set->views, set->n) > 0,
+               check_fits(set, "aggregated", sl_here_need(demand), err));
     sl_worker_set_release(set);
     return status;
 }
@@ -175,41 +170,26 @@ static struct sl_place_offer offer_of(const struct sl_route_view *view, int64_t 
                                    .other_jobs = view->jobs};
 }
 
-static enum sl_status choose_prefill(struct sl_admission *admission, const struct sl_claim_spec *spec,
-                                     struct sl_worker **worker_out, struct sl_place_offer *offer_out,
-                                     struct sl_error *err) {
+// Chooses a prefill worker, or with `here` one that reads and writes. SL_ERR_PEER_LOST: there is none.
+static enum sl_status choose_reader(struct sl_admission *admission, const struct sl_claim_spec *spec, bool here,
+                                    struct sl_worker **worker_out, struct sl_place_offer *offer_out,
+                                    struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
     struct sl_worker_set *set = &admission->set;
-    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
-    mark_avoided(set, spec->avoid);
-    int64_t n_read = see_readers(admission, spec);
-    const struct sl_route_ask ask = ask_of(admission, spec, sl_prefill_need(demand));
-    int i = sl_route_prefill(set->views, set->n, &ask);
-    enum sl_status status = i < 0 ? no_worker(set, "prefill", ask.need, err) : SL_OK;
-    if (status == SL_OK) {
-        *worker_out = sl_worker_ref(set->workers[i]);
-        *offer_out = offer_of(&set->views[i], demand->n_prefill_tokens, n_read);
-        offer_out->ship_bytes = demand->capsule_bytes;
+    if (here) {
+        snapshot_here(admission);
+    } else {
+        sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
     }
-    sl_worker_set_release(set);
-    return status;
-}
-
-// Chooses a worker that reads and writes. SL_ERR_PEER_LOST: there is none.
-static enum sl_status choose_here(struct sl_admission *admission, const struct sl_claim_spec *spec,
-                                  struct sl_worker **worker_out, struct sl_place_offer *offer_out,
-                                  struct sl_error *err) {
-    const struct sl_demand *demand = spec->demand;
-    struct sl_worker_set *set = &admission->set;
-    snapshot_here(admission);
     mark_avoided(set, spec->avoid);
     int64_t n_read = see_readers(admission, spec);
-    const struct sl_route_ask ask = ask_of(admission, spec, sl_here_need(demand));
-    int i = sl_route_here(set->views, set->n, &ask);
-    enum sl_status status = i < 0 ? no_worker(set, "aggregated", ask.need, err) : SL_OK;
+    const struct sl_route_ask ask = ask_of(admission, spec, here ? sl_here_need(demand) : sl_prefill_need(demand));
+    int i = here ? sl_route_here(set->views, set->n, &ask) : sl_route_prefill(set->views, set->n, &ask);
+    enum sl_status status = i < 0 ? no_worker(set, here ? "aggregated" : "prefill", ask.need, err) : SL_OK;
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set->workers[i]);
         *offer_out = offer_of(&set->views[i], demand->n_prefill_tokens, n_read);
+        offer_out->ship_bytes = here ? 0 : demand->capsule_bytes;
     }
     sl_worker_set_release(set);
     return status;
@@ -234,10 +214,10 @@ enum sl_status sl_choose_places(struct sl_admission *admission, const struct sl_
     struct sl_place_offer here_offer = {0}, there_offer = {0};
     struct sl_error here_err = {0}, there_err = {0};
     struct sl_worker *here = NULL;
-    enum sl_status at_here = choose_here(admission, spec, &here, &here_offer, &here_err);
+    enum sl_status at_here = choose_reader(admission, spec, true, &here, &here_offer, &here_err);
     enum sl_status at_there = sl_choose_decode(admission, spec, claim, &there_err);
     if (at_there == SL_OK) {
-        at_there = choose_prefill(admission, spec, &claim->prefill, &there_offer, &there_err);
+        at_there = choose_reader(admission, spec, false, &claim->prefill, &there_offer, &there_err);
         note_short(admission, claim, SL_READING, at_there);
     }
     if (at_here != SL_OK && at_there != SL_OK) {

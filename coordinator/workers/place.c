@@ -40,18 +40,10 @@ bool sl_place_is_here(const struct sl_place_offer *here, const struct sl_place_o
     return here_s <= there_s;
 }
 
-static void note(double *rate_inout, int64_t amount, double ms) {
+void sl_place_note(double *rate_inout, int64_t amount, double ms) {
     if (amount < 1 || !(ms >= LEAST_MS && ms < 1e9)) {
         return;
     }
     double rate = (double)amount / ms * 1000;
     *rate_inout = *rate_inout > 0 ? (1 - WEIGHT) * *rate_inout + WEIGHT * rate : rate;
-}
-
-void sl_place_note_read(struct sl_place_rates *rates, int64_t n_tokens, double ms) {
-    note(&rates->tokens_per_s, n_tokens, ms);
-}
-
-void sl_place_note_ship(struct sl_place_rates *rates, int64_t bytes, double ms) {
-    note(&rates->bytes_per_s, bytes, ms);
 }

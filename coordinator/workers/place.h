@@ -37,6 +37,5 @@ struct sl_place_offer {
 bool sl_place_is_here(const struct sl_place_offer *here, const struct sl_place_offer *there,
                       const struct sl_place_rates *rates, char why_out[SL_PLACE_WHY_BYTES]);
 
-// Includes the measurement of one prompt in the rates. Ignores values that a clock cannot have given.
-void sl_place_note_read(struct sl_place_rates *rates, int64_t n_tokens, double ms);
-void sl_place_note_ship(struct sl_place_rates *rates, int64_t bytes, double ms);
+// Includes the measurement of one prompt, of tokens or of bytes, in a rate. Ignores values that a clock cannot have given.
+void sl_place_note(double *rate_inout, int64_t amount, double ms);

@@ -30,17 +30,13 @@ enum sl_status sl_registry_create(const struct sl_registry_config *config, struc
 }
 
 void sl_registry_destroy(struct sl_registry **registry_in) {
-    struct sl_registry *registry = *registry_in;
-    if (registry == NULL) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(registry, registry_in);
     for (int i = 0; i < registry->n_workers; i++) {
         assert(registry->workers[i]->refs == 1 && "a job outlived the registry");
         sl_worker_unref(&registry->workers[i]);
     }
     pthread_mutex_destroy(&registry->mutex);
     free(registry);
-    *registry_in = NULL;
 }
 
 // ---- entries ----------------------------------------------------------------------------------------------------
@@ -52,14 +48,9 @@ struct sl_worker *sl_worker_ref(struct sl_worker *worker) {
 }
 
 void sl_worker_unref(struct sl_worker **worker_in) {
-    struct sl_worker *worker = *worker_in;
-    if (worker == NULL) {
-        return;
-    }
-    *worker_in = NULL;
-    pthread_mutex_lock(&worker->registry->mutex);
-    int refs = --worker->refs;
-    pthread_mutex_unlock(&worker->registry->mutex);
+    SL_TAKE_OR_RETURN(worker, worker_in);
+    int refs;
+    SL_WITH_LOCK(&worker->registry->mutex, refs = --worker->refs);
     if (refs == 0) { // closing a channel may take a while: not under the lock
         sl_rpc_channel_destroy(&worker->channel);
         free(worker);
@@ -85,16 +76,11 @@ void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int6
            worker->jobs >= 0);
 }
 
-void sl_worker_unclaim_tokens(struct sl_worker *worker, int64_t tokens) {
-    SL_LOCKED(&worker->registry->mutex);
-    worker->claimed_tokens -= tokens;
-    assert(worker->claimed_tokens >= 0);
-}
-
-void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes) {
+void sl_worker_unclaim_reading(struct sl_worker *worker, int64_t staging_bytes, int64_t tokens) {
     SL_LOCKED(&worker->registry->mutex);
     worker->claimed_staging_bytes -= staging_bytes;
-    assert(worker->claimed_staging_bytes >= 0);
+    worker->claimed_tokens -= tokens;
+    assert(worker->claimed_staging_bytes >= 0 && worker->claimed_tokens >= 0);
 }
 
 void sl_worker_await(struct sl_worker *worker, int n) {
@@ -215,14 +201,10 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
                                sizeof(worker->fabric_address), err));
     SL_THEN(status, copy_field("version", info->version, true, worker->version, sizeof(worker->version), err));
     SL_THEN(status, copy_field("device", info->device, false, worker->device, sizeof(worker->device), err));
-    if (status == SL_OK && !registry->config.is_simulated) {
-        status = sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, sl_rpc_role_of(info->role),
-                                       &worker->channel, err);
-    }
-    if (status != SL_OK) {
-        free(worker);
-        return status;
-    }
+    SL_THEN_IF(status, !registry->config.is_simulated,
+               sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, sl_rpc_role_of(info->role),
+                                     &worker->channel, err));
+    SL_TRY_OR(status, free(worker));
     worker->registry = registry;
     worker->role = info->role;
     worker->model_fingerprint = info->model_fingerprint;

@@ -103,8 +103,7 @@ void sl_worker_unref(struct sl_worker **worker); // accepts NULL, nulls *worker
 // Promise memory (and tokens to read) of a worker to a job, and end the promise; for staging memory it may end earlier.
 void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
-void sl_worker_unclaim_tokens(struct sl_worker *worker, int64_t tokens);
-void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
+void sl_worker_unclaim_reading(struct sl_worker *worker, int64_t staging_bytes, int64_t tokens); // the rest stays
 void sl_worker_await(struct sl_worker *worker,
                      int n); // jobs that begin to wait for another worker; negative: that end to
 

@@ -34,16 +34,14 @@ enum sl_status sl_tenants_create(int share, struct sl_tenants **tenants_out, str
     return SL_OK;
 }
 
-void sl_tenants_destroy(struct sl_tenants **tenants) {
-    if (*tenants != NULL) {
-        for (int i = 0; i < N_BUCKETS; i++) {
-            assert((*tenants)->by_name.buckets[i] == NULL);
-        }
-        sl_hash_table_cleanup(&(*tenants)->by_name);
-        pthread_mutex_destroy(&(*tenants)->mutex);
-        free(*tenants);
-        *tenants = NULL;
+void sl_tenants_destroy(struct sl_tenants **tenants_inout) {
+    SL_TAKE_OR_RETURN(tenants, tenants_inout);
+    for (int i = 0; i < N_BUCKETS; i++) {
+        assert(tenants->by_name.buckets[i] == NULL);
     }
+    sl_hash_table_cleanup(&tenants->by_name);
+    pthread_mutex_destroy(&tenants->mutex);
+    free(tenants);
 }
 
 static bool has_name(const struct sl_hash_link *link, const void *name) {
@@ -80,19 +78,15 @@ enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, str
     return SL_OK;
 }
 
-void sl_tenant_give(struct sl_tenant **tenant) {
-    if (*tenant == NULL) {
-        return;
+void sl_tenant_give(struct sl_tenant **tenant_inout) {
+    SL_TAKE_OR_RETURN(tenant, tenant_inout);
+    struct sl_tenants *tenants = tenant->tenants;
+    SL_LOCKED(&tenants->mutex);
+    if (--tenant->refs == 0) {
+        *find(tenants, tenant->name) = tenant->by_name.next;
+        pthread_mutex_destroy(&tenant->sending);
+        free(tenant);
     }
-    struct sl_tenants *tenants = (*tenant)->tenants;
-    pthread_mutex_lock(&tenants->mutex);
-    if (--(*tenant)->refs == 0) {
-        *find(tenants, (*tenant)->name) = (*tenant)->by_name.next;
-        pthread_mutex_destroy(&(*tenant)->sending);
-        free(*tenant);
-    }
-    pthread_mutex_unlock(&tenants->mutex);
-    *tenant = NULL;
 }
 
 int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole) {

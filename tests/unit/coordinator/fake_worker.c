@@ -447,16 +447,6 @@ void fake_worker_stop(struct fake_worker *worker) {
 
 // ---- the coordinator --------------------------------------------------------------------------------------------
 
-void fake_cluster_config(struct sl_coordinator_config *config) {
-    sl_coordinator_config_init(config);
-    config->listen = "127.0.0.1:0";
-    config->model_dir = MODEL;
-    config->heartbeat_ms = FAKE_HEARTBEAT_MS;
-    config->silence_ms = FAKE_SILENCE_MS;
-    config->worker_wait_ms = FAKE_WAIT_MS;
-    config->deadline_ms = 20000;
-}
-
 void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinator_config *config) {
     struct sl_coordinator_config defaults;
     struct sl_error err = {0};

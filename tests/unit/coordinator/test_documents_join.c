@@ -278,13 +278,11 @@ static void test_joined_prompt_refuses_by_name(void **state) {
 // Between two terms the list is empty: a client that asks again must not take that for a deleted document.
 static void test_joined_prompt_without_the_lead_names_no_document_missing(void **state) {
     (void)state;
-    struct sl_election_config config = {0};
+    const struct sl_tls_files tls = {0};
     struct asked asked;
-    sl_election_config_init(&config);
-    config.etcd = "127.0.0.1:1"; // no thread asks it: the election never begins
-    config.prefix = "test";
     sl_rpc_init();
-    assert_int_equal(sl_election_create(&config, &coordinator->election, NULL), SL_OK);
+    // No thread asks etcd: the election never begins.
+    assert_int_equal(sl_election_create("127.0.0.1:1", "test", &tls, &coordinator->election, NULL), SL_OK);
     ask(&asked, (const char *const[]){"nope", "none"}, 2, false);
     assert_refused(&asked, SL_ERR_PEER_LOST, "does not lead");
     sl_election_destroy(&coordinator->election);

@@ -99,6 +99,12 @@ static void await_lost(const char *name) {
     }
 }
 
+static void await_cancelled(struct fake_worker *worker) {
+    for (int64_t end_ns = sl_deadline_in_ms(20000); atomic_load(&worker->n_cancelled) == 0; sl_sleep_ms(5)) {
+        assert_true(sl_now_ns() < end_ns);
+    }
+}
+
 // Until the job has said something.
 static void await_tokens(int64_t n) {
     int64_t end_ns = sl_deadline_in_ms(20000), told;
@@ -165,10 +171,7 @@ static void test_silent_prefill_is_lost_and_retried(void **state) {
     const Sluice__V1__Finished *finished = run_job(10, 10);
     assert_in_range(finished->statistics->retries, 1, 3); // on a busy machine the other worker may seem silent, too
     assert_true(was_told("silent"));
-    for (int64_t end_ns = sl_deadline_in_ms(10000); atomic_load(&prefill[0].n_cancelled) == 0;) {
-        assert_true(sl_now_ns() < end_ns); // it is told to stop
-        sl_sleep_ms(5);
-    }
+    await_cancelled(&prefill[0]); // it is told to stop
     fake_events_free(&events);
 }
 
@@ -290,6 +293,7 @@ static void test_decode_that_dies_during_prefill_aborts_it(void **state) {
     const Sluice__V1__Finished *finished = fake_events_check(&events, 10);
     assert_int_equal(finished->statistics->retries, 1);
     assert_true(was_told("decode-0 was lost"));
+    await_cancelled(&prefill[0]); // which may come after the job has ended
     assert_int_equal(atomic_load(&prefill[0].n_cancelled), 1);
     fake_events_free(&events);
 }

@@ -169,14 +169,10 @@ static void test_election_stands_leads_and_makes_way(void **state) {
     (void)state;
     char list[128], leader[SL_LEADER_BYTES];
     fake_etcd_start(list);
-    struct sl_election_config config;
-    sl_election_config_init(&config);
-    config.etcd = list;
-    config.prefix = "/test";
-    config.tls = (struct sl_tls_files){.ca = "", .certificate = "", .key = ""};
+    const struct sl_tls_files tls = {.ca = "", .certificate = "", .key = ""};
     struct sl_election *a, *b;
-    assert_int_equal(sl_election_create(&config, &a, NULL), SL_OK);
-    assert_int_equal(sl_election_create(&config, &b, NULL), SL_OK);
+    assert_int_equal(sl_election_create(list, "/test", &tls, &a, NULL), SL_OK);
+    assert_int_equal(sl_election_create(list, "/test", &tls, &b, NULL), SL_OK);
     assert_int_equal(sl_election_term(a), 0); // it does not stand yet
     assert_int_equal(sl_election_stand(a, "a:1", NULL), SL_OK);
     int64_t first = wait_for_term(a, true);
@@ -210,25 +206,18 @@ static void test_election_stands_leads_and_makes_way(void **state) {
 
 static void test_options_are_checked(void **state) {
     (void)state;
-    struct sl_election_config config;
     struct sl_election *election;
     struct sl_error err = {0};
-    sl_election_config_init(&config);
-    config.tls = (struct sl_tls_files){.ca = "", .certificate = "", .key = ""};
+    struct sl_tls_files tls = {.ca = "", .certificate = "", .key = ""};
     const char *const wrong[] = {"", "a", "a:1,", "a:1,b", "a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8,a:9"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        config.etcd = wrong[i];
-        assert_int_equal(sl_election_create(&config, &election, &err), SL_ERR_INVALID);
+        assert_int_equal(sl_election_create(wrong[i], "/sluice", &tls, &election, &err), SL_ERR_INVALID);
     }
-    config.etcd = "a:1";
-    config.tls.ca = "/nowhere/ca.pem";
-    assert_int_equal(sl_election_create(&config, &election, &err), SL_ERR_INVALID);
-    config.tls.certificate = config.tls.key = config.tls.ca;
-    assert_int_equal(sl_election_create(&config, &election, &err), SL_ERR_INVALID);
+    tls.ca = "/nowhere/ca.pem";
+    assert_int_equal(sl_election_create("a:1", "/sluice", &tls, &election, &err), SL_ERR_INVALID);
+    tls.certificate = tls.key = tls.ca;
+    assert_int_equal(sl_election_create("a:1", "/sluice", &tls, &election, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "/nowhere/ca.pem"));
-    config.tls = (struct sl_tls_files){.ca = "", .certificate = "", .key = ""};
-    config.fence_ms = config.ttl_ms;
-    assert_int_equal(sl_election_create(&config, &election, &err), SL_ERR_INVALID);
 }
 
 static int start_rpc(void **state) {

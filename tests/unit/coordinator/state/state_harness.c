@@ -31,7 +31,7 @@ void harness_decode(struct sl_job *job, int n_tokens) {
         sl_job_set_workers(job, "prefill-0", "decode-0");
         Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
         progress.tokens_done = 2;
-        sl_job_tell_prefill(job, &progress);
+        sl_job_tell_progress(job, SLUICE__V1__EVENT__WHAT_PREFILL, &progress.base);
         assert_int_equal(sl_job_move(job, SLUICE__V1__JOB_STATE__SHIPPING, ""), SL_OK);
         assert_int_equal(sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, "decode-0"), SL_OK);
     }

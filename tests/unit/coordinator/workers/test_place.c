@@ -67,18 +67,18 @@ static void test_place_without_rates_compares_tokens(void **state) {
 static void test_place_rates_follow_measurements(void **state) {
     (void)state;
     struct sl_place_rates measured = {0};
-    sl_place_note_read(&measured, 100, 0.1); // too short for a clock
-    sl_place_note_read(&measured, 0, 100);
-    sl_place_note_read(&measured, -5, 100);
-    sl_place_note_read(&measured, 100, 0.0 / 0.0);
+    sl_place_note(&measured.tokens_per_s, 100, 0.1); // too short for a clock
+    sl_place_note(&measured.tokens_per_s, 0, 100);
+    sl_place_note(&measured.tokens_per_s, -5, 100);
+    sl_place_note(&measured.tokens_per_s, 100, 0.0 / 0.0);
     assert_true(measured.tokens_per_s == 0);
-    sl_place_note_read(&measured, 1000, 500);
+    sl_place_note(&measured.tokens_per_s, 1000, 500);
     assert_true(measured.tokens_per_s == 2000);
     for (int i = 0; i < 40; i++) {
-        sl_place_note_read(&measured, 1000, 1000);
+        sl_place_note(&measured.tokens_per_s, 1000, 1000);
     }
     assert_true(measured.tokens_per_s > 999 && measured.tokens_per_s < 1001);
-    sl_place_note_ship(&measured, 1000000, 100);
+    sl_place_note(&measured.bytes_per_s, 1000000, 100);
     assert_true(measured.bytes_per_s == 1e7);
 }
 

@@ -351,7 +351,7 @@ static void test_registry_drain_and_suspicion_stop_new_jobs(void **state) {
     assert_int_equal(count_ready(registry, SLUICE__V1__WORKER_ROLE__PREFILL), 0);
     assert_int_equal(beat(registry, "prefill-0", 1, 2 * MS, &drain), SL_OK);
     assert_int_equal(count_ready(registry, SLUICE__V1__WORKER_ROLE__PREFILL), 1);
-    sl_worker_unclaim_staging(worker, 40);
+    sl_worker_unclaim_reading(worker, 40, 0);
     sl_worker_unclaim(worker, (struct sl_route_need){100, 0}, 5);
     sl_worker_unref(&worker);
     sl_registry_destroy(&registry);

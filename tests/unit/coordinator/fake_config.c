@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the configuration of a coordinator in tests: its options' defaults, with short times.
+#include "fake_worker.h"
+
+void fake_cluster_config(struct sl_coordinator_config *config) {
+    *config = (struct sl_coordinator_config){
+        .listen = "127.0.0.1:0",
+        .model_dir = "models/demo",
+        .etcd = "",
+        .etcd_prefix = "/sluice",
+        .advertise = "",
+        .state_dir = "",
+        .state_bytes = INT64_C(1) << 30,
+        .admin_listen = "none",
+        .metrics_alias = "none",
+        .weights = "stored",
+        .generation_config = "auto",
+        .routing = "affinity",
+        .max_jobs = 64,
+        .max_queued = 256,
+        .max_watchers = 1024,
+        .heartbeat_ms = FAKE_HEARTBEAT_MS,
+        .stall_ms = 30000,
+        .silence_ms = FAKE_SILENCE_MS,
+        .worker_wait_ms = FAKE_WAIT_MS,
+        .max_retries = 2,
+        .deadline_ms = 20000,
+        .retention_ms = 600000,
+        .max_kept_jobs = 1000,
+        .max_kept_bytes = INT64_C(256) << 20,
+        .max_prefixes = 65536,
+        .max_prompt_bytes = INT64_C(64) << 20,
+        .request_bytes = INT64_C(1) << 30,
+        .parts_ms = 60000,
+        .max_documents = 64,
+        .document_bytes = INT64_C(1) << 30,
+        .tenant_share = 50,
+        .reader_ms = 30000,
+    };
+}
