@@ -10,18 +10,16 @@
  *         values. Integers are hashed as little-endian u64, so every machine computes the same number.
  */
 #include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/hash.h"
 #include "base/json_file.h"
 #include "engine/model/gguf/document.h"
+#include "engine/model/gguf/mapped_file.h"
 #include "engine/model/model_internal.h"
 
 #define N_SAMPLES    16
@@ -126,20 +124,13 @@ uint64_t sl_model_config_hash(const struct sl_model_config *c, uint64_t chain) {
 static enum sl_status hash_tokenizer(const char *model_dir, uint64_t *chain, struct sl_error *err) {
     char path[PATH_MAX];
     SL_TRY(sl_model_path(model_dir, "tokenizer.json", path, sizeof path, err));
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) {
-        return errno == ENOENT ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    struct sl_mapped_file file;
+    enum sl_status status = sl_mapped_file_open(path, &file, err);
+    if (status == SL_OK) {
+        *chain = sl_hash(file.base, file.bytes, *chain);
+        sl_mapped_file_close(&file);
     }
-    struct stat st;
-    void *data = MAP_FAILED;
-    if (fstat(fd, &st) == 0 && st.st_size > 0) {
-        data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    }
-    close(fd);
-    SL_FAIL_IF(data == MAP_FAILED, err, SL_ERR_IO, "%s: empty or unreadable", path);
-    *chain = sl_hash(data, (size_t)st.st_size, *chain);
-    munmap(data, (size_t)st.st_size);
-    return SL_OK;
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
 // Stops reading ahead in a tensor: otherwise the samples would read most of a large file that is not in memory.

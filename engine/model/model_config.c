@@ -7,7 +7,6 @@
  * Design: a row of engine/model/families.h defines which keys a family has and their defaults. A reader stores the
  *         first failure; later getters do nothing. So each field below takes one line.
  */
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

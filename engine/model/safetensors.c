@@ -8,17 +8,15 @@
 #include "engine/model/safetensors.h"
 
 #include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file_identity.h"
+#include "base/hash.h"
 #include "base/json_file.h"
+#include "engine/model/gguf/mapped_file.h"
 
 #define MAX_HEADER_BYTES (100u << 20) // the limit of the format's own library
 #define MAX_SHARDS       4096
@@ -26,10 +24,7 @@
 
 struct mapping {
     char *name; // file name inside the model folder
-    unsigned char *base;
-    size_t bytes;
-    bool is_hole; // the file is sparse: there is little to read ahead
-    uint64_t identity;
+    struct sl_mapped_file file;
 };
 
 struct sl_safetensors {
@@ -77,38 +72,18 @@ static const char *shape_text(const int64_t *shape, int n_dims, char *buf, size_
 
 static enum sl_status map_file(const char *model_dir, const char *name, struct mapping *map_out, struct sl_error *err) {
     char path[PATH_MAX];
+    struct mapping map = {0};
     SL_TRY(sl_model_path(model_dir, name, path, sizeof path, err));
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    SL_FAIL_IF(fd < 0, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    struct stat st;
+    SL_TRY(sl_mapped_file_open(path, &map.file, err));
     enum sl_status status = SL_OK;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        status = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
-        goto err_close;
-    }
-    if (st.st_size < 8) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s: %lld bytes, too short for a safetensors file", path,
-                         (long long)st.st_size);
-        goto err_close;
-    }
-    void *base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (base == MAP_FAILED) {
-        status = sl_fail(err, SL_ERR_IO, "%s: mmap: %s", path, strerror(errno));
-        goto err_close;
-    }
-    char *copy = strdup(name);
-    if (copy == NULL) {
-        munmap(base, (size_t)st.st_size);
+    if (map.file.bytes < 8) {
+        status = sl_fail(err, SL_ERR_INVALID, "%s: %zu bytes, too short for a safetensors file", path, map.file.bytes);
+    } else if ((map.name = strdup(name)) == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
-        goto err_close;
     }
-    close(fd);
-    *map_out =
-        (struct mapping){copy, base, (size_t)st.st_size, st.st_blocks < st.st_size / 1024, sl_file_identity(&st)};
+    SL_TRY_OR(status, sl_mapped_file_close(&map.file));
+    *map_out = map;
     return SL_OK;
-err_close:
-    close(fd);
-    return status;
 }
 
 // Parses shape, product and offsets of one entry; checks bounds only against the data's size. Overlaps are checked
@@ -171,8 +146,8 @@ static enum sl_status check_cover(const struct mapping *map, struct sl_tensor *t
                    tensors[i].data < expected ? "overlaps the one before it" : "follows a gap");
         expected += tensors[i].bytes;
     }
-    SL_FAIL_IF(expected != map->base + map->bytes, err, SL_ERR_INVALID, "%s: %zu bytes after the last tensor",
-               map->name, (size_t)(map->base + map->bytes - expected));
+    SL_FAIL_IF(expected != map->file.base + map->file.bytes, err, SL_ERR_INVALID, "%s: %zu bytes after the last tensor",
+               map->name, (size_t)(map->file.base + map->file.bytes - expected));
     return SL_OK;
 }
 
@@ -193,20 +168,21 @@ static enum sl_status add_tensor(struct sl_safetensors *st, struct sl_tensor ten
 
 static enum sl_status read_header(struct sl_safetensors *st, const struct mapping *map, struct sl_error *err) {
     uint64_t header_bytes;
-    SL_FAIL_IF(sl_is_lfs_pointer(map->base, map->bytes), err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT, map->name);
-    memcpy(&header_bytes, map->base, sizeof header_bytes);
+    SL_FAIL_IF(sl_is_lfs_pointer(map->file.base, map->file.bytes), err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT,
+               map->name);
+    memcpy(&header_bytes, map->file.base, sizeof header_bytes);
     header_bytes = le64toh(header_bytes);
-    SL_FAIL_IF(header_bytes > MAX_HEADER_BYTES || header_bytes > map->bytes - 8, err, SL_ERR_INVALID,
+    SL_FAIL_IF(header_bytes > MAX_HEADER_BYTES || header_bytes > map->file.bytes - 8, err, SL_ERR_INVALID,
                "%s: header of %llu bytes in a file of %zu (limit %u)", map->name, (unsigned long long)header_bytes,
-               map->bytes, MAX_HEADER_BYTES);
+               map->file.bytes, MAX_HEADER_BYTES);
     json_error_t json_error;
-    json_t *header = json_loadb((const char *)map->base + 8, header_bytes, JSON_REJECT_DUPLICATES, &json_error);
+    json_t *header = json_loadb((const char *)map->file.base + 8, header_bytes, JSON_REJECT_DUPLICATES, &json_error);
     if (!json_is_object(header)) {
         json_decref(header);
         return sl_fail(err, SL_ERR_INVALID, "%s: header: %s", map->name,
                        header == NULL ? json_error.text : "not a JSON object");
     }
-    const unsigned char *data = map->base + 8 + header_bytes;
+    const unsigned char *data = map->file.base + 8 + header_bytes;
     size_t first = st->n_tensors;
     enum sl_status status = SL_OK;
     const char *name;
@@ -217,12 +193,9 @@ static enum sl_status read_header(struct sl_safetensors *st, const struct mappin
         if (strcmp(name, "__metadata__") == 0) {
             continue;
         }
-        status = parse_extent(map, name, entry, map->bytes - 8 - header_bytes, &tensor, &begin, err);
-        if (status != SL_OK) {
-            break;
-        }
+        status = parse_extent(map, name, entry, map->file.bytes - 8 - header_bytes, &tensor, &begin, err);
         tensor.data = data + begin;
-        status = add_tensor(st, tensor, name, err);
+        SL_THEN(status, add_tensor(st, tensor, name, err));
         if (status != SL_OK) {
             break;
         }
@@ -280,8 +253,8 @@ static enum sl_status check_index(const struct sl_safetensors *st, const json_t 
         bool in_shard = false;
         for (size_t i = 0; found != NULL && i < st->n_maps; i++) {
             const struct mapping *map = &st->maps[i];
-            in_shard |= strcmp(map->name, json_string_value(value)) == 0 && found->data >= map->base &&
-                        found->data <= map->base + map->bytes;
+            in_shard |= strcmp(map->name, json_string_value(value)) == 0 && found->data >= map->file.base &&
+                        found->data <= map->file.base + map->file.bytes;
         }
         SL_FAIL_IF(!in_shard, err, SL_ERR_NOT_FOUND, "tensor %.96s is not in %.96s, where the index says it is", name,
                    json_string_value(value));
@@ -347,7 +320,7 @@ void sl_safetensors_close(struct sl_safetensors **tensors) {
         free((char *)st->tensors[i].name);
     }
     for (size_t i = 0; i < st->n_maps; i++) {
-        munmap(st->maps[i].base, st->maps[i].bytes);
+        sl_mapped_file_close(&st->maps[i].file);
         free(st->maps[i].name);
     }
     free(st->tensors);
@@ -359,7 +332,7 @@ void sl_safetensors_close(struct sl_safetensors **tensors) {
 uint64_t sl_safetensors_identity(const struct sl_safetensors *t) {
     uint64_t identity = 0;
     for (size_t i = 0; i < t->n_maps; i++) {
-        identity = sl_mix(identity + t->maps[i].identity);
+        identity = sl_mix(identity + t->maps[i].file.identity);
     }
     return identity;
 }
@@ -389,8 +362,9 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
 
 void sl_safetensors_will_read(const struct sl_safetensors *tensors) {
     for (size_t i = 0; i < tensors->n_maps; i++) {
-        if (!tensors->maps[i].is_hole) {
-            (void)madvise(tensors->maps[i].base, tensors->maps[i].bytes, MADV_WILLNEED); // advice: failure is harmless
+        if (!tensors->maps[i].file.is_hole) {
+            (void)madvise(tensors->maps[i].file.base, tensors->maps[i].file.bytes,
+                          MADV_WILLNEED); // advice: failure is harmless
         }
     }
 }

@@ -7,8 +7,8 @@
  *     ^ page                ^ page
  *
  * Design: the copy ends at the end of a page, and the page after it is inaccessible: even a library without AddressSanitizer (the JSON
- *         parser) cannot read it. The rest of the first page, before the copy, is poisoned. engine/model/safetensors.c is compiled with
- *         these in place of the calls (CMakeLists.txt).
+ *         parser) cannot read it. The rest of the first page, before the copy, is poisoned. engine/model/gguf/mapped_file.c is
+ *         compiled with these in place of the calls (CMakeLists.txt).
  */
 #include <sanitizer/asan_interface.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
 #include "engine/model/generation/generation.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -123,29 +122,23 @@ enum sl_status sl_model_sampling_read(const json_t *root, const char *file, stru
     return SL_OK;
 }
 
-static void add(char *buf, size_t bytes, size_t *used, const char *name, double value) {
-    if (*used < bytes) {
-        *used += (size_t)snprintf(buf + *used, bytes - *used, "%s%s %g", *used > 0 ? ", " : "", name, value);
-    }
-}
-
 char *sl_model_sampling_text(const struct sl_model_sampling *sampling, char *buf, size_t buf_bytes) {
+    const struct {
+        const char *name;
+        bool is_set;
+        double value;
+    } parts[] = {{"temperature", sampling->has_temperature, (double)sampling->temperature},
+                 {"top_k", sampling->top_k > 0, sampling->top_k},
+                 {"top_p", sampling->top_p > 0, (double)sampling->top_p},
+                 {"repetition_penalty", sampling->repetition_penalty > 0, (double)sampling->repetition_penalty},
+                 {"min_p", sampling->min_p > 0, (double)sampling->min_p}};
     size_t used = 0;
     buf[0] = '\0';
-    if (sampling->has_temperature) {
-        add(buf, buf_bytes, &used, "temperature", (double)sampling->temperature);
-    }
-    if (sampling->top_k > 0) {
-        add(buf, buf_bytes, &used, "top_k", sampling->top_k);
-    }
-    if (sampling->top_p > 0) {
-        add(buf, buf_bytes, &used, "top_p", (double)sampling->top_p);
-    }
-    if (sampling->repetition_penalty > 0) {
-        add(buf, buf_bytes, &used, "repetition_penalty", (double)sampling->repetition_penalty);
-    }
-    if (sampling->min_p > 0) {
-        add(buf, buf_bytes, &used, "min_p", (double)sampling->min_p);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (parts[i].is_set && used < buf_bytes) {
+            used += (size_t)snprintf(buf + used, buf_bytes - used, "%s%s %g", used > 0 ? ", " : "", parts[i].name,
+                                     parts[i].value);
+        }
     }
     return buf;
 }

@@ -12,8 +12,8 @@
  */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define SL_MAX_BLOCK_WEIGHTS 256

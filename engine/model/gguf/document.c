@@ -69,3 +69,11 @@ enum sl_status sl_model_document_load(const char *model, const char *name, json_
     }
     return sl_json_file_load(model, name, root_out, err);
 }
+
+enum sl_status sl_model_document_load_optional(const char *model, const char *name, json_t **root_out,
+                                               struct sl_error *err) {
+    struct sl_error why = {0};
+    *root_out = NULL;
+    enum sl_status status = sl_model_document_load(model, name, root_out, &why);
+    return status == SL_OK || status == SL_ERR_NOT_FOUND ? SL_OK : sl_fail(err, status, "%s", why.text);
+}

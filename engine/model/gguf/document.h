@@ -17,6 +17,9 @@
 
 // Loads a document, as sl_json_file_load() does.
 enum sl_status sl_model_document_load(const char *model, const char *name, json_t **root_out, struct sl_error *err);
+// The same; *root_out NULL: the model has none.
+enum sl_status sl_model_document_load_optional(const char *model, const char *name, json_t **root_out,
+                                               struct sl_error *err);
 
 // Opens the GGUF file of `model`; *gguf_out NULL: it is a folder.
 enum sl_status sl_model_gguf_open(const char *model, struct sl_gguf **gguf_out, struct sl_error *err);

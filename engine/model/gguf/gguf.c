@@ -7,17 +7,12 @@
  */
 #include "engine/model/gguf/gguf.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/file_identity.h"
 #include "base/json_file.h"
 #include "base/little_endian.h"
+#include "engine/model/gguf/mapped_file.h"
 #include "engine/tensor/half.h"
 
 #define MAX_VALUES        65536 // limit of keys, and of tensors
@@ -26,9 +21,7 @@
 #define MAX_SHOWN         64 // bytes of a text in a message
 
 struct sl_gguf {
-    unsigned char *base; // the mapping
-    size_t bytes;
-    uint64_t identity;
+    struct sl_mapped_file file;
     size_t header_bytes;
     struct sl_gguf_value *values; // sorted by key
     size_t n_values;
@@ -124,11 +117,10 @@ static enum sl_status take_number(struct cursor *c, size_t n_bytes, const char *
 static enum sl_status take_text(struct cursor *c, const char *what, struct sl_gguf_text *text_out) {
     uint64_t n_bytes = 0;
     const unsigned char *at = NULL;
-    enum sl_status status = take_number(c, 8, what, &n_bytes);
-    if (status == SL_OK && (status = take(c, n_bytes, what, &at)) == SL_OK) {
-        *text_out = (struct sl_gguf_text){(const char *)at, (size_t)n_bytes};
-    }
-    return status;
+    SL_TRY(take_number(c, 8, what, &n_bytes));
+    SL_TRY(take(c, n_bytes, what, &at));
+    *text_out = (struct sl_gguf_text){(const char *)at, (size_t)n_bytes};
+    return SL_OK;
 }
 
 struct sl_gguf_text sl_gguf_shown(struct sl_gguf_text text) {
@@ -140,11 +132,11 @@ struct sl_gguf_text sl_gguf_shown(struct sl_gguf_text text) {
 
 static enum sl_status take_kind(struct cursor *c, enum sl_gguf_kind *kind_out) {
     uint64_t kind = 0;
-    enum sl_status status = take_number(c, 4, "metadata", &kind);
-    SL_FAIL_IF(status == SL_OK && kind >= SL_GGUF_N_KINDS, c->err, SL_ERR_INVALID,
-               "%s: a value of the unknown type %llu", c->path, (unsigned long long)kind);
+    SL_TRY(take_number(c, 4, "metadata", &kind));
+    SL_FAIL_IF(kind >= SL_GGUF_N_KINDS, c->err, SL_ERR_INVALID, "%s: a value of the unknown type %llu", c->path,
+               (unsigned long long)kind);
     *kind_out = (enum sl_gguf_kind)kind;
-    return status;
+    return SL_OK;
 }
 
 // Walks over the n elements of a value, so that later readers need no bounds.
@@ -165,20 +157,16 @@ static enum sl_status take_elements(struct cursor *c, struct sl_gguf_value *valu
 
 static enum sl_status take_value(struct cursor *c, struct sl_gguf_value *value) {
     *value = (struct sl_gguf_value){.n = 1};
-    enum sl_status status = take_text(c, "metadata", &value->key);
-    if (status != SL_OK || (status = take_kind(c, &value->kind)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(take_text(c, "metadata", &value->key));
+    SL_TRY(take_kind(c, &value->kind));
     if (value->kind == SL_GGUF_ARRAY) {
         value->is_array = true;
-        status = take_kind(c, &value->kind);
-        if (status == SL_OK && value->kind == SL_GGUF_ARRAY) {
-            status = sl_fail(c->err, SL_ERR_UNSUPPORTED, "%s: %.*s is an array of arrays", c->path,
-                             (int)sl_gguf_shown(value->key).n_bytes, value->key.at);
-        }
-        SL_THEN(status, take_number(c, 8, "metadata", &value->n));
+        SL_TRY(take_kind(c, &value->kind));
+        SL_FAIL_IF(value->kind == SL_GGUF_ARRAY, c->err, SL_ERR_UNSUPPORTED, "%s: %.*s is an array of arrays", c->path,
+                   (int)sl_gguf_shown(value->key).n_bytes, value->key.at);
+        SL_TRY(take_number(c, 8, "metadata", &value->n));
     }
-    return status == SL_OK ? take_elements(c, value) : status;
+    return take_elements(c, value);
 }
 
 static int compare_texts(struct sl_gguf_text a, struct sl_gguf_text b) {
@@ -249,7 +237,7 @@ static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor
     return SL_OK;
 }
 
-static enum sl_status take_tensor(struct cursor *c, struct sl_gguf_tensor *tensor, uint64_t *offset_out) {
+static enum sl_status take_tensor(struct cursor *c, struct sl_gguf_tensor *tensor) {
     struct sl_gguf_text name = {0};
     uint64_t n_dims = 0;
     SL_TRY(take_text(c, "list of tensors", &name));
@@ -259,19 +247,19 @@ static enum sl_status take_tensor(struct cursor *c, struct sl_gguf_tensor *tenso
     SL_FAIL_IF(tensor->name == NULL, c->err, SL_ERR_EXHAUSTED, "%s: out of memory", c->path);
     SL_TRY(take_number(c, 4, "list of tensors", &n_dims));
     SL_TRY(take_shape(c, tensor, n_dims));
-    return take_number(c, 8, "list of tensors", offset_out);
+    return take_number(c, 8, "list of tensors", &tensor->offset);
 }
 
-static enum sl_status place_tensor(const struct sl_gguf *g, const struct cursor *c, uint64_t alignment, uint64_t offset,
+static enum sl_status place_tensor(const struct sl_gguf *g, const struct cursor *c, uint64_t alignment,
                                    struct sl_gguf_tensor *tensor) {
-    uint64_t data_bytes = g->bytes - g->header_bytes;
+    uint64_t data_bytes = g->file.bytes - g->header_bytes, offset = tensor->offset;
     SL_FAIL_IF(offset % alignment != 0, c->err, SL_ERR_INVALID,
                "%s: tensor %.96s at byte %llu, expected a multiple of %llu", c->path, tensor->name,
                (unsigned long long)offset, (unsigned long long)alignment);
     SL_FAIL_IF(offset > data_bytes || tensor->bytes > data_bytes - offset, c->err, SL_ERR_INVALID,
                "%s: tensor %.96s of %zu bytes ends behind the file: it is truncated", c->path, tensor->name,
                tensor->bytes);
-    tensor->data = g->base + g->header_bytes + offset;
+    tensor->data = g->file.base + g->header_bytes + offset;
     return SL_OK;
 }
 
@@ -290,92 +278,58 @@ static enum sl_status check_tensors(struct sl_gguf *g, const struct cursor *c) {
 }
 
 static enum sl_status read_tensors(struct sl_gguf *g, struct cursor *c, uint64_t n) {
-    uint64_t *offsets = calloc(n + 1, sizeof *offsets);
     g->tensors = calloc(n + 1, sizeof *g->tensors);
-    if (g->tensors == NULL || offsets == NULL) {
-        free(offsets);
-        return sl_fail(c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu tensors", c->path, (unsigned long long)n);
-    }
-    enum sl_status status = SL_OK;
-    for (; g->n_tensors < n && status == SL_OK; g->n_tensors++) {
-        status = take_tensor(c, &g->tensors[g->n_tensors], &offsets[g->n_tensors]);
+    SL_FAIL_IF(g->tensors == NULL, c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu tensors", c->path,
+               (unsigned long long)n);
+    while (g->n_tensors < n) {
+        SL_TRY(take_tensor(c, &g->tensors[g->n_tensors++]));
     }
     const struct sl_gguf_value *given = sl_gguf_value(g, "general.alignment");
-    if (status == SL_OK && given != NULL && (given->is_array || given->kind != SL_GGUF_U32)) {
-        status = sl_fail(c->err, SL_ERR_INVALID, "%s: general.alignment is no number of type u32", c->path);
-    }
+    SL_FAIL_IF(given != NULL && (given->is_array || given->kind != SL_GGUF_U32), c->err, SL_ERR_INVALID,
+               "%s: general.alignment is no number of type u32", c->path);
     int64_t alignment = sl_gguf_integer(g, "general.alignment", DEFAULT_ALIGNMENT);
-    if (status == SL_OK && (alignment < 1 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0)) {
-        status = sl_fail(c->err, SL_ERR_INVALID, "%s: general.alignment is %lld, expected a power of two up to %d",
-                         c->path, (long long)alignment, MAX_ALIGNMENT);
+    SL_FAIL_IF(alignment < 1 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0, c->err, SL_ERR_INVALID,
+               "%s: general.alignment is %lld, expected a power of two up to %d", c->path, (long long)alignment,
+               MAX_ALIGNMENT);
+    size_t header = (size_t)(c->at - g->file.base), over = header % (size_t)alignment;
+    g->header_bytes = over == 0 ? header : header + (size_t)alignment - over;
+    if (g->header_bytes > g->file.bytes) { // also for a file without tensors, whose padding may be missing
+        g->header_bytes = g->file.bytes;
     }
-    if (status == SL_OK) {
-        size_t header = (size_t)(c->at - g->base), over = header % (size_t)alignment;
-        g->header_bytes = over == 0 ? header : header + (size_t)alignment - over;
-        if (g->header_bytes > g->bytes) { // also for a file without tensors, whose padding may be missing
-            g->header_bytes = g->bytes;
-        }
+    for (size_t i = 0; i < n; i++) {
+        SL_TRY(place_tensor(g, c, (uint64_t)alignment, &g->tensors[i]));
     }
-    for (size_t i = 0; i < n && status == SL_OK; i++) {
-        status = place_tensor(g, c, (uint64_t)alignment, offsets[i], &g->tensors[i]);
-    }
-    free(offsets);
-    return status == SL_OK ? check_tensors(g, c) : status;
+    return check_tensors(g, c);
 }
 
 static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_error *err) {
-    struct cursor c = {g->base, g->base + g->bytes, path, err};
+    struct cursor c = {g->file.base, g->file.base + g->file.bytes, path, err};
     const unsigned char *magic = NULL;
     uint64_t version = 0, n_tensors = 0, n_values = 0;
-    SL_FAIL_IF(sl_is_lfs_pointer(g->base, g->bytes), err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT, path);
+    SL_FAIL_IF(sl_is_lfs_pointer(g->file.base, g->file.bytes), err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT, path);
     enum sl_status status = take(&c, 4, "header", &magic);
     SL_FAIL_IF(status != SL_OK || memcmp(magic, "GGUF", 4) != 0, err, SL_ERR_INVALID,
                "%s: not a GGUF file, and no folder", path);
-    status = take_number(&c, 4, "header", &version);
-    SL_FAIL_IF(status == SL_OK && version != 2 && version != 3, err, SL_ERR_UNSUPPORTED,
+    SL_TRY(take_number(&c, 4, "header", &version));
+    SL_FAIL_IF(version != 2 && version != 3, err, SL_ERR_UNSUPPORTED,
                "%s: GGUF of version %llu%s; 2 and 3 are supported, little endian", path, (unsigned long long)version,
                version > 0xffff ? " (big endian?)" : "");
-    if (status != SL_OK || (status = take_number(&c, 8, "header", &n_tensors)) != SL_OK ||
-        (status = take_number(&c, 8, "header", &n_values)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(take_number(&c, 8, "header", &n_tensors));
+    SL_TRY(take_number(&c, 8, "header", &n_values));
     SL_FAIL_IF(n_tensors > MAX_VALUES || n_values > MAX_VALUES, err, SL_ERR_INVALID,
                "%s: %llu tensors and %llu values, expected at most %d", path, (unsigned long long)n_tensors,
                (unsigned long long)n_values, MAX_VALUES);
-    status = read_values(g, &c, n_values);
-    SL_FAIL_IF(status == SL_OK && sl_gguf_integer(g, "split.count", 1) != 1, err, SL_ERR_UNSUPPORTED,
+    SL_TRY(read_values(g, &c, n_values));
+    SL_FAIL_IF(sl_gguf_integer(g, "split.count", 1) != 1, err, SL_ERR_UNSUPPORTED,
                "%s: one of %lld files; join them first (llama-gguf-split --merge)", path,
                (long long)sl_gguf_integer(g, "split.count", 1));
-    return status == SL_OK ? read_tensors(g, &c, n_tensors) : status;
-}
-
-static enum sl_status map_file(struct sl_gguf *g, const char *path, struct sl_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: opening a FIFO must not block
-    SL_FAIL_IF(fd < 0, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
-    struct stat st;
-    enum sl_status status = SL_OK;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        status = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
-    } else if (st.st_size == 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s: empty", path);
-    } else {
-        void *base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (base == MAP_FAILED) {
-            status = sl_fail(err, SL_ERR_IO, "%s: mmap: %s", path, strerror(errno));
-        } else {
-            g->base = base;
-            g->bytes = (size_t)st.st_size;
-            g->identity = sl_file_identity(&st);
-        }
-    }
-    close(fd);
-    return status;
+    return read_tensors(g, &c, n_tensors);
 }
 
 enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct sl_error *err) {
     struct sl_gguf *g = calloc(1, sizeof *g);
     SL_FAIL_IF(g == NULL, err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
-    enum sl_status status = map_file(g, path, err);
+    enum sl_status status = sl_mapped_file_open(path, &g->file, err);
     SL_THEN(status, read_all(g, path, err));
     SL_TRY_OR(status, sl_gguf_close(&g));
     *gguf_out = g;
@@ -390,9 +344,7 @@ void sl_gguf_close(struct sl_gguf **gguf) {
     for (size_t i = 0; i < g->n_tensors; i++) {
         free(g->tensors[i].name);
     }
-    if (g->base != NULL) {
-        munmap(g->base, g->bytes);
-    }
+    sl_mapped_file_close(&g->file);
     free(g->tensors);
     free(g->values);
     free(g);
@@ -413,16 +365,16 @@ const struct sl_gguf_tensor *sl_gguf_tensor(const struct sl_gguf *g, const char 
 
 const unsigned char *sl_gguf_header(const struct sl_gguf *g, size_t *n_bytes_out) {
     *n_bytes_out = g->header_bytes;
-    return g->base;
+    return g->file.base;
 }
 
 const unsigned char *sl_gguf_mapping(const struct sl_gguf *g, size_t *n_bytes_out) {
-    *n_bytes_out = g->bytes;
-    return g->base;
+    *n_bytes_out = g->file.bytes;
+    return g->file.base;
 }
 
 uint64_t sl_gguf_identity(const struct sl_gguf *g) {
-    return g->identity;
+    return g->file.identity;
 }
 
 const struct sl_gguf_value *sl_gguf_value(const struct sl_gguf *g, const char *key) {

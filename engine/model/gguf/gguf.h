@@ -57,6 +57,7 @@ struct sl_gguf_tensor {
     const struct sl_block_type *type;
     int n_dims;
     int64_t shape[SL_GGUF_MAX_DIMS]; // the last one varies fastest
+    uint64_t offset;                 // of the data, after the header
     const unsigned char *data;       // in the mapping
     size_t bytes;
 };

@@ -80,13 +80,6 @@ static enum sl_status add_list(struct found *found, const json_t *list, struct s
     return status;
 }
 
-static enum sl_status load_optional(const char *model, const char *name, json_t **root_out, struct sl_error *err) {
-    struct sl_error why = {0};
-    *root_out = NULL;
-    enum sl_status status = sl_model_document_load(model, name, root_out, &why);
-    return status == SL_OK || status == SL_ERR_NOT_FOUND ? SL_OK : sl_fail(err, status, "%s", why.text);
-}
-
 static const char *eos_of(const json_t *config) {
     const json_t *token = json_object_get(config, "eos_token");
     return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
@@ -94,15 +87,15 @@ static const char *eos_of(const json_t *config) {
 
 static enum sl_status read_folder(const char *model, struct found *found, struct sl_error *err) {
     json_t *config = NULL, *map = NULL, *tokenizer = NULL;
-    enum sl_status status = load_optional(model, "tokenizer_config.json", &config, err);
+    enum sl_status status = sl_model_document_load_optional(model, "tokenizer_config.json", &config, err);
     if (status == SL_OK && eos_of(config) == NULL) {
-        status = load_optional(model, "special_tokens_map.json", &map, err);
+        status = sl_model_document_load_optional(model, "special_tokens_map.json", &map, err);
     }
     found->eos = eos_of(config) != NULL ? eos_of(config) : eos_of(map);
     const json_t *decoder = json_object_get(config, "added_tokens_decoder");
     SL_THEN(status, add_decoder(found, decoder, err));
     if (status == SL_OK && (json_object_size(decoder) == 0 || (found->eos != NULL && found->eos_id < 0))) {
-        status = load_optional(model, "tokenizer.json", &tokenizer, err);
+        status = sl_model_document_load_optional(model, "tokenizer.json", &tokenizer, err);
     }
     SL_THEN(status, add_list(found, json_object_get(tokenizer, "added_tokens"), err));
     if (found->eos != NULL && found->eos_id < 0) {

@@ -110,17 +110,10 @@ static enum sl_status take_tokens(struct sl_chat_template *chat_template, const 
     return status;
 }
 
-// Loads an optional JSON file: *root_out is NULL if it does not exist.
-static enum sl_status load_optional(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
-    *root_out = NULL;
-    enum sl_status status = sl_model_document_load(dir, name, root_out, err);
-    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
-}
-
 static enum sl_status read_folder(const char *dir, struct sl_chat_template *chat_template, struct sl_error *err) {
     json_t *config = NULL, *tokens = NULL;
-    enum sl_status status = load_optional(dir, CONFIG_FILE, &config, err);
-    SL_THEN(status, load_optional(dir, TOKENS_FILE, &tokens, err));
+    enum sl_status status = sl_model_document_load_optional(dir, CONFIG_FILE, &config, err);
+    SL_THEN(status, sl_model_document_load_optional(dir, TOKENS_FILE, &tokens, err));
     SL_THEN(status, read_file(dir, &chat_template->source, err));
     if (status == SL_ERR_NOT_FOUND) {
         status = source_from_config(config, &chat_template->source, err);

@@ -64,33 +64,29 @@ static struct sl_merge *find_slot(const struct sl_bpe *bpe, uint64_t pair) {
     return &bpe->slots[i];
 }
 
-// Returns the two halves of a merge, "left right" or ["left", "right"], in the file's alphabet.
-static enum sl_status merge_halves(const json_t *merge, size_t rank, char **copy_out, const char **right_out,
-                                   struct sl_error *err) {
-    const char *left = NULL, *right = NULL;
-    size_t n_left = 0;
+struct halves {
+    char *left, *right; // in the file's alphabet
+    char *joined;       // room for both, as the vocabulary spells them
+};
+
+// Returns the two halves of a merge, "left right" or ["left", "right"]. The caller frees `left`, which holds all three.
+static enum sl_status read_halves(const json_t *merge, size_t rank, struct halves *halves_out, struct sl_error *err) {
+    const char *left = json_string_value(json_is_string(merge) ? merge : json_array_get(merge, 0)), *right = NULL;
+    size_t n_left = left ? strcspn(left, json_is_string(merge) ? " " : "") : 0;
     if (json_is_string(merge)) {
-        left = json_string_value(merge);
-        const char *space = strchr(left, ' ');
-        if (space && !strchr(space + 1, ' ')) {
-            n_left = (size_t)(space - left);
-            right = space + 1;
-        }
-    } else if (json_is_array(merge) && json_array_size(merge) == 2 && json_is_string(json_array_get(merge, 0)) &&
-               json_is_string(json_array_get(merge, 1))) {
-        left = json_string_value(json_array_get(merge, 0));
-        n_left = strlen(left);
+        right = left[n_left] == ' ' && !strchr(left + n_left + 1, ' ') ? left + n_left + 1 : NULL;
+    } else if (json_array_size(merge) == 2) {
         right = json_string_value(json_array_get(merge, 1));
     }
-    SL_FAIL_IF(!right, err, SL_ERR_INVALID, "merge %zu is neither \"left right\" nor [\"left\", \"right\"]", rank);
+    SL_FAIL_IF(!left || !right, err, SL_ERR_INVALID, "merge %zu is neither \"left right\" nor [\"left\", \"right\"]",
+               rank);
     size_t n_right = strlen(right);
-    char *copy = malloc(n_left + n_right + 2);
-    SL_FAIL_IF(!copy, err, SL_ERR_EXHAUSTED, "no memory for merge %zu", rank);
-    memcpy(copy, left, n_left);
-    copy[n_left] = '\0';
-    memcpy(copy + n_left + 1, right, n_right + 1);
-    *copy_out = copy;
-    *right_out = copy + n_left + 1;
+    char *block = malloc(2 * (n_left + n_right) + 3);
+    SL_FAIL_IF(!block, err, SL_ERR_EXHAUSTED, "no memory for merge %zu", rank);
+    *halves_out = (struct halves){block, block + n_left + 1, block + n_left + n_right + 2};
+    memcpy(block, left, n_left);
+    block[n_left] = '\0';
+    memcpy(halves_out->right, right, n_right + 1);
     return SL_OK;
 }
 
@@ -117,46 +113,33 @@ static bool ends_with_mark(const char *text, size_t n_bytes) {
     return n_bytes >= MARK_BYTES && begins_with_mark(text + n_bytes - MARK_BYTES, MARK_BYTES);
 }
 
-static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t rank, struct sl_error *err) {
-    char *left = NULL;
-    const char *right = NULL;
-    SL_TRY(merge_halves(merge, rank, &left, &right, err));
+static enum sl_status add_halves(struct sl_bpe *bpe, const struct halves *halves, size_t rank, struct sl_error *err) {
+    const char *left = halves->left, *right = halves->right, *joined = halves->joined;
     int32_t left_id = -1, right_id = -1;
-    size_t n_joined = 0, n_left = 0;
-    char *joined = malloc(strlen(left) + strlen(right) + 1);
-    enum sl_status status = SL_OK;
-    if (!joined) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for merge %zu", rank);
-        goto err_left;
-    }
-    status = half_id(bpe, left, rank, joined, &n_joined, &left_id, err);
-    n_left = n_joined;
-    SL_THEN(status, half_id(bpe, right, rank, joined, &n_joined, &right_id, err));
-    if (status != SL_OK) {
-        goto err_joined;
-    }
+    size_t n_joined = 0;
+    SL_TRY(half_id(bpe, left, rank, halves->joined, &n_joined, &left_id, err));
+    size_t n_left = n_joined;
+    SL_TRY(half_id(bpe, right, rank, halves->joined, &n_joined, &right_id, err));
     if (begins_with_mark(joined + n_left, n_joined - n_left) && !ends_with_mark(joined, n_left)) {
         bpe->cuts_at_marks = false;
     }
     struct sl_merge *slot = find_slot(bpe, pair_of(left_id, right_id));
-    if (slot->pair != EMPTY_SLOT) {
-        status = sl_fail(err, SL_ERR_INVALID, "merge %zu, of \"%.64s\" and \"%.64s\", repeats merge %d", rank, left,
-                         right, slot->rank);
-        goto err_joined;
-    }
+    SL_FAIL_IF(slot->pair != EMPTY_SLOT, err, SL_ERR_INVALID, "merge %zu, of \"%.64s\" and \"%.64s\", repeats merge %d",
+               rank, left, right, slot->rank);
     int32_t result = sl_vocab_find(bpe->vocab, joined, n_joined);
-    if (result < 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "merge %zu makes \"%.64s%.64s\", which the vocabulary lacks", rank, left,
-                         right);
-        goto err_joined;
-    }
+    SL_FAIL_IF(result < 0, err, SL_ERR_INVALID, "merge %zu makes \"%.64s%.64s\", which the vocabulary lacks", rank,
+               left, right);
     *slot = (struct sl_merge){pair_of(left_id, right_id), (int32_t)rank, result};
     int32_t record[3] = {left_id, right_id, result};
     bpe->digest = sl_hash(record, sizeof(record), bpe->digest);
-err_joined:
-    free(joined);
-err_left:
-    free(left);
+    return SL_OK;
+}
+
+static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t rank, struct sl_error *err) {
+    struct halves halves = {0};
+    SL_TRY(read_halves(merge, rank, &halves, err));
+    enum sl_status status = add_halves(bpe, &halves, rank, err);
+    free(halves.left);
     return status;
 }
 

@@ -105,21 +105,11 @@ enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, cons
     return SL_OK;
 }
 
-// Loads an optional file of a model folder; *root_out stays NULL if it does not exist.
-static enum sl_status load_optional(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
-    struct sl_error cause = {0};
-    enum sl_status status = sl_model_document_load(dir, name, root_out, &cause);
-    if (status == SL_ERR_NOT_FOUND) {
-        return SL_OK;
-    }
-    return status == SL_OK ? SL_OK : sl_fail(err, status, "%s", cause.text);
-}
-
 enum sl_status sl_tokenizer_load(const char *model_dir, struct sl_tokenizer **tokenizer_out, struct sl_error *err) {
     json_t *root = NULL, *config = NULL, *generation = NULL;
     enum sl_status status = sl_model_document_load(model_dir, "tokenizer.json", &root, err);
-    SL_THEN(status, load_optional(model_dir, "tokenizer_config.json", &config, err));
-    SL_THEN(status, load_optional(model_dir, "generation_config.json", &generation, err));
+    SL_THEN(status, sl_model_document_load_optional(model_dir, "tokenizer_config.json", &config, err));
+    SL_THEN(status, sl_model_document_load_optional(model_dir, "generation_config.json", &generation, err));
     if (status == SL_OK) {
         status = sl_tokenizer_build(root, config, generation, tokenizer_out, err);
         if (status != SL_OK) {

@@ -102,34 +102,21 @@ enum sl_status sl_text_nfc(struct sl_text *text) {
     }
     // Two bytes of UTF-8 decompose to at most three code points (U+01D5), three to four (U+1F82).
     size_t capacity = 2 * text->n_bytes + MAX_DECOMPOSED, n = 0;
-    int32_t *sorted = NULL;
     int32_t *points = malloc((capacity + 1) * sizeof(*points)); // utf8proc_reencode() ends it with a NUL
-    enum sl_status status = SL_ERR_EXHAUSTED;
-    if (!points) {
-        return status;
-    }
-    status = decompose(text->bytes, text->n_bytes, points, capacity, &n);
-    if (status != SL_OK) {
-        goto err_free;
-    }
-    sorted = malloc((n + 1) * sizeof(*sorted));
+    SL_TRY_OR(points ? decompose(text->bytes, text->n_bytes, points, capacity, &n) : SL_ERR_EXHAUSTED, free(points));
+    int32_t *sorted = malloc((n + 1) * sizeof(*sorted));
     if (!sorted) {
-        status = SL_ERR_EXHAUSTED;
-        goto err_free;
+        free(points);
+        return SL_ERR_EXHAUSTED;
     }
     order_marks(points, n, sorted);
+    free(sorted);
     utf8proc_ssize_t n_encoded = utf8proc_reencode(points, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (n_encoded < 0) {
-        status = SL_ERR_INTERNAL;
-        goto err_free;
+        free(points);
+        return SL_ERR_INTERNAL;
     }
-    free(sorted);
     free(text->owned);
     *text = (struct sl_text){(char *)points, (size_t)n_encoded, (char *)points};
     return SL_OK;
-
-err_free:
-    free(points);
-    free(sorted);
-    return status;
 }

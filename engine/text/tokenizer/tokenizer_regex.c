@@ -176,26 +176,25 @@ static enum sl_status translate(const char *regex, char *out, struct sl_error *e
     return SL_OK;
 }
 
+static enum sl_status compile(const char *translated, pcre2_code **code_out, struct sl_error *err) {
+    int code = 0;
+    size_t offset = 0;
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    *code_out = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED, options, &code, &offset, NULL);
+    if (!*code_out) {
+        PCRE2_UCHAR text[128];
+        pcre2_get_error_message(code, text, sizeof(text));
+        return sl_fail(err, SL_ERR_INVALID, "pre_tokenizer: expression \"%.160s\": %s", translated, (char *)text);
+    }
+    pcre2_jit_compile(*code_out, PCRE2_JIT_COMPLETE); // without JIT the interpreter gives the same matches
+    return SL_OK;
+}
+
 enum sl_status sl_regex_compile(const char *regex, struct pcre2_real_code_8 **code_out, struct sl_error *err) {
     char *translated = malloc(strlen(regex) * MAX_GROWTH + 1);
     SL_FAIL_IF(!translated, err, SL_ERR_EXHAUSTED, "no memory for an expression of %zu bytes", strlen(regex));
     enum sl_status status = translate(regex, translated, err);
-    if (status != SL_OK) {
-        goto err_translated;
-    }
-    int code = 0;
-    size_t offset = 0;
-    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED, options, &code, &offset, NULL);
-    if (!compiled) {
-        PCRE2_UCHAR text[128];
-        pcre2_get_error_message(code, text, sizeof(text));
-        status = sl_fail(err, SL_ERR_INVALID, "pre_tokenizer: expression \"%.160s\": %s", translated, (char *)text);
-        goto err_translated;
-    }
-    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); // without JIT the interpreter gives the same matches
-    *code_out = compiled;
-err_translated:
+    SL_THEN(status, compile(translated, code_out, err));
     free(translated);
     return status;
 }

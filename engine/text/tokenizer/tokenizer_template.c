@@ -104,20 +104,17 @@ static enum sl_status obey_configuration(struct sl_template *template, const jso
                                          const json_t *generation, int32_t n_vocab, struct sl_error *err) {
     static const char what[] = "tokenizer_config.json";
     bool begin = false, end = false;
-    enum sl_status status = sl_json_bool(config, what, "add_bos_token", template->n_before > 0, &begin, err);
-    if (status != SL_OK ||
-        (status = sl_json_bool(config, what, "add_eos_token", template->n_after > 0, &end, err)) != SL_OK) {
-        return status;
-    }
+    SL_TRY(sl_json_bool(config, what, "add_bos_token", template->n_before > 0, &begin, err));
+    SL_TRY(sl_json_bool(config, what, "add_eos_token", template->n_after > 0, &end, err));
     SL_FAIL_IF(end && template->n_after == 0, err, SL_ERR_UNSUPPORTED,
                "%s sets add_eos_token, which is not supported unless tokenizer.json's template has it", what);
     if (begin && template->n_before == 0) {
-        status = named_begin(root, config, generation, n_vocab, &template->before[0], err);
+        SL_TRY(named_begin(root, config, generation, n_vocab, &template->before[0], err));
         template->n_before = 1;
     }
     template->n_before = begin ? template->n_before : 0;
     template->n_after = end ? template->n_after : 0;
-    return status;
+    return SL_OK;
 }
 
 enum sl_status sl_template_load(struct sl_template *template, const json_t *root, const json_t *config,

@@ -185,6 +185,24 @@ static enum sl_status measure(const json_t *model_vocab, const json_t *added_tok
     return SL_OK;
 }
 
+static enum sl_status add_tokens(struct sl_vocab *vocab, const json_t *model_vocab, const json_t *added_tokens,
+                                 struct sl_error *err) {
+    char *blob = vocab->blob;
+    const char *token;
+    json_t *value;
+    json_object_foreach((json_t *)model_vocab, token, value) {
+        SL_TRY(add_model_token(vocab, token, value, &blob, err));
+    }
+    for (size_t i = 0; i < json_array_size(added_tokens); i++) {
+        SL_TRY(add_added_token(vocab, model_vocab, json_array_get(added_tokens, i), &blob, err));
+    }
+    for (int32_t i = 0; i < vocab->n; i++) { // an added token that is listed twice was counted twice
+        SL_FAIL_IF(!vocab->entries[i].spelling, err, SL_ERR_INVALID, "no token has id %d, though %d tokens are listed",
+                   i, vocab->n);
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_vocab_load(struct sl_vocab *vocab, const json_t *model_vocab, const json_t *added_tokens,
                              bool byte_level, struct sl_error *err) {
     *vocab = (struct sl_vocab){.byte_level = byte_level};
@@ -199,37 +217,11 @@ enum sl_status sl_vocab_load(struct sl_vocab *vocab, const json_t *model_vocab, 
     vocab->entries = calloc(n, sizeof(*vocab->entries));
     vocab->slots = calloc(n_slots, sizeof(*vocab->slots));
     vocab->blob = malloc(n_blob_bytes + 1);
-    enum sl_status status = SL_OK;
-    if (!vocab->entries || !vocab->slots || !vocab->blob) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a vocabulary of %zu tokens", n);
-        goto err_cleanup;
-    }
-    char *blob = vocab->blob;
-    const char *token;
-    json_t *value;
-    json_object_foreach((json_t *)model_vocab, token, value) {
-        status = add_model_token(vocab, token, value, &blob, err);
-        if (status != SL_OK) {
-            goto err_cleanup;
-        }
-    }
-    for (size_t i = 0; i < json_array_size(added_tokens); i++) {
-        status = add_added_token(vocab, model_vocab, json_array_get(added_tokens, i), &blob, err);
-        if (status != SL_OK) {
-            goto err_cleanup;
-        }
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (!vocab->entries[i].spelling) { // an added token that is listed twice was counted twice
-            status = sl_fail(err, SL_ERR_INVALID, "no token has id %zu, though %zu tokens are listed", i, n);
-            goto err_cleanup;
-        }
-    }
+    enum sl_status status = vocab->entries && vocab->slots && vocab->blob
+                                ? add_tokens(vocab, model_vocab, added_tokens, err)
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a vocabulary of %zu tokens", n);
+    SL_TRY_OR(status, sl_vocab_cleanup(vocab));
     return SL_OK;
-
-err_cleanup:
-    sl_vocab_cleanup(vocab);
-    return status;
 }
 
 void sl_vocab_cleanup(struct sl_vocab *vocab) {
