@@ -41,10 +41,7 @@ static bool is_python_attribute(enum sl_chat_kind kind, struct sl_chat_text name
                                : kind == SL_CHAT_BOOL || kind == SL_CHAT_INT || kind == SL_CHAT_FLOAT ? of_numbers
                                : kind == SL_CHAT_LOOP                                                 ? of_loops
                                                                                                       : none;
-    while (*names && !sl_chat_text_is(name, *names)) {
-        names++;
-    }
-    return *names != NULL;
+    return sl_chat_text_among(name, names);
 }
 
 static struct sl_chat_value loop_attribute(const struct sl_chat_loop *loop, struct sl_chat_text name) {
@@ -154,9 +151,7 @@ static int64_t adjust(const struct sl_chat_value *bound, int64_t n, bool backwar
 
 static struct sl_chat_text skip_chars(struct sl_chat_text text, int64_t n) {
     for (; n > 0 && text.n_bytes > 0; n--) {
-        size_t bytes = sl_chat_char_bytes(text);
-        text.bytes += bytes;
-        text.n_bytes -= bytes;
+        text = sl_chat_text_from(text, sl_chat_char_bytes(text));
     }
     return text;
 }

@@ -15,14 +15,10 @@ static struct sl_chat_value real(double value) {
 static struct sl_chat_value wrong_operands(struct sl_chat_work *work, const char *op, struct sl_chat_value a,
                                            struct sl_chat_value b) {
     const struct sl_chat_value *undefined = a.kind == SL_CHAT_UNDEFINED ? &a : b.kind == SL_CHAT_UNDEFINED ? &b : NULL;
-    if (undefined) {
-        sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and cannot be an operand of %s",
-                     sl_chat_excerpt(undefined->text), undefined->text.bytes, op);
-    } else {
-        sl_chat_fail(work, SL_ERR_INVALID, "%s cannot be applied to %s and %s", op, sl_chat_kind_name(a.kind),
-                     sl_chat_kind_name(b.kind));
-    }
-    return sl_chat_nothing();
+    return undefined ? sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and cannot be an operand of %s",
+                                    sl_chat_excerpt(undefined->text), undefined->text.bytes, op)
+                     : sl_chat_fail(work, SL_ERR_INVALID, "%s cannot be applied to %s and %s", op,
+                                    sl_chat_kind_name(a.kind), sl_chat_kind_name(b.kind));
 }
 
 // Divides: quotients are rounded down, and remainders have the divisor's sign.
@@ -131,8 +127,7 @@ struct sl_chat_value sl_chat_arithmetic(struct sl_chat_work *work, const char *o
         return a_repeats ? repeat(work, a, sl_chat_integer_of(b)) : repeat(work, b, sl_chat_integer_of(a));
     }
     if (op[0] == '%' && a.kind == SL_CHAT_STRING) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "formats text with %%; \"~\" is supported");
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "formats text with %%; \"~\" is supported");
     }
     return wrong_operands(work, op, a, b);
 }

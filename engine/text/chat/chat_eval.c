@@ -98,14 +98,11 @@ static struct sl_chat_value call_method(struct sl_chat_work *work, const struct 
     work->line = node->line;
     const struct sl_chat_builtin *method = sl_chat_find_method(object.kind, node->text);
     if (!method) {
-        if (object.kind == SL_CHAT_UNDEFINED) {
-            sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and has no method %s",
-                         sl_chat_excerpt(object.text), object.text.bytes, node->builtin->name);
-        } else {
-            sl_chat_fail(work, SL_ERR_INVALID, "%s has no method %s", sl_chat_kind_name(object.kind),
-                         node->builtin->name);
-        }
-        return sl_chat_nothing();
+        return object.kind == SL_CHAT_UNDEFINED
+                   ? sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and has no method %s",
+                                  sl_chat_excerpt(object.text), object.text.bytes, node->builtin->name)
+                   : sl_chat_fail(work, SL_ERR_INVALID, "%s has no method %s", sl_chat_kind_name(object.kind),
+                                  node->builtin->name);
     }
     return sl_chat_check_arguments(work, method, node->list) ? call(work, scope, node, method, object)
                                                              : sl_chat_nothing();

@@ -12,7 +12,7 @@ static struct sl_chat_node *parse_unary(struct sl_chat_parser *parser, bool with
 
 static struct sl_chat_node *parse_sign(struct sl_chat_parser *parser, enum sl_chat_op op) {
     sl_chat_next_token(parser);
-    struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_unary(parser, false) : NULL;
+    struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_unary(parser, false) : &parser->failed;
     sl_chat_leave(parser);
     return sl_chat_binary(parser, op, operand, NULL);
 }
@@ -64,9 +64,7 @@ static struct sl_chat_node *parse_level(struct sl_chat_parser *parser, int level
     while (parser->work->status == SL_OK && (op = skip_one_of(parser, levels[level].operators))) {
         bool at_output = sl_chat_take_output(parser);
         node = sl_chat_binary(parser, levels[level].op, node, parse_level(parser, level - 1));
-        if (node) {
-            node->text = sl_chat_text_of(op);
-        }
+        node->text = sl_chat_text_of(op);
         sl_chat_put_back(parser, at_output, node);
     }
     return node;
@@ -94,18 +92,14 @@ static struct sl_chat_node *parse_comparisons(struct sl_chat_parser *parser) {
     struct sl_chat_node *first = parse_sums(parser), *comparands = NULL, **link = &comparands;
     const char *op;
     while (parser->work->status == SL_OK && (op = skip_comparison(parser))) {
-        struct sl_chat_node *node = sl_chat_binary(parser, SL_CHAT_OP_COMPARAND, parse_sums(parser), NULL);
-        if (!node) {
-            return NULL;
-        }
-        node->text = sl_chat_text_of(op);
-        *link = node;
-        link = &node->next;
+        *link = sl_chat_binary(parser, SL_CHAT_OP_COMPARAND, parse_sums(parser), NULL);
+        (*link)->text = sl_chat_text_of(op);
+        link = &(*link)->next;
     }
-    struct sl_chat_node *node = comparands ? sl_chat_node(parser, SL_CHAT_OP_COMPARE) : NULL;
-    if (!node) {
+    if (!comparands) {
         return first;
     }
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_COMPARE);
     node->a = first;
     node->list = comparands;
     return sl_chat_finish(parser, node);
@@ -115,7 +109,7 @@ static struct sl_chat_node *parse_not(struct sl_chat_parser *parser) {
     if (!sl_chat_skip_name(parser, "not")) {
         return parse_comparisons(parser);
     }
-    struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_not(parser) : NULL;
+    struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_not(parser) : &parser->failed;
     sl_chat_leave(parser);
     return sl_chat_binary(parser, SL_CHAT_OP_NOT, operand, NULL);
 }
@@ -134,9 +128,6 @@ static struct sl_chat_node *parse_choice(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = parse_joined(parser, true);
     while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "if")) {
         struct sl_chat_node *choice = sl_chat_binary(parser, SL_CHAT_OP_CHOICE, parse_joined(parser, true), node);
-        if (!choice) {
-            return NULL;
-        }
         if (sl_chat_skip_name(parser, "else")) {
             choice->c = sl_chat_parse_expression(parser, true);
         }
@@ -146,7 +137,7 @@ static struct sl_chat_node *parse_choice(struct sl_chat_parser *parser) {
 }
 
 struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, bool with_choice) {
-    struct sl_chat_node *node = NULL;
+    struct sl_chat_node *node = &parser->failed;
     if (sl_chat_enter(parser)) {
         node = with_choice ? parse_choice(parser) : parse_joined(parser, true);
     }
@@ -157,20 +148,17 @@ struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, boo
 // Parses a; or a, b without brackets, which is a tuple.
 struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool with_choice) {
     struct sl_chat_node *first = sl_chat_parse_expression(parser, with_choice), *last = first;
-    if (!last || !sl_chat_peek_operator(parser, ",")) {
+    if (!sl_chat_peek_operator(parser, ",")) {
         return first;
     }
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TUPLE);
-    while (last && sl_chat_skip_operator(parser, ",")) {
+    while (sl_chat_skip_operator(parser, ",")) {
         if (!sl_chat_begins_value(parser) && !sl_chat_peek_operator(parser, "-") &&
             !sl_chat_peek_operator(parser, "+")) {
             break;
         }
         last->next = sl_chat_parse_expression(parser, with_choice);
         last = last->next;
-    }
-    if (!node) {
-        return NULL;
     }
     node->list = first;
     return sl_chat_finish(parser, node);

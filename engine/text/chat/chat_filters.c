@@ -61,8 +61,7 @@ SL_CHAT_FN(filter_first) {
 
 SL_CHAT_FN(filter_last) {
     if (subject.kind == SL_CHAT_ITERATOR) {
-        sl_chat_fail(work, SL_ERR_INVALID, "last of an iterator; put \"| list\" before it");
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_INVALID, "last of an iterator; put \"| list\" before it");
     }
     const struct sl_chat_list *list = sl_chat_iterate(work, subject);
     return list && list->n > 0 ? list->items[list->n - 1] : sl_chat_nothing();

@@ -59,6 +59,9 @@ struct sl_chat_work {
 void sl_chat_work_cleanup(struct sl_chat_work *work);
 // Returns zeroed memory, aligned for any type. NULL if the work has failed, possibly in this call.
 void *sl_chat_alloc(struct sl_chat_work *work, size_t n_bytes);
+// Returns `items`, or where they have no room for `needed`, larger memory that begins with the first n. NULL as above.
+void *sl_chat_grow(struct sl_chat_work *work, void *items, size_t n, size_t needed, size_t item_bytes,
+                   size_t *capacity_inout);
 // Counts work before it is done; returns false if the work has failed. n_bytes: text that will be processed.
 bool sl_chat_step(struct sl_chat_work *work, size_t n_bytes);
 
@@ -124,6 +127,10 @@ struct sl_chat_loop {
 struct sl_chat_text sl_chat_text_of(const char *string);
 bool sl_chat_text_is(struct sl_chat_text a, const char *string);
 bool sl_chat_text_equal(struct sl_chat_text a, struct sl_chat_text b);
+static inline struct sl_chat_text sl_chat_text_from(struct sl_chat_text text, size_t begin) { // the rest of it
+    return (struct sl_chat_text){text.bytes + begin, text.n_bytes - begin};
+}
+bool sl_chat_text_among(struct sl_chat_text a, const char *const *strings); // up to a NULL
 
 struct sl_chat_value sl_chat_undefined(struct sl_chat_text name);
 static inline struct sl_chat_value sl_chat_nothing(void) { // result of a failed operation
@@ -281,11 +288,15 @@ struct sl_chat_parser {
     int depth;                         // of recursion
     int n_loops;                       // number of enclosing loops, for break and continue
     bool at_output;                    // directly in {{ }}, where "safe" has no effect
+    struct sl_chat_node failed;        // stands for every node that there is no memory for, and for what is wrong
 };
 
 struct sl_chat_node *sl_chat_parse(struct sl_chat_work *work, struct sl_chat_text source); // a list of statements
 
-// chat_expression.c: operators; chat_operand.c: operands. Nodes are NULL only if the work has failed.
+/*
+ * chat_expression.c: operators; chat_operand.c: operands. Once the work has failed, nodes may be parser->failed, which
+ * then is its own child or neighbor: lists are read only while the work has not failed.
+ */
 struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_filters(struct sl_chat_parser *parser, struct sl_chat_node *node);
@@ -306,8 +317,9 @@ void sl_chat_expect_operator(struct sl_chat_parser *parser, const char *op);
 void sl_chat_next_token(struct sl_chat_parser *parser);
 bool sl_chat_enter(struct sl_chat_parser *parser); // one level deeper; pairs with sl_chat_leave() even when false
 void sl_chat_leave(struct sl_chat_parser *parser);
-void sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected);
-void sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name);
+// Fail the work, and return parser->failed.
+struct sl_chat_node *sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected);
+struct sl_chat_node *sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name);
 // Enclose the parsing of an expression that is only a part of the output of {{ }}; the second returns the node.
 bool sl_chat_take_output(struct sl_chat_parser *parser);
 struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node);

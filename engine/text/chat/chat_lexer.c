@@ -21,18 +21,12 @@ struct lexer {
 };
 
 static struct sl_chat_token *push(struct lexer *lexer, enum sl_chat_token_type type, struct sl_chat_text text) {
-    if (lexer->n_tokens == lexer->capacity) {
-        size_t capacity = lexer->capacity ? 2 * lexer->capacity : 256;
-        struct sl_chat_token *grown = sl_chat_alloc(lexer->work, capacity * sizeof(*grown));
-        if (!grown) {
-            return NULL;
-        }
-        if (lexer->n_tokens > 0) {
-            memcpy(grown, lexer->tokens, lexer->n_tokens * sizeof(*grown));
-        }
-        lexer->tokens = grown;
-        lexer->capacity = capacity;
+    struct sl_chat_token *tokens = sl_chat_grow(lexer->work, lexer->tokens, lexer->n_tokens, lexer->n_tokens + 1,
+                                                sizeof(*tokens), &lexer->capacity);
+    if (!tokens) {
+        return NULL;
     }
+    lexer->tokens = tokens;
     struct sl_chat_token *token = &lexer->tokens[lexer->n_tokens++];
     *token = (struct sl_chat_token){.type = type, .line = lexer->work->line, .text = text};
     return token;

@@ -61,9 +61,7 @@ static void split_words(struct sl_chat_work *work, struct sl_chat_text text, int
             return;
         }
         while (rest.n_bytes > 0 && sl_chat_space_bytes(rest) == 0) {
-            size_t n = sl_chat_char_bytes(rest);
-            rest.bytes += n;
-            rest.n_bytes -= n;
+            rest = sl_chat_text_from(rest, sl_chat_char_bytes(rest));
         }
         push_text(work, list, text.bytes, rest.bytes);
         text = sl_chat_strip(rest, NULL, SL_CHAT_LEFT);
@@ -79,8 +77,7 @@ static void split_by(struct sl_chat_work *work, struct sl_chat_text text, struct
             return;
         }
         push_text(work, list, text.bytes, text.bytes + at);
-        text.bytes += at + separator.n_bytes;
-        text.n_bytes -= at + separator.n_bytes;
+        text = sl_chat_text_from(text, at + separator.n_bytes);
     }
 }
 
@@ -117,8 +114,7 @@ struct sl_chat_value sl_chat_replace(struct sl_chat_work *work, struct sl_chat_t
         }
         sl_chat_append(work, &buffer, (struct sl_chat_text){text.bytes, at});
         sl_chat_append(work, &buffer, new);
-        text.bytes += at + old.n_bytes;
-        text.n_bytes -= at + old.n_bytes;
+        text = sl_chat_text_from(text, at + old.n_bytes);
         max_count -= max_count > 0;
     }
     if (!buffer.bytes) {

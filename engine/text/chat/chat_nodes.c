@@ -19,26 +19,26 @@ bool sl_chat_peek_name(const struct sl_chat_parser *parser, const char *name) {
     return parser->token->type == SL_CHAT_TOKEN_NAME && sl_chat_text_is(parser->token->text, name);
 }
 
-bool sl_chat_skip_operator(struct sl_chat_parser *parser, const char *op) {
-    bool there = sl_chat_peek_operator(parser, op);
+static bool skip_if(struct sl_chat_parser *parser, bool there) {
     if (there) {
         sl_chat_next_token(parser);
     }
     return there;
+}
+
+bool sl_chat_skip_operator(struct sl_chat_parser *parser, const char *op) {
+    return skip_if(parser, sl_chat_peek_operator(parser, op));
 }
 
 bool sl_chat_skip_name(struct sl_chat_parser *parser, const char *name) {
-    bool there = sl_chat_peek_name(parser, name);
-    if (there) {
-        sl_chat_next_token(parser);
-    }
-    return there;
+    return skip_if(parser, sl_chat_peek_name(parser, name));
 }
 
-void sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected) {
+struct sl_chat_node *sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected) {
     const struct sl_chat_token *token = parser->token;
     int n = sl_chat_excerpt(token->text);
     sl_chat_fail(parser->work, SL_ERR_INVALID, "expected %s before '%.*s'", expected, n, token->text.bytes);
+    return &parser->failed;
 }
 
 void sl_chat_expect_operator(struct sl_chat_parser *parser, const char *op) {
@@ -62,11 +62,8 @@ void sl_chat_leave(struct sl_chat_parser *parser) {
 
 struct sl_chat_node *sl_chat_node(struct sl_chat_parser *parser, enum sl_chat_op op) {
     struct sl_chat_node *node = sl_chat_alloc(parser->work, sizeof(*node));
-    if (node) {
-        node->op = op;
-        node->line = parser->token->line;
-        node->depth = 1;
-    }
+    node = node ? node : &parser->failed;
+    *node = (struct sl_chat_node){.op = op, .line = parser->token->line, .depth = 1};
     return node;
 }
 
@@ -79,8 +76,8 @@ static int depth_of(const struct sl_chat_node *list) {
 }
 
 struct sl_chat_node *sl_chat_finish(struct sl_chat_parser *parser, struct sl_chat_node *node) {
-    if (!node || parser->work->status != SL_OK) {
-        return NULL;
+    if (parser->work->status != SL_OK) {
+        return node;
     }
     const struct sl_chat_node *below[] = {node->a, node->b, node->c, node->list, node->body, node->otherwise};
     for (size_t i = 0; i < sizeof(below) / sizeof(*below); i++) {
@@ -89,7 +86,6 @@ struct sl_chat_node *sl_chat_finish(struct sl_chat_parser *parser, struct sl_cha
     }
     if (node->depth > SL_CHAT_MAX_DEPTH) {
         sl_chat_fail(parser->work, SL_ERR_EXHAUSTED, "nested deeper than %d", SL_CHAT_MAX_DEPTH);
-        return NULL;
     }
     return node;
 }
@@ -108,14 +104,13 @@ struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_out
 struct sl_chat_node *sl_chat_binary(struct sl_chat_parser *parser, enum sl_chat_op op, struct sl_chat_node *a,
                                     struct sl_chat_node *b) {
     struct sl_chat_node *node = sl_chat_node(parser, op);
-    if (node) {
-        node->a = a;
-        node->b = b;
-        node->line = a ? a->line : node->line;
-    }
+    node->a = a;
+    node->b = b;
+    node->line = a->line;
     return sl_chat_finish(parser, node);
 }
 
-void sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name) {
+struct sl_chat_node *sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name) {
     sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "%s '%.*s'", what, sl_chat_excerpt(name), name.bytes);
+    return &parser->failed;
 }

@@ -14,22 +14,13 @@ static struct sl_chat_node *parse_argument(struct sl_chat_parser *parser) {
     if (parser->token->type == SL_CHAT_TOKEN_NAME && parser->token[1].type == SL_CHAT_TOKEN_OPERATOR &&
         sl_chat_text_is(parser->token[1].text, "=")) {
         struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_KEYWORD);
-        if (node) {
-            node->text = parser->token->text;
-            sl_chat_next_token(parser);
-            sl_chat_next_token(parser);
-            node->a = sl_chat_parse_expression(parser, true);
-        }
+        node->text = parser->token->text;
+        sl_chat_next_token(parser);
+        sl_chat_next_token(parser);
+        node->a = sl_chat_parse_expression(parser, true);
         return sl_chat_finish(parser, node);
     }
     return sl_chat_parse_expression(parser, true);
-}
-
-// Appends what `parse` makes to the list that ends at *link: of a dictionary a key and its value. Returns the new end.
-static struct sl_chat_node **append(struct sl_chat_node **link, struct sl_chat_node *parsed) {
-    for (*link = parsed; *link; link = &(*link)->next) {
-    }
-    return link;
 }
 
 // Parses brackets around items that commas separate, and returns the items.
@@ -38,7 +29,10 @@ static struct sl_chat_node *parse_items(struct sl_chat_parser *parser, const cha
     struct sl_chat_node *first = NULL, **link = &first;
     sl_chat_expect_operator(parser, open);
     while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, close)) {
-        link = append(link, parse(parser));
+        *link = parse(parser); // of a dictionary a key and its value
+        while (parser->work->status == SL_OK && *link) {
+            link = &(*link)->next;
+        }
         if (!sl_chat_skip_operator(parser, ",")) {
             break;
         }
@@ -56,21 +50,16 @@ static struct sl_chat_node *parse_arguments(struct sl_chat_parser *parser) {
 
 static struct sl_chat_node *constant(struct sl_chat_parser *parser, struct sl_chat_value value) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_CONST);
-    if (node) {
-        node->value = value;
-    }
+    node->value = value;
     return node;
 }
 
 static struct sl_chat_node *parse_name(struct sl_chat_parser *parser) {
-    static const char *const reserved[] = {"and", "or", "not", "in", "is", "if", "else", "elif", "for"};
+    static const char *const reserved[] = {"and", "or", "not", "in", "is", "if", "else", "elif", "for", NULL};
     struct sl_chat_text name = parser->token->text;
     struct sl_chat_node *node;
-    for (size_t i = 0; i < sizeof(reserved) / sizeof(*reserved); i++) {
-        if (sl_chat_text_is(name, reserved[i])) {
-            sl_chat_unexpected(parser, "a value");
-            return NULL;
-        }
+    if (sl_chat_text_among(name, reserved)) {
+        return sl_chat_unexpected(parser, "a value");
     }
     if (sl_chat_text_is(name, "true") || sl_chat_text_is(name, "True")) {
         node = constant(parser, sl_chat_bool(true));
@@ -80,9 +69,7 @@ static struct sl_chat_node *parse_name(struct sl_chat_parser *parser) {
         node = constant(parser, (struct sl_chat_value){.kind = SL_CHAT_NONE});
     } else {
         node = sl_chat_node(parser, SL_CHAT_OP_NAME);
-        if (node) {
-            node->text = name;
-        }
+        node->text = name;
     }
     sl_chat_next_token(parser);
     return node;
@@ -95,9 +82,7 @@ static struct sl_chat_node *parse_string(struct sl_chat_parser *parser) { // 'a'
         text = sl_chat_concat(parser->work, text, parser->token->text);
         sl_chat_next_token(parser);
     }
-    if (node) {
-        node->value = sl_chat_string(text);
-    }
+    node->value = sl_chat_string(text);
     return node;
 }
 
@@ -109,20 +94,15 @@ static struct sl_chat_node *parse_value(struct sl_chat_parser *parser) {
 static struct sl_chat_node *parse_pair(struct sl_chat_parser *parser) {
     struct sl_chat_node *key = parse_value(parser);
     sl_chat_expect_operator(parser, ":");
-    if (key) {
-        key->next = parse_value(parser);
-    }
+    key->next = parse_value(parser);
     return key;
 }
 
 // Parses [a, b], or {a: b, c: d}.
 static struct sl_chat_node *parse_list(struct sl_chat_parser *parser, enum sl_chat_op op) {
     struct sl_chat_node *node = sl_chat_node(parser, op);
-    struct sl_chat_node *items =
+    node->list =
         op == SL_CHAT_OP_LIST ? parse_items(parser, "[", "]", parse_value) : parse_items(parser, "{", "}", parse_pair);
-    if (node) {
-        node->list = items;
-    }
     return sl_chat_finish(parser, node);
 }
 
@@ -149,7 +129,7 @@ struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser) {
         sl_chat_next_token(parser);
         return node;
     }
-    struct sl_chat_node *node = NULL;
+    struct sl_chat_node *node;
     bool at_output = sl_chat_take_output(parser);
     if (sl_chat_peek_operator(parser, "(")) {
         node = parse_brackets(parser);
@@ -158,7 +138,7 @@ struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser) {
     } else if (sl_chat_peek_operator(parser, "{")) {
         node = parse_list(parser, SL_CHAT_OP_DICT);
     } else {
-        sl_chat_unexpected(parser, "a value");
+        node = sl_chat_unexpected(parser, "a value");
     }
     return sl_chat_put_back(parser, at_output, node);
 }
@@ -168,9 +148,6 @@ struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser) {
 static struct sl_chat_node *parse_attribute(struct sl_chat_parser *parser, struct sl_chat_node *object) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_ATTRIBUTE);
     const struct sl_chat_token *token = parser->token;
-    if (!node) {
-        return NULL;
-    }
     node->a = object;
     sl_chat_next_token(parser);
     if (token->type == SL_CHAT_TOKEN_NUMBER && token->value.kind == SL_CHAT_INT) { // items.0 is items[0]
@@ -187,11 +164,7 @@ static struct sl_chat_node *parse_attribute(struct sl_chat_parser *parser, struc
 
 // Parses [a] or [a:b:c]; missing bounds are none.
 static struct sl_chat_node *parse_item(struct sl_chat_parser *parser, struct sl_chat_node *object) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_SLICE);
-    if (!node) {
-        return NULL;
-    }
-    struct sl_chat_node **link = &node->list;
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_SLICE), **link = &node->list;
     node->a = object;
     int n_colons = 0, n_bounds = 0;
     while (parser->work->status == SL_OK && n_colons <= 2) {
@@ -199,9 +172,6 @@ static struct sl_chat_node *parse_item(struct sl_chat_parser *parser, struct sl_
         n_bounds += given;
         *link = given ? sl_chat_parse_expression(parser, true)
                       : constant(parser, (struct sl_chat_value){.kind = SL_CHAT_NONE});
-        if (!*link) {
-            return NULL;
-        }
         link = &(*link)->next;
         if (!sl_chat_skip_operator(parser, ":")) {
             break;
@@ -234,14 +204,11 @@ static void check_namespace(struct sl_chat_parser *parser, const struct sl_chat_
 
 static struct sl_chat_node *parse_call(struct sl_chat_parser *parser, struct sl_chat_node *callee) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_CALL);
-    if (!node || !callee) {
-        return NULL;
-    }
     node->line = callee->line;
     node->list = parse_arguments(parser);
     node->text = callee->text;
     if (parser->work->status != SL_OK) {
-        return NULL;
+        return node;
     }
     if (callee->op == SL_CHAT_OP_ATTRIBUTE) { // the method depends on the value
         node->op = SL_CHAT_OP_METHOD;
@@ -259,8 +226,8 @@ static struct sl_chat_node *parse_call(struct sl_chat_parser *parser, struct sl_
     }
     node->builtin = callee->op == SL_CHAT_OP_NAME ? sl_chat_find_builtin(SL_CHAT_FUNCTIONS, callee->text) : NULL;
     if (!node->builtin) {
-        sl_chat_unsupported(parser, "the function", callee->op == SL_CHAT_OP_NAME ? callee->text : SL_CHAT_TEXT("()"));
-        return NULL;
+        return sl_chat_unsupported(parser, "the function",
+                                   callee->op == SL_CHAT_OP_NAME ? callee->text : SL_CHAT_TEXT("()"));
     }
     sl_chat_check_arguments(parser->work, node->builtin, node->list);
     return sl_chat_finish(parser, node);
@@ -297,9 +264,8 @@ static void check_test_name(struct sl_chat_parser *parser, const struct sl_chat_
 
 static struct sl_chat_node *parse_filter(struct sl_chat_parser *parser, struct sl_chat_node *subject) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_FILTER);
-    if (parser->token->type != SL_CHAT_TOKEN_NAME || !node) {
-        sl_chat_unexpected(parser, "the name of a filter");
-        return NULL;
+    if (parser->token->type != SL_CHAT_TOKEN_NAME) {
+        return sl_chat_unexpected(parser, "the name of a filter");
     }
     struct sl_chat_text name = parser->token->text;
     node->a = subject;
@@ -316,8 +282,7 @@ static struct sl_chat_node *parse_filter(struct sl_chat_parser *parser, struct s
     }
     node->builtin = sl_chat_find_builtin(SL_CHAT_FILTERS, name);
     if (!node->builtin) {
-        sl_chat_unsupported(parser, "the filter", name);
-        return NULL;
+        return sl_chat_unsupported(parser, "the filter", name);
     }
     sl_chat_check_arguments(parser->work, node->builtin, node->list);
     check_test_name(parser, node);
@@ -342,17 +307,15 @@ bool sl_chat_begins_value(const struct sl_chat_parser *parser) {
 static struct sl_chat_node *parse_test(struct sl_chat_parser *parser, struct sl_chat_node *subject) {
     bool negated = sl_chat_skip_name(parser, "not");
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TEST);
-    if ((parser->token->type != SL_CHAT_TOKEN_NAME) || !node) {
-        sl_chat_unexpected(parser, "the name of a test");
-        return NULL;
+    if (parser->token->type != SL_CHAT_TOKEN_NAME) {
+        return sl_chat_unexpected(parser, "the name of a test");
     }
     struct sl_chat_text name = parser->token->text;
     node->a = subject;
     sl_chat_next_token(parser);
     node->builtin = sl_chat_find_builtin(SL_CHAT_TESTS, name);
     if (!node->builtin) {
-        sl_chat_unsupported(parser, "the test", name);
-        return NULL;
+        return sl_chat_unsupported(parser, "the test", name);
     }
     if (sl_chat_peek_operator(parser, "(")) {
         node->list = parse_arguments(parser);

@@ -26,9 +26,9 @@ static struct sl_chat_node *parse_if(struct sl_chat_parser *parser) {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
     static const char *const last[] = {"endif", NULL};
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_IF);
-    if (!sl_chat_enter(parser) || !node) {
+    if (!sl_chat_enter(parser)) { // elif after elif would go deeper all the same
         sl_chat_leave(parser);
-        return NULL;
+        return node;
     }
     node->a = sl_chat_parse_tuple(parser, false);
     node->body = parse_body(parser, ends);
@@ -45,18 +45,15 @@ static struct sl_chat_node *parse_if(struct sl_chat_parser *parser) {
 }
 
 static struct sl_chat_node *parse_target_name(struct sl_chat_parser *parser, bool of_loop) {
-    static const char *const reserved[] = {"true", "false", "none", "True", "False", "None", "and", "or",  "not",
-                                           "in",   "is",    "if",   "else", "elif",  "for",  "set", "loop"};
+    static const char *const reserved[] = {"true", "false", "none", "True", "False", "None", "and", "or",   "not",
+                                           "in",   "is",    "if",   "else", "elif",  "for",  "set", "loop", NULL};
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_NAME);
-    if (parser->token->type != SL_CHAT_TOKEN_NAME || !node) {
-        sl_chat_unexpected(parser, "the name of a variable");
-        return NULL;
+    if (parser->token->type != SL_CHAT_TOKEN_NAME) {
+        return sl_chat_unexpected(parser, "the name of a variable");
     }
     node->text = parser->token->text;
-    for (size_t i = 0; i < sizeof(reserved) / sizeof(*reserved); i++) {
-        if (sl_chat_text_is(node->text, reserved[i])) {
-            sl_chat_unexpected(parser, of_loop ? "a variable for the loop" : "a variable to set");
-        }
+    if (sl_chat_text_among(node->text, reserved)) {
+        sl_chat_unexpected(parser, of_loop ? "a variable for the loop" : "a variable to set");
     }
     if (sl_chat_find_builtin(SL_CHAT_FUNCTIONS, node->text)) {
         sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "a variable with the name of the function %.*s",
@@ -70,7 +67,7 @@ static struct sl_chat_node *parse_target_name(struct sl_chat_parser *parser, boo
 static struct sl_chat_node *parse_targets(struct sl_chat_parser *parser, bool of_loop) {
     bool bracket = sl_chat_skip_operator(parser, "(");
     struct sl_chat_node *first = parse_target_name(parser, of_loop), *last = first;
-    while (last && sl_chat_skip_operator(parser, ",")) {
+    while (sl_chat_skip_operator(parser, ",")) {
         last->next = parse_target_name(parser, of_loop);
         last = last->next;
     }
@@ -84,10 +81,7 @@ static struct sl_chat_node *parse_for(struct sl_chat_parser *parser) {
     static const char *const ends[] = {"else", "endfor", NULL};
     static const char *const last[] = {"endfor", NULL};
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_FOR);
-    if (!sl_chat_enter(parser) || !node) {
-        sl_chat_leave(parser);
-        return NULL;
-    }
+    sl_chat_enter(parser);
     node->list = parse_targets(parser, true);
     if (!sl_chat_skip_name(parser, "in")) {
         sl_chat_unexpected(parser, "in");
@@ -125,14 +119,10 @@ static struct sl_chat_node *parse_closed_body(struct sl_chat_parser *parser, con
 static struct sl_chat_node *parse_set(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_SET);
     struct sl_chat_node *target = parse_targets(parser, false);
-    if (!node || !target) {
-        return NULL;
-    }
     if (!target->next && sl_chat_skip_operator(parser, ".")) {
         struct sl_chat_node *attribute = sl_chat_node(parser, SL_CHAT_OP_ATTRIBUTE);
-        if (parser->token->type != SL_CHAT_TOKEN_NAME || !attribute) {
-            sl_chat_unexpected(parser, "an attribute");
-            return NULL;
+        if (parser->token->type != SL_CHAT_TOKEN_NAME) {
+            return sl_chat_unexpected(parser, "an attribute");
         }
         attribute->a = target;
         attribute->text = parser->token->text;
@@ -148,7 +138,7 @@ static struct sl_chat_node *parse_set(struct sl_chat_parser *parser) {
         return sl_chat_finish(parser, node);
     }
     node->op = SL_CHAT_OP_SET_BLOCK;
-    if (target && target->next) {
+    if (target->next) {
         sl_chat_unexpected(parser, "=");
     }
     if (sl_chat_peek_operator(parser, "|")) {
@@ -167,7 +157,7 @@ static struct sl_chat_node *parse_jump(struct sl_chat_parser *parser, enum sl_ch
 }
 
 static struct sl_chat_node *parse_statement(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = NULL;
+    struct sl_chat_node *node;
     if (sl_chat_skip_name(parser, "if")) {
         node = parse_if(parser);
     } else if (sl_chat_skip_name(parser, "for")) {
@@ -180,12 +170,11 @@ static struct sl_chat_node *parse_statement(struct sl_chat_parser *parser) {
         node = parse_jump(parser, SL_CHAT_OP_CONTINUE);
     } else if (sl_chat_skip_name(parser, "generation")) { // marks the model's text, for training
         node = sl_chat_node(parser, SL_CHAT_OP_SCOPE);
-        if (node) {
-            node->body = parse_closed_body(parser, "endgeneration");
-            node = sl_chat_finish(parser, node);
-        }
+        node->body = parse_closed_body(parser, "endgeneration");
+        sl_chat_finish(parser, node);
     } else {
         int n = sl_chat_excerpt(parser->token->text);
+        node = &parser->failed;
         sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "the tag {%% %.*s %%}", n, parser->token->text.bytes);
     }
     if (parser->work->status == SL_OK) {
@@ -196,9 +185,6 @@ static struct sl_chat_node *parse_statement(struct sl_chat_parser *parser) {
 
 static struct sl_chat_node *parse_output(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_OUTPUT);
-    if (!node) {
-        return NULL;
-    }
     parser->at_output = true;
     node->a = sl_chat_parse_tuple(parser, true);
     parser->at_output = false;
@@ -211,25 +197,15 @@ static struct sl_chat_node *parse_output(struct sl_chat_parser *parser) {
 
 static struct sl_chat_node *parse_text(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TEXT);
-    if (node) {
-        node->text = parser->token->text;
-    }
+    node->text = parser->token->text;
     sl_chat_next_token(parser);
     return node;
-}
-
-static bool is_one_of(const struct sl_chat_parser *parser, const char *const *names) {
-    while (*names && !sl_chat_peek_name(parser, *names)) {
-        names++;
-    }
-    return *names != NULL;
 }
 
 // Parses statements; ends: NULL for the whole template.
 static struct sl_chat_node *parse_statements(struct sl_chat_parser *parser, const char *const *ends) {
     struct sl_chat_node *first = NULL, **link = &first;
     while (parser->work->status == SL_OK) {
-        struct sl_chat_node *node = NULL;
         if (parser->token->type == SL_CHAT_TOKEN_END) {
             if (ends) {
                 sl_chat_fail(parser->work, SL_ERR_INVALID, "expected {%% %s %%} before the end", ends[0]);
@@ -238,20 +214,17 @@ static struct sl_chat_node *parse_statements(struct sl_chat_parser *parser, cons
         }
         if (parser->token->type == SL_CHAT_TOKEN_BLOCK_BEGIN) {
             sl_chat_next_token(parser);
-            if (ends && is_one_of(parser, ends)) {
+            if (ends && parser->token->type == SL_CHAT_TOKEN_NAME && sl_chat_text_among(parser->token->text, ends)) {
                 break;
             }
-            node = parse_statement(parser);
+            *link = parse_statement(parser);
         } else if (parser->token->type == SL_CHAT_TOKEN_OUTPUT_BEGIN) {
             sl_chat_next_token(parser);
-            node = parse_output(parser);
+            *link = parse_output(parser);
         } else {
-            node = parse_text(parser);
+            *link = parse_text(parser);
         }
-        if (node) {
-            *link = node;
-            link = &node->next;
-        }
+        link = &(*link)->next;
     }
     return first;
 }

@@ -16,6 +16,13 @@ bool sl_chat_text_is(struct sl_chat_text a, const char *string) {
 
 // ---- growing --------------------------------------------------------------------------------------------------------
 
+bool sl_chat_text_among(struct sl_chat_text a, const char *const *strings) {
+    while (*strings && !sl_chat_text_is(a, *strings)) {
+        strings++;
+    }
+    return *strings != NULL;
+}
+
 void sl_chat_append(struct sl_chat_work *work, struct sl_chat_buffer *buffer, struct sl_chat_text text) {
     if (!sl_chat_step(work, text.n_bytes) || text.n_bytes == 0) {
         return;
@@ -25,18 +32,11 @@ void sl_chat_append(struct sl_chat_work *work, struct sl_chat_buffer *buffer, st
         return;
     }
     size_t needed = buffer->n_bytes + text.n_bytes;
-    if (needed > buffer->capacity) {
-        size_t capacity = needed < 128 ? 256 : 2 * needed;
-        char *grown = sl_chat_alloc(work, capacity);
-        if (!grown) {
-            return;
-        }
-        if (buffer->n_bytes > 0) {
-            memcpy(grown, buffer->bytes, buffer->n_bytes);
-        }
-        buffer->bytes = grown;
-        buffer->capacity = capacity;
+    char *bytes = sl_chat_grow(work, buffer->bytes, buffer->n_bytes, needed, 1, &buffer->capacity);
+    if (!bytes) {
+        return;
     }
+    buffer->bytes = bytes;
     memcpy(buffer->bytes + buffer->n_bytes, text.bytes, text.n_bytes);
     buffer->n_bytes = needed;
 }
@@ -125,8 +125,7 @@ static bool is_one_of(struct sl_chat_text character, struct sl_chat_text chars) 
         if (sl_chat_text_equal(character, (struct sl_chat_text){chars.bytes, n})) {
             return true;
         }
-        chars.bytes += n;
-        chars.n_bytes -= n;
+        chars = sl_chat_text_from(chars, n);
     }
     return false;
 }
@@ -142,8 +141,7 @@ struct sl_chat_text sl_chat_strip(struct sl_chat_text text, const struct sl_chat
         if (!is_taken_off((struct sl_chat_text){text.bytes, n}, chars)) {
             break;
         }
-        text.bytes += n;
-        text.n_bytes -= n;
+        text = sl_chat_text_from(text, n);
     }
     while ((sides & SL_CHAT_RIGHT) && text.n_bytes > 0) {
         size_t at = text.n_bytes - 1;

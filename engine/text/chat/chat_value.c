@@ -55,19 +55,12 @@ void sl_chat_list_push(struct sl_chat_work *work, struct sl_chat_list *list, str
     if (!list || !sl_chat_step(work, 0)) {
         return;
     }
-    if (list->n == list->capacity) {
-        size_t capacity = list->capacity < 4 ? 8 : 2 * list->capacity;
-        struct sl_chat_value *grown = sl_chat_alloc(work, capacity * sizeof(*grown));
-        if (!grown) {
-            return;
-        }
-        if (list->n > 0) {
-            memcpy(grown, list->items, list->n * sizeof(*grown));
-        }
-        list->items = grown;
-        list->capacity = capacity;
+    struct sl_chat_value *items =
+        sl_chat_grow(work, list->items, list->n, list->n + 1, sizeof(*items), &list->capacity);
+    if (items) {
+        list->items = items;
+        list->items[list->n++] = value;
     }
-    list->items[list->n++] = value;
 }
 
 struct sl_chat_dict *sl_chat_dict_create(struct sl_chat_work *work) {
@@ -98,19 +91,11 @@ void sl_chat_dict_set(struct sl_chat_work *work, struct sl_chat_dict *dict, stru
         pair->value = value;
         return;
     }
-    if (dict->n == dict->capacity) {
-        size_t capacity = dict->capacity < 4 ? 4 : 2 * dict->capacity;
-        struct sl_chat_pair *grown = sl_chat_alloc(work, capacity * sizeof(*grown));
-        if (!grown) {
-            return;
-        }
-        if (dict->n > 0) {
-            memcpy(grown, dict->pairs, dict->n * sizeof(*grown));
-        }
-        dict->pairs = grown;
-        dict->capacity = capacity;
+    struct sl_chat_pair *pairs = sl_chat_grow(work, dict->pairs, dict->n, dict->n + 1, sizeof(*pairs), &dict->capacity);
+    if (pairs) {
+        dict->pairs = pairs;
+        dict->pairs[dict->n++] = (struct sl_chat_pair){key, value};
     }
-    dict->pairs[dict->n++] = (struct sl_chat_pair){key, value};
 }
 
 // ---- what they are taken for ----------------------------------------------------------------------------------------
@@ -214,8 +199,7 @@ static struct sl_chat_list *characters(struct sl_chat_work *work, struct sl_chat
     while (list && text.n_bytes > 0 && work->status == SL_OK) {
         size_t n = sl_chat_char_bytes(text);
         sl_chat_list_push(work, list, sl_chat_string((struct sl_chat_text){text.bytes, n}));
-        text.bytes += n;
-        text.n_bytes -= n;
+        text = sl_chat_text_from(text, n);
     }
     return list;
 }

@@ -61,6 +61,23 @@ void *sl_chat_alloc(struct sl_chat_work *work, size_t n_bytes) {
     return at;
 }
 
+void *sl_chat_grow(struct sl_chat_work *work, void *items, size_t n, size_t needed, size_t item_bytes,
+                   size_t *capacity_inout) {
+    if (needed <= *capacity_inout) {
+        return items;
+    }
+    size_t capacity = needed * item_bytes < 128 ? 256 / item_bytes : 2 * needed;
+    void *grown = sl_chat_alloc(work, capacity * item_bytes);
+    if (!grown) {
+        return NULL;
+    }
+    if (n > 0) {
+        memcpy(grown, items, n * item_bytes);
+    }
+    *capacity_inout = capacity;
+    return grown;
+}
+
 bool sl_chat_step(struct sl_chat_work *work, size_t n_bytes) {
     work->steps_left -= 1 + (int64_t)(n_bytes / SL_CHAT_STEP_BYTES);
     if (work->steps_left < 0) {
