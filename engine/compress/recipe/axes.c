@@ -79,10 +79,6 @@ static bool is_pooled(const struct sl_score_traits *traits) {
     return traits->is_pooled;
 }
 
-static bool is_seeded(const struct sl_score_traits *traits) {
-    return traits->is_seeded;
-}
-
 // To add an axis: add a row in the order in which people read a recipe, its members of struct sl_recipe, and their
 // default in recipe.c if it is not 0.
 const struct sl_axis sl_axes[] = {
@@ -93,7 +89,7 @@ const struct sl_axis sl_axes[] = {
      "what stays whatever its score; a ratio is of the budget"},
     {"window", COUNT(count, window, 1, SL_RECIPE_MAX_CHUNK), 0, has_window, "rows that snapkv observes"},
     {"pool", WORDS(one_of, pool, pool_kernel, pools), 0, is_pooled, "over neighbouring slots of the window's sums"},
-    {"seed", COUNT(count, seed, 0, UINT64_MAX), SL_ANY_METHOD, is_seeded, "of random"},
+    {"seed", COUNT(count, seed, 0, UINT64_MAX), SL_ANY_METHOD, sl_score_is_seeded, "of random"},
     {"budget", FIELD(budget, budget, budget), 0, NULL, "slots per layer and KV head, or a ratio of the prompt"},
     {"layers", WORDS(one_of, layers, layers, layers), SL_NEEDS_BUDGET, NULL, "how layers share the budget"},
     {"exempt", FIELD(exempt, exempt, exempt_last), SL_NEEDS_BUDGET, NULL, "layers that evict nothing"},

@@ -34,10 +34,6 @@ static bool sums_squares(const struct sl_score_traits *traits) {
     return traits->sums_squares;
 }
 
-static bool is_seeded(const struct sl_score_traits *traits) {
-    return traits->is_seeded;
-}
-
 static bool is_lasting(const struct sl_score_traits *traits) {
     return traits->is_lasting && !traits->is_seeded; // random scores are a baseline
 }
@@ -49,7 +45,7 @@ static const struct {
              {"of-rows", sl_score_is_of_rows},
              {"sums", sums_attention},
              {"squares", sums_squares},
-             {"seeded", is_seeded},
+             {"seeded", sl_score_is_seeded},
              {"lasting", is_lasting}};
 
 // Writes what a name in braces stands for.
@@ -352,10 +348,6 @@ enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_laye
 // --- all of it -----------------------------------------------------------------------------------------------------
 
 enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err) {
-    for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
-        SL_FAIL_IF(!sl_field_is_sane(&axis->field, recipe), err, SL_ERR_INVALID,
-                   "recipe: %s holds a value that no recipe text can mean", axis->name);
-    }
     enum sl_status status = check_needs(recipe, err);
     SL_THEN(status, check_belongings(recipe, err));
     if (status == SL_OK && sl_recipe_evicts(recipe)) {

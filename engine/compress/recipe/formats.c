@@ -71,20 +71,6 @@ static void put_format(const struct sl_field *field, const struct sl_recipe *rec
     }
 }
 
-static bool format_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
-    (void)field;
-    bool sane = sl_kv_format_is_of_page(recipe->format) && recipe->n_ranges >= 0 &&
-                recipe->n_ranges <= SL_MAX_FORMAT_RANGES &&
-                (recipe->dense_auto ? sl_kv_format_is_of_page(recipe->dense_format)
-                                    : recipe->dense_format == sl_recipe_default.dense_format);
-    for (int i = 0; sane && i < recipe->n_ranges; i++) {
-        const struct sl_format_range *range = &recipe->ranges[i];
-        sane = range->from >= 0 && range->from < SL_MAX_LAYERS && range->to >= -1 && range->to < SL_MAX_LAYERS &&
-               (range->to < 0 || range->to >= range->from) && sl_kv_format_is_of_page(range->format);
-    }
-    return sane;
-}
-
 // bits=B is short for format=f16/dense:intB.
 static enum sl_status parse_bits(const struct sl_field *field, const char *what, const char *text,
                                  struct sl_recipe *recipe, struct sl_error *err) {
@@ -101,5 +87,5 @@ static enum sl_status parse_bits(const struct sl_field *field, const char *what,
     return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: expected 1, 2, 4 or 8", what, text);
 }
 
-const struct sl_kind sl_kind_format = {"FORMAT FORMAT/LAYERS:FORMAT", ':', parse_format, put_format, format_is_sane};
-const struct sl_kind sl_kind_bits = {"1 2 4 8", ':', parse_bits, NULL, NULL};
+const struct sl_kind sl_kind_format = {"FORMAT FORMAT/LAYERS:FORMAT", ':', parse_format, put_format};
+const struct sl_kind sl_kind_bits = {"1 2 4 8", ':', parse_bits, NULL};

@@ -65,9 +65,6 @@ struct sl_kind {
                             struct sl_error *err);
     // Writes text that parses to the same value; nothing if there is no value. NULL: it is written otherwise.
     void (*put)(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out);
-    // Returns whether parsing could have produced the value. The grammar only makes such values, or leaves the
-    // default; programs may make others. NULL: any value is valid.
-    bool (*is_sane)(const struct sl_field *field, const struct sl_recipe *recipe);
 };
 
 enum sl_axis_flags {
@@ -105,9 +102,6 @@ static inline void sl_field_copy(const struct sl_field *field, struct sl_recipe 
 }
 static inline bool sl_field_is_default(const struct sl_field *field, const struct sl_recipe *recipe) {
     return memcmp((const char *)recipe + field->at, (const char *)&sl_recipe_default + field->at, field->bytes) == 0;
-}
-static inline bool sl_field_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
-    return field->kind->is_sane == NULL || sl_field_is_default(field, recipe) || field->kind->is_sane(field, recipe);
 }
 
 // --- numbers.c, formats.c: for others that read them

@@ -122,7 +122,7 @@ static void put_exempt(const struct sl_field *field, const struct sl_recipe *rec
     sl_text_buffer_put(out, "%s", recipe->exempt_last ? (any ? "+last" : "last") : (any ? "" : "none"));
 }
 
-const struct sl_kind sl_kind_exempt = {"none LAYERS last", ':', parse_exempt, put_exempt, NULL};
+const struct sl_kind sl_kind_exempt = {"none LAYERS last", ':', parse_exempt, put_exempt};
 
 // --- place -------------------------------------------------------------------------------------------------------
 
@@ -153,13 +153,5 @@ static void put_offload(const struct sl_field *field, const struct sl_recipe *re
     }
 }
 
-// A recipe names its offloaded layers in one way only.
-static bool offload_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
-    (void)field;
-    int from = recipe->offload_from, last = sl_layers_last(&recipe->offload);
-    return from >= -1 && from < SL_MAX_LAYERS && (from < 0 || last < from) &&
-           !(recipe->offload_auto && (from >= 0 || last >= 0));
-}
-
-const struct sl_kind sl_kind_resident = {"", 0, parse_resident, NULL, NULL};
-const struct sl_kind sl_kind_offload = {"LAYERS", '/', parse_offload, put_offload, offload_is_sane};
+const struct sl_kind sl_kind_resident = {"", 0, parse_resident, NULL};
+const struct sl_kind sl_kind_offload = {"LAYERS", '/', parse_offload, put_offload};

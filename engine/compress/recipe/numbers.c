@@ -70,12 +70,6 @@ static void put_count(const struct sl_field *field, const struct sl_recipe *reci
     sl_text_buffer_put(out, "%" PRIu64, get_count(field, recipe));
 }
 
-static bool count_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
-    uint64_t count = get_count(field, recipe);
-    return count >= field->min && count <= field->max && (field->kind != &sl_kind_odd || count % 2 == 1) &&
-           (field->kind != &sl_kind_pages || count % SL_PAGE_SLOTS == 0);
-}
-
 static enum sl_status parse_fixed(const struct sl_field *field, const char *what, const char *text,
                                   struct sl_recipe *recipe, struct sl_error *err) {
     (void)what, (void)text, (void)err;
@@ -83,10 +77,10 @@ static enum sl_status parse_fixed(const struct sl_field *field, const char *what
     return SL_OK;
 }
 
-const struct sl_kind sl_kind_count = {"N", ':', parse_count, put_count, count_is_sane};
-const struct sl_kind sl_kind_odd = {"N", ':', parse_count, put_count, count_is_sane};
-const struct sl_kind sl_kind_pages = {"N", ':', parse_count, put_count, count_is_sane};
-const struct sl_kind sl_kind_fixed = {"", 0, parse_fixed, NULL, count_is_sane};
+const struct sl_kind sl_kind_count = {"N", ':', parse_count, put_count};
+const struct sl_kind sl_kind_odd = {"N", ':', parse_count, put_count};
+const struct sl_kind sl_kind_pages = {"N", ':', parse_count, put_count};
+const struct sl_kind sl_kind_fixed = {"", 0, parse_fixed, NULL};
 
 // --- ratios ------------------------------------------------------------------------------------------------------
 
@@ -134,13 +128,8 @@ static void put_ratio(const struct sl_field *field, const struct sl_recipe *reci
     put_double(*ratio_at(field, recipe), out);
 }
 
-static bool ratio_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
-    double ratio = *ratio_at(field, recipe);
-    return ratio > 0 && (ratio < 1 || (field->kind == &sl_kind_weight && ratio == 1)); // false for NaN
-}
-
-const struct sl_kind sl_kind_ratio = {"RATIO", ':', parse_ratio, put_ratio, ratio_is_sane};
-const struct sl_kind sl_kind_weight = {"WEIGHT", ':', parse_ratio, put_ratio, ratio_is_sane};
+const struct sl_kind sl_kind_ratio = {"RATIO", ':', parse_ratio, put_ratio};
+const struct sl_kind sl_kind_weight = {"WEIGHT", ':', parse_ratio, put_ratio};
 
 // --- slots, or a share -------------------------------------------------------------------------------------------
 
@@ -182,13 +171,5 @@ static void put_amount(const struct sl_field *field, const struct sl_recipe *rec
     }
 }
 
-static bool amount_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
-    const struct sl_amount *amount = amount_at(field, recipe);
-    if (amount->slots != 0) {
-        return amount->slots > 0 && amount->slots <= SL_RECIPE_MAX_SLOTS && amount->ratio == 0;
-    }
-    return amount->ratio >= 0 && amount->ratio < 1; // false for NaN
-}
-
-const struct sl_kind sl_kind_amount = {"N|RATIO", ':', parse_amount, put_amount, amount_is_sane};
-const struct sl_kind sl_kind_budget = {"off N RATIO", ':', parse_amount, put_amount, amount_is_sane};
+const struct sl_kind sl_kind_amount = {"N|RATIO", ':', parse_amount, put_amount};
+const struct sl_kind sl_kind_budget = {"off N RATIO", ':', parse_amount, put_amount};

@@ -25,8 +25,7 @@ enum sl_score_rows {
  */
 #define SL_SCORE_MAP(X)                                                                                                \
     X(NONE, none, .help = "nothing: what keeps all")                                                                   \
-    X(RANDOM, random, .help = "chance, to compare with", .wants_positions = true, .is_seeded = true,                   \
-      .is_lasting = true)                                                                                              \
+    X(RANDOM, random, .help = "chance, to compare with", .is_seeded = true, .is_lasting = true)                        \
     X(RECENCY, recency, .help = "age: the newest stay")                                                                \
     X(AAS, aas, .help = "attention, summed over all rows (H2O)", .rows = SL_ROWS_ALL, .n_states = 1,                   \
       .sums_attention = true)                                                                                          \
@@ -34,7 +33,7 @@ enum sl_score_rows {
       .newest_of_ties = true)                                                                                          \
     X(LTAS, ltas, .help = "attention of the last row (TOVA)", .rows = SL_ROWS_LAST)                                    \
     X(MAS, mas, .help = "mean attention of the rows since (RoCo)", .rows = SL_ROWS_ALL, .n_states = 2,                 \
-      .wants_positions = true, .sums_attention = true, .sums_squares = true)                                           \
+      .sums_attention = true, .sums_squares = true)                                                                    \
     X(SNAPKV, snapkv, .help = "attention of a window of the last rows, pooled", .rows = SL_ROWS_WINDOW,                \
       .is_pooled = true)                                                                                               \
     X(CIS, cis, .help = "what retaining heads expect (Locret)", .n_states = 1, .wants_importance = true,               \
@@ -58,7 +57,6 @@ struct sl_score_traits {
     enum sl_score_rows rows;
     int n_states;          // score planes that a page needs
     bool wants_importance; // output of retaining heads: the model must have them
-    bool wants_positions;  // original positions of the slots
     bool sums_attention;   // plane 0 is attention summed over rows: layers=d2o
     bool sums_squares;     // and plane 1 its squares: scope=std
     bool newest_of_ties;   // if scores are equal the newest slot stays; otherwise the oldest
@@ -79,6 +77,10 @@ static inline bool sl_score_is_attention(const struct sl_score_traits *traits) {
 // Returns true if the score uses the rows at hand, for every query head.
 static inline bool sl_score_is_of_rows(const struct sl_score_traits *traits) {
     return traits->rows == SL_ROWS_LAST || traits->rows == SL_ROWS_WINDOW;
+}
+
+static inline bool sl_score_is_seeded(const struct sl_score_traits *traits) {
+    return traits->is_seeded;
 }
 
 // Returns true if the prompt is read a second time: nothing is evicted before that.

@@ -110,32 +110,7 @@ static void put_words(const struct sl_field *field, const struct sl_recipe *reci
 
 // --- bounds ------------------------------------------------------------------------------------------------------
 
-// Checks that words in the value have possible arguments, and that members of all other words have their default.
-static bool words_are_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
-    const struct sl_field *shared = NULL;
-    int n_said = 0, known = 0, covered = 0;
-    for (const struct sl_word *word = field->words; word < field->words + field->n_words; word++) {
-        known |= number_of(field, word);
-        if (is_said(field, word, recipe)) {
-            n_said++;
-            covered |= word->covers;
-            shared = &word->argument;
-            if (word->argument.kind != NULL && !sl_field_is_sane(&word->argument, recipe)) {
-                return false;
-            }
-        }
-    }
-    if (field->kind != &sl_kind_one_of) {
-        return field->kind != &sl_kind_flags || (*number_at(field, recipe) & (~known | covered)) == 0;
-    }
-    bool sane = n_said == 1;
-    for (const struct sl_word *word = field->words; sane && word < field->words + field->n_words; word++) {
-        sane = !has_text(word) || word->argument.at == shared->at || sl_field_is_default(&word->argument, recipe);
-    }
-    return sane;
-}
-
-const struct sl_kind sl_kind_one_of = {"", ':', parse_words, put_words, words_are_sane};
-const struct sl_kind sl_kind_flags = {"", ':', parse_words, put_words, words_are_sane};
-const struct sl_kind sl_kind_parts = {"", ':', parse_words, put_words, words_are_sane};
-const struct sl_kind sl_kind_part = {"", ':', parse_words, put_words, words_are_sane};
+const struct sl_kind sl_kind_one_of = {"", ':', parse_words, put_words};
+const struct sl_kind sl_kind_flags = {"", ':', parse_words, put_words};
+const struct sl_kind sl_kind_parts = {"", ':', parse_words, put_words};
+const struct sl_kind sl_kind_part = {"", ':', parse_words, put_words};

@@ -334,7 +334,8 @@ static bool one_in(int n) {
 
 static enum sl_kv_format random_format(void) { // of both halves, or a pair: 12 from 32 on
     int format = rand() % (SL_KV_N_FORMATS + 12);
-    return (enum sl_kv_format)(format < SL_KV_N_FORMATS ? format : format - SL_KV_N_FORMATS + 32);
+    format += format < SL_KV_N_FORMATS ? 0 : 32 - SL_KV_N_FORMATS;
+    return sl_kv_format_is_of_page((enum sl_kv_format)format) ? (enum sl_kv_format)format : random_format();
 }
 
 static void random_formats(struct sl_recipe *r) {
@@ -349,7 +350,7 @@ static void random_formats(struct sl_recipe *r) {
     r->dense_format = r->dense_auto ? random_format() : (enum sl_kv_format)0;
 }
 
-// Any values; sl_recipe_check() chooses.
+// Values that the axes can have; sl_recipe_check() chooses among their combinations.
 static struct sl_recipe random_recipe(void) {
     struct sl_recipe r = sl_recipe_defaults();
     random_formats(&r);
@@ -384,7 +385,7 @@ static struct sl_recipe random_recipe(void) {
     if (r.score == SL_SCORE_SNAPKV) {
         r.window = 1 + rand() % 100;
         r.pool = (enum sl_pool)(rand() % 3);
-        r.pool_kernel = r.pool == SL_POOL_NONE ? 1 : 1 + rand() % 64;
+        r.pool_kernel = r.pool == SL_POOL_NONE ? 1 : 3 + 2 * (rand() % 31);
     }
     r.seed = r.score == SL_SCORE_RANDOM ? (uint64_t)rand() << 33 ^ (uint64_t)rand() : 0;
     r.budget = random_amount();
@@ -393,6 +394,7 @@ static struct sl_recipe random_recipe(void) {
     r.exempt_last = one_in(4);
     r.heads = one_in(3) ? (enum sl_split_heads)(rand() % 3) : SL_HEADS_UNIFORM;
     r.when = (unsigned)(rand() % 8);
+    r.when &= r.when & SL_WHEN_CHUNK ? ~(unsigned)SL_WHEN_END : ~0u; // the last chunk is a chunk
     r.evicted = one_in(3) ? SL_EVICTED_MERGE : SL_EVICTED_DROP;
     r.merge_beta = r.evicted == SL_EVICTED_MERGE && rand() % 2 ? random_ratio() : r.merge_beta;
     return r;
