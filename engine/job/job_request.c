@@ -22,13 +22,17 @@ enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash
     return SL_OK;
 }
 
-#define TEMPERATURE SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE
-#define TOP_K       SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K
-#define TOP_P       SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P
-#define SEED        SLUICE__V1__SAMPLING__SEED_PRESENT_SEED
-#define SEED_BITS   53 // bits of a random seed: many JSON readers round 64-bit numbers
-#define PENALTY     SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY
-#define MIN_P       SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P
+#define SEED      SLUICE__V1__SAMPLING__SEED_PRESENT_SEED
+#define SEED_BITS 53 // bits of a random seed: many JSON readers round 64-bit numbers
+
+// The fields that a request may leave to the model.
+#define FIELDS(X)                                                                                                      \
+    X(temperature, TEMPERATURE)                                                                                        \
+    X(top_k, TOP_K)                                                                                                    \
+    X(top_p, TOP_P)                                                                                                    \
+    X(repetition_penalty, REPETITION_PENALTY)                                                                          \
+    X(min_p, MIN_P)
+#define PRESENT(NAME) SLUICE__V1__SAMPLING__##NAME##_PRESENT_##NAME
 
 bool sl_job_names_seed(const Sluice__V1__Sampling *message) {
     return message != NULL && message->seed_present_case == SEED;
@@ -63,36 +67,19 @@ struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const st
         .seed = sl_job_names_seed(message) ? message->seed : 0,
         .n_logprobs = message->logprobs,
     };
-    if (message->temperature_present_case == TEMPERATURE) {
-        sampling.temperature = message->temperature;
-    }
-    if (message->top_k_present_case == TOP_K) {
-        sampling.top_k = message->top_k;
-    }
-    if (message->top_p_present_case == TOP_P) {
-        sampling.top_p = message->top_p;
-    }
-    if (message->repetition_penalty_present_case == PENALTY) {
-        sampling.repetition_penalty = message->repetition_penalty;
-    }
-    if (message->min_p_present_case == MIN_P) {
-        sampling.min_p = message->min_p;
-    }
+#define X(field, NAME) sampling.field = message->field##_present_case ? message->field : sampling.field;
+    FIELDS(X)
+#undef X
     return sampling;
 }
 
 Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling) {
     Sluice__V1__Sampling message = SLUICE__V1__SAMPLING__INIT;
-    message.temperature_present_case = TEMPERATURE;
-    message.temperature = sampling->temperature;
-    message.top_k_present_case = TOP_K;
-    message.top_k = sampling->top_k;
-    message.top_p_present_case = TOP_P;
-    message.top_p = sampling->top_p;
-    message.repetition_penalty_present_case = PENALTY;
-    message.repetition_penalty = sampling->repetition_penalty;
-    message.min_p_present_case = MIN_P;
-    message.min_p = sampling->min_p;
+#define X(field, NAME)                                                                                                 \
+    message.field##_present_case = PRESENT(NAME);                                                                      \
+    message.field = sampling->field;
+    FIELDS(X)
+#undef X
     message.frequency_penalty = sampling->frequency_penalty;
     message.presence_penalty = sampling->presence_penalty;
     message.seed_present_case = SEED;
@@ -104,15 +91,11 @@ Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling)
 Sluice__V1__Sampling sl_job_model_sampling(const struct sl_model_config *model) {
     const struct sl_model_sampling *own = &model->sampling;
     Sluice__V1__Sampling message = SLUICE__V1__SAMPLING__INIT;
-    message.temperature_present_case = own->has_temperature ? TEMPERATURE : 0;
-    message.temperature = own->temperature;
-    message.top_k_present_case = own->top_k > 0 ? TOP_K : 0;
-    message.top_k = own->top_k;
-    message.top_p_present_case = own->top_p > 0 ? TOP_P : 0;
-    message.top_p = own->top_p;
-    message.repetition_penalty_present_case = own->repetition_penalty > 0 ? PENALTY : 0;
-    message.repetition_penalty = own->repetition_penalty;
-    message.min_p_present_case = own->min_p > 0 ? MIN_P : 0;
-    message.min_p = own->min_p;
+#define X(field, NAME)                                                                                                 \
+    message.field##_present_case = own->field > 0 ? PRESENT(NAME) : 0;                                                 \
+    message.field = own->field;
+    FIELDS(X)
+#undef X
+    message.temperature_present_case = own->has_temperature ? PRESENT(TEMPERATURE) : 0; // which may be 0
     return message;
 }

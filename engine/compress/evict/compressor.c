@@ -55,29 +55,18 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
     c->folded_layer = -1;
     c->ops = ops;
     c->stream = stream;
-    enum sl_status status = check_recipe(c, err);
-    if (status != SL_OK) {
-        goto err_destroy;
-    }
     c->kv = calloc((size_t)plan->geometry.n_kv_heads, sizeof *c->kv);
     c->new_pages = calloc((size_t)plan->geometry.n_kv_heads * SL_PACK_PAGES, sizeof *c->new_pages);
-    if (c->kv == NULL || c->new_pages == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
-        goto err_destroy;
-    }
-    if (sl_recipe_evicts(&plan->recipe)) {
+    enum sl_status status = c->kv != NULL && c->new_pages != NULL
+                                ? check_recipe(c, err)
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
+    if (status == SL_OK && sl_recipe_evicts(&plan->recipe)) {
         status = sl_recipe_thins(&plan->recipe) ? sl_thin_create(c, err)
                                                 : sl_scratch_create(c, (size_t)plan->max_slots, err);
-        if (status != SL_OK) {
-            goto err_destroy;
-        }
     }
+    SL_TRY_OR(status, sl_compressor_destroy(&c));
     *compressor_out = c;
     return SL_OK;
-
-err_destroy:
-    sl_compressor_destroy(&c);
-    return status;
 }
 
 void sl_compressor_destroy(struct sl_compressor **compressor) {
@@ -193,62 +182,47 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_ses
 
 // --- the end of the prompt -----------------------------------------------------------------------------------------
 
-// Divides the budget over the layers that evict, by the variance of their accumulated attention; other layers keep 0
-// here.
-static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
-                                     struct sl_error *err) {
-    int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0;
-    struct sl_device *device = c->stream->device;
-    double *variances = // queues the measurement of every layer before the host waits
-        sl_device_alloc(device, SL_MEMORY_SHARED, (size_t)n_layers * (size_t)n_heads * sizeof *variances);
-    double *weights = calloc((size_t)n_layers, sizeof *weights);
-    int64_t *shares = calloc((size_t)n_layers, sizeof *shares);
-    enum sl_status status = SL_OK;
-    if (variances == NULL || weights == NULL || shares == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the budgets of %d layers", n_layers);
-        goto done;
-    }
-    for (int l = 0; l < n_layers; l++) {
+// Measures the variance of the accumulated attention of the layers that evict, and counts them. Queues every layer
+// before the host waits.
+static enum sl_status measure_variances(struct sl_compressor *c, const struct sl_session *session, double *variances,
+                                        int *n_out, struct sl_error *err) {
+    *n_out = 0;
+    for (int l = 0; l < session->geometry.n_layers; l++) {
         if (sl_layer_evicts(c, l)) {
             struct sl_kv_heads heads;
-            status = sl_layer_heads(c, session, l, &heads, err);
-            if (status != SL_OK) {
-                goto done;
-            }
-            for (int h = 0; h < n_heads; h++) {
-                if (heads.kv[h].n_slots > c->scratch.n_slots) {
-                    status =
-                        sl_fail(err, SL_ERR_PRECONDITION,
-                                "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",
-                                l, h, heads.kv[h].n_slots, c->scratch.n_slots);
-                    goto done;
-                }
-            }
-            c->ops->variance(c->stream, &heads, 0, variances + n++ * n_heads);
+            SL_TRY(sl_layer_heads(c, session, l, &heads, err));
+            SL_TRY(sl_check_foreseen(c, l, &heads, err));
+            c->ops->variance(c->stream, &heads, 0, variances + (*n_out)++ * heads.n);
         }
     }
-    status = sl_stream_wait(c->stream, err);
-    if (status != SL_OK || n == 0) {
-        goto done;
-    }
-    sl_budget_d2o_weights(c->plan.recipe.layers, variances, n, n_heads, weights);
-    int first = 0;
-    while (!sl_layer_evicts(c, first)) {
-        first++;
-    }
-    // layer_budget is the most that a layer can get; it is the same for all layers that evict.
-    sl_budget_divide(c->plan.total_budget, weights, n, c->plan.least_slots, c->plan.layer_budget[first], shares);
-    for (int l = 0, i = 0; l < n_layers; l++) {
-        budgets[l] = sl_layer_evicts(c, l) ? shares[i++] : 0;
-    }
+    return sl_stream_wait(c->stream, err);
+}
 
-done:
-    if (status != SL_OK) {
+// Divides the budget over the layers that evict, by these variances; other layers keep 0 here.
+static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
+                                     struct sl_error *err) {
+    int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0, first = 0;
+    size_t n_variances = (size_t)n_layers * (size_t)n_heads;
+    struct sl_device *device = c->stream->device;
+    double *variances = sl_device_alloc(device, SL_MEMORY_SHARED, (n_variances + (size_t)n_layers) * sizeof *variances);
+    SL_FAIL_IF(variances == NULL, err, SL_ERR_EXHAUSTED, "compressor: no memory for the budgets of %d layers",
+               n_layers);
+    enum sl_status status = measure_variances(c, session, variances, &n, err);
+    if (status == SL_OK && n > 0) {
+        double *weights = variances + n_variances;
+        sl_budget_d2o_weights(c->plan.recipe.layers, variances, n, n_heads, weights);
+        while (!sl_layer_evicts(c, first)) {
+            first++;
+        }
+        // layer_budget is the most that a layer can get; it is the same for all layers that evict.
+        sl_budget_divide(c->plan.total_budget, weights, n, c->plan.least_slots, c->plan.layer_budget[first], budgets);
+        for (int l = n_layers - 1; l >= 0; l--) { // from the last one, whose share is never before it
+            budgets[l] = sl_layer_evicts(c, l) ? budgets[--n] : 0;
+        }
+    } else if (status != SL_OK) {
         (void)sl_stream_wait(c->stream, NULL); // queued work writes to them
     }
     sl_device_free(device, SL_MEMORY_SHARED, variances);
-    free(weights);
-    free(shares);
     return status;
 }
 

@@ -146,16 +146,24 @@ static struct sl_counts count(struct sl_compressor *c, const struct sl_eviction 
 
 // --- the eviction ----------------------------------------------------------------------------------------------------
 
+enum sl_status sl_check_foreseen(const struct sl_compressor *c, int layer, const struct sl_kv_heads *heads,
+                                 struct sl_error *err) {
+    for (int h = 0; h < heads->n; h++) {
+        SL_FAIL_IF(heads->kv[h].n_slots > c->scratch.n_slots, err, SL_ERR_PRECONDITION,
+                   "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu", layer, h,
+                   heads->kv[h].n_slots, c->scratch.n_slots);
+    }
+    return SL_OK;
+}
+
 // Writes to *over_out whether a head is above its budget; rejects heads that cannot be evicted from.
 static enum sl_status check_heads(const struct sl_compressor *c, const struct sl_eviction *e,
                                   const struct sl_kv_heads *heads, bool *over_out, struct sl_error *err) {
     bool adaptive = is_adaptive(c, e), over = false;
     int64_t room = 0;
+    SL_TRY(sl_check_foreseen(c, e->layer, heads, err));
     for (int h = 0; h < heads->n; h++) {
         uint32_t n = heads->kv[h].n_slots;
-        SL_FAIL_IF(n > c->scratch.n_slots, err, SL_ERR_PRECONDITION,
-                   "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu", e->layer, h,
-                   n, c->scratch.n_slots);
         SL_FAIL_IF(c->plan.recipe.heads == SL_HEADS_LAYER && n != heads->kv[0].n_slots, err, SL_ERR_PRECONDITION,
                    "compressor: heads=layer, but heads 0 and %d of layer %d hold %" PRIu32 " and %" PRIu32
                    " slots: this session was made under another recipe",

@@ -125,6 +125,10 @@ enum sl_status sl_layer_heads(struct sl_compressor *c, const struct sl_session *
 // sl_take_sums().
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
 
+// Rejects heads that are longer than the scratch: SL_ERR_PRECONDITION.
+enum sl_status sl_check_foreseen(const struct sl_compressor *c, int layer, const struct sl_kv_heads *heads,
+                                 struct sl_error *err);
+
 // Ranks the slots of a layer in scratch.scores, +inf for those that stay whatever their score: the first steps of
 // sl_evict_layer(). Same statuses.
 enum sl_status sl_rank_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_kv_heads *heads_out,

@@ -3,7 +3,6 @@
  * Purpose: sizes of answers, and the checks of untrusted bytes: requests on the remote KV's side, answers on the
  * asker's.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/offload/remote_kv/near_internal.h"

@@ -32,9 +32,7 @@ enum sl_status sl_remote_kv_create(const struct sl_ops *ops, int first_offloaded
                "remote KV of offloaded heads %d and %d more, %d channels and at most %lld tokens: out of bounds",
                first_offloaded_head, n_offloaded_heads, head_dim, (long long)max_tokens);
     struct sl_remote_kv *a = calloc(1, sizeof *a);
-    if (a == NULL) {
-        goto err_memory;
-    }
+    SL_FAIL_IF(a == NULL, err, SL_ERR_EXHAUSTED, "remote KV: out of memory");
     a->ops = ops;
     a->first_offloaded_head = first_offloaded_head;
     a->n_offloaded_heads = n_offloaded_heads;
@@ -45,16 +43,12 @@ enum sl_status sl_remote_kv_create(const struct sl_ops *ops, int first_offloaded
     a->segments = calloc(a->max_segments, sizeof *a->segments);
     a->maxima = calloc(a->max_segments / SL_REMOTE_KV_SPAN + 1, sizeof *a->maxima);
     if (a->segments == NULL || a->maxima == NULL) {
-        goto err_destroy;
+        sl_remote_kv_destroy(&a);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory for its table of %lld tokens",
+                       (long long)max_tokens);
     }
     *remote_kv_out = a;
     return SL_OK;
-
-err_destroy:
-    sl_remote_kv_destroy(&a);
-err_memory:
-    return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory for its table of %lld tokens",
-                   (long long)max_tokens);
 }
 
 void sl_remote_kv_destroy(struct sl_remote_kv **remote_kv) {

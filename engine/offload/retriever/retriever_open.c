@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions that a retriever asks once, at creation. See retriever_internal.h.
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/offload/retriever/retriever_internal.h"
