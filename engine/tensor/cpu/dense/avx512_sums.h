@@ -11,11 +11,6 @@
 #include "engine/tensor/cpu/dense/panels.h"
 #include "engine/tensor/cpu/simd/avx512_math.h"
 
-// Returns a mask of the first `count` lanes; none if it is negative.
-static inline __mmask16 sl_avx512_lanes(int64_t count) {
-    return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
-}
-
 // Sets sums to 0, or to y where the product adds to it, for `rows` rows from `row` on of panel p. Fetches the lines of y
 // that the sums will be written to: a large y has left the second-level cache.
 static inline void sl_sums_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {

@@ -1,47 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the dense operations of tiers avx2 and neon. Products with numbers are in avx2_matmul.c and neon_matmul.c,
 //          those with codes in code_matmul.c. The reference fills the others.
-#include <assert.h>
-#include <math.h>
-#include <string.h>
-
 #include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/dense/narrow.h"
 #include "engine/tensor/cpu/dense/panels.h"
-#include "engine/tensor/cpu/dense/rows.h"
 #include "engine/tensor/cpu/simd/vector.h"
-#include "engine/tensor/weights.h"
 
 #define STEP SL_VECTOR_FLOATS
-
-static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
-    (void)stream;
-    for (int64_t r = 0; r < m; r++) {
-        assert(ids[r] >= 0 && ids[r] < table->n);
-        const void *row = sl_weight_row(table, ids[r]);
-        const uint16_t *from = row;
-        float *to = out + r * table->k;
-        int64_t i = 0;
-        if (sl_dtype_is_codes(table->dtype)) {
-            sl_weight_widen_row(table, ids[r], to);
-            continue;
-        }
-        if (table->dtype == SL_F32) {
-            memcpy(to, row, (size_t)table->k * sizeof(float));
-            continue;
-        }
-        for (; i + STEP <= table->k; i += STEP) {
-            bool is_f16 = table->dtype == SL_F16;
-            sl_vector_store(to + i, is_f16 ? sl_vector_from_f16(from + i) : sl_vector_from_bf16(from + i));
-        }
-        for (; i < table->k; i++) {
-            uint16_t half;
-            memcpy(&half, from + i, sizeof half);
-            to[i] = table->dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
-        }
-    }
-}
 
 // Returns sum_i (x[i] - mean)^power for power 1 or 2: as many partial sums as four registers hold, added in a fixed
 // order.
@@ -63,43 +29,7 @@ static inline __attribute__((always_inline)) float moment(const float *x, int64_
     return sum;
 }
 
-static void norm_vector(const struct sl_norm *norm, const float *x, float *out) {
-    float n = (float)norm->n, mean = norm->kind == SL_NORM_LAYER ? moment(x, norm->n, 0.0f, 1) / n : 0.0f;
-    float scale = 1.0f / sqrtf(moment(x, norm->n, mean, 2) / n + norm->eps);
-    for (int64_t i = 0; i < norm->n; i += STEP) {
-        int64_t left = norm->n - i;
-        SL_VECTOR v = (sl_vector_load_first(x + i, left) - sl_vector_set(mean)) * sl_vector_set(scale);
-        v = v * sl_vector_load_first(norm->weight + i, left);
-        if (norm->bias != NULL) {
-            v = v + sl_vector_load_first(norm->bias + i, left);
-        }
-        sl_vector_store_first(out + i, left, v);
-    }
-}
-
-static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
-                 int64_t out_stride) {
-    sl_norm_run(stream, (struct sl_norm_rows){norm, norm_vector, x, out, out_stride});
-}
-
-static void rotate_row(const struct sl_rope *rope, const float *cosines, const float *sines, float *x, int n_heads) {
-    int half = rope->rotary_dim / 2;
-    for (int h = 0; h < n_heads; h++) {
-        float *head = x + (int64_t)h * rope->head_dim;
-        for (int i = 0; i < half; i += STEP) {
-            SL_VECTOR a = sl_vector_load_first(head + i, half - i), b = sl_vector_load_first(head + half + i, half - i);
-            SL_VECTOR c = sl_vector_load_first(cosines + i, half - i), s = sl_vector_load_first(sines + i, half - i);
-            sl_vector_store_first(head + i, half - i, a * c - b * s);
-            sl_vector_store_first(head + half + i, half - i, b * c + a * s);
-        }
-    }
-}
-
-static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   struct sl_row_vectors x) {
-    assert(rope->rotary_dim % 8 == 0);
-    sl_rotate_run(stream, (struct sl_rotate_rows){rotate_row, rope, cosines, sines, x});
-}
+#include "engine/tensor/cpu/dense/vector_rows.h"
 
 // --- products --------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,11 @@
 #include "engine/tensor/cpu/simd/avx2_math.h" // SL_UNROLL
 #include "engine/tensor/ops.h"
 
+// Returns a mask of the first `count` lanes; none if it is negative.
+static inline __mmask16 sl_avx512_lanes(int64_t count) {
+    return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
+}
+
 /*
  * Returns exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of
  * degree 6 for exp(f). Relative error below 2e-7 where the result is normal. It underflows and overflows as exp does; a

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a register of floats under the same names with AVX2 and with NEON, for kernels that have one source for
- *          both. Sums, differences, products and quotients are the compiler's operators. Include only from files that
+ * Purpose: a register of floats under the same names with AVX-512, AVX2 and NEON, for kernels that have one source for
+ *          them. Sums, differences, products and quotients are the compiler's operators. Include only from files that
  *          are built for one of them.
  */
 #pragma once
@@ -9,7 +9,29 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__)
+#if defined(__AVX512F__)
+#include "engine/tensor/cpu/simd/avx512_math.h"
+
+#define SL_VECTOR        __m512
+#define SL_VECTOR_FLOATS 16
+
+static inline SL_VECTOR sl_vector_load(const float *from) {
+    return _mm512_loadu_ps(from);
+}
+static inline void sl_vector_store(float *to, SL_VECTOR v) {
+    _mm512_storeu_ps(to, v);
+}
+static inline SL_VECTOR sl_vector_set(float x) {
+    return _mm512_set1_ps(x);
+}
+static inline SL_VECTOR sl_vector_from_f16(const uint16_t *from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+}
+static inline SL_VECTOR sl_vector_from_bf16(const uint16_t *from) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+#elif defined(__x86_64__)
 #include "engine/tensor/cpu/simd/avx2_math.h"
 
 #define SL_VECTOR        __m256
@@ -75,6 +97,14 @@ static inline float sl_vector_sum(SL_VECTOR v) {
 #endif
 
 // Load or store the first n floats at the end of a row; the other lanes are loaded as 0, and are not stored.
+#if defined(__AVX512F__)
+static inline SL_VECTOR sl_vector_load_first(const float *from, int64_t n) {
+    return _mm512_maskz_loadu_ps(sl_avx512_lanes(n), from);
+}
+static inline void sl_vector_store_first(float *to, int64_t n, SL_VECTOR v) {
+    _mm512_mask_storeu_ps(to, sl_avx512_lanes(n), v);
+}
+#else
 static inline SL_VECTOR sl_vector_load_first(const float *from, int64_t n) {
     float floats[SL_VECTOR_FLOATS] = {0};
     if (n >= SL_VECTOR_FLOATS) {
@@ -92,3 +122,4 @@ static inline void sl_vector_store_first(float *to, int64_t n, SL_VECTOR v) {
     sl_vector_store(floats, v);
     memcpy(to, floats, (size_t)n * sizeof(float));
 }
+#endif
