@@ -545,9 +545,8 @@ void sl_amx_kv_fill(struct sl_ops *ops) {
 
 // Statistics use tier avx512's scores, which are as precise as the scores that lse was made of.
 void sl_amx2_kv_fill(struct sl_ops *ops) {
+    sl_avx512_kv_fill(ops);
     ops->attend_fold = NULL;
     ops->attend = attend_in_two;
     ops->attend_before = attend_before_in_two;
-    ops->fold = sl_avx512_fold;
-    ops->window_sums = sl_avx512_window_sums;
 }

@@ -83,18 +83,10 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 static const struct sl_avx2_scorer scorer = {load_queries, load_keys, score, sl_avx512_add_rows};
 
 void sl_amx_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    if (sl_amx_covers(args)) {
-        sl_avx2_fold_by(&scorer, stream, args, first_row, what);
-    } else {
-        sl_avx512_fold(stream, args, first_row, what);
-    }
+    sl_avx2_fold_by(sl_amx_covers(args) ? &scorer : sl_avx512_scorer, stream, args, first_row, what);
 }
 
 void sl_amx_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
                         struct sl_vectors sums_out) {
-    if (sl_amx_covers(args)) {
-        sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
-    } else {
-        sl_avx512_window_sums(stream, args, first_row, sums_out);
-    }
+    sl_avx2_window_sums_by(sl_amx_covers(args) ? &scorer : sl_avx512_scorer, stream, args, first_row, sums_out);
 }

@@ -15,56 +15,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/attention/fills.h"
-
-#define ROWS 6 // rows of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
+#define MULTIPLY_ADD(w, x, sum) _mm256_fmadd_ps(w, x, sum)
+#include "engine/tensor/cpu/attention/chain.h"
 
 // --- the kernel ------------------------------------------------------------------------------------------------------
-
-// Multiplies n_rows by n_strips strips (constants in every call).
-static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, size_t begin, size_t end,
-                                                        int n_rows, int n_strips) {
-    const float *a = p->a, *b = p->b + begin * SL_STRIP, *factor = p->factor;
-    float *c = p->c;
-    size_t c_stride = p->c_stride;
-    SL_UNROLL
-    for (int v = 0; v < n_rows; v++) { // kept scores have left the second-level cache: fetches their lines meanwhile
-        SL_UNROLL
-        for (int s = 0; s < n_strips; s++) {
-            _mm_prefetch((const char *)(c + (size_t)v * c_stride + SL_STRIP * s), _MM_HINT_T0);
-        }
-    }
-    __m256 sum[ROWS][2 * SL_PAGE_STRIPS];
-    SL_UNROLL
-    for (int v = 0; v < n_rows; v++) {
-        SL_UNROLL
-        for (int x = 0; x < 2 * n_strips; x++) {
-            sum[v][x] = factor == NULL ? _mm256_setzero_ps()
-                                       : _mm256_mul_ps(_mm256_load_ps(c + (size_t)v * c_stride + 8 * x),
-                                                       _mm256_broadcast_ss(factor + v));
-        }
-    }
-    size_t strip = p->strip_rows * SL_STRIP, a_stride = p->a_stride;
-    for (size_t e = begin; e < end; e++, b += SL_STRIP) {
-        SL_UNROLL
-        for (int s = 0; s < n_strips; s++) {
-            __m256 b0 = _mm256_load_ps(b + (size_t)s * strip), b1 = _mm256_load_ps(b + (size_t)s * strip + 8);
-            SL_UNROLL
-            for (int v = 0; v < n_rows; v++) {
-                __m256 w = _mm256_broadcast_ss(a + (size_t)v * a_stride + e);
-                sum[v][2 * s] = _mm256_fmadd_ps(w, b0, sum[v][2 * s]);
-                sum[v][2 * s + 1] = _mm256_fmadd_ps(w, b1, sum[v][2 * s + 1]);
-            }
-        }
-    }
-    SL_UNROLL
-    for (int v = 0; v < n_rows; v++) {
-        SL_UNROLL
-        for (int x = 0; x < 2 * n_strips; x++) {
-            _mm256_store_ps(c + (size_t)v * c_stride + 8 * x, sum[v][x]);
-        }
-    }
-}
 
 // Multiplies several strips at a time when there are few rows: a single chain would wait for its own result.
 static void multiply_rows(const struct sl_avx2_product *product, int row, int n_rows, int n_strips, size_t begin,
@@ -195,7 +149,7 @@ void sl_avx2_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint
     sl_avx2_attend_pages(sl_avx2_load_queries, attend_page, b, page_begin, page_end, partial);
 }
 
-// --- the entries -----------------------------------------------------------------------------------------------------
+// --- calls ------------------------------------------------------------------------------------------------------------
 
 void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles) {
     int group = args->n_heads / args->heads.n;
@@ -204,21 +158,4 @@ void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, 
         sl_slot_angles_init(angles, args->rope);
         call->angles = angles;
     }
-}
-
-static const struct sl_kv_kernel attention = {sl_avx2_attend_block, SL_ATTEND_BLOCK, NULL};
-
-static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
-    sl_kv_attend(stream, calls, n_calls, &attention);
-}
-
-static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
-                          const struct sl_softmax *before_inout) {
-    sl_kv_attend_before(stream, args, before_inout, &attention);
-}
-
-void sl_avx2_kv_fill(struct sl_ops *ops) {
-    ops->append = sl_avx2_append;
-    ops->attend = attend;
-    ops->attend_before = attend_before;
 }

@@ -182,19 +182,10 @@ static inline __attribute__((always_inline)) void add_rows(const struct sl_stats
 }
 
 static void add_any_rows(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats) {
-    switch (square * 2 + above) {
-    case 0:
-        add_rows(rows, false, false, stats);
-        break;
-    case 1:
-        add_rows(rows, false, true, stats);
-        break;
-    case 2:
-        add_rows(rows, true, false, stats);
-        break;
-    default:
-        add_rows(rows, true, true, stats);
-        break;
+    if (square) { // each way is a loop of its own
+        above ? add_rows(rows, true, true, stats) : add_rows(rows, true, false, stats);
+    } else {
+        above ? add_rows(rows, false, true, stats) : add_rows(rows, false, false, stats);
     }
 }
 
@@ -249,46 +240,6 @@ void sl_avx2_fold_kept_by(sl_add_rows_fn *add, const struct sl_kv_block *b, cons
     }
 }
 
-static void fold_run(const struct stats_call *stats, int head, uint32_t page_begin, uint32_t page_end) {
-    const struct sl_avx2_call *call = &stats->call;
-    const struct sl_attend *args = &call->args;
-    const struct sl_kv *kv = &args->heads.kv[head];
-    size_t tile = (size_t)args->head_dim * SL_PAGE_SLOTS;
-    struct scratch s;
-    s.of_keys.page = s.of_queries.page = -1;
-    memset(s.stats, 0, sizeof s.stats);
-    if (is_before_windows(stats, kv, page_end)) {
-        return;
-    }
-    uint32_t n_folded = 0;
-    for (uint32_t page = page_begin; page < page_end; page++) {
-        if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
-            stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
-            n_folded++;
-        }
-    }
-    if (n_folded == 0) {
-        return;
-    }
-    int row = first_to_see(args, kv, page_begin);
-    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += s.block.n_rows) {
-        load_block(stats, head, row, &s);
-        if (s.block.first[0] >= page_end * SL_PAGE_SLOTS) {
-            break; // the windows of this row and of all later ones begin after the run
-        }
-        for (uint32_t page = page_begin; page < page_end; page++) {
-            if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
-                uint32_t i = page - page_begin;
-                struct sl_range rows = score_block(stats, page, s.k + i * tile, &s);
-                fold_rows(stats->scorer->add_rows, &s.block, rows, s.scores, &stats->what, s.stats[i]);
-            }
-        }
-    }
-    for (uint32_t page = page_begin; page < page_end; page++) {
-        sl_kv_add_stats(args, head, page, &stats->what, s.stats[page - page_begin]);
-    }
-}
-
 // --- window sums -----------------------------------------------------------------------------------------------------
 
 // Adds to out[j] the sum over rows of query head g's weights, j < n.
@@ -310,39 +261,63 @@ static void add_head(const struct scratch *s, struct sl_range rows, int g, int n
     memcpy(out, sums, (size_t)n * sizeof *out);
 }
 
-static void window_run(const struct stats_call *stats, int head, uint32_t page_begin, uint32_t page_end) {
+// Sets the window sums of a run of pages to zero.
+static void clear_sums(const struct sl_kv *kv, struct sl_vectors sums, int group, uint32_t page_begin,
+                       uint32_t page_end) {
+    size_t begin = (size_t)page_begin * SL_PAGE_SLOTS, end = (size_t)page_end * SL_PAGE_SLOTS;
+    size_t n = (kv->n_slots < end ? kv->n_slots : end) - begin;
+    for (int g = 0; g < group; g++) {
+        memset(sl_vector(sums, g) + begin, 0, n * sizeof *sums.at);
+    }
+}
+
+static void run_pages(const struct stats_call *stats, int head, uint32_t page_begin, uint32_t page_end) {
     const struct sl_avx2_call *call = &stats->call;
     const struct sl_attend *args = &call->args;
     const struct sl_kv *kv = &args->heads.kv[head];
     size_t tile = (size_t)args->head_dim * SL_PAGE_SLOTS;
-    int group = call->group;
+    bool of_windows = stats->sums_out.at != NULL, wanted[RUN] = {false}, any = false;
+    struct sl_vectors sums = stats->sums_out; // of the KV head
     struct scratch s;
     s.of_keys.page = s.of_queries.page = -1;
-    struct sl_vectors sums = {sl_vector(stats->sums_out, head * group), stats->sums_out.stride}; // of the KV head
-    size_t begin = (size_t)page_begin * SL_PAGE_SLOTS, end = (size_t)page_end * SL_PAGE_SLOTS;
-    for (int g = 0; g < group; g++) {
-        size_t n = (kv->n_slots < end ? kv->n_slots : end) - begin;
-        memset(sl_vector(sums, g) + begin, 0, n * sizeof *sums.at);
+    memset(s.stats, 0, sizeof s.stats);
+    if (of_windows) {
+        sums.at = sl_vector(sums, head * call->group);
+        clear_sums(kv, sums, call->group, page_begin, page_end);
     }
     if (is_before_windows(stats, kv, page_end)) {
         return;
     }
     for (uint32_t page = page_begin; page < page_end; page++) {
-        stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
+        uint32_t i = page - page_begin;
+        wanted[i] = of_windows || is_folded(sl_kv_page_layout(kv, page), &stats->what);
+        any |= wanted[i];
+        if (wanted[i]) {
+            stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + i * tile);
+        }
     }
     int row = first_to_see(args, kv, page_begin);
-    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += s.block.n_rows) {
+    for (row = row > stats->first_row ? row : stats->first_row; any && row < args->m; row += s.block.n_rows) {
         load_block(stats, head, row, &s);
         if (s.block.first[0] >= page_end * SL_PAGE_SLOTS) {
             break; // the windows of this row and of all later ones begin after the run
         }
-        for (uint32_t page = page_begin; page < page_end; page++) {
-            struct sl_range rows = score_block(stats, page, s.k + (page - page_begin) * tile, &s);
-            int n = sl_attend_visible(args, kv, args->m - 1, page).end;
-            for (int g = 0; g < group; g++) {
-                add_head(&s, rows, g, n, sl_vector(sums, g) + (size_t)page * SL_PAGE_SLOTS);
+        for (uint32_t i = 0; i < page_end - page_begin; i++) {
+            if (!wanted[i]) {
+                continue;
+            }
+            struct sl_range rows = score_block(stats, page_begin + i, s.k + i * tile, &s);
+            if (!of_windows) {
+                fold_rows(stats->scorer->add_rows, &s.block, rows, s.scores, &stats->what, s.stats[i]);
+            }
+            int n = sl_attend_visible(args, kv, args->m - 1, page_begin + i).end;
+            for (int g = 0; of_windows && g < call->group; g++) {
+                add_head(&s, rows, g, n, sl_vector(sums, g) + (size_t)(page_begin + i) * SL_PAGE_SLOTS);
             }
         }
+    }
+    for (uint32_t page = page_begin; !of_windows && page < page_end; page++) {
+        sl_kv_add_stats(args, head, page, &stats->what, s.stats[page - page_begin]);
     }
 }
 
@@ -357,8 +332,7 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
         int head = (int)(task % args->heads.n);
         uint32_t page = (uint32_t)(task / args->heads.n) * RUN, n_pages = sl_pages_for(args->heads.kv[head].n_slots);
         if (page < n_pages) {
-            (stats->sums_out.at != NULL ? window_run : fold_run)(stats, head, page,
-                                                                 page + RUN < n_pages ? page + RUN : n_pages);
+            run_pages(stats, head, page, page + RUN < n_pages ? page + RUN : n_pages);
         }
     }
 }
@@ -367,11 +341,7 @@ static void run(struct sl_stream *stream, struct stats_call *stats, const struct
     assert(args->lse != NULL && stats->first_row >= 0);
     struct sl_slot_angles angles;
     sl_avx2_call_init(&stats->call, args, &angles);
-    uint32_t n_pages = 0; // of the longest head
-    for (int h = 0; h < args->heads.n; h++) {
-        uint32_t n = sl_pages_for(args->heads.kv[h].n_slots);
-        n_pages = n > n_pages ? n : n_pages;
-    }
+    uint32_t n_pages = sl_heads_pages(&args->heads);
     sl_stream_run(stream, (int64_t)((n_pages + RUN - 1) / RUN) * args->heads.n, 1, run_tasks, stats);
 }
 
@@ -402,30 +372,20 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 
 static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score, add_any_rows};
 
-static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    sl_avx2_fold_by(&scorer, stream, args, first_row, what);
-}
-
-static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
-                        struct sl_vectors sums_out) {
-    sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
+static const struct sl_avx2_scorer *scorer_for(const struct sl_attend *args) {
+    (void)args;
+    return &scorer;
 }
 
 static void fold_kept(const struct sl_kv_block *b, const struct sl_fold *what, sl_kv_page_stats *stats) {
     sl_avx2_fold_kept_by(add_any_rows, b, what, stats);
 }
 
-static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
-    static const struct sl_kv_kernel attention = {sl_avx2_attend_block, SL_ATTEND_BLOCK, fold_kept};
-    bool is_refs = args->n_heads / args->heads.n > SL_STATS_BLOCK; // fold() leaves such groups to the reference
-    if (is_refs || !sl_kv_attend_fold(stream, args, what, &attention)) {
-        sl_kv_attend(stream, args, 1, &attention);
-        fold(stream, args, 0, what);
-    }
-}
+static const struct sl_kv_kernel attention = {sl_avx2_attend_block, SL_ATTEND_BLOCK, fold_kept};
 
-void sl_avx2_stats_fill(struct sl_ops *ops) {
-    ops->attend_fold = attend_fold;
-    ops->fold = fold;
-    ops->window_sums = window_sums;
+#include "engine/tensor/cpu/attention/kv_entries.h"
+
+void sl_avx2_kv_fill(struct sl_ops *ops) {
+    fill_entries(ops);
+    ops->append = sl_avx2_append;
 }

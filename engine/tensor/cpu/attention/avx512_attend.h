@@ -18,57 +18,7 @@
 #pragma once
 
 #include "engine/tensor/cpu/attention/avx512_kv.h"
-
-#define ROWS 6
-#define WIDE 4 // strips of one kernel
-
-// Multiplies n_rows by n_strips, constants in every call; see sl_avx2_product.
-static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, size_t begin, size_t end,
-                                                        int n_rows, int n_strips) {
-    const float *a = p->a, *b = p->b + begin * SL_STRIP, *factor = p->factor;
-    float *c = p->c;
-    size_t c_stride = p->c_stride;
-    SL_UNROLL
-    for (int v = 0; v < n_rows; v++) { // kept scores have left the second-level cache: fetches their lines meanwhile
-        SL_UNROLL
-        for (int s = 0; s < n_strips; s++) {
-            _mm_prefetch((const char *)(c + (size_t)v * c_stride + SL_STRIP * s), _MM_HINT_T0);
-        }
-    }
-    __m512 sum[ROWS][WIDE];
-    SL_UNROLL
-    for (int v = 0; v < n_rows; v++) {
-        SL_UNROLL
-        for (int s = 0; s < n_strips; s++) {
-            sum[v][s] = factor == NULL ? _mm512_setzero_ps()
-                                       : _mm512_mul_ps(_mm512_load_ps(c + (size_t)v * c_stride + SL_STRIP * s),
-                                                       _mm512_set1_ps(factor[v]));
-        }
-    }
-    size_t strip = p->strip_rows * SL_STRIP, a_stride = p->a_stride;
-    for (size_t e = begin; e < end; e++, b += SL_STRIP) {
-        __m512 x[WIDE];
-        SL_UNROLL
-        for (int s = 0; s < n_strips; s++) {
-            x[s] = _mm512_load_ps(b + (size_t)s * strip);
-        }
-        SL_UNROLL
-        for (int v = 0; v < n_rows; v++) {
-            __m512 w = _mm512_set1_ps(a[(size_t)v * a_stride + e]);
-            SL_UNROLL
-            for (int s = 0; s < n_strips; s++) {
-                sum[v][s] = MULTIPLY_ADD(w, x[s], sum[v][s]);
-            }
-        }
-    }
-    SL_UNROLL
-    for (int v = 0; v < n_rows; v++) {
-        SL_UNROLL
-        for (int s = 0; s < n_strips; s++) {
-            _mm512_store_ps(c + (size_t)v * c_stride + SL_STRIP * s, sum[v][s]);
-        }
-    }
-}
+#include "engine/tensor/cpu/attention/chain.h"
 
 typedef void chain_fn(const struct sl_avx2_product *p, size_t begin, size_t end);
 

@@ -41,36 +41,15 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
 
 static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_ATTEND_BLOCK, fold_kept};
 
-static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
-    sl_kv_attend(stream, calls, n_calls, &attention);
+static const struct sl_avx2_scorer *scorer_for(const struct sl_attend *args) {
+    (void)args;
+    return &scorer;
 }
 
-static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
-                          const struct sl_softmax *before_inout) {
-    sl_kv_attend_before(stream, args, before_inout, &attention);
-}
+#include "engine/tensor/cpu/attention/kv_entries.h"
 
-void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    sl_avx2_fold_by(&scorer, stream, args, first_row, what);
-}
-
-void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
-                           struct sl_vectors sums_out) {
-    sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
-}
-
-static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
-    bool is_refs = args->n_heads / args->heads.n > SL_STATS_BLOCK; // fold() leaves such groups to the reference
-    if (is_refs || !sl_kv_attend_fold(stream, args, what, &attention)) {
-        attend(stream, args, 1);
-        sl_avx512_fold(stream, args, 0, what);
-    }
-}
+const struct sl_avx2_scorer *const sl_avx512_scorer = &scorer;
 
 void sl_avx512_kv_fill(struct sl_ops *ops) {
-    ops->attend_fold = attend_fold;
-    ops->attend = attend;
-    ops->attend_before = attend_before;
-    ops->fold = sl_avx512_fold;
-    ops->window_sums = sl_avx512_window_sums;
+    fill_entries(ops);
 }

@@ -28,10 +28,7 @@ static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                             const struct sl_kv_partial *partial);
 
-// Entries of the table, for calls that a faster tier does not cover.
-void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
-                           struct sl_vectors sums_out);
+extern const struct sl_avx2_scorer *const sl_avx512_scorer; // for calls that a faster tier does not cover
 
 // Adds rows to statistics with the bits of tier avx2's function, in half its instructions.
 void sl_avx512_add_rows(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats);

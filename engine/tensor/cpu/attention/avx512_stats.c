@@ -59,18 +59,9 @@ static inline __attribute__((always_inline)) void add_rows(const struct sl_stats
 }
 
 void sl_avx512_add_rows(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats) {
-    switch (square * 2 + above) {
-    case 0:
-        add_rows(rows, false, false, stats);
-        break;
-    case 1:
-        add_rows(rows, false, true, stats);
-        break;
-    case 2:
-        add_rows(rows, true, false, stats);
-        break;
-    default:
-        add_rows(rows, true, true, stats);
-        break;
+    if (square) { // each way is a loop of its own
+        above ? add_rows(rows, true, true, stats) : add_rows(rows, true, false, stats);
+    } else {
+        above ? add_rows(rows, false, true, stats) : add_rows(rows, false, false, stats);
     }
 }

@@ -159,44 +159,12 @@ static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint3
 
 static const struct sl_kv_kernel attention = {attend_block, SL_ATTEND_BLOCK, fold_kept};
 
-static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
-    sl_kv_attend(stream, calls, n_calls, &attention);
+static const struct sl_avx2_scorer *scorer_for(const struct sl_attend *args) {
+    return covers(args) ? &scorer : sl_avx512_scorer;
 }
 
-static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
-                          const struct sl_softmax *before_inout) {
-    sl_kv_attend_before(stream, args, before_inout, &attention);
-}
-
-static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    if (covers(args)) {
-        sl_avx2_fold_by(&scorer, stream, args, first_row, what);
-    } else {
-        sl_avx512_fold(stream, args, first_row, what);
-    }
-}
-
-static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
-                        struct sl_vectors sums_out) {
-    if (covers(args)) {
-        sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
-    } else {
-        sl_avx512_window_sums(stream, args, first_row, sums_out);
-    }
-}
-
-static void attend_fold(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what) {
-    bool is_refs = args->n_heads / args->heads.n > SL_STATS_BLOCK; // fold() leaves such groups to the reference
-    if (is_refs || !sl_kv_attend_fold(stream, args, what, &attention)) {
-        attend(stream, args, 1);
-        fold(stream, args, 0, what);
-    }
-}
+#include "engine/tensor/cpu/attention/kv_entries.h"
 
 void sl_avx512bf16_kv_fill(struct sl_ops *ops) {
-    ops->attend_fold = attend_fold;
-    ops->attend = attend;
-    ops->attend_before = attend_before;
-    ops->fold = fold;
-    ops->window_sums = window_sums;
+    fill_entries(ops);
 }

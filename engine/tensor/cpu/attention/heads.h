@@ -19,6 +19,15 @@ static inline size_t sl_heads_slots(const struct sl_kv_heads *heads) {
     return n;
 }
 
+// Returns the pages of the longest head.
+static inline uint32_t sl_heads_pages(const struct sl_kv_heads *heads) {
+    uint32_t most = 0;
+    for (int h = 0; h < heads->n; h++) {
+        most = heads->kv[h].n_slots > most ? heads->kv[h].n_slots : most;
+    }
+    return sl_pages_for(most);
+}
+
 static inline float *sl_vector(struct sl_vectors x, int row) {
     return x.at + (size_t)row * x.stride;
 }

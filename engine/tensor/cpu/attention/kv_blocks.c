@@ -19,6 +19,7 @@
 
 #include "base/futex.h"
 #include "base/spin_budget.h"
+#include "engine/tensor/cpu/attention/heads.h"
 
 #define MAX_ITEMS        128          // calls of one loop
 #define WAITING_FLOATS   (96 * 1024)  // of results of tasks that are one split each
@@ -500,10 +501,7 @@ bool sl_kv_attend_fold(struct sl_stream *stream, const struct sl_attend *args, c
     struct fold_step f = {.step = {.kernel = kernel, .angles = &angles}, .what = what};
     _Alignas(64) float stats[STATS_FLOATS];
     add_call(&f.step, args, kernel->block_vectors);
-    for (int h = 0; h < args->heads.n; h++) {
-        uint32_t n = sl_pages_for(args->heads.kv[h].n_slots);
-        f.n_pages = n > f.n_pages ? n : f.n_pages;
-    }
+    f.n_pages = sl_heads_pages(&args->heads);
     size_t n_stats = (size_t)args->heads.n * f.n_pages * SL_KV_STATS * SL_PAGE_SLOTS;
     int block_vectors = kept_vectors(&f.step, f.n_pages, sl_stream_threads(stream));
     if (args->before != NULL || block_vectors == 0 || n_stats > STATS_FLOATS || args->heads.n > MAX_FOLD_HEADS) {
