@@ -15,7 +15,6 @@
 #include "engine/tensor/cpu/pages/avx2_row.h"
 #include "engine/tensor/cpu/evict/evict.h"
 #include "engine/tensor/cpu/evict/fills.h"
-#include "engine/tensor/cpu/evict/merge_pages.h"
 
 #define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
 
@@ -301,12 +300,8 @@ static void add_quotient(float *row, const float *sum, float weight, int d) {
     }
 }
 
-static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n) {
-    static const struct sl_merge_rows rows = {sl_avx2_read_k_row, sl_avx2_read_v_row, add_difference, add_quotient};
-    sl_merge_pages(&rows, kv, from, into, cosine, n);
-}
-
-static const struct sl_evict_kernels kernels = {value_change, nearest, merge};
+static const struct sl_evict_kernels kernels = {
+    value_change, nearest, {sl_avx2_read_k_row, sl_avx2_read_v_row, add_difference, add_quotient}};
 SL_EVICT_OPS(kernels)
 
 void sl_avx2_evict_fill(struct sl_ops *ops) {

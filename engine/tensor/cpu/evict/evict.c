@@ -124,8 +124,8 @@ static uint32_t list_merged(const struct sl_evict_call *c, int h, float threshol
 static void merge_head(const void *arg, int h) {
     const struct sl_evict_call *c = arg;
     if (c->n[h] > 0) {
-        c->by->merge(&c->heads->kv[h], sl_list(c->nearest.evicted, h), sl_list(c->nearest.into, h),
-                     sl_vector(c->nearest.cosine, h), c->n[h]);
+        sl_merge_pages(&c->by->rows, &c->heads->kv[h], sl_list(c->nearest.evicted, h), sl_list(c->nearest.into, h),
+                       sl_vector(c->nearest.cosine, h), c->n[h]);
     }
 }
 

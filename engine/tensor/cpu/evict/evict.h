@@ -2,6 +2,7 @@
 // Purpose: eviction's functions of one head on cached rows, which tiers fill, and the operations that are made of them.
 #pragma once
 
+#include "engine/tensor/cpu/evict/merge_pages.h"
 #include "engine/tensor/ops.h"
 
 #define SL_NEAREST_BLOCK 512 // evicted slots that a call of nearest compares at once, at most
@@ -13,10 +14,7 @@ struct sl_evict_kernels {
     // Finds, for slot evicted[e], the slot among kept[] whose K is the most similar by cosine, and that cosine.
     void (*nearest)(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_evicted, const uint32_t *kept,
                     uint32_t n_kept, uint32_t *nearest_out, float *cosine_out);
-    // Computes, for each slot c in into[], over the i with into[i] == c:
-    //     x_c = (e * x_c + sum_i exp(cosine[i]) * x_from[i]) / (e + sum_i exp(cosine[i]))
-    // No slot is both in from[] and in into[].
-    void (*merge)(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n);
+    struct sl_merge_rows rows; // of merge
 };
 
 // A call of ops->value_change, nearest or merge, and the tier's kernels.

@@ -14,5 +14,6 @@ struct sl_merge_rows {
     void (*add_quotient)(float *row, const float *sum, float weight, int d);
 };
 
+// No slot is both in from[] and in into[].
 void sl_merge_pages(const struct sl_merge_rows *rows, const struct sl_kv *kv, const uint32_t *from,
                     const uint32_t *into, const float *cosine, uint32_t n);

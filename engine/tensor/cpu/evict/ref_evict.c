@@ -12,7 +12,6 @@
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/evict/evict.h"
 #include "engine/tensor/cpu/evict/fills.h"
-#include "engine/tensor/cpu/evict/merge_pages.h"
 
 // --- CAOTE -----------------------------------------------------------------------------------------------------------
 
@@ -104,12 +103,8 @@ static void add_quotient(float *row, const float *sum, float weight, int d) {
     }
 }
 
-static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n) {
-    static const struct sl_merge_rows rows = {sl_ref_read_k_row, sl_ref_read_v_row, add_difference, add_quotient};
-    sl_merge_pages(&rows, kv, from, into, cosine, n);
-}
-
-static const struct sl_evict_kernels kernels = {value_change, nearest, merge};
+static const struct sl_evict_kernels kernels = {
+    value_change, nearest, {sl_ref_read_k_row, sl_ref_read_v_row, add_difference, add_quotient}};
 SL_EVICT_OPS(kernels)
 
 void sl_ref_evict_fill(struct sl_ops *ops) {
