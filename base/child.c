@@ -180,6 +180,25 @@ void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE 
     fflush(file);
 }
 
+bool sl_child_wait_ready(struct sl_child *child, int timeout_ms, FILE *file) {
+    int64_t deadline_ns = sl_deadline_in_ms(timeout_ms);
+    while (child->running && child->ready[0] == '\0' && sl_now_ns() < deadline_ns) {
+        sl_children_pump(child, 1, 100, file);
+    }
+    return child->ready[0] != '\0';
+}
+
+void sl_child_wait_end(struct sl_child *child, int timeout_ms, FILE *file) {
+    int64_t deadline_ns = sl_deadline_in_ms(timeout_ms);
+    while (child->running) {
+        sl_children_pump(child, 1, 50, file);
+        if (sl_now_ns() > deadline_ns) {
+            sl_child_signal(child, SIGKILL);
+        }
+    }
+    sl_child_cleanup(child);
+}
+
 bool sl_child_ready_value(const struct sl_child *child, const char *key, char *buf, size_t buf_bytes) {
     size_t key_bytes = strlen(key);
     for (const char *word = child->ready; *word;) {

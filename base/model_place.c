@@ -23,15 +23,19 @@ static bool joined(const char *a, const char *b, char path_out[PATH_MAX]) {
     return fits;
 }
 
-static bool beside_program(const char *below, char path_out[PATH_MAX]) {
-    char bin[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", bin, sizeof bin - 1);
-    if (n <= 0) {
+bool sl_program_folder(char path_out[PATH_MAX]) {
+    ssize_t n = readlink("/proc/self/exe", path_out, PATH_MAX - 1);
+    if (n <= 0 || n == PATH_MAX - 1) {
         return false;
     }
-    bin[n] = '\0';
-    *strrchr(bin, '/') = '\0';
-    return joined(bin, below, path_out);
+    path_out[n] = '\0';
+    *strrchr(path_out, '/') = '\0';
+    return true;
+}
+
+static bool beside_program(const char *below, char path_out[PATH_MAX]) {
+    char bin[PATH_MAX];
+    return sl_program_folder(bin) && joined(bin, below, path_out);
 }
 
 bool sl_model_place(int i, char path_out[PATH_MAX]) {

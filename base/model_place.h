@@ -17,6 +17,9 @@
 
 #define SL_MODEL_NAME_BYTES 64 // with the terminating zero
 
+// Writes the folder of the program that runs. False: unknown.
+bool sl_program_folder(char path_out[PATH_MAX]);
+
 // Writes the path of folder i of those above; the folder may not exist. Folder 0 is the cache. False: there is no such
 // folder, or it is unknown (no HOME).
 #define SL_MODEL_PLACES 3

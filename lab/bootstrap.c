@@ -9,13 +9,9 @@
 #include <stdlib.h>
 
 #include "lab/random.h"
+#include "lab/result.h"
 
 #define N_RESAMPLES 10000
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static double quantile(const double *sorted, size_t n, double share) {
     double at = share * (double)(n - 1);
@@ -36,7 +32,7 @@ struct sl_interval sl_bootstrap_mean(const double *differences, size_t n, uint64
         }
     }
     if (means) {
-        qsort(means, N_RESAMPLES, sizeof *means, compare_doubles);
+        qsort(means, N_RESAMPLES, sizeof *means, sl_bench_ascending);
         interval.low = quantile(means, N_RESAMPLES, 0.025);
         interval.high = quantile(means, N_RESAMPLES, 0.975);
     }

@@ -9,18 +9,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/model_place.h"
+
 extern char **environ;
 
 enum sl_status sl_python_set_path(struct sl_error *err) {
-    char bin[PATH_MAX] = "", *paths = NULL, *slash;
+    char bin[PATH_MAX], *paths = NULL;
     const char *others = getenv("PYTHONPATH");
-    bool set = false;
-    if (readlink("/proc/self/exe", bin, sizeof bin - 1) > 0 && (slash = strrchr(bin, '/')) != NULL) {
-        *slash = '\0';
-        set = asprintf(&paths, "%s/../share/sluice/python:%s/../../lab/sluice_eval%s%s", bin, bin,
-                       others && others[0] ? ":" : "", others ? others : "") > 0 &&
-              setenv("PYTHONPATH", paths, 1) == 0;
-    }
+    bool set = sl_program_folder(bin) &&
+               asprintf(&paths, "%s/../share/sluice/python:%s/../../lab/sluice_eval%s%s", bin, bin,
+                        others && others[0] ? ":" : "", others ? others : "") > 0 &&
+               setenv("PYTHONPATH", paths, 1) == 0;
     free(paths);
     return set ? SL_OK : sl_fail(err, SL_ERR_IO, "the folder of this program cannot be found: %m");
 }

@@ -16,6 +16,10 @@ uint64_t sl_random_next(struct sl_random *random) {
     return sl_mix(random->state);
 }
 
+double sl_random_uniform(struct sl_random *random) {
+    return ((double)(sl_random_next(random) >> 11) + 1) * 0x1p-53;
+}
+
 uint64_t sl_random_below(struct sl_random *random, uint64_t n) {
     assert(n > 0);
     return (uint64_t)((unsigned __int128)sl_random_next(random) * n >> 64);
@@ -24,6 +28,10 @@ uint64_t sl_random_below(struct sl_random *random, uint64_t n) {
 uint64_t sl_random_mmix(uint64_t *state) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return *state;
+}
+
+float sl_random_unit(uint64_t *state) {
+    return ((float)(sl_random_mmix(state) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
 }
 
 uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key) {

@@ -3,9 +3,11 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "client/cli/message_json.h"
@@ -14,10 +16,8 @@ static void print_json(const struct sl_bench_result *result, double ratio) {
     json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value",
                              result->value, "unit", result->unit);
     if (result->reference != NULL) {
-        json_t *comparison = json_pack("{s:s, s:f, s:f}", "reference", result->reference, "reference_value",
-                                       result->reference_value, "ratio", ratio);
-        json_object_update_missing(line, comparison);
-        json_decref(comparison);
+        json_object_update_new(line, json_pack("{s:s, s:f, s:f}", "reference", result->reference, "reference_value",
+                                               result->reference_value, "ratio", ratio));
     }
     if (result->aim > 0.0) {
         json_object_set_new(line, "aim", json_real(result->aim));
@@ -56,11 +56,14 @@ void sl_bench_print(const struct sl_bench_result *result, bool json) {
     fflush(stdout);
 }
 
+void sl_bench_print_value(const char *bench, const char *test, double value, const char *unit, bool json) {
+    sl_bench_print(&(struct sl_bench_result){.bench = bench, .test = test, .value = value, .unit = unit}, json);
+}
+
 void sl_bench_print_run(struct sl_bench_result result, int64_t run, double value, bool json) {
     char test[512];
     snprintf(test, sizeof test, "%s, run %" PRId64, result.test, run);
-    sl_bench_print(&(struct sl_bench_result){.bench = result.bench, .test = test, .value = value, .unit = result.unit},
-                   json);
+    sl_bench_print_value(result.bench, test, value, result.unit, json);
 }
 
 void sl_bench_print_turns(struct sl_bench_result result, const double *values, const double *references, size_t n,
@@ -99,4 +102,25 @@ int sl_bench_ascending(const void *a, const void *b) {
 double sl_bench_median(double *values, size_t n) {
     qsort(values, n, sizeof *values, sl_bench_ascending);
     return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
+}
+
+double sl_bench_percentile(double *values, size_t n, double share) {
+    qsort(values, n, sizeof *values, sl_bench_ascending);
+    size_t rank = (size_t)ceil(share * (double)n);
+    return n > 0 ? values[rank > 0 ? rank - 1 : 0] : 0;
+}
+
+double sl_bench_process_status(pid_t pid, const char *name) {
+    char path[64], line[256];
+    double value = -1;
+    size_t length = strlen(name);
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "r");
+    while (file && value < 0 && fgets(line, sizeof line, file)) {
+        value = strncmp(line, name, length) == 0 && line[length] == ':' ? strtod(line + length + 1, NULL) : -1;
+    }
+    if (file) {
+        fclose(file);
+    }
+    return value;
 }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 // One line of a result: a value and its reference (reference NULL: none).
 struct sl_bench_result {
@@ -26,6 +27,9 @@ struct sl_bench_result {
 // and the ratio; with an aim also the aim and whether it was reached.
 void sl_bench_print(const struct sl_bench_result *result, bool json);
 
+// Prints a value without a reference.
+void sl_bench_print_value(const char *bench, const char *test, double value, const char *unit, bool json);
+
 // Prints a result's value in one of several runs that take turns with others, when it is measured. Its reference is left
 // out. Runs count from 1.
 void sl_bench_print_run(struct sl_bench_result result, int64_t run, double value, bool json);
@@ -42,3 +46,9 @@ void sl_bench_progress(const char *format, ...) __attribute__((format(printf, 1,
 double sl_bench_median(double *values, size_t n);
 
 int sl_bench_ascending(const void *a, const void *b); // compares doubles, for qsort()
+
+// Sorts the array and returns the value that `share` of n do not exceed (nearest rank); 0: n is 0.
+double sl_bench_percentile(double *values, size_t n, double share);
+
+// Returns a number of a process's status in /proc, such as "VmRSS", in KiB, or "Threads". Negative: it has none.
+double sl_bench_process_status(pid_t pid, const char *name);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/model_place.h"
 #include "base/thread.h"
 #include "client/cli/cluster_arena.h"
 #include "client/cli/cluster_internal.h"
@@ -21,12 +22,9 @@
 #define LEFT_GRACE_MS   500  // of a coordinator without workers: its jobs cannot end
 
 static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_error *err) {
-    ssize_t n = readlink("/proc/self/exe", cluster->bin, sizeof cluster->bin - 1);
-    SL_FAIL_IF(n < 0 || n == (ssize_t)sizeof cluster->bin - 1, err, SL_ERR_NOT_FOUND,
-               "cannot find the folder of this executable: %s", strerror(errno));
-    cluster->bin[n] = '\0';
-    *strrchr(cluster->bin, '/') = '\0';
-    return SL_OK;
+    return sl_program_folder(cluster->bin)
+               ? SL_OK
+               : sl_fail(err, SL_ERR_NOT_FOUND, "cannot find the folder of this executable: %m");
 }
 
 static enum sl_status make_certificates(struct sl_cluster *cluster, struct sl_error *err) {

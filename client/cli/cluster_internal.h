@@ -2,6 +2,7 @@
 // Purpose: internals of a cluster, for cluster.c, cluster_loading.c and cluster_restart.c.
 #pragma once
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,9 +23,9 @@ struct sl_cluster_loading {
 struct sl_cluster {
     struct sl_cluster_config config;
     FILE *file;
-    char bin[512];  // folder of the executables
-    char arena[32]; // config.arena points to it if no option sets that
-    char fits[192]; // sl_cluster_arena_describe() of it
+    char bin[PATH_MAX]; // folder of the executables
+    char arena[32];     // config.arena points to it if no option sets that
+    char fits[192];     // sl_cluster_arena_describe() of it
     char address[1024];
     size_t n_children, n_allocated;
     struct sl_child *children;         // an etcd if there is one, the coordinators, workers, and the gateway

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
-#include "base/clock.h"
 #include "base/child.h"
 
 enum { FIXED_WORDS = 5, NAME_BYTES = 48, MAKE_MS = 60000 };
@@ -22,24 +21,12 @@ enum sl_status sl_cluster_tls_find(const char *folder, const char *role, const c
 static enum sl_status run_to_end(char *const words[], struct sl_error *err) {
     struct sl_child child;
     SL_TRY(sl_child_start(&child, "certificates", words, err));
-    int64_t deadline_ns = sl_deadline_in_ms(MAKE_MS);
-    while (child.running && sl_now_ns() < deadline_ns) {
-        sl_children_pump(&child, 1, 50, stderr);
-    }
-    if (child.running) {
-        sl_child_signal(&child, SIGKILL);
-        while (child.running) {
-            sl_children_pump(&child, 1, 50, stderr);
-        }
-    }
+    sl_child_wait_end(&child, MAKE_MS, stderr);
     char end[96];
-    enum sl_status status = SL_OK;
-    if (!WIFEXITED(child.wait_status) || WEXITSTATUS(child.wait_status) != 0) {
-        status = sl_fail(err, SL_ERR_IO, "--tls: %s %s; what it said is above (openssl must be installed)", words[0],
-                         sl_child_describe_end(&child, end, sizeof end));
-    }
-    sl_child_cleanup(&child);
-    return status;
+    SL_FAIL_IF(!WIFEXITED(child.wait_status) || WEXITSTATUS(child.wait_status) != 0, err, SL_ERR_IO,
+               "--tls: %s %s; what it said is above (openssl must be installed)", words[0],
+               sl_child_describe_end(&child, end, sizeof end));
+    return SL_OK;
 }
 
 enum sl_status sl_cluster_tls_make(const char *bin, const char *folder, const struct sl_cluster_names *names,

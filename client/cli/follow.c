@@ -2,6 +2,7 @@
 #include "client/cli/follow.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "client/cli/message_json.h"
 #include "engine/compress/recipe/recipe.h"
@@ -176,6 +177,18 @@ static bool stopped(void *arg) {
     struct sl_follow *follow = arg;
     return follow->output_failed || (follow->signals && sl_signals_received(follow->signals) > 0) ||
            (follow->also_stopped && follow->also_stopped(follow->also_arg));
+}
+
+struct sl_follow sl_follow_of(const char *command, const struct sl_tool_config *tool, bool quiet,
+                              struct sl_signals *signals) {
+    return (struct sl_follow){.command = command,
+                              .coordinator = tool->coordinator,
+                              .json = tool->json,
+                              .quiet = quiet,
+                              .out = stdout,
+                              .err = stderr,
+                              .width = sl_terminal_width(STDERR_FILENO),
+                              .signals = signals};
 }
 
 void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch) {

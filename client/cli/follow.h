@@ -33,6 +33,10 @@ struct sl_follow {
     int exit_code; // valid once finished
 };
 
+// Returns what a command shows on its standard output and standard error. `signals` stop it; NULL: none does.
+struct sl_follow sl_follow_of(const char *command, const struct sl_tool_config *tool, bool quiet,
+                              struct sl_signals *signals);
+
 // Sets the callbacks of a watch.
 void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch);
 

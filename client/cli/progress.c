@@ -2,10 +2,12 @@
 #include "client/cli/progress.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/options/config.h"
+#include "client/cli/tool.h"
 
 #define LONGEST_BAR  40
 #define SHORTEST_BAR 6
@@ -151,4 +153,18 @@ void sl_progress_draw(const struct sl_progress *progress, int width, FILE *termi
 void sl_progress_clear(FILE *terminal) {
     fputs("\r\033[K", terminal);
     fflush(terminal);
+}
+
+void sl_progress_show(const char *phase, int64_t done, int64_t total) {
+    const struct sl_progress progress = {.phase = phase, .done = done, .total = total};
+    int width = sl_terminal_width(STDERR_FILENO);
+    if (width > 0) {
+        sl_progress_draw(&progress, width, stderr);
+    }
+}
+
+void sl_progress_hide(void) {
+    if (sl_terminal_width(STDERR_FILENO) > 0) {
+        sl_progress_clear(stderr);
+    }
 }

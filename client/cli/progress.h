@@ -41,3 +41,7 @@ bool sl_progress_is_due(int64_t *next_ns_inout, int64_t now_ns);
 
 void sl_progress_draw(const struct sl_progress *progress, int width, FILE *terminal);
 void sl_progress_clear(FILE *terminal);
+
+// Draws and clears the line of a phase on standard error, if that is a terminal.
+void sl_progress_show(const char *phase, int64_t done, int64_t total);
+void sl_progress_hide(void);

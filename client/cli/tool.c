@@ -52,23 +52,25 @@ static void warn(const char *program, const char *text) {
     fprintf(stderr, "%s: %s\n", program, text);
 }
 
-bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
-                   int *exit_out) {
+bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int *exit_out) {
     struct sl_error err = {0};
-    enum sl_status status = sl_config_parse(program, argc, argv, config, first_out, &err);
+    int first = 0;
+    enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
     if (status == SL_ERR_CANCELLED) {
         *exit_out = SL_EXIT_OK;
         return false;
     }
-    int n = argc - *first_out;
+    int n = argc - first;
     if (status == SL_OK && (n < program->n_arguments_min || n > program->n_arguments_max)) {
-        status = n < program->n_arguments_min
-                     ? sl_fail(&err, SL_ERR_INVALID, "an argument is missing: %s %s", program->name, program->usage)
-                     : sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'",
-                               argv[*first_out + program->n_arguments_max]);
+        status =
+            n < program->n_arguments_min
+                ? sl_fail(&err, SL_ERR_INVALID, "an argument is missing: %s %s", program->name, program->usage)
+                : sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[first + program->n_arguments_max]);
     }
-    const struct sl_tool_config *tool = config;
+    struct sl_tool_config *tool = config;
     struct sl_rpc_addresses addresses;
+    tool->arguments = argv + first;
+    tool->n_arguments = n;
     if (status == SL_OK && tool->coordinator) {
         status = sl_rpc_addresses_parse(tool->coordinator, &addresses, &err);
     }
@@ -106,30 +108,48 @@ static const char *command_of(const struct sl_program *program) {
     return program->name + strlen("sluice ");
 }
 
+static int end(const struct sl_program *program, const struct sl_tool_config *tool, enum sl_status status,
+               const struct sl_error *err) {
+    return status == SL_OK     ? tool->exit_code
+           : tool->coordinator ? sl_tool_complain_of(tool->coordinator, command_of(program), err)
+                               : sl_tool_complain(command_of(program), err);
+}
+
 int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*run_fn)(void *config, struct sl_error *err)) {
+    const struct sl_tool_config *tool = config;
     struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(program, argc, argv, config, &first, &code)) {
+    int code;
+    if (!sl_tool_parse(program, argc, argv, config, &code)) {
         return code;
     }
-    return run_fn(config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain(command_of(program), &err);
+    return end(program, tool, run_fn(config, &err), &err);
 }
 
 int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config,
-                enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
-                                         struct sl_error *err)) {
-    const struct sl_tool_config *tool = config;
-    struct sl_client *client;
+                enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err)) {
     struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(program, argc, argv, config, &first, &code) ||
-        !sl_tool_connect(command_of(program), tool->coordinator, &tool->tls, &client, &code)) {
+    int code;
+    if (!sl_tool_parse(program, argc, argv, config, &code)) {
         return code;
     }
-    enum sl_status status = ask_fn(client, config, argv + first, &err);
+    return end(program, config, sl_tool_call(config, ask_fn, &err), &err);
+}
+
+enum sl_status sl_tool_call(void *config,
+                            enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err),
+                            struct sl_error *err) {
+    const struct sl_tool_config *tool = config;
+    struct sl_client *client = NULL;
+    SL_TRY(tool->signals ? sl_signals_init(tool->signals, err) : SL_OK); // before threads start
+    sl_rpc_init();
+    enum sl_status status = sl_client_connect(tool->coordinator, &tool->tls, &client, err);
+    SL_THEN(status, ask_fn(client, config, err));
     sl_tool_disconnect(&client);
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(tool->coordinator, command_of(program), &err);
+    if (tool->signals) {
+        sl_signals_cleanup(tool->signals);
+    }
+    return status;
 }
 
 static bool connects(const struct addrinfo *at, int timeout_ms) {

@@ -24,6 +24,10 @@ struct sl_tool_config {
     struct sl_tls_files tls;
     int64_t timeout_ms; // for one request to the coordinator
     bool json;
+    char **arguments; // positional ones, with NULL after the last one
+    int n_arguments;
+    int exit_code;              // of a command that succeeded; 0: SL_EXIT_OK
+    struct sl_signals *signals; // polled while sl_tool_call() runs; NULL: a signal ends the process
 };
 
 // Table rows for commands that work in this process and use no coordinator.
@@ -46,19 +50,21 @@ struct sl_tool_config {
  * Parses a command line into *config, which begins with struct sl_tool_config, and sets the log filter. False: the
  * command is over (help or an error was printed), with the exit code in *exit_out.
  */
-bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
-                   int *exit_out);
+bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int *exit_out);
 
 /*
- * Runs a whole command that takes no positional arguments: parses its line, runs it, and reports its error. Returns the
- * exit code. For a command that uses the cluster, connects first; `arguments` are the positional ones, with NULL after
- * the last one.
+ * Runs a whole command: parses its line, runs it, and reports its error. Returns the exit code. sl_tool_ask() is for a
+ * command that is one sl_tool_call().
  */
 int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*run_fn)(void *config, struct sl_error *err));
 int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config,
-                enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
-                                         struct sl_error *err));
+                enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err));
+
+// Connects to the coordinators of *config, which begins with struct sl_tool_config, and runs ask_fn.
+enum sl_status sl_tool_call(void *config,
+                            enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err),
+                            struct sl_error *err);
 
 // Prints an error on standard error and returns the exit code that belongs to it.
 int sl_tool_complain(const char *command, const struct sl_error *err);

@@ -84,9 +84,7 @@ static bool wait_for_line(struct bench *b) {
 static void print_rate(const struct bench *b, const char *recipe, double seconds) {
     char name[192];
     snprintf(name, sizeof name, "%s%s%s", b->rig.cell.name, recipe != NULL ? " " : "", recipe != NULL ? recipe : "");
-    struct sl_bench_result result = {
-        .bench = "cells", .test = name, .value = (double)sl_rig_tokens(&b->rig) / seconds, .unit = "tokens/s"};
-    sl_bench_print(&result, b->options.json);
+    sl_bench_print_value("cells", name, (double)sl_rig_tokens(&b->rig) / seconds, "tokens/s", b->options.json);
 }
 
 // Prints the peak device memory, including weights, without CUDA's own. CPUs have no such line.
@@ -94,10 +92,8 @@ static void print_memory(const struct bench *b, const char *recipe) {
     char name[192];
     snprintf(name, sizeof name, "memory of %s%s%s", b->rig.cell.name, recipe != NULL ? " " : "",
              recipe != NULL ? recipe : "");
-    struct sl_bench_result result = {
-        .bench = "cells", .test = name, .value = (double)sl_rig_most_bytes(&b->rig) / 1e9, .unit = "GB"};
-    if (result.value > 0.0) {
-        sl_bench_print(&result, b->options.json);
+    if (sl_rig_most_bytes(&b->rig) > 0) {
+        sl_bench_print_value("cells", name, (double)sl_rig_most_bytes(&b->rig) / 1e9, "GB", b->options.json);
     }
 }
 

@@ -26,9 +26,8 @@
 #include "lab/result.h"
 #include "base/options/config.h"
 
-#define MAX_RUNS   31
-#define MAX_CASES  128
-#define PATH_BYTES 512
+#define MAX_RUNS  31
+#define MAX_CASES 128
 
 struct options {
     const char *model, *device;
@@ -219,9 +218,9 @@ static enum sl_status run_model(struct bench *b, const char *dir, struct sl_erro
 }
 
 static enum sl_status run_synthetic(struct bench *b, struct sl_error *err) {
-    char dir[PATH_BYTES];
+    char dir[SL_SYNTHETIC_PATH_BYTES];
     sl_bench_progress("writing a random model");
-    SL_TRY(sl_synthetic_create(sl_synthetic_find("135m"), &b->signals, dir, sizeof dir, err));
+    SL_TRY(sl_synthetic_create(&sl_synthetic_find("135m")->config, SL_SYNTHETIC_WRITTEN, &b->signals, dir, err));
     enum sl_status status = run_model(b, dir, err);
     sl_synthetic_remove(dir);
     return status;

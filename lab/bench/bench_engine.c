@@ -198,8 +198,7 @@ static enum sl_status find_read_bound(struct bench *b, struct sl_error *err) {
     SL_TRY(sl_peak_read_gbps(b->computing.team, &b->signals, &bytes, &b->read_gbps, err));
     char test[96];
     snprintf(test, sizeof test, "read bound: a sum over %.2f GB", (double)bytes / 1e9);
-    struct sl_bench_result result = {.bench = "engine", .test = test, .value = b->read_gbps, .unit = "GB/s"};
-    sl_bench_print(&result, b->options.json);
+    sl_bench_print_value("engine", test, b->read_gbps, "GB/s", b->options.json);
     return SL_OK;
 }
 
@@ -237,24 +236,6 @@ static double decode_gigabytes(const struct sl_rig *rig) {
 
 // --- memory --------------------------------------------------------------------------------------------------------
 
-// Reads a line such as "RssAnon:  123 kB" of /proc/self/status, in MB.
-static enum sl_status read_resident(const char *name, double *mb_out, struct sl_error *err) {
-    char line[256];
-    int64_t kib = -1;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file != NULL && kib < 0 && fgets(line, sizeof line, file) != NULL) {
-        size_t length = strlen(name);
-        if (strncmp(line, name, length) != 0 || sscanf(line + length, ": %" SCNd64 " kB", &kib) != 1) {
-            kib = -1;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    *mb_out = (double)kib * 1024.0 / 1e6;
-    return kib >= 0 ? SL_OK : sl_fail(err, SL_ERR_UNSUPPORTED, "/proc/self/status has no line %s", name);
-}
-
 static void print_memory(const struct bench *b, const char *what, double mb, const char *reference, double of_mb) {
     char test[128];
     snprintf(test, sizeof test, "%s: %s", b->label, what);
@@ -266,9 +247,9 @@ static void print_memory(const struct bench *b, const char *what, double mb, con
 // Prints resident memory beyond the packed weights, the cell's KV cache within it, and resident file mappings.
 static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
     struct sl_arena_stats cache;
-    double own, mapped;
-    SL_TRY(read_resident("RssAnon", &own, err));
-    SL_TRY(read_resident("RssFile", &mapped, err));
+    double own = sl_bench_process_status(getpid(), "RssAnon") * 1024 / 1e6;
+    double mapped = sl_bench_process_status(getpid(), "RssFile") * 1024 / 1e6;
+    SL_FAIL_IF(own < 0 || mapped < 0, err, SL_ERR_UNSUPPORTED, "/proc/self/status has no RssAnon and RssFile");
     sl_arena_get_stats(b->rig.arena, &cache);
     double weights = (double)sl_model_memory_bytes(b->rig.runtime.model) / 1e6, over = own - weights;
     double cache_mb = (double)cache.high_water_bytes / 1e6;
@@ -412,8 +393,7 @@ static void bench_ranks(const struct bench *b) {
     }
     double us = (double)(sl_now_ns() - begin) / 1e3 / BARRIERS;
     snprintf(test, sizeof test, "%s: a barrier of %d ranks", b->label, sl_ranks_count(device));
-    struct sl_bench_result result = {.bench = "engine", .test = test, .value = us, .unit = "us"};
-    sl_bench_print(&result, b->options.json);
+    sl_bench_print_value("engine", test, us, "us", b->options.json);
     const struct sl_model *model = b->rig.runtime.model;
     double all = (double)(sl_model_memory_bytes(model) - sl_model_embedding_bytes(model)) / 1e6;
     for (int r = 0; r < sl_ranks_count(device); r++) {
@@ -483,9 +463,9 @@ static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, s
     SL_FAIL_IF((mkdir(b->options.keep, 0777) != 0 && errno != EEXIST) || (mkdir(dir_out, 0777) != 0 && errno != EEXIST),
                err, SL_ERR_IO, "--keep-models: cannot make %s: %s", dir_out, strerror(errno));
     snprintf(path, sizeof path, "%s/config.json", dir_out);
-    return access(path, F_OK) == 0
-               ? SL_OK
-               : sl_synthetic_write(&sl_synthetic_geometries[geometry].config, &b->signals, dir_out, err);
+    return access(path, F_OK) == 0 ? SL_OK
+                                   : sl_synthetic_write(&sl_synthetic_geometries[geometry].config, SL_SYNTHETIC_WRITTEN,
+                                                        &b->signals, dir_out, err);
 }
 
 static enum sl_status bench_random(struct bench *b, int geometry, struct sl_error *err) {
@@ -494,7 +474,8 @@ static enum sl_status bench_random(struct bench *b, int geometry, struct sl_erro
     b->label = sl_synthetic_geometries[geometry].name;
     b->random = true;
     SL_TRY(kept ? keep_model(b, geometry, dir, sizeof dir, err)
-                : sl_synthetic_create(&sl_synthetic_geometries[geometry].config, &b->signals, dir, sizeof dir, err));
+                : sl_synthetic_create(&sl_synthetic_geometries[geometry].config, SL_SYNTHETIC_WRITTEN, &b->signals, dir,
+                                      err));
     enum sl_status status = open_model(b, dir, err);
     if (!kept) {
         sl_synthetic_remove(dir);

@@ -70,15 +70,15 @@ static enum sl_status parse_sizes(struct bench *b, struct sl_error *err) {
 
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    const struct sl_model_config *model = sl_synthetic_find(b->options.geometry);
+    const struct sl_synthetic_geometry *model = sl_synthetic_find(b->options.geometry);
     SL_FAIL_IF(!model, err, SL_ERR_INVALID, "--geometry %s: unknown, expected 135m, 1b or 8b", b->options.geometry);
-    b->report.config = (struct sl_replay_config){
-        .keep_ms = b->options.keep_ms,
-        .ttl_ms = b->options.ttl_ms,
-        .geometry = {sl_synthetic_all_layers(b->options.geometry), model->n_kv_heads, model->head_dim},
-        .ms_per_token = b->options.token_us / 1e3,
-        .chunk_tokens = SL_REPLAY_CHUNK_TOKENS,
-        .n_tenants = b->options.tenants};
+    b->report.config =
+        (struct sl_replay_config){.keep_ms = b->options.keep_ms,
+                                  .ttl_ms = b->options.ttl_ms,
+                                  .geometry = {model->all_layers, model->config.n_kv_heads, model->config.head_dim},
+                                  .ms_per_token = b->options.token_us / 1e3,
+                                  .chunk_tokens = SL_REPLAY_CHUNK_TOKENS,
+                                  .n_tenants = b->options.tenants};
     SL_FAIL_IF(sl_kv_format_parse(b->options.format, &b->report.config.format) != SL_OK, err, SL_ERR_INVALID,
                "--format %s: unknown, expected f16, int8 or int4", b->options.format);
     size_t bytes;

@@ -417,9 +417,7 @@ static enum sl_status measure_copy(struct bench *b, struct sl_error *err) {
     sl_device_free(device, SL_MEMORY_DEVICE, to);
     b->bytes_per_s = best;
     if (status == SL_OK) {
-        sl_bench_print(
-            &(struct sl_bench_result){.bench = "kernels", .test = "copy", .value = best / 1e9, .unit = "GB/s"},
-            b->options.json);
+        sl_bench_print_value("kernels", "copy", best / 1e9, "GB/s", b->options.json);
     }
     return status;
 }
@@ -477,10 +475,7 @@ static enum sl_status measure_product(struct bench *b, struct sl_error *err) {
     free_weights(b, stored);
     if (status == SL_OK) {
         b->flop_per_s = 2.0 * (double)b->options.rows * (double)side * (double)side / seconds;
-        sl_bench_print(
-            &(struct sl_bench_result){
-                .bench = "kernels", .test = "product of bf16", .value = b->flop_per_s / 1e12, .unit = "TFLOP/s"},
-            b->options.json);
+        sl_bench_print_value("kernels", "product of bf16", b->flop_per_s / 1e12, "TFLOP/s", b->options.json);
     }
     return status;
 }

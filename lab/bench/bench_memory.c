@@ -153,14 +153,12 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         return run_model(b, b->options.model, err);
     }
     struct sl_model_config config;
-    enum sl_status status =
-        sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
+    SL_TRY(sl_synthetic_config(b->options.geometry, 0, &config, err));
+    config.n_layers = sl_synthetic_find(b->options.geometry)->all_layers;
     config.retaining_hidden = (int)b->options.retaining;
-    SL_THEN(status, sl_synthetic_create_empty(&config, dir, sizeof dir, err));
-    if (status == SL_OK) {
-        status = run_model(b, dir, err);
-        sl_synthetic_remove(dir);
-    }
+    SL_TRY(sl_synthetic_create(&config, SL_SYNTHETIC_EMPTY, NULL, dir, err));
+    enum sl_status status = run_model(b, dir, err);
+    sl_synthetic_remove(dir);
     return status;
 }
 

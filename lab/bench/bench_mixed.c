@@ -70,7 +70,7 @@ struct bench {
     struct options options;
     struct sl_signals signals;
     struct sl_model_config model;
-    char synthetic_dir[PATH_MAX]; // "": no synthetic model
+    char synthetic_dir[SL_SYNTHETIC_PATH_BYTES]; // "": no synthetic model
     struct sl_rig_cluster cluster;
     uint64_t random;
     double arrivals[MAX_SHORT]; // of the short ones, as a share of their time span
@@ -190,9 +190,7 @@ static enum sl_status run_both(struct bench *b, double span_ms, struct round *ro
 static double percentile(const double *values, size_t n, double share) {
     double sorted[MAX_ROUNDS * MAX_SHORT];
     memcpy(sorted, values, sizeof *values * n);
-    qsort(sorted, n, sizeof *sorted, sl_bench_ascending);
-    size_t rank = (size_t)ceil(share * (double)n);
-    return sorted[rank > 0 ? rank - 1 : 0];
+    return sl_bench_percentile(sorted, n, share);
 }
 
 static void print_run(const struct bench *b, const char *test, int64_t round, double ttft_ms) {
@@ -248,8 +246,7 @@ static void print_short(struct bench *b, double share) {
     double alone_ms = percentile(alone, n * n_rounds, share), beside_ms = percentile(beside, n * n_rounds, share);
     char name[128];
     snprintf(name, sizeof name, "p%.0f ttft, %lld tokens, alone", 100 * share, (long long)b->options.short_tokens);
-    sl_bench_print(&(struct sl_bench_result){.bench = "mixed", .test = name, .value = alone_ms, .unit = "ms"},
-                   b->options.json);
+    sl_bench_print_value("mixed", name, alone_ms, "ms", b->options.json);
     snprintf(name, sizeof name, "p%.0f ttft, %lld tokens beside %lld", 100 * share, (long long)b->options.short_tokens,
              (long long)b->options.long_tokens);
     sl_bench_print(&(struct sl_bench_result){.bench = "mixed",
@@ -293,8 +290,8 @@ static void print_long(struct bench *b) {
 static enum sl_status make_synthetic(struct bench *b, struct sl_error *err) {
     struct sl_model_config config = b->model;
     config.max_positions = b->options.long_tokens + N_OUTPUT;
-    SL_TRY(sl_synthetic_create(&config, &b->signals, b->synthetic_dir, sizeof b->synthetic_dir - 32, err));
-    char source[PATH_MAX], path[PATH_MAX], link[PATH_MAX + 32];
+    SL_TRY(sl_synthetic_create(&config, SL_SYNTHETIC_WRITTEN, &b->signals, b->synthetic_dir, err));
+    char source[PATH_MAX], path[PATH_MAX], link[PATH_MAX];
     snprintf(source, sizeof source, "%s/tokenizer.json", b->options.model);
     snprintf(link, sizeof link, "%s/tokenizer.json", b->synthetic_dir);
     SL_FAIL_IF(realpath(source, path) == NULL || symlink(path, link) != 0, err, SL_ERR_IO,
@@ -304,7 +301,7 @@ static enum sl_status make_synthetic(struct bench *b, struct sl_error *err) {
 
 static void remove_synthetic(struct bench *b) {
     if (b->synthetic_dir[0] != '\0') {
-        char link[PATH_MAX + 32];
+        char link[PATH_MAX];
         snprintf(link, sizeof link, "%s/tokenizer.json", b->synthetic_dir);
         unlink(link);
         sl_synthetic_remove(b->synthetic_dir);

@@ -83,11 +83,8 @@ static struct cpu_ticks read_cpu_ticks(void) {
 static void print_steal(struct cpu_ticks before, bool json) {
     struct cpu_ticks now = read_cpu_ticks();
     double all = now.all - before.all;
-    struct sl_bench_result result = {.bench = "machine",
-                                     .test = "CPU steal",
-                                     .value = all > 0.0 ? 100.0 * (now.stolen - before.stolen) / all : 0.0,
-                                     .unit = "%"};
-    sl_bench_print(&result, json);
+    double share = all > 0.0 ? (now.stolen - before.stolen) / all : 0.0;
+    sl_bench_print_value("machine", "CPU steal", 100.0 * share, "%", json);
 }
 
 // --- running ---------------------------------------------------------------------------------------------------------

@@ -175,10 +175,7 @@ static void print(struct bench *b, size_t runs) {
         print_turns(b, name, side->ship_ms, "ttft", side->ttft_ms, runs);
     }
     snprintf(name, sizeof name, "ttft %lld tokens, one process", n_tokens);
-    sl_bench_print(
-        &(struct sl_bench_result){
-            .bench = "ttft", .test = name, .value = sl_bench_median(b->local_ms, runs), .unit = "ms"},
-        b->options.json);
+    sl_bench_print_value("ttft", name, sl_bench_median(b->local_ms, runs), "ms", b->options.json);
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {

@@ -253,33 +253,29 @@ static enum sl_status draw(const struct sl_inspected *c, const char *path, struc
     return status;
 }
 
-int sl_command_inspect(int argc, char **argv) {
-    struct inspect_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
+static enum sl_status inspect(void *arg, struct sl_error *err) {
+    const struct inspect_config *config = arg;
     struct sl_inspected inspected;
-    struct sl_error err = {0};
-    enum sl_status status = sl_picture_check(config.png, &err);
-    if (status == SL_OK && config.html && !config.model) {
-        status = sl_fail(&err, SL_ERR_INVALID, "--html needs --model DIR, whose tokenizer read the text");
+    SL_TRY(sl_picture_check(config->png, err));
+    SL_FAIL_IF(config->html && !config->model, err, SL_ERR_INVALID,
+               "--html needs --model DIR, whose tokenizer read the text");
+    enum sl_status status = sl_inspected_open(config->tool.arguments[0], &inspected, err);
+    if (status == SL_OK && config->png) {
+        status = draw(&inspected, config->png, err);
     }
-    if (status != SL_OK) {
-        return sl_tool_complain("inspect", &err);
+    if (status == SL_OK && config->html) {
+        status = sl_retention_html_write(&inspected, config->model, config->text, config->html, err);
     }
-    status = sl_inspected_open(argv[first], &inspected, &err);
-    if (status == SL_OK && config.png) {
-        status = draw(&inspected, config.png, &err);
-    }
-    if (status == SL_OK && config.html) {
-        status = sl_retention_html_write(&inspected, config.model, config.text, config.html, &err);
-    }
-    if (status == SL_OK && config.tool.json) {
+    if (status == SL_OK && config->tool.json) {
         print_json(&inspected);
     } else if (status == SL_OK) {
         print_text(&inspected);
     }
     sl_inspected_close(&inspected);
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("inspect", &err);
+    return status;
+}
+
+int sl_command_inspect(int argc, char **argv) {
+    struct inspect_config config = {0};
+    return sl_tool_run(&program, argc, argv, &config, inspect);
 }

@@ -67,17 +67,8 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-struct drawing {
-    char phase[64];
-    int width; // 0: not a terminal
-};
-
-static enum sl_status draw(void *arg, int64_t done, int64_t total) {
-    struct drawing *d = arg;
-    if (d->width > 0) {
-        struct sl_progress progress = {.phase = d->phase, .done = done, .total = total};
-        sl_progress_draw(&progress, d->width, stderr);
-    }
+static enum sl_status draw(void *phase, int64_t done, int64_t total) {
+    sl_progress_show(phase, done, total);
     return SL_OK;
 }
 
@@ -85,14 +76,14 @@ static enum sl_status measure(const struct profile_config *config, const struct 
                               struct sl_attention_profile *profile, struct sl_error *err) {
     const struct sl_option_list *texts = &config->texts;
     int n_texts = texts->n ? texts->n : 1;
-    struct drawing drawing = {.width = sl_terminal_width(STDERR_FILENO)};
-    struct sl_attention_progress progress = {draw, &drawing};
+    char phase[64];
+    struct sl_attention_progress progress = {draw, phase};
     enum sl_status status = SL_OK;
     for (int i = 0; i < n_texts && status == SL_OK; i++) {
         int32_t *tokens = NULL;
         int64_t n_tokens = 0;
         const char *path = texts->n ? texts->items[i] : NULL;
-        snprintf(drawing.phase, sizeof drawing.phase, "text %d of %d", i + 1, n_texts);
+        snprintf(phase, sizeof phase, "text %d of %d", i + 1, n_texts);
         status = sl_eval_model_read(m, path, &tokens, &n_tokens, err);
         n_tokens = n_tokens < config->tokens ? n_tokens : config->tokens;
         if (status == SL_OK) {
@@ -105,9 +96,7 @@ static enum sl_status measure(const struct profile_config *config, const struct 
         }
         free(tokens);
     }
-    if (drawing.width > 0) {
-        sl_progress_clear(stderr);
-    }
+    sl_progress_hide();
     return status;
 }
 

@@ -4,16 +4,13 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
-#include "client/cli/tool.h"
-#include "engine/job/job_recipe.h"
-#include "lab/measure/eval_recipes.h"
 #include "lab/measure/fidelity.h"
 #include "lab/measure/measure.h"
+#include "lab/measure/trials.h"
 #include "lab/picture.h"
 #include "lab/result.h"
 
@@ -64,8 +61,7 @@ static const struct sl_program program = {
 
 // One recipe and its results.
 struct trial {
-    const char *text; // as requested
-    char reason[384]; // reason why it could not run; "" if it ran
+    struct sl_trial run;
     struct sl_recipe recipe;
     struct sl_fidelity_result result;
 };
@@ -73,31 +69,26 @@ struct trial {
 struct eval {
     struct eval_config config;
     struct sl_eval_model model;
-    struct sl_list recipes;
-    struct trial *trials;
-    size_t n_trials, n_measured;
-    struct sl_signals signals;
-    bool stopped; // stopped by a signal: shows the results so far
-    char *source; // the text; NULL: the license
+    struct sl_trials common;
+    struct trial *trials; // [common.n]
+    char *source;         // the text; NULL: the license
     int32_t *tokens;
     int64_t n_read;
     double full_nll;
-    int width; // of the terminal for progress; 0: no terminal
-    char phase[64];
 };
 
 // --- what to run ---------------------------------------------------------------------------------------------------
 
 static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
-    SL_TRY(sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err));
-    e->trials = calloc(e->recipes.n, sizeof *e->trials);
+    SL_TRY(sl_eval_recipes(&e->config.recipes, e->config.budget, &e->common.recipes, err));
+    e->trials = calloc(e->common.recipes.n, sizeof *e->trials);
     SL_FAIL_IF(e->trials == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
-    for (size_t i = 0; i < e->recipes.n; i++) {
-        struct trial *trial = &e->trials[e->n_trials++];
+    for (size_t i = 0; i < e->common.recipes.n; i++) {
+        struct trial *trial = &e->trials[e->common.n++];
         struct sl_error why = {0};
-        trial->text = e->recipes.items[i];
-        if (sl_recipe_parse(trial->text, &trial->recipe, &why) != SL_OK) { // the preset cannot have this budget
-            snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
+        trial->run.text = e->common.recipes.items[i];
+        if (sl_recipe_parse(trial->run.text, &trial->recipe, &why) != SL_OK) { // the preset cannot have this budget
+            snprintf(trial->run.reason, sizeof trial->run.reason, "%s", why.text);
         }
     }
     return SL_OK;
@@ -105,8 +96,8 @@ static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
 
 static int largest_chunk(const struct eval *e) {
     int rows = 512;
-    for (size_t i = 0; i < e->n_trials; i++) {
-        bool can_run = e->trials[i].reason[0] == '\0';
+    for (size_t i = 0; i < e->common.n; i++) {
+        bool can_run = e->trials[i].run.reason[0] == '\0';
         rows = can_run && e->trials[i].recipe.chunk_tokens > rows ? e->trials[i].recipe.chunk_tokens : rows;
     }
     return rows;
@@ -133,11 +124,7 @@ static enum sl_status encode_text(struct eval *e, struct sl_error *err) {
 
 static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
     struct eval *e = arg;
-    if (e->width > 0) {
-        struct sl_progress progress = {.phase = e->phase, .done = done, .total = total};
-        sl_progress_draw(&progress, e->width, stderr);
-    }
-    return sl_signals_check(&e->signals, NULL);
+    return sl_trials_draw(&e->common, done, total);
 }
 
 // Runs a trial. A recipe that does not fit the model or the prompt gets a reason; other failures end the evaluation.
@@ -145,20 +132,9 @@ static enum sl_status run_trial(struct eval *e, struct sl_fidelity *fidelity, st
                                 struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
-    enum sl_status status =
-        e->stopped ? SL_ERR_CANCELLED : sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
+    enum sl_status status = sl_trial_begin(&e->common, &trial->run, e->model.runtime.config, &recipe, &why);
     SL_THEN(status, sl_fidelity_measure(fidelity, &recipe, &trial->result, &why));
-    e->n_measured += status == SL_OK;
-    if (status == SL_ERR_CANCELLED) {
-        e->stopped = true;
-        snprintf(trial->reason, sizeof trial->reason, "stopped before it was measured");
-        return SL_OK;
-    }
-    if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
-        snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
-        return SL_OK;
-    }
-    return status == SL_OK ? SL_OK : sl_fail(err, status, "%.100s: %s", trial->text, why.text);
+    return sl_trial_end(&e->common, &trial->run, status, &why, err);
 }
 
 static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
@@ -169,34 +145,24 @@ static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
                                         .progress_fn = draw_progress,
                                         .arg = e};
     struct sl_fidelity *fidelity;
-    snprintf(e->phase, sizeof e->phase, "full cache");
+    snprintf(e->common.phase, sizeof e->common.phase, "full cache");
     enum sl_status status = sl_fidelity_create(&config, &fidelity, err);
     if (status != SL_OK) {
         return status != SL_ERR_CANCELLED
                    ? status
-                   : sl_fail(err, status, "stopped by a signal: none of %zu recipes was measured", e->n_trials);
+                   : sl_fail(err, status, "stopped by a signal: none of %zu recipes was measured", e->common.n);
     }
     e->full_nll = sl_fidelity_full_nll(fidelity);
-    for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
-        snprintf(e->phase, sizeof e->phase, "%zu/%zu %.40s", i + 1, e->n_trials, e->trials[i].text);
-        status = e->trials[i].reason[0] ? SL_OK : run_trial(e, fidelity, &e->trials[i], err);
+    for (size_t i = 0; i < e->common.n && status == SL_OK; i++) {
+        snprintf(e->common.phase, sizeof e->common.phase, "%zu/%zu %.40s", i + 1, e->common.n, e->trials[i].run.text);
+        status = e->trials[i].run.reason[0] ? SL_OK : run_trial(e, fidelity, &e->trials[i], err);
     }
     sl_fidelity_destroy(&fidelity);
-    if (e->width > 0) {
-        sl_progress_clear(stderr);
-    }
+    sl_progress_hide();
     return status;
 }
 
 // --- results ---------------------------------------------------------------------------------------------------------
-
-static void print_skipped(const struct eval *e) {
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0]) {
-            printf("skipped  %s: %s\n", e->trials[i].text, e->trials[i].reason);
-        }
-    }
-}
 
 // Returns whether a recipe that evicts has a budget too large for this prompt: its errors are then meaningless.
 static bool evicted_nothing(const struct eval *e, const struct trial *trial) {
@@ -209,13 +175,13 @@ static void print_summary(const struct eval *e) {
         {"RECIPE", false}, {"SLOTS", true},  {"BYTES/TOKEN", true}, {"OF F16", true},     {"ERROR", true},
         {"OVERLAP", true}, {"RECALL", true}, {"NLL", true},         {"ABOVE FULL", true}, {"", false}};
     struct sl_table table = SL_TABLE(columns);
-    for (size_t i = 0; i < e->n_trials; i++) {
+    for (size_t i = 0; i < e->common.n; i++) {
         const struct trial *trial = &e->trials[i];
         const struct sl_fidelity_result *r = &trial->result;
-        if (trial->reason[0]) {
+        if (trial->run.reason[0]) {
             continue;
         }
-        sl_table_add(&table, "%s\t%.1f\t%.1f\t%.1f%%\t%.4f\t%.3f", trial->text, r->slots, r->bytes_per_token,
+        sl_table_add(&table, "%s\t%.1f\t%.1f\t%.1f%%\t%.4f\t%.3f", trial->run.text, r->slots, r->bytes_per_token,
                      100 * r->share, r->error_mean, r->overlap_mean);
         if (r->recall_mean < 0) {
             sl_table_add(&table, "-");
@@ -239,9 +205,9 @@ static void print_layers(const struct eval *e) {
     }
     struct sl_table table;
     sl_table_init(&table, columns, (size_t)n_layers + 1);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            sl_table_add(&table, "%s", e->trials[i].text);
+    for (size_t i = 0; i < e->common.n; i++) {
+        if (e->trials[i].run.reason[0] == '\0') {
+            sl_table_add(&table, "%s", e->trials[i].run.text);
             for (int l = 0; l < n_layers; l++) {
                 sl_table_add(&table, "%.3f", e->trials[i].result.error[l]);
             }
@@ -264,35 +230,35 @@ static void print_value(const char *recipe, const char *what, double value, cons
 }
 
 static void print_json(const struct eval *e) {
-    for (size_t i = 0; i < e->n_trials; i++) {
+    for (size_t i = 0; i < e->common.n; i++) {
         const struct trial *trial = &e->trials[i];
         const struct sl_fidelity_result *r = &trial->result;
-        if (trial->reason[0]) {
-            json_t *line =
-                json_pack("{s:s, s:s, s:s}", "bench", "fidelity", "case", trial->text, "skipped", trial->reason);
+        if (trial->run.reason[0]) {
+            json_t *line = json_pack("{s:s, s:s, s:s}", "bench", "fidelity", "case", trial->run.text, "skipped",
+                                     trial->run.reason);
             sl_json_print(line, 0, stdout);
             continue;
         }
-        print_value(trial->text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);
-        print_value(trial->text, "slots", r->slots, "slots/head", "prompt", (double)e->n_read);
-        print_value(trial->text, "evicted", evicted_nothing(e, trial) ? 0 : (double)e->n_read - r->slots, "slots/head",
-                    NULL, 0);
-        print_value(trial->text, "attention error", r->error_mean, "relative", NULL, 0);
-        print_value(trial->text, "overlap", r->overlap_mean, "jaccard", NULL, 0);
+        print_value(trial->run.text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);
+        print_value(trial->run.text, "slots", r->slots, "slots/head", "prompt", (double)e->n_read);
+        print_value(trial->run.text, "evicted", evicted_nothing(e, trial) ? 0 : (double)e->n_read - r->slots,
+                    "slots/head", NULL, 0);
+        print_value(trial->run.text, "attention error", r->error_mean, "relative", NULL, 0);
+        print_value(trial->run.text, "overlap", r->overlap_mean, "jaccard", NULL, 0);
         if (r->recall_mean >= 0) {
-            print_value(trial->text, "recall", r->recall_mean, "share", NULL, 0);
+            print_value(trial->run.text, "recall", r->recall_mean, "share", NULL, 0);
         }
-        print_value(trial->text, "nll", r->nll, "nats/token", "full cache", e->full_nll);
-        print_value(trial->text, "nll above full", r->nll - e->full_nll, "nats/token", NULL, 0);
+        print_value(trial->run.text, "nll", r->nll, "nats/token", "full cache", e->full_nll);
+        print_value(trial->run.text, "nll above full", r->nll - e->full_nll, "nats/token", NULL, 0);
         for (int l = 0; l < e->model.runtime.config->n_layers; l++) {
             char what[64];
             snprintf(what, sizeof what, "attention error, layer %d", l);
-            print_value(trial->text, what, r->error[l], "relative", NULL, 0);
+            print_value(trial->run.text, what, r->error[l], "relative", NULL, 0);
             snprintf(what, sizeof what, "overlap, layer %d", l);
-            print_value(trial->text, what, r->overlap[l], "jaccard", NULL, 0);
+            print_value(trial->run.text, what, r->overlap[l], "jaccard", NULL, 0);
             if (r->recall[l] >= 0) {
                 snprintf(what, sizeof what, "recall, layer %d", l);
-                print_value(trial->text, what, r->recall[l], "share", NULL, 0);
+                print_value(trial->run.text, what, r->recall[l], "share", NULL, 0);
             }
         }
     }
@@ -300,10 +266,10 @@ static void print_json(const struct eval *e) {
 
 static enum sl_status draw(const struct eval *e, struct sl_error *err) {
     json_t *recipes = json_array(), *shares = json_array(), *errors = json_array(), *above = json_array();
-    for (size_t i = 0; i < e->n_trials; i++) {
+    for (size_t i = 0; i < e->common.n; i++) {
         const struct trial *trial = &e->trials[i];
-        if (trial->reason[0] == '\0') {
-            json_array_append_new(recipes, sl_text_json(trial->text));
+        if (trial->run.reason[0] == '\0') {
+            json_array_append_new(recipes, sl_text_json(trial->run.text));
             json_array_append_new(shares, json_real(trial->result.share));
             json_array_append_new(errors,
                                   sl_picture_numbers(trial->result.error, (size_t)e->model.runtime.config->n_layers));
@@ -316,27 +282,24 @@ static enum sl_status draw(const struct eval *e, struct sl_error *err) {
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {
-    size_t n_run = 0;
-    for (size_t i = 0; i < e->n_trials; i++) {
-        n_run += e->trials[i].reason[0] == '\0';
-    }
     if (e->config.tool.json) {
         print_json(e);
     } else {
         printf("%s: a prompt of %lld tokens and the %lld behind it; full cache: nll %.4f\n\n",
                e->config.text ? e->config.text : "LICENSE", (long long)e->n_read, (long long)e->config.continuation,
                e->full_nll);
-        if (n_run > 0) {
+        if (e->common.n_measured > 0) {
             print_summary(e);
             putchar('\n');
             print_layers(e);
             putchar('\n');
         }
-        print_skipped(e);
+        for (size_t i = 0; i < e->common.n; i++) {
+            sl_trial_print_skipped(&e->trials[i].run);
+        }
     }
-    SL_FAIL_IF(e->stopped, err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured",
-               e->n_measured, e->n_trials);
-    SL_FAIL_IF(n_run == 0, err, SL_ERR_PRECONDITION, "none of the recipes can be run");
+    SL_TRY(sl_trials_check(&e->common, err));
+    SL_FAIL_IF(e->common.n_measured == 0, err, SL_ERR_PRECONDITION, "none of the recipes can be run");
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
@@ -370,19 +333,19 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     enum sl_status status = make_trials(e, err);
     SL_THEN(status, sl_picture_check(c->png, err));
     SL_THEN(status, sl_eval_text_read(c->text, &e->source, err)); // may wait: before signals
-    SL_THEN(status, sl_signals_init(&e->signals, err));           // before the model's threads start
+    SL_THEN(status, sl_signals_init(&e->common.signals, err));    // before the model's threads start
     if (status == SL_OK) {
         status = evaluate_model(e, err);
-        sl_signals_cleanup(&e->signals);
+        sl_signals_cleanup(&e->common.signals);
     }
     return status;
 }
 
 int sl_command_eval_fidelity(int argc, char **argv) {
-    struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct eval e = {0};
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
     free(e.source);
     free(e.trials);
-    sl_list_cleanup(&e.recipes);
+    sl_list_cleanup(&e.common.recipes);
     return code;
 }

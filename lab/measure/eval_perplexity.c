@@ -14,17 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
-#include "client/cli/tool.h"
-#include "engine/job/job_recipe.h"
 #include "lab/bootstrap.h"
-#include "lab/measure/eval_recipes.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/perplexity.h"
+#include "lab/measure/trials.h"
 #include "lab/picture.h"
 
 #define BLOCK     256
@@ -86,9 +83,8 @@ struct text {
 
 // One recipe and its results.
 struct trial {
-    const char *text; // as requested
-    char reason[384]; // reason why it could not run; "" if it ran
-    double *blocks;   // [n_blocks] mean negative log likelihood; text after text
+    struct sl_trial run;
+    double *blocks; // [n_blocks] mean negative log likelihood; text after text
     double nll;
     struct sl_interval above;
     double slots; // mean over texts
@@ -99,30 +95,25 @@ struct trial {
 struct eval {
     struct perplexity_config config;
     struct sl_eval_model model;
-    struct sl_list recipes;
-    struct trial *trials; // the first is the full cache
-    size_t n_trials, n_measured;
-    struct sl_signals signals;
-    bool stopped; // stopped by a signal: shows the results so far
+    struct sl_trials common;
+    struct trial *trials; // [common.n]; the first is the full cache
     struct text texts[SL_MAX_OPTION_LIST];
     int n_texts;
     int64_t n_tokens, n_blocks, most_blocks; // of all texts; of the longest
     double *nll;                             // [of the longest text]
     int64_t done;                            // tokens of the texts before the one that is being read
-    int width;                               // of the terminal for progress; 0: no terminal
-    char phase[64];
 };
 
 // --- what to run -----------------------------------------------------------------------------------------------------
 
 static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
-    SL_TRY(sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err));
-    e->trials = calloc(e->recipes.n + 1, sizeof *e->trials);
+    SL_TRY(sl_eval_recipes(&e->config.recipes, e->config.budget, &e->common.recipes, err));
+    e->trials = calloc(e->common.recipes.n + 1, sizeof *e->trials);
     SL_FAIL_IF(e->trials == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
-    e->trials[e->n_trials++].text = "full";
-    for (size_t i = 0; i < e->recipes.n; i++) {
-        if (strcmp(e->recipes.items[i], "full") != 0) {
-            e->trials[e->n_trials++].text = e->recipes.items[i];
+    e->trials[e->common.n++].run.text = "full";
+    for (size_t i = 0; i < e->common.recipes.n; i++) {
+        if (strcmp(e->common.recipes.items[i], "full") != 0) {
+            e->trials[e->common.n++].run.text = e->common.recipes.items[i];
         }
     }
     return SL_OK;
@@ -164,7 +155,7 @@ static enum sl_status encode_texts(struct eval *e, struct sl_error *err) {
         e->nll = calloc((size_t)e->most_blocks * BLOCK, sizeof *e->nll);
         status = e->nll ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
+    for (size_t i = 0; i < e->common.n && status == SL_OK; i++) {
         e->trials[i].blocks = calloc((size_t)e->n_blocks, sizeof *e->trials[i].blocks);
         status = e->trials[i].blocks ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
@@ -176,11 +167,7 @@ static enum sl_status encode_texts(struct eval *e, struct sl_error *err) {
 static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
     (void)total; // of this text
     struct eval *e = arg;
-    if (e->width > 0) {
-        struct sl_progress progress = {.phase = e->phase, .done = e->done + done, .total = e->n_tokens};
-        sl_progress_draw(&progress, e->width, stderr);
-    }
-    return sl_signals_check(&e->signals, NULL);
+    return sl_trials_draw(&e->common, e->done + done, e->n_tokens);
 }
 
 static enum sl_status measure_texts(struct eval *e, struct trial *trial, const struct sl_recipe *recipe,
@@ -218,31 +205,20 @@ static enum sl_status measure_texts(struct eval *e, struct trial *trial, const s
 static enum sl_status run_trial(struct eval *e, struct trial *trial, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
-    enum sl_status status =
-        e->stopped ? SL_ERR_CANCELLED : sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
+    enum sl_status status = sl_trial_begin(&e->common, &trial->run, e->model.runtime.config, &recipe, &why);
     if (status == SL_OK) {
         trial->evicts = sl_recipe_evicts(&recipe);
         status = measure_texts(e, trial, &recipe, &why);
     }
-    e->n_measured += status == SL_OK;
-    if (status == SL_ERR_CANCELLED) {
-        e->stopped = true;
-        snprintf(trial->reason, sizeof trial->reason, "stopped before it was measured");
-        return SL_OK;
-    }
-    if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
-        snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
-        return SL_OK;
-    }
-    return status == SL_OK ? SL_OK : sl_fail(err, status, "%.100s: %s", trial->text, why.text);
+    return sl_trial_end(&e->common, &trial->run, status, &why, err);
 }
 
 static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
     double *differences = calloc((size_t)e->n_blocks, sizeof *differences);
     enum sl_status status = differences ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
+    for (size_t i = 0; i < e->common.n && status == SL_OK; i++) {
         struct trial *trial = &e->trials[i];
-        snprintf(e->phase, sizeof e->phase, "%zu/%zu %.40s", i + 1, e->n_trials, trial->text);
+        snprintf(e->common.phase, sizeof e->common.phase, "%zu/%zu %.40s", i + 1, e->common.n, trial->run.text);
         status = run_trial(e, trial, err);
         for (int64_t b = 0; b < e->n_blocks; b++) {
             differences[b] = trial->blocks[b] - e->trials[0].blocks[b];
@@ -252,9 +228,7 @@ static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
         }
     }
     free(differences);
-    if (e->width > 0) {
-        sl_progress_clear(stderr);
-    }
+    sl_progress_hide();
     return status;
 }
 
@@ -283,12 +257,12 @@ static void print_table(const struct eval *e) {
                                                {"PERPLEXITY", true}, {"ABOVE FULL", true}, {"95% INTERVAL", true},
                                                {"", false}};
     struct sl_table table = SL_TABLE(columns);
-    for (size_t i = 0; i < e->n_trials; i++) {
+    for (size_t i = 0; i < e->common.n; i++) {
         const struct trial *trial = &e->trials[i];
-        if (trial->reason[0]) {
+        if (trial->run.reason[0]) {
             continue;
         }
-        sl_table_add(&table, "%s\t%.1f\t%lld\t%.3f\t%+.4f", trial->text, trial->slots, (long long)trial->most_slots,
+        sl_table_add(&table, "%s\t%.1f\t%lld\t%.3f\t%+.4f", trial->run.text, trial->slots, (long long)trial->most_slots,
                      exp(trial->nll), trial->above.mean);
         if (isnan(trial->above.low)) {
             sl_table_add(&table, "-");
@@ -298,10 +272,8 @@ static void print_table(const struct eval *e) {
         sl_table_add(&table, "%s", evicted_nothing(e, trial) ? "nothing was evicted" : "");
     }
     sl_table_finish(&table, stdout);
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0]) {
-            printf("skipped  %s: %s\n", e->trials[i].text, e->trials[i].reason);
-        }
+    for (size_t i = 0; i < e->common.n; i++) {
+        sl_trial_print_skipped(&e->trials[i].run);
     }
 }
 
@@ -311,34 +283,33 @@ static json_t *number(double value) {
 }
 
 static json_t *line_of(const struct eval *e, const struct trial *trial) {
-    json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->text), *curve = json_array();
-    if (trial->reason[0]) {
-        json_object_set_new(line, "skipped", json_string(trial->reason));
+    json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->run.text), *curve = json_array();
+    if (trial->run.reason[0]) {
+        json_object_set_new(line, "skipped", json_string(trial->run.reason));
         return line;
     }
     for (int64_t b = 0; b < e->most_blocks; b++) {
         json_array_append_new(curve, json_real(at_block(e, trial, b)));
     }
-    json_t *more = json_pack(
-        "{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o, s:b}", "perplexity", exp(trial->nll), "nll",
-        trial->nll, "above_full", trial->above.mean, "low", number(trial->above.low), "high", number(trial->above.high),
-        "slots", trial->slots, "most_slots", (json_int_t)trial->most_slots, "tokens", (json_int_t)e->n_tokens, "chunk",
-        (json_int_t)e->config.chunk, "block", BLOCK, "curve", curve, "nothing_evicted", evicted_nothing(e, trial));
-    json_object_update(line, more);
-    json_decref(more);
+    json_object_update_new(line, json_pack("{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o, s:b}", "perplexity",
+                                           exp(trial->nll), "nll", trial->nll, "above_full", trial->above.mean, "low",
+                                           number(trial->above.low), "high", number(trial->above.high), "slots",
+                                           trial->slots, "most_slots", (json_int_t)trial->most_slots, "tokens",
+                                           (json_int_t)e->n_tokens, "chunk", (json_int_t)e->config.chunk, "block",
+                                           BLOCK, "curve", curve, "nothing_evicted", evicted_nothing(e, trial)));
     return line;
 }
 
 static void print_json(const struct eval *e) {
-    for (size_t i = 0; i < e->n_trials; i++) {
+    for (size_t i = 0; i < e->common.n; i++) {
         sl_json_print(line_of(e, &e->trials[i]), JSON_REAL_PRECISION(9), stdout);
     }
 }
 
 static enum sl_status draw(const struct eval *e, struct sl_error *err) {
     json_t *lines = json_array();
-    for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
+    for (size_t i = 0; i < e->common.n; i++) {
+        if (e->trials[i].run.reason[0] == '\0') {
             json_array_append_new(lines, line_of(e, &e->trials[i]));
         }
     }
@@ -354,13 +325,9 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
                e->n_texts, e->n_texts == 1 ? "" : "s", (long long)e->n_tokens, (long long)e->config.chunk);
         print_table(e);
     }
-    size_t n_run = 0;
-    for (size_t i = 0; i < e->n_trials; i++) {
-        n_run += e->trials[i].reason[0] == '\0';
-    }
-    SL_FAIL_IF(e->stopped, err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured",
-               e->n_measured, e->n_trials);
-    SL_FAIL_IF(n_run == 0 || (n_run == 1 && e->n_trials > 1), err, SL_ERR_PRECONDITION,
+    SL_TRY(sl_trials_check(&e->common, err));
+    size_t n_run = e->common.n_measured;
+    SL_FAIL_IF(n_run == 0 || (n_run == 1 && e->common.n > 1), err, SL_ERR_PRECONDITION,
                "none of the recipes can be streamed");
     return e->config.png ? draw(e, err) : SL_OK;
 }
@@ -390,19 +357,19 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     }
     enum sl_status status = make_trials(e, err);
     SL_THEN(status, sl_picture_check(e->config.png, err));
-    SL_THEN(status, read_texts(e, err));                // may wait: before signals are blocked
-    SL_THEN(status, sl_signals_init(&e->signals, err)); // before the model's threads start
+    SL_THEN(status, read_texts(e, err));                       // may wait: before signals are blocked
+    SL_THEN(status, sl_signals_init(&e->common.signals, err)); // before the model's threads start
     if (status == SL_OK) {
         status = evaluate_model(e, err);
-        sl_signals_cleanup(&e->signals);
+        sl_signals_cleanup(&e->common.signals);
     }
     return status;
 }
 
 int sl_command_eval_perplexity(int argc, char **argv) {
-    struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct eval e = {0};
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
-    for (size_t i = 0; i < e.n_trials; i++) {
+    for (size_t i = 0; i < e.common.n; i++) {
         free(e.trials[i].blocks);
     }
     for (int i = 0; i < e.n_texts; i++) {
@@ -411,6 +378,6 @@ int sl_command_eval_perplexity(int argc, char **argv) {
     }
     free(e.trials);
     free(e.nll);
-    sl_list_cleanup(&e.recipes);
+    sl_list_cleanup(&e.common.recipes);
     return code;
 }

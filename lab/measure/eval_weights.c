@@ -70,17 +70,9 @@ struct eval {
     FILE *logits;    // of the stored weights: [n][n_vocab]
     const char *tier;
     struct result results[SL_WEIGHT_INT4 + 1];
-    int width; // of the terminal for progress; 0: no terminal
 };
 
 // --- one format ------------------------------------------------------------------------------------------------------
-
-static void draw_progress(const struct eval *e, enum sl_weight_format format, int64_t done) {
-    if (e->width > 0) {
-        struct sl_progress progress = {.phase = sl_weight_format_name(format), .done = done, .total = e->n};
-        sl_progress_draw(&progress, e->width, stderr);
-    }
-}
 
 // Writes the prediction of one position to the file, or compares with it. base: [n_vocab] scratch; NULL: writes.
 static enum sl_status take_row(struct eval *e, int32_t next, const float *row, float *base, int64_t n_vocab,
@@ -112,7 +104,7 @@ static enum sl_status read_text(struct eval *e, enum sl_weight_format format, co
     for (int64_t i = 0; i < e->n && status == SL_OK; i += ROWS) {
         int n = (int)(e->n - i < ROWS ? e->n - i : ROWS);
         struct sl_input input = {.session = session, .tokens = e->tokens + i, .n_tokens = n, .all_logits = logits};
-        draw_progress(e, format, i);
+        sl_progress_show(sl_weight_format_name(format), i, e->n);
         status = sl_engine_forward(m->runtime.engine, &input, 1, err);
         for (int r = 0; r < n && status == SL_OK; r++) {
             status = take_row(e, e->tokens[i + r + 1], logits + r * n_vocab, base, n_vocab, &sums, err);
@@ -148,7 +140,7 @@ static enum sl_status measure(struct eval *e, enum sl_weight_format format, stru
     struct result *result = &e->results[format];
     struct sl_eval_model m;
     int64_t begin_ns = sl_now_ns();
-    draw_progress(e, format, 0);
+    sl_progress_show(sl_weight_format_name(format), 0, e->n);
     SL_TRY(sl_eval_model_open(&config, &m, err));
     result->load_s = (double)(sl_now_ns() - begin_ns) / 1e9;
     result->memory_bytes = sl_model_memory_bytes(m.runtime.model);
@@ -219,9 +211,7 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     for (int f = 0; f <= SL_WEIGHT_INT4 && status == SL_OK; f++) {
         status = measure(e, (enum sl_weight_format)f, err);
     }
-    if (e->width > 0) {
-        sl_progress_clear(stderr);
-    }
+    sl_progress_hide();
     if (status != SL_OK) {
         return status;
     }
@@ -234,7 +224,7 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
 }
 
 int sl_command_eval_weights(int argc, char **argv) {
-    struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct eval e = {0};
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
     free(e.tokens);
     if (e.logits) {

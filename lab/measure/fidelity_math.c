@@ -11,7 +11,7 @@ double sl_relative_error(double difference_squared, double reference_squared) {
     return reference_squared > 0 ? sqrt(difference_squared / reference_squared) : INFINITY;
 }
 
-double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) {
+size_t sl_common(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) {
     size_t both = 0;
     for (size_t i = 0, j = 0; i < n_a && j < n_b;) {
         both += a[i] == b[j];
@@ -19,7 +19,11 @@ double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) 
         i += next_a;
         j += next_b;
     }
-    size_t either = n_a + n_b - both;
+    return both;
+}
+
+double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) {
+    size_t both = sl_common(a, n_a, b, n_b), either = n_a + n_b - both;
     return either == 0 ? 1 : (double)both / (double)either;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lab/measure/fidelity_recall.h"
 
+#include "lab/measure/fidelity.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,17 +55,6 @@ static float *sum_group(struct sl_recall *r, const struct sl_attend *attend, int
     return row;
 }
 
-static uint32_t n_common(const uint32_t *a, const uint32_t *b, uint32_t n) {
-    uint32_t common = 0;
-    for (uint32_t i = 0, j = 0; i < n && j < n;) {
-        common += a[i] == b[j];
-        uint32_t x = a[i], y = b[j];
-        i += x <= y;
-        j += y <= x;
-    }
-    return common;
-}
-
 enum sl_status sl_recall_add(struct sl_recall *r, int layer, const struct sl_attend *attend, float *paid, size_t stride,
                              struct sl_error *err) {
     if (r->remote_kv == NULL || r->offloaded_heads.index_of[layer] < 0 || r->last - r->first <= r->topk) {
@@ -85,7 +76,7 @@ enum sl_status sl_recall_add(struct sl_recall *r, int layer, const struct sl_att
         for (uint32_t i = 0; i < r->topk; i++) {
             r->best[i] += (uint32_t)r->first;
         }
-        r->sum[layer] += (double)n_common(r->found, r->best, r->topk) / r->topk;
+        r->sum[layer] += (double)sl_common(r->found, r->topk, r->best, r->topk) / r->topk;
         r->n[layer]++;
     }
     return SL_OK;

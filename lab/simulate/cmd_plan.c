@@ -113,9 +113,7 @@ static void print(const struct planning *p, bool is_aggregated, struct sl_table 
         json_t *line = json_pack("{s:s, s:s, s:f, s:I, s:I, s:I}", "recipe", recipe, "workers", kind, "request_rate",
                                  p->rate, "prefill_workers", (json_int_t)p->n[0], "decode_workers", (json_int_t)p->n[1],
                                  "aggregated_workers", (json_int_t)p->n[2]);
-        json_t *more = all > 0 ? sl_figures_json(f, &p->result) : json_pack("{s:b}", "impossible", 1);
-        json_object_update(line, more);
-        json_decref(more);
+        json_object_update_new(line, all > 0 ? sl_figures_json(f, &p->result) : json_pack("{s:b}", "impossible", 1));
         sl_json_print(line, JSON_COMPACT, stdout);
     } else if (all == 0) {
         sl_table_add(table, "%s\t%s\t-\t-\t-\tmore than %" PRId64 " of a role\t%.0f\t-\t-\t-\t-", recipe, kind,
@@ -152,36 +150,32 @@ static enum sl_status plan(struct planning *p, struct sl_table *table, bool *pos
     return status;
 }
 
-int sl_command_plan(int argc, char **argv) {
-    struct config config = {0};
+static enum sl_status run(void *arg, struct sl_error *err) {
+    struct config *config = arg;
     struct planning *p = calloc(1, sizeof *p);
-    struct sl_error err = {0};
-    int first, code;
-    if (!p) {
-        fprintf(stderr, "sluice plan: out of memory\n");
-        return sl_exit_of(SL_ERR_EXHAUSTED);
+    struct sl_table table = SL_TABLE(columns);
+    SL_FAIL_IF(!p, err, SL_ERR_EXHAUSTED, "out of memory");
+    enum sl_status status = sl_sim_setting_load(&config->shared, &p->setting, err);
+    p->config = config;
+    p->rate = p->setting.rates[0];
+    if (status == SL_OK && p->setting.n_rates > 1) {
+        status = sl_fail(err, SL_ERR_INVALID, "--rate: one rate is planned at a time");
     }
-    if (sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        struct sl_table table = SL_TABLE(columns);
-        bool all_possible = true;
-        enum sl_status status = sl_sim_setting_load(&config.shared, argv + first, argc - first, &p->setting, &err);
-        p->config = &config;
-        p->rate = p->setting.rates[0];
-        if (status == SL_OK && p->setting.n_rates > 1) {
-            status = sl_fail(&err, SL_ERR_INVALID, "--rate: one rate is planned at a time");
-        }
-        for (p->recipe = 0; p->recipe < p->setting.n_recipes && status == SL_OK; p->recipe++) {
-            bool possible = false;
-            status = plan(p, &table, &possible, &err);
-            all_possible &= possible;
-        }
-        if (!config.shared.tool.json && table.n_cells > 0) {
-            sl_table_print(&table, stdout);
-        }
-        sl_table_cleanup(&table);
-        code = status != SL_OK ? sl_tool_complain("plan", &err) : all_possible ? SL_EXIT_OK : SL_EXIT_FAILED;
+    for (p->recipe = 0; p->recipe < p->setting.n_recipes && status == SL_OK; p->recipe++) {
+        bool possible = false;
+        status = plan(p, &table, &possible, err);
+        config->shared.tool.exit_code = possible ? config->shared.tool.exit_code : SL_EXIT_FAILED;
     }
+    if (!config->shared.tool.json && table.n_cells > 0) {
+        sl_table_print(&table, stdout);
+    }
+    sl_table_cleanup(&table);
     sl_sim_setting_cleanup(&p->setting);
     free(p);
-    return code;
+    return status;
+}
+
+int sl_command_plan(int argc, char **argv) {
+    struct config config = {0};
+    return sl_tool_run(&program, argc, argv, &config, run);
 }

@@ -55,9 +55,7 @@ static void print_json(const struct sl_sim_setting *s, const struct config *conf
         (json_int_t)config->shared.seed, "slo", config->shared.slo, "prefill_workers", (json_int_t)config->n_workers[0],
         "decode_workers", (json_int_t)config->n_workers[1], "aggregated_workers", (json_int_t)config->n_workers[2],
         "kvstores", (json_int_t)config->shared.cluster.n_stores);
-    json_t *more = sl_figures_json(figures, result);
-    json_object_update(line, more);
-    json_decref(more);
+    json_object_update_new(line, sl_figures_json(figures, result));
     sl_json_print(line, JSON_COMPACT, stdout);
     fflush(stdout);
 }
@@ -111,22 +109,19 @@ static enum sl_status check(const struct config *config, struct sl_error *err) {
     return SL_OK;
 }
 
-int sl_command_simulate(int argc, char **argv) {
-    struct config config = {0};
+static enum sl_status run(void *arg, struct sl_error *err) {
+    const struct config *config = arg;
     struct sl_sim_setting *s = calloc(1, sizeof *s);
-    struct sl_error err = {0};
-    int first, code;
-    if (!s) {
-        fprintf(stderr, "sluice simulate: out of memory\n");
-        return sl_exit_of(SL_ERR_EXHAUSTED);
-    }
-    if (sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        enum sl_status status = check(&config, &err);
-        SL_THEN(status, sl_sim_setting_load(&config.shared, argv + first, argc - first, s, &err));
-        SL_THEN(status, simulate(s, &config, &err));
-        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("simulate", &err);
-    }
+    SL_FAIL_IF(!s, err, SL_ERR_EXHAUSTED, "out of memory");
+    enum sl_status status = check(config, err);
+    SL_THEN(status, sl_sim_setting_load(&config->shared, s, err));
+    SL_THEN(status, simulate(s, config, err));
     sl_sim_setting_cleanup(s);
     free(s);
-    return code;
+    return status;
+}
+
+int sl_command_simulate(int argc, char **argv) {
+    struct config config = {0};
+    return sl_tool_run(&program, argc, argv, &config, run);
 }

@@ -27,10 +27,6 @@ struct drawing {
     double at_s;
 };
 
-static double draw_uniform(struct drawing *d) {
-    return ((double)(sl_random_next(&d->random) >> 11) + 1) * 0x1p-53;
-}
-
 static void add_blocks(struct drawing *d, struct conversation *conversation, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         conversation->blocks[conversation->n_blocks++] = d->next_id++;
@@ -44,7 +40,7 @@ static struct conversation *begin(struct drawing *d) {
     for (int64_t i = 0; i < 2 * (shared + 1); i++) {
         conversation->blocks[conversation->n_blocks++] = -1 - (shared * 2 * N_SHARED + i);
     }
-    int64_t own = 1 + (int64_t)(-log(draw_uniform(d)) * MEAN_OWN);
+    int64_t own = 1 + (int64_t)(-log(sl_random_uniform(&d->random)) * MEAN_OWN);
     int64_t most = MAX_BLOCKS - conversation->n_blocks;
     add_blocks(d, conversation, own < most ? own : most);
     return conversation;
@@ -79,7 +75,7 @@ static bool append(struct drawing *d, struct sl_workload *workload, const struct
         blocks[workload->n_blocks++] = conversation->blocks[i];
     }
     blocks[workload->n_blocks++] = d->next_id++;
-    d->at_s -= log(draw_uniform(d)) / RATE;
+    d->at_s -= log(sl_random_uniform(&d->random)) / RATE;
     return true;
 }
 

@@ -165,14 +165,13 @@ json_t *sl_figures_json(const struct sl_figures *f, const struct sl_sim_result *
     add_spread(json, "itl", &f->itl);
     add_spread(json, "itl_per_request", &f->tpot); // the same mean of an answer's gaps
     add_spread(json, "e2el", &f->e2e);
-    json_t *more =
+    json_object_update_new(
+        json,
         json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "max_queued", (json_int_t)result->most_queued,
                   "mean_queue_s", f->n_done > 0 ? result->queued_s / (double)f->n_done : 0, "prefill_busy",
                   result->prefill_busy, "decode_busy", result->decode_busy, "worker_hours", result->worker_s / 3600,
                   "copied_bytes", result->copied_bytes, "fetched_bytes", result->fetched_bytes, "evicted",
-                  (json_int_t)result->n_evicted, "role_changes", (json_int_t)result->n_rebalanced);
-    json_object_update(json, more);
-    json_decref(more);
+                  (json_int_t)result->n_evicted, "role_changes", (json_int_t)result->n_rebalanced));
     return json;
 }
 

@@ -82,8 +82,7 @@ static enum sl_status load_workload(struct sl_sim_setting *s, struct sl_error *e
     enum sl_status status = sl_lengths_parse("input", o->input, &drawn.input, err);
     SL_THEN(status, sl_lengths_parse("output", o->output, &drawn.output, err));
     if (status == SL_OK) {
-        status =
-            o->trace ? sl_workload_load(o->trace, 1, &s->workload, err) : sl_workload_draw(&drawn, &s->workload, err);
+        status = o->trace ? sl_workload_load(o->trace, &s->workload, err) : sl_workload_draw(&drawn, &s->workload, err);
     }
     SL_TRY(status);
     if (o->count > 0 && o->count < s->workload.n) {
@@ -110,8 +109,9 @@ static enum sl_status parse_link(struct sl_sim_setting *s, struct sl_error *err)
     return SL_OK;
 }
 
-enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **recipes, int n_recipes,
-                                   struct sl_sim_setting *s, struct sl_error *err) {
+enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, struct sl_sim_setting *s,
+                                   struct sl_error *err) {
+    int n_recipes = options->tool.n_arguments;
     *s = (struct sl_sim_setting){.options = options};
     SL_FAIL_IF(!options->costs, err, SL_ERR_INVALID, "--costs FILE is missing: `sluice bench calibrate` writes it");
     enum sl_status status = sl_slo_parse(options->slo, &s->slo, err);
@@ -123,7 +123,7 @@ enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **
     }
     SL_THEN(status, sl_model_config_load(options->model, &s->model, err));
     for (int i = 0; i < n_recipes && status == SL_OK; i++) {
-        status = add_named(s, recipes[i], err);
+        status = add_named(s, options->tool.arguments[i], err);
     }
     status = status == SL_OK && n_recipes == 0 ? add_usual(s, err) : status;
     SL_THEN(status, load_workload(s, err));

@@ -99,11 +99,11 @@ struct sl_sim_setting {
 };
 
 /*
- * Loads everything. Without recipes: the full cache, the model's default, and those recommended for fewer bytes, as far as
+ * Loads everything. The positional arguments are recipes. Without them: the full cache, the model's default, and those recommended for fewer bytes, as far as
  * the costs have them; N% is the recipe recommended to ship so much. The caller cleans up, after a failure too.
  */
-enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, char **recipes, int n_recipes,
-                                   struct sl_sim_setting *setting_out, struct sl_error *err);
+enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, struct sl_sim_setting *setting_out,
+                                   struct sl_error *err);
 void sl_sim_setting_cleanup(struct sl_sim_setting *setting);
 
 // Simulates one recipe at one rate in a cluster of these workers. The caller cleans up *result_out.

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/hash.h"
 #include "lab/simulate/json_lines.h"
 #include "lab/random.h"
 
@@ -32,7 +33,7 @@ static bool grow(void **items, int64_t n, int64_t *n_allocated, size_t item_byte
 struct loading {
     struct sl_workload workload;
     int64_t n_allocated, n_blocks_allocated;
-    double first_ms, rate_scale;
+    double first_ms;
 };
 
 static enum sl_status take_blocks(struct loading *loading, const json_t *ids, struct sl_workload_arrival *arrival,
@@ -85,8 +86,7 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
     if (status == SL_OK) {
         loading->first_ms = workload->n == 0 ? at_ms : loading->first_ms;
         struct sl_workload_arrival *arrival = &workload->arrivals[workload->n];
-        *arrival = (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000 / loading->rate_scale, n_prompt,
-                                                n_output, 0, 0};
+        *arrival = (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000, n_prompt, n_output, 0, 0};
         status = take_blocks(loading, ids, arrival, err);
         if (status == SL_OK && workload->n > 0 && arrival->at_s < arrival[-1].at_s) {
             status = sl_fail(err, SL_ERR_INVALID, "timestamp %g is before the line above", at_ms);
@@ -102,9 +102,8 @@ static void set_seconds(struct sl_workload *workload) {
     workload->seconds = workload->n > 1 ? last_s * (double)workload->n / (double)(workload->n - 1) : 1;
 }
 
-enum sl_status sl_workload_load(const char *path, double rate_scale, struct sl_workload *workload_out,
-                                struct sl_error *err) {
-    struct loading loading = {.rate_scale = rate_scale};
+enum sl_status sl_workload_load(const char *path, struct sl_workload *workload_out, struct sl_error *err) {
+    struct loading loading = {0};
     enum sl_status status = sl_json_lines_read(path, take_object, &loading, err);
     if (status == SL_OK && loading.workload.n == 0) {
         status = sl_fail(err, SL_ERR_INVALID, "%s: has no requests", path);
@@ -120,32 +119,29 @@ enum sl_status sl_workload_load(const char *path, double rate_scale, struct sl_w
 
 // --- draws ---------------------------------------------------------------------------------------------------------
 
-// Returns a number in (0, 1].
-static double draw_uniform(struct sl_random *random) {
-    return ((double)(sl_random_next(random) >> 11) + 1) * 0x1p-53;
-}
-
 static double draw_normal(struct sl_random *random) { // Box and Muller
-    double radius = sqrt(-2 * log(draw_uniform(random)));
-    return radius * cos(2 * M_PI * draw_uniform(random));
+    double radius = sqrt(-2 * log(sl_random_uniform(random)));
+    return radius * cos(2 * M_PI * sl_random_uniform(random));
 }
 
 // Returns a number of the gamma distribution with this shape and mean 1 (Marsaglia and Tsang, 2000).
 static double draw_gamma(struct sl_random *random, double shape) {
-    double less = shape < 1 ? pow(draw_uniform(random), 1 / shape) : 1, d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;
+    double less = shape < 1 ? pow(sl_random_uniform(random), 1 / shape) : 1,
+           d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;
     for (;;) {
         double x = draw_normal(random), v = 1 + x / sqrt(9 * d);
         v = v * v * v;
-        if (v > 0 && log(draw_uniform(random)) < x * x / 2 + d - d * v + d * log(v)) {
+        if (v > 0 && log(sl_random_uniform(random)) < x * x / 2 + d - d * v + d * log(v)) {
             return d * v * less / shape;
         }
     }
 }
 
 static int64_t draw_length(struct sl_random *random, const struct sl_lengths *lengths) {
-    double n = lengths->kind == SL_LENGTHS_EXPONENTIAL ? -lengths->a * log(draw_uniform(random))
-               : lengths->kind == SL_LENGTHS_LOGNORMAL ? lengths->a * exp(lengths->b * draw_normal(random))
-                                                       : lengths->a + (lengths->b - lengths->a) * draw_uniform(random);
+    double n = lengths->kind == SL_LENGTHS_EXPONENTIAL ? -lengths->a * log(sl_random_uniform(random))
+               : lengths->kind == SL_LENGTHS_LOGNORMAL
+                   ? lengths->a * exp(lengths->b * draw_normal(random))
+                   : lengths->a + (lengths->b - lengths->a) * sl_random_uniform(random);
     n = round(n);
     return n < 1 ? 1 : n > (double)MAX_TOKENS ? MAX_TOKENS : (int64_t)n;
 }
@@ -200,66 +196,39 @@ void sl_workload_cleanup(struct sl_workload *workload) {
 
 // --- reuse ---------------------------------------------------------------------------------------------------------
 
-// When each prefix was last stored, by the hash of its blocks; open addressing.
-struct beginnings {
-    struct {
-        uint64_t hash;
-        bool used;
-        double at_s; // -INFINITY: seen, but not stored
-    } * places;
-    uint64_t mask;
-};
-
-static double *find(struct beginnings *beginnings, uint64_t hash) {
-    uint64_t i = hash & beginnings->mask;
-    while (beginnings->places[i].used && beginnings->places[i].hash != hash) {
-        i = (i + 1) & beginnings->mask;
+// Adds a hash to a set with open addressing. Returns whether it was there; 0 is in every set.
+static bool add_hash(uint64_t *set, uint64_t mask, uint64_t hash) {
+    uint64_t i = hash & mask;
+    while (set[i] != 0 && set[i] != hash) {
+        i = (i + 1) & mask;
     }
-    if (!beginnings->places[i].used) {
-        beginnings->places[i].used = true;
-        beginnings->places[i].hash = hash;
-        beginnings->places[i].at_s = -INFINITY;
-    }
-    return &beginnings->places[i].at_s;
+    bool is_known = set[i] == hash;
+    set[i] = hash;
+    return is_known;
 }
 
-// Mixes as splitmix64 does: chained, it distinguishes prefixes.
-static uint64_t chain(uint64_t hash, int64_t block) {
-    uint64_t x = hash + (uint64_t)block + UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
-enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep_s, bool every_prefix, int64_t chunk,
-                                 int64_t *reused_out, struct sl_error *err) {
-    struct beginnings beginnings = {.mask = 1023};
-    while ((int64_t)beginnings.mask < 2 * workload->n_blocks) {
-        beginnings.mask = 2 * beginnings.mask + 1;
+enum sl_status sl_workload_reuse(const struct sl_workload *workload, int64_t *reused_out, struct sl_error *err) {
+    uint64_t mask = 1023;
+    while ((int64_t)mask < 2 * workload->n_blocks) {
+        mask = 2 * mask + 1;
     }
-    beginnings.places = calloc(beginnings.mask + 1, sizeof *beginnings.places);
-    SL_FAIL_IF(!beginnings.places, err, SL_ERR_EXHAUSTED, "no memory for a trace's beginnings");
+    uint64_t *prefixes = calloc(mask + 1, sizeof *prefixes);
+    SL_FAIL_IF(!prefixes, err, SL_ERR_EXHAUSTED, "no memory for a trace's beginnings");
     for (int64_t i = 0; i < workload->n; i++) {
         const struct sl_workload_arrival *arrival = &workload->arrivals[i];
         // Uses whole blocks only: the trace does not say where the last one ends. The prompt's last token is always
         // read.
         int64_t n_whole = (arrival->n_prompt - 1) / SL_TRACE_BLOCK;
         n_whole = n_whole < arrival->n_blocks ? n_whole : arrival->n_blocks;
-        int64_t kept_end =
-            (arrival->n_prompt - 1) / chunk * chunk / SL_TRACE_BLOCK; // the state between the last two chunks
         uint64_t hash = 0;
         reused_out[i] = 0;
         for (int64_t b = 0; b < n_whole; b++) {
-            hash = chain(hash, workload->blocks[arrival->first_block + b]);
-            double *at_s = find(&beginnings, hash);
-            bool is_stored = arrival->at_s - *at_s <= keep_s;
-            if (is_stored) {
+            hash = sl_mix(hash + (uint64_t)workload->blocks[arrival->first_block + b] + SL_GOLDEN);
+            if (add_hash(prefixes, mask, hash)) {
                 reused_out[i] = (b + 1) * SL_TRACE_BLOCK;
             }
-            // Prefixes that are used again are stored again.
-            *at_s = is_stored || every_prefix || b + 1 == kept_end ? arrival->at_s : -INFINITY;
         }
     }
-    free(beginnings.places);
+    free(prefixes);
     return SL_OK;
 }

@@ -30,10 +30,8 @@ struct sl_workload {
     double seconds; // from the first arrival to the last, plus one mean gap
 };
 
-// Loads a trace. rate_scale 2: in half of the time. SL_ERR_INVALID names the line and its error; SL_ERR_NOT_FOUND: no
-// such file.
-enum sl_status sl_workload_load(const char *path, double rate_scale, struct sl_workload *workload_out,
-                                struct sl_error *err);
+// Loads a trace. SL_ERR_INVALID names the line and its error; SL_ERR_NOT_FOUND: no such file.
+enum sl_status sl_workload_load(const char *path, struct sl_workload *workload_out, struct sl_error *err);
 
 // A distribution of lengths in tokens, as `sluice bench cluster` writes it: N, A-B (uniform), exp:MEAN or
 // lognormal:MEDIAN:SIGMA.
@@ -64,10 +62,5 @@ enum sl_status sl_workload_draw_conversations(int64_t n, uint64_t seed, struct s
 
 void sl_workload_cleanup(struct sl_workload *workload);
 
-/*
- * Computes how much of each prompt stores can answer: reused_out [n], tokens, if everything that was read stays
- * stored for keep_s. every_prefix: recipes that do not evict reuse any common prefix. Others store the state between
- * their last two chunks: a prompt only reuses an earlier one if it begins with all of it except its last chunk.
- */
-enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep_s, bool every_prefix, int64_t chunk,
-                                 int64_t *reused_out, struct sl_error *err);
+// Computes how much of each prompt a store can answer that never evicts: reused_out [n], tokens.
+enum sl_status sl_workload_reuse(const struct sl_workload *workload, int64_t *reused_out, struct sl_error *err);

@@ -302,30 +302,24 @@ static int converse(struct sl_chat_session *chat) {
     return code;
 }
 
-int sl_command_chat(int argc, char **argv) {
-    struct sl_chat_config config = {0};
+static enum sl_status run(void *arg, struct sl_error *err) {
+    struct sl_chat_config *config = arg;
     struct sl_signals signals;
-    struct sl_error err;
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        return code;
+    struct sl_chat_session chat = {.config = config, .signals = &signals};
+    SL_FAIL_IF(config->local && !config->model, err, SL_ERR_INVALID, "--local needs --model DIR");
+    SL_TRY(sl_signals_init(&signals, err));
+    enum sl_status status = sl_signals_add_screen(&signals, err);
+    if (status == SL_OK) {
+        config->tool.exit_code = converse(&chat);
     }
-    if (config.local && !config.model) {
-        sl_fail(&err, SL_ERR_INVALID, "--local needs --model DIR");
-        return sl_tool_complain("chat", &err);
-    }
-    if (sl_signals_init(&signals, &err) != SL_OK) {
-        return sl_tool_complain("chat", &err);
-    }
-    if (sl_signals_add_screen(&signals, &err) != SL_OK) {
-        sl_signals_cleanup(&signals);
-        return sl_tool_complain("chat", &err);
-    }
-    struct sl_chat_session chat = {.config = &config, .signals = &signals};
-    code = converse(&chat);
     sl_chat_forget(&chat);
     free(chat.turns);
     sl_messages_cleanup(&chat.messages);
     sl_signals_cleanup(&signals);
-    return code;
+    return status;
+}
+
+int sl_command_chat(int argc, char **argv) {
+    struct sl_chat_config config = {0};
+    return sl_tool_run(&program, argc, argv, &config, run);
 }

@@ -18,10 +18,9 @@ static const struct sl_program workers_program = {
     SL_OPTIONS(tool_options),
 };
 
-static enum sl_status list_workers(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+static enum sl_status list_workers(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__WorkersReply *reply = NULL;
-    (void)arguments;
     SL_TRY(sl_client_workers(client, sl_deadline_in_ms(config->timeout_ms), &reply, err));
     for (size_t i = 0; config->json && i < reply->n_workers; i++) {
         sl_message_print_json(&reply->workers[i]->base, stdout);
@@ -58,17 +57,17 @@ static const struct sl_program drain_program = {
     SL_OPTIONS(drain_options),
 };
 
-static enum sl_status drain(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+static enum sl_status drain(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct drain_config *config = arg;
+    const char *name = config->tool.arguments[0];
     int32_t n_running = 0;
-    enum sl_status status = sl_client_drain(client, arguments[0], config->undo,
-                                            sl_deadline_in_ms(config->tool.timeout_ms), &n_running, err);
-    if (status == SL_OK && config->tool.json) {
+    SL_TRY(sl_client_drain(client, name, config->undo, sl_deadline_in_ms(config->tool.timeout_ms), &n_running, err));
+    if (config->tool.json) {
         printf("{\"jobs_running\":%d}\n", n_running);
-    } else if (status == SL_OK) {
-        printf("%s %s, %d jobs running\n", arguments[0], config->undo ? "takes new jobs again" : "drains", n_running);
+    } else {
+        printf("%s %s, %d jobs running\n", name, config->undo ? "takes new jobs again" : "drains", n_running);
     }
-    return status;
+    return SL_OK;
 }
 
 int sl_command_drain(int argc, char **argv) {
@@ -125,8 +124,7 @@ static enum sl_status show_top(struct sl_client *client, const struct top_config
     return status;
 }
 
-static enum sl_status refresh(struct sl_client *client, const struct top_config *config, struct sl_signals *signals,
-                              struct sl_error *err) {
+static enum sl_status refresh(struct sl_client *client, const struct top_config *config, struct sl_error *err) {
     for (;;) {
         struct sl_error why;
         enum sl_status status = show_top(client, config, true, &why);
@@ -137,7 +135,7 @@ static enum sl_status refresh(struct sl_client *client, const struct top_config 
             return sl_fail_from(err, status, &why, "%s", why.text);
         }
         for (int64_t until = sl_deadline_in_ms(config->interval_ms); sl_deadline_left_ms(until) > 0;) {
-            if (sl_signals_received(signals) > 0) {
+            if (sl_signals_received(config->tool.signals) > 0) {
                 return SL_OK;
             }
             int64_t left = sl_deadline_left_ms(until);
@@ -146,25 +144,14 @@ static enum sl_status refresh(struct sl_client *client, const struct top_config 
     }
 }
 
+static enum sl_status top(struct sl_client *client, void *arg, struct sl_error *err) {
+    const struct top_config *config = arg;
+    bool once = config->once || config->tool.json || sl_terminal_width(STDOUT_FILENO) == 0;
+    return once ? show_top(client, config, false, err) : refresh(client, config, err);
+}
+
 int sl_command_top(int argc, char **argv) {
-    struct top_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&top_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct sl_error err;
     struct sl_signals signals;
-    if (sl_signals_init(&signals, &err) != SL_OK) {
-        return sl_tool_complain("top", &err);
-    }
-    struct sl_client *client;
-    if (sl_tool_connect("top", config.tool.coordinator, &config.tool.tls, &client, &code)) {
-        bool once = config.once || config.tool.json || sl_terminal_width(STDOUT_FILENO) == 0;
-        enum sl_status status =
-            once ? show_top(client, &config, false, &err) : refresh(client, &config, &signals, &err);
-        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config.tool.coordinator, "top", &err);
-        sl_tool_disconnect(&client);
-    }
-    sl_signals_cleanup(&signals);
-    return code;
+    struct top_config config = {.tool.signals = &signals};
+    return sl_tool_ask(&top_program, argc, argv, &config, top);
 }

@@ -80,11 +80,7 @@ static void add_bytes(struct sl_table *table, int64_t bytes) {
     sl_table_add(table, "%s", bytes > 0 ? sl_format_bytes((double)bytes, text, sizeof text) : "-");
 }
 static void add_ms(struct sl_table *table, double ms, int digits) {
-    if (ms > 0) {
-        sl_table_add(table, "%.*f ms", digits, ms);
-    } else {
-        sl_table_add(table, "-");
-    }
+    sl_table_add(table, ms > 0 ? "%.*f ms" : "-", digits, ms);
 }
 // Returns true if the prompt was read, or taken from a store.
 static bool has_capsule(const struct subject *subject) {
@@ -115,24 +111,17 @@ static void add_answer(struct sl_table *table, const struct subject *subject) {
     sl_table_add(table, "%.*s%s", bytes, text, text[bytes] ? "..." : "");
 }
 static void add_reused(struct sl_table *table, const struct subject *subject) {
-    if (has_capsule(subject)) {
-        sl_table_add(table, "%lld of %lld", (long long)subject->job->statistics->n_reused_tokens,
-                     (long long)subject->job->statistics->n_prompt_tokens);
-    } else {
-        sl_table_add(table, "-");
-    }
+    sl_table_add(table, has_capsule(subject) ? "%lld of %lld" : "-",
+                 (long long)subject->job->statistics->n_reused_tokens,
+                 (long long)subject->job->statistics->n_prompt_tokens);
 }
 static void add_shipped(struct sl_table *table, const struct subject *subject) {
     add_bytes(table, sl_statistics_shipped_bytes(subject->job->statistics));
 }
 static void add_ratio(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;
-    if (has_capsule(subject)) {
-        sl_table_add(table, s->capsule_bytes > s->full_bytes ? "whole pages" : "%.1fx",
-                     (double)s->full_bytes / (double)s->capsule_bytes);
-    } else {
-        sl_table_add(table, "-");
-    }
+    const char *format = !has_capsule(subject) ? "-" : s->capsule_bytes > s->full_bytes ? "whole pages" : "%.1fx";
+    sl_table_add(table, format, (double)s->full_bytes / (double)s->capsule_bytes);
 }
 static void add_prefill_peak(struct sl_table *table, const struct subject *subject) {
     add_bytes(table, subject->job->statistics->prefill_peak_bytes);
@@ -141,11 +130,8 @@ static void add_resident(struct sl_table *table, const struct subject *subject) 
     add_bytes(table, subject->job->statistics->decode_resident_bytes);
 }
 static void add_slots(struct sl_table *table, const struct subject *subject) {
-    if (subject->job->statistics->slots_per_head > 0) {
-        sl_table_add(table, "%.0f", subject->job->statistics->slots_per_head);
-    } else {
-        sl_table_add(table, "-");
-    }
+    double n_slots = subject->job->statistics->slots_per_head;
+    sl_table_add(table, n_slots > 0 ? "%.0f" : "-", n_slots);
 }
 static void add_evicted(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;
@@ -300,10 +286,9 @@ static enum sl_status answer_under(struct sl_client *client, const struct compar
 }
 
 // Makes a job for each recipe, and replaces the recipes by the ids of the jobs.
-static enum sl_status answer_all(struct sl_client *client, const struct compare_config *config,
-                                 struct sl_signals *signals, const char **recipes, size_t n,
-                                 char (*job_ids)[SL_JOB_ID_BYTES], struct sl_error *err) {
-    struct answering answering = {.signals = signals};
+static enum sl_status answer_all(struct sl_client *client, const struct compare_config *config, const char **recipes,
+                                 size_t n, char (*job_ids)[SL_JOB_ID_BYTES], struct sl_error *err) {
+    struct answering answering = {.signals = config->tool.signals};
     struct sl_request request;
     for (size_t i = 0; i < n; i++) { // before the first one takes its time
         struct sl_recipe recipe;
@@ -325,8 +310,8 @@ static bool has_prompt(const struct sl_request_config *request) {
     return request->prompt || request->prompt_file || request->document || request->questions.n > 0;
 }
 
-static enum sl_status compare(struct sl_client *client, const struct compare_config *config, const char *const *ids,
-                              size_t n_ids, struct sl_error *err) {
+static enum sl_status show(struct sl_client *client, const struct compare_config *config, const char *const *ids,
+                           size_t n_ids, struct sl_error *err) {
     struct subject subjects[MAX_JOBS] = {0};
     enum sl_status status = SL_OK;
     for (size_t j = 0; j < n_ids && status == SL_OK; j++) {
@@ -346,35 +331,20 @@ static enum sl_status compare(struct sl_client *client, const struct compare_con
     return status;
 }
 
-int sl_command_compare(int argc, char **argv) {
-    struct compare_config config = {0};
+static enum sl_status compare(struct sl_client *client, void *arg, struct sl_error *err) {
+    const struct compare_config *config = arg;
     char job_ids[MAX_JOBS][SL_JOB_ID_BYTES] = {""};
     const char *ids[MAX_JOBS];
+    const size_t n_ids = (size_t)config->tool.n_arguments;
+    SL_FAIL_IF(config->request.recipe || config->request.ship_at_most != 0, err, SL_ERR_INVALID,
+               "--recipe, --ship-at-most: the recipes are the arguments");
+    memcpy(ids, config->tool.arguments, n_ids * sizeof *ids);
+    SL_TRY(has_prompt(&config->request) ? answer_all(client, config, ids, n_ids, job_ids, err) : SL_OK);
+    return show(client, config, ids, n_ids, err);
+}
+
+int sl_command_compare(int argc, char **argv) {
     struct sl_signals signals;
-    struct sl_client *client;
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    if (config.request.recipe || config.request.ship_at_most != 0) {
-        sl_fail(&err, SL_ERR_INVALID, "--recipe, --ship-at-most: the recipes are the arguments");
-        return sl_tool_complain("compare", &err);
-    }
-    const size_t n_ids = (size_t)(argc - first);
-    memcpy(ids, argv + first, n_ids * sizeof *ids);
-    if (sl_signals_init(&signals, &err) != SL_OK) {
-        return sl_tool_complain("compare", &err);
-    }
-    if (sl_tool_connect("compare", config.tool.coordinator, &config.tool.tls, &client, &code)) {
-        enum sl_status status = SL_OK;
-        if (has_prompt(&config.request)) {
-            status = answer_all(client, &config, &signals, ids, n_ids, job_ids, &err);
-        }
-        SL_THEN(status, compare(client, &config, ids, n_ids, &err));
-        sl_tool_disconnect(&client);
-        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config.tool.coordinator, "compare", &err);
-    }
-    sl_signals_cleanup(&signals);
-    return code;
+    struct compare_config config = {.tool.signals = &signals};
+    return sl_tool_ask(&program, argc, argv, &config, compare);
 }

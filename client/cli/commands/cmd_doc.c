@@ -104,6 +104,7 @@ struct add_config {
     const char *recipe;
     int64_t keep_ms, deadline_ms, replicas;
     bool raw, as_is;
+    char *text; // of the file
 };
 
 static const struct sl_option add_options[] = {
@@ -141,7 +142,7 @@ static const struct sl_program add_program = {
 };
 
 struct progress {
-    struct sl_signals signals;
+    struct sl_signals *signals;
     struct sl_progress line;
     int width; // of standard error; 0: not a terminal
     bool json;
@@ -157,64 +158,49 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
 }
 
 static bool stopped(void *arg) {
-    return sl_signals_received(&((struct progress *)arg)->signals) > 0;
+    return sl_signals_received(((struct progress *)arg)->signals) > 0;
 }
 
-static int add_text(const struct add_config *config, const char *name, const char *text) {
-    struct progress progress = {.width = sl_terminal_width(STDERR_FILENO), .json = config->tool.json};
+static enum sl_status add_text(struct sl_client *client, void *arg, struct sl_error *err) {
+    const struct add_config *config = arg;
+    struct progress progress = {
+        .signals = config->tool.signals, .width = sl_terminal_width(STDERR_FILENO), .json = config->tool.json};
+    struct sl_document_watch watch = {.deadline_ns = sl_deadline_in_ms(config->deadline_ms + DEADLINE_SLACK_MS),
+                                      .on_event = on_event,
+                                      .stopped = stopped,
+                                      .arg = &progress};
     Sluice__V1__AddDocumentRequest request = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
-    request.name = (char *)name;
-    request.text = (char *)text;
+    request.name = config->tool.arguments[0];
+    request.text = config->text;
     request.recipe = (char *)(config->recipe ? config->recipe : "");
     request.raw = config->raw;
     request.keep_ms = config->keep_ms;
     request.deadline_ms = config->deadline_ms;
     request.replicas = (int32_t)config->replicas;
-    struct sl_client *client;
-    struct sl_error err = {0};
-    int code;
-    if (sl_signals_init(&progress.signals, &err) != SL_OK) {
-        return sl_tool_complain("doc add", &err);
+    Sluice__V1__Document *document;
+    enum sl_status status = sl_client_add_document(client, &request, &watch, &document, err);
+    if (progress.width > 0 && !progress.json) {
+        sl_progress_clear(stderr);
     }
-    if (sl_tool_connect("doc add", config->tool.coordinator, &config->tool.tls, &client, &code)) {
-        struct sl_document_watch watch = {.deadline_ns = sl_deadline_in_ms(config->deadline_ms + DEADLINE_SLACK_MS),
-                                          .on_event = on_event,
-                                          .stopped = stopped,
-                                          .arg = &progress};
-        Sluice__V1__Document *document;
-        enum sl_status status = sl_client_add_document(client, &request, &watch, &document, &err);
-        sl_tool_disconnect(&client);
-        if (progress.width > 0 && !progress.json) {
-            sl_progress_clear(stderr);
-        }
-        if (status == SL_OK) {
-            sl_command_doc_done(document, "added", config->tool.json);
-            sluice__v1__document__free_unpacked(document, NULL);
-        }
-        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config->tool.coordinator, "doc add", &err);
-    }
-    sl_signals_cleanup(&progress.signals);
-    return code;
+    return status == SL_OK ? sl_command_doc_done(document, "added", config->tool.json) : status;
 }
 
-static int add(int argc, char **argv) {
-    struct add_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&add_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    char *text = NULL;
-    struct sl_error err = {0};
-    struct sl_doc_source source = {.path = argv[first + 1],
-                                   .as_is = config.as_is,
+static enum sl_status add(void *arg, struct sl_error *err) {
+    struct add_config *config = arg;
+    struct sl_doc_source source = {.path = config->tool.arguments[1],
+                                   .as_is = config->as_is,
                                    .timeout_ms = CONVERT_MS,
-                                   .notes = config.tool.json ? NULL : stderr};
-    if (sl_doc_text_read(&source, &text, &err) != SL_OK) {
-        return sl_tool_complain("doc add", &err);
-    }
-    code = add_text(&config, argv[first], text);
-    free(text);
-    return code;
+                                   .notes = config->tool.json ? NULL : stderr};
+    SL_TRY(sl_doc_text_read(&source, &config->text, err));
+    enum sl_status status = sl_tool_call(config, add_text, err);
+    free(config->text);
+    return status;
+}
+
+static int add_main(int argc, char **argv) {
+    struct sl_signals signals;
+    struct add_config config = {.tool.signals = &signals};
+    return sl_tool_run(&add_program, argc, argv, &config, add);
 }
 
 // ---- ls, show, rm ---------------------------------------------------------------------------------------------------
@@ -257,8 +243,7 @@ static void print_table(const Sluice__V1__ListDocumentsReply *reply) {
     }
 }
 
-static enum sl_status list(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
-    (void)arguments;
+static enum sl_status list(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__ListDocumentsReply *reply;
     SL_TRY(sl_client_list_documents(client, sl_deadline_in_ms(config->timeout_ms), &reply, err));
@@ -287,10 +272,10 @@ static const struct sl_program show_program = {
     SL_OPTIONS(tool_options),
 };
 
-static enum sl_status show_one(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+static enum sl_status show_one(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__Document *document;
-    SL_TRY(sl_client_get_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
+    SL_TRY(sl_client_get_document(client, config->arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
     show(document, config->json);
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_OK;
@@ -311,13 +296,12 @@ static const struct sl_program rm_program = {
     SL_OPTIONS(tool_options),
 };
 
-static enum sl_status remove_one(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+static enum sl_status remove_one(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__Document *document;
-    SL_TRY(sl_client_delete_document(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
-    sl_command_doc_done(document, "removed", config->json);
-    sluice__v1__document__free_unpacked(document, NULL);
-    return SL_OK;
+    SL_TRY(
+        sl_client_delete_document(client, config->arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
+    return sl_command_doc_done(document, "removed", config->json);
 }
 
 static int rm(int argc, char **argv) {
@@ -353,13 +337,13 @@ static const struct sl_program keep_program = {
     SL_OPTIONS(keep_options),
 };
 
-static enum sl_status keep(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+static enum sl_status keep(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct keep_config *config = arg;
     SL_FAIL_IF(config->has_keep && config->forever, err, SL_ERR_INVALID, "--for and --forever contradict each other");
     SL_FAIL_IF(!config->has_keep && !config->forever && config->replicas == 0, err, SL_ERR_INVALID,
                "nothing to change: give --for, --forever or --replicas");
     Sluice__V1__PinDocumentRequest request = SLUICE__V1__PIN_DOCUMENT_REQUEST__INIT;
-    request.name = arguments[0];
+    request.name = config->tool.arguments[0];
     request.replicas = (int32_t)config->replicas;
     if (config->has_keep || config->forever) {
         request.keep_present_case = SLUICE__V1__PIN_DOCUMENT_REQUEST__KEEP_PRESENT_KEEP_MS;
@@ -386,7 +370,7 @@ static int keep_main(int argc, char **argv) {
 // ---- the table ------------------------------------------------------------------------------------------------------
 
 static const struct sl_subcommand commands[] = {
-    {"add", "read a text once, and keep it under a name", add},
+    {"add", "read a text once, and keep it under a name", add_main},
     {"ls", "list documents", ls},
     {"show", "show a document", show_main},
     {"ask", "ask a question about a document", sl_command_doc_ask},

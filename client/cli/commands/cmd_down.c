@@ -66,11 +66,7 @@ static void print_entry(const struct sl_cluster_entry *entry, struct sl_table *t
     sl_table_add(table, "%s\t%s", entry->name, !entry->running ? "ended" : entry->state ? "ready" : "starting");
     sl_table_add(table, "%s", text_of(entry, "coordinator"));
     sl_table_add(table, "%s", text_of(entry, "http"));
-    if (entry->state) {
-        sl_table_add(table, "%zu of %zu", n_running, json_array_size(processes));
-    } else {
-        sl_table_add(table, "-");
-    }
+    sl_table_add(table, entry->state ? "%zu of %zu" : "-", n_running, json_array_size(processes));
     sl_table_add(table, "%s", text_of(entry, "model"));
     bool moves = json_integer_value(json_object_get(entry->state, "rebalance_ms")) > 0;
     sl_table_add(table, "%s%s", text_of(entry, "routing"), moves ? ", roles by load" : "");
@@ -84,26 +80,20 @@ static void print_json(const struct sl_cluster_entry *entry) {
     sl_json_print(line, JSON_COMPACT, stdout);
 }
 
-int sl_command_status(int argc, char **argv) {
+static enum sl_status show_status(void *arg, struct sl_error *err) {
     static const struct sl_column columns[] = {{"NAME", false},    {"STATE", false},    {"COORDINATOR", false},
                                                {"HTTP", false},    {"PROCESSES", true}, {"MODEL", false},
                                                {"ROUTING", false}, {"LOG", false}};
-    struct here_config config = {0};
+    struct here_config *config = arg;
+    const char *which = config->tool.arguments[0];
     struct sl_cluster_entry *entries;
     size_t n, n_shown = 0;
-    int first, code;
-    struct sl_error err;
-    if (!sl_tool_parse(&status_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    if (sl_clusters_here(&entries, &n, &err) != SL_OK) {
-        return sl_tool_complain("status", &err);
-    }
+    SL_TRY(sl_clusters_here(&entries, &n, err));
     struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < n; i++) {
-        if (is_meant(&entries[i], argv[first])) {
+        if (is_meant(&entries[i], which)) {
             n_shown += entries[i].running;
-            if (config.tool.json) {
+            if (config->tool.json) {
                 print_json(&entries[i]);
             } else {
                 print_entry(&entries[i], &table);
@@ -115,12 +105,18 @@ int sl_command_status(int argc, char **argv) {
     }
     sl_table_cleanup(&table);
     sl_clusters_here_free(&entries, n);
-    if (n_shown > 0) {
-        return SL_EXIT_OK;
+    if (n_shown == 0) {
+        fprintf(stderr,
+                "sluice status: no cluster%s%s runs on this machine: `sluice up --detach --model DIR` starts one\n",
+                which ? " " : "", which ? which : "");
+        config->tool.exit_code = SL_EXIT_UNAVAILABLE;
     }
-    fprintf(stderr, "sluice status: no cluster%s%s runs on this machine: `sluice up --detach --model DIR` starts one\n",
-            argv[first] ? " " : "", argv[first] ? argv[first] : "");
-    return SL_EXIT_UNAVAILABLE;
+    return SL_OK;
+}
+
+int sl_command_status(int argc, char **argv) {
+    struct here_config config = {0};
+    return sl_tool_run(&status_program, argc, argv, &config, show_status);
 }
 
 // Stops a cluster of the list. The list may be old: a newer cluster with this name or process id must not be stopped.
@@ -163,16 +159,16 @@ static int stop_each(const struct here_config *config, const char *which, const 
     return worst;
 }
 
-static int stop_meant(const struct here_config *config, const char *which, const struct sl_cluster_entry *entries,
-                      size_t n) {
+static enum sl_status stop_meant(struct here_config *config, const struct sl_cluster_entry *entries, size_t n,
+                                 struct sl_error *err) {
+    const char *which = config->tool.arguments[0];
     char names[256] = "";
-    struct sl_error err;
     size_t n_meant = 0, n_ended = 0;
     for (size_t i = 0; i < n; i++) {
         if (!entries[i].running && which && strcmp(which, entries[i].name) == 0) {
             sl_cluster_entry_forget(&entries[i]);
             printf("%s had ended already\n", which);
-            return SL_EXIT_OK;
+            return SL_OK;
         }
         n_ended += !entries[i].running;
         if (entries[i].running && is_meant(&entries[i], which)) {
@@ -181,29 +177,24 @@ static int stop_meant(const struct here_config *config, const char *which, const
         }
     }
     bool has_any = n_meant > 0 || (config->all && !which && n_ended > 0);
-    if (!has_any) {
-        sl_fail(&err, SL_ERR_NOT_FOUND, "no cluster%s%s runs on this machine", which ? " " : "", which ? which : "");
-    } else if (n_meant > 1 && !config->all) {
-        sl_fail(&err, SL_ERR_INVALID, "which one? %s run here; name one, or give --all", names);
-    } else {
-        return stop_each(config, which, entries, n);
-    }
-    return sl_tool_complain("down", &err);
+    SL_FAIL_IF(!has_any, err, SL_ERR_NOT_FOUND, "no cluster%s%s runs on this machine", which ? " " : "",
+               which ? which : "");
+    SL_FAIL_IF(n_meant > 1 && !config->all, err, SL_ERR_INVALID, "which one? %s run here; name one, or give --all",
+               names);
+    config->tool.exit_code = stop_each(config, which, entries, n);
+    return SL_OK;
+}
+
+static enum sl_status down(void *config, struct sl_error *err) {
+    struct sl_cluster_entry *entries;
+    size_t n;
+    SL_TRY(sl_clusters_here(&entries, &n, err));
+    enum sl_status status = stop_meant(config, entries, n, err);
+    sl_clusters_here_free(&entries, n);
+    return status;
 }
 
 int sl_command_down(int argc, char **argv) {
     struct here_config config = {0};
-    struct sl_cluster_entry *entries;
-    size_t n;
-    int first, code;
-    struct sl_error err;
-    if (!sl_tool_parse(&down_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    if (sl_clusters_here(&entries, &n, &err) != SL_OK) {
-        return sl_tool_complain("down", &err);
-    }
-    code = stop_meant(&config, argv[first], entries, n);
-    sl_clusters_here_free(&entries, n);
-    return code;
+    return sl_tool_run(&down_program, argc, argv, &config, down);
 }

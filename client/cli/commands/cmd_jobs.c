@@ -14,6 +14,7 @@
 struct submit_config {
     struct sl_tool_config tool;
     struct sl_request_config request;
+    struct sl_request made;
 };
 
 static const struct sl_option submit_options[] = {SL_REQUEST_OPTIONS(submit_config), SL_TOOL_OPTIONS};
@@ -26,40 +27,28 @@ static const struct sl_program submit_program = {
     SL_OPTIONS(submit_options),
 };
 
-static int submit(const struct submit_config *config, struct sl_request *request) {
-    struct sl_client *client;
-    int code;
-    if (!sl_tool_connect("submit", config->tool.coordinator, &config->tool.tls, &client, &code)) {
-        return code;
-    }
-    struct sl_error err;
+static enum sl_status submit_made(struct sl_client *client, void *arg, struct sl_error *err) {
+    struct submit_config *config = arg;
     char job_id[SL_JOB_ID_BYTES];
     int64_t deadline_ns = sl_deadline_in_ms(config->tool.timeout_ms);
-    enum sl_status status = sl_request_ask(request, &config->request, client, deadline_ns, &err);
-    SL_THEN(status, sl_client_submit(client, &request->message, deadline_ns, job_id, &err));
-    sl_tool_disconnect(&client);
-    if (status != SL_OK) {
-        return sl_tool_complain_of(config->tool.coordinator, "submit", &err);
-    }
+    SL_TRY(sl_request_ask(&config->made, &config->request, client, deadline_ns, err));
+    SL_TRY(sl_client_submit(client, &config->made.message, deadline_ns, job_id, err));
     printf(config->tool.json ? "{\"job_id\":\"%s\"}\n" : "%s\n", job_id);
-    return SL_EXIT_OK;
+    return SL_OK;
+}
+
+static enum sl_status submit(void *arg, struct sl_error *err) {
+    struct submit_config *config = arg;
+    SL_TRY(sl_request_init(&config->made, &config->request, err));
+    enum sl_status status = sl_request_check_one_turn(&config->made, err);
+    SL_THEN(status, sl_tool_call(config, submit_made, err));
+    sl_request_cleanup(&config->made);
+    return status;
 }
 
 int sl_command_submit(int argc, char **argv) {
     struct submit_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&submit_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct sl_request request;
-    struct sl_error err;
-    if (sl_request_init(&request, &config.request, &err) != SL_OK) {
-        return sl_tool_complain("submit", &err);
-    }
-    code = sl_request_check_one_turn(&request, &err) == SL_OK ? submit(&config, &request)
-                                                              : sl_tool_complain("submit", &err);
-    sl_request_cleanup(&request);
-    return code;
+    return sl_tool_run(&submit_program, argc, argv, &config, submit);
 }
 
 struct watch_config {
@@ -88,42 +77,25 @@ static const struct sl_program watch_program = {
     SL_OPTIONS(watch_options),
 };
 
+static enum sl_status watch(struct sl_client *client, void *arg, struct sl_error *err) {
+    struct watch_config *config = arg;
+    struct sl_follow follow = sl_follow_of("watch", &config->tool, config->quiet, config->tool.signals);
+    struct sl_watch watch = {
+        .job_id = config->tool.arguments[0],
+        .from_sequence = config->from,
+        .deadline_ns = sl_deadline_in_ms(config->deadline_ms),
+        .reconnect_ms = config->tool.timeout_ms,
+    };
+    sl_follow_attach(&follow, &watch);
+    enum sl_status status = sl_client_watch(client, &watch, err);
+    config->tool.exit_code = sl_follow_end(&follow, status, err);
+    return SL_OK;
+}
+
 int sl_command_watch(int argc, char **argv) {
-    struct watch_config config = {.deadline_ms = -1};
-    int first, code;
-    if (!sl_tool_parse(&watch_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct sl_error err = {0};
     struct sl_signals signals;
-    if (sl_signals_init(&signals, &err) != SL_OK) {
-        return sl_tool_complain("watch", &err);
-    }
-    struct sl_client *client;
-    if (sl_tool_connect("watch", config.tool.coordinator, &config.tool.tls, &client, &code)) {
-        struct sl_follow follow = {
-            .command = "watch",
-            .coordinator = config.tool.coordinator,
-            .json = config.tool.json,
-            .quiet = config.quiet,
-            .out = stdout,
-            .err = stderr,
-            .width = sl_terminal_width(STDERR_FILENO),
-            .signals = &signals,
-        };
-        struct sl_watch watch = {
-            .job_id = argv[first],
-            .from_sequence = config.from,
-            .deadline_ns = sl_deadline_in_ms(config.deadline_ms),
-            .reconnect_ms = config.tool.timeout_ms,
-        };
-        sl_follow_attach(&follow, &watch);
-        enum sl_status status = sl_client_watch(client, &watch, &err);
-        code = sl_follow_end(&follow, status, &err);
-        sl_tool_disconnect(&client);
-    }
-    sl_signals_cleanup(&signals);
-    return code;
+    struct watch_config config = {.tool.signals = &signals, .deadline_ms = -1};
+    return sl_tool_ask(&watch_program, argc, argv, &config, watch);
 }
 
 static const struct sl_option tool_options[] = {SL_TOOL_OPTIONS};
@@ -138,10 +110,10 @@ static const struct sl_program cancel_program = {
     SL_OPTIONS(tool_options),
 };
 
-static enum sl_status cancel(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+static enum sl_status cancel(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct sl_tool_config *config = arg;
     Sluice__V1__Job *job = NULL;
-    SL_TRY(sl_client_cancel(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &job, err));
+    SL_TRY(sl_client_cancel(client, config->arguments[0], sl_deadline_in_ms(config->timeout_ms), &job, err));
     if (config->json) {
         sl_message_print_json(&job->base, stdout);
     } else {
@@ -207,10 +179,11 @@ static enum sl_status show_one(struct sl_client *client, const struct jobs_confi
     return SL_OK;
 }
 
-static enum sl_status show(struct sl_client *client, void *config, char **arguments, struct sl_error *err) {
-    enum sl_status status = *arguments ? SL_OK : show_all(client, config, err);
-    for (; *arguments && status == SL_OK; arguments++) {
-        status = show_one(client, config, *arguments, err);
+static enum sl_status show(struct sl_client *client, void *arg, struct sl_error *err) {
+    const struct jobs_config *config = arg;
+    enum sl_status status = config->tool.n_arguments > 0 ? SL_OK : show_all(client, config, err);
+    for (int i = 0; i < config->tool.n_arguments && status == SL_OK; i++) {
+        status = show_one(client, config, config->tool.arguments[i], err);
     }
     return status;
 }

@@ -137,29 +137,28 @@ static enum sl_status explain(const char *text, bool as_json, struct sl_error *e
     return SL_OK;
 }
 
+static enum sl_status show(void *arg, struct sl_error *err) {
+    const struct recipes_config *config = arg;
+    bool json = config->tool.json;
+    for (int i = 0; i < config->tool.n_arguments; i++) {
+        SL_TRY(explain(config->tool.arguments[i], json, err));
+    }
+    if (config->tool.n_arguments > 0) {
+        return SL_OK;
+    }
+    if (config->recommended) {
+        list_recommendations(false, json);
+        fputs(json ? "" : "\n", stdout);
+        list_recommendations(true, json);
+    } else if (config->grammar) {
+        json ? list_grammar_as_json() : list_grammar();
+    } else {
+        json ? list_as_json() : list_presets(config->axes);
+    }
+    return SL_OK;
+}
+
 int sl_command_recipes(int argc, char **argv) {
     struct recipes_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    if (first == argc) {
-        if (config.recommended) {
-            list_recommendations(false, config.tool.json);
-            fputs(config.tool.json ? "" : "\n", stdout);
-            list_recommendations(true, config.tool.json);
-        } else if (config.grammar) {
-            config.tool.json ? list_grammar_as_json() : list_grammar();
-        } else {
-            config.tool.json ? list_as_json() : list_presets(config.axes);
-        }
-        return SL_EXIT_OK;
-    }
-    for (int i = first; i < argc; i++) {
-        struct sl_error err;
-        if (explain(argv[i], config.tool.json, &err) != SL_OK) {
-            return sl_tool_complain("recipes", &err);
-        }
-    }
-    return SL_EXIT_OK;
+    return sl_tool_run(&program, argc, argv, &config, show);
 }

@@ -196,7 +196,7 @@ static enum sl_status check_jsonl(const struct run_config *config, struct sl_err
     return SL_OK;
 }
 
-static int run_jsonl(const struct run_config *config) {
+static enum sl_status run_jsonl(const struct run_config *config, struct sl_error *err) {
     struct sl_jsonl_config jsonl = {.local = {.model_dir = config->cluster.model,
                                               .device = config->cluster.device,
                                               .share_weights = !config->private_weights,
@@ -208,18 +208,14 @@ static int run_jsonl(const struct run_config *config) {
                                     .in = STDIN_FILENO,
                                     .out = stdout};
     struct sl_signals signals;
-    struct sl_error err = {0};
-    enum sl_status status = check_jsonl(config, &err);
-    SL_THEN(status, sl_weight_format_parse(jsonl.weights, &jsonl.local.weights, &err));
-    SL_THEN(status, sl_local_arena_parse(config->cluster.arena, &jsonl.local.arena_bytes, &err));
-    SL_THEN(status, sl_signals_init(&signals, &err));
-    if (status != SL_OK) {
-        return sl_tool_complain("run", &err);
-    }
+    SL_TRY(check_jsonl(config, err));
+    SL_TRY(sl_weight_format_parse(jsonl.weights, &jsonl.local.weights, err));
+    SL_TRY(sl_local_arena_parse(config->cluster.arena, &jsonl.local.arena_bytes, err));
+    SL_TRY(sl_signals_init(&signals, err));
     jsonl.signals = &signals;
-    status = sl_jsonl_run(&jsonl, &err);
+    enum sl_status status = sl_jsonl_run(&jsonl, err);
     sl_signals_cleanup(&signals);
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("run", &err);
+    return status;
 }
 
 static bool is_ready(struct sl_client *client) {
@@ -270,57 +266,32 @@ static int run_somewhere(struct run_config *config, struct sl_request *request, 
     return SL_EXIT_UNAVAILABLE;
 }
 
+static enum sl_status run(void *arg, struct sl_error *err) {
+    struct run_config *config = arg;
+    SL_FAIL_IF(config->local && !config->cluster.model, err, SL_ERR_INVALID, "--local needs --model DIR");
+    if (config->jsonl) {
+        return run_jsonl(config, err);
+    }
+    SL_FAIL_IF(config->capsule_path && !config->local, err, SL_ERR_INVALID, "--save-capsule needs --local");
+    SL_FAIL_IF(config->request.document && config->local, err, SL_ERR_INVALID,
+               "--doc names a document of a cluster: leave out --local, or give --prompt-file");
+    SL_TRY(config->capsule_path ? sl_capsule_file_check(config->capsule_path, err) : SL_OK); // before hours of work
+    struct sl_request request;
+    struct sl_signals signals;
+    SL_TRY(sl_request_init(&request, &config->request, err)); // may wait for standard input: before signals are blocked
+    enum sl_status status = config->local ? SL_OK : sl_request_check_one_turn(&request, err);
+    SL_THEN(status, sl_signals_init(&signals, err));
+    if (status == SL_OK) {
+        struct sl_follow follow = sl_follow_of("run", &config->tool, config->quiet, &signals);
+        follow.coordinator = NULL; // until it is known that it answers
+        config->tool.exit_code = run_somewhere(config, &request, &follow);
+        sl_signals_cleanup(&signals);
+    }
+    sl_request_cleanup(&request);
+    return status;
+}
+
 int sl_command_run(int argc, char **argv) {
     struct run_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct sl_error err;
-    if (config.local && !config.cluster.model) {
-        sl_fail(&err, SL_ERR_INVALID, "--local needs --model DIR");
-        return sl_tool_complain("run", &err);
-    }
-    if (config.jsonl) {
-        return run_jsonl(&config);
-    }
-    if (config.capsule_path && !config.local) {
-        sl_fail(&err, SL_ERR_INVALID, "--save-capsule needs --local");
-        return sl_tool_complain("run", &err);
-    }
-    if (config.request.document && config.local) {
-        sl_fail(&err, SL_ERR_INVALID, "--doc names a document of a cluster: leave out --local, or give --prompt-file");
-        return sl_tool_complain("run", &err);
-    }
-    // Check it before hours of work
-    if (config.capsule_path && sl_capsule_file_check(config.capsule_path, &err) != SL_OK) {
-        return sl_tool_complain("run", &err);
-    }
-    struct sl_request request;
-    // May wait for standard input, so do it before signals are blocked
-    if (sl_request_init(&request, &config.request, &err) != SL_OK) {
-        return sl_tool_complain("run", &err);
-    }
-    if (!config.local && sl_request_check_one_turn(&request, &err) != SL_OK) {
-        sl_request_cleanup(&request);
-        return sl_tool_complain("run", &err);
-    }
-    struct sl_signals signals;
-    if (sl_signals_init(&signals, &err) != SL_OK) {
-        sl_request_cleanup(&request);
-        return sl_tool_complain("run", &err);
-    }
-    struct sl_follow follow = {
-        .command = "run",
-        .json = config.tool.json,
-        .quiet = config.quiet,
-        .out = stdout,
-        .err = stderr,
-        .width = sl_terminal_width(STDERR_FILENO),
-        .signals = &signals,
-    };
-    code = run_somewhere(&config, &request, &follow);
-    sl_signals_cleanup(&signals);
-    sl_request_cleanup(&request);
-    return code;
+    return sl_tool_run(&program, argc, argv, &config, run);
 }

@@ -406,8 +406,8 @@ static int run_detached(struct up *up) {
 
 int sl_command_up(int argc, char **argv) {
     struct up up = {.here.lock_fd = -1};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &up.config, &first, &code)) {
+    int code;
+    if (!sl_tool_parse(&program, argc, argv, &up.config, &code)) {
         return code;
     }
     struct sl_error err;
@@ -416,7 +416,7 @@ int sl_command_up(int argc, char **argv) {
     }
     up.config.cluster.has_gateway = !up.config.no_gateway;
     up.config.cluster.lines = up.config.tool.json;
-    up.config.cluster.worker_arguments = argv + first;
-    up.config.cluster.n_worker_arguments = (size_t)(argc - first);
+    up.config.cluster.worker_arguments = up.config.tool.arguments;
+    up.config.cluster.n_worker_arguments = (size_t)up.config.tool.n_arguments;
     return up.config.detach ? run_detached(&up) : run(&up);
 }

@@ -77,16 +77,8 @@ static bool stopped(void *arg) {
 
 // Asks, and shows the answer. The caller frees answer_out->text. Returns the exit code.
 static int ask_once(const struct ask_config *config, const struct sl_request_config *asked, struct sl_client *client,
-                    struct sl_signals *signals, struct answer *answer_out) {
-    struct sl_follow follow = {.command = "doc ask",
-                               .coordinator = config->tool.coordinator,
-                               .json = config->tool.json,
-                               .quiet = config->quiet,
-                               .cost = true,
-                               .out = stdout,
-                               .err = stderr,
-                               .width = sl_terminal_width(STDERR_FILENO),
-                               .signals = signals};
+                    struct answer *answer_out) {
+    struct sl_follow follow = sl_follow_of("doc ask", &config->tool, config->quiet, config->tool.signals);
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(asked->deadline_ms + DEADLINE_SLACK_MS),
                              .on_event = on_event,
                              .on_reconnect = on_reconnect,
@@ -96,6 +88,7 @@ static int ask_once(const struct ask_config *config, const struct sl_request_con
     struct sl_error err = {0};
     char job_id[SL_JOB_ID_BYTES] = "";
     *answer_out = (struct answer){0};
+    follow.cost = true;
     sl_follow_attach(&follow, &answer_out->shown);
     if (sl_request_init(&request, asked, &err) != SL_OK) {
         return sl_tool_complain("doc ask", &err);
@@ -108,8 +101,7 @@ static int ask_once(const struct ask_config *config, const struct sl_request_con
 }
 
 // Reads the text again without compression, and compares the answers.
-static int check(const struct ask_config *config, struct sl_client *client, struct sl_signals *signals,
-                 const struct answer *first) {
+static int check(const struct ask_config *config, struct sl_client *client, const struct answer *first) {
     struct sl_request_config asked = config->request;
     struct answer second;
     asked.recipe = "full";
@@ -119,7 +111,7 @@ static int check(const struct ask_config *config, struct sl_client *client, stru
     if (!config->quiet && !config->tool.json) {
         fprintf(stderr, "check: the text is read again, under the recipe full\n");
     }
-    int code = ask_once(config, &asked, client, signals, &second);
+    int code = ask_once(config, &asked, client, &second);
     if (code == SL_EXIT_OK && first->text && second.text) {
         bool same = strcmp(first->text, second.text) == 0;
         if (config->tool.json) {
@@ -132,30 +124,23 @@ static int check(const struct ask_config *config, struct sl_client *client, stru
     return code;
 }
 
+static enum sl_status ask(struct sl_client *client, void *arg, struct sl_error *err) {
+    struct ask_config *config = arg;
+    struct answer answer;
+    (void)err; // what follows the answer reports it
+    config->request.document = config->tool.arguments[0];
+    config->request.prompt = config->tool.arguments[1];
+    config->request.label = "";
+    config->tool.exit_code = ask_once(config, &config->request, client, &answer);
+    if (config->tool.exit_code == SL_EXIT_OK && config->check) {
+        config->tool.exit_code = check(config, client, &answer);
+    }
+    free(answer.text);
+    return SL_OK;
+}
+
 int sl_command_doc_ask(int argc, char **argv) {
-    struct ask_config config = {0};
     struct sl_signals signals;
-    struct sl_client *client;
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&ask_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    config.request.document = argv[first];
-    config.request.prompt = argv[first + 1];
-    config.request.label = "";
-    if (sl_signals_init(&signals, &err) != SL_OK) {
-        return sl_tool_complain("doc ask", &err);
-    }
-    if (sl_tool_connect("doc ask", config.tool.coordinator, &config.tool.tls, &client, &code)) {
-        struct answer answer;
-        code = ask_once(&config, &config.request, client, &signals, &answer);
-        if (code == SL_EXIT_OK && config.check) {
-            code = check(&config, client, &signals, &answer);
-        }
-        free(answer.text);
-        sl_tool_disconnect(&client);
-    }
-    sl_signals_cleanup(&signals);
-    return code;
+    struct ask_config config = {.tool.signals = &signals};
+    return sl_tool_ask(&ask_program, argc, argv, &config, ask);
 }

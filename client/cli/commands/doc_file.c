@@ -20,29 +20,29 @@
 
 #define REDRAW_MS 100
 
-void sl_command_doc_done(const Sluice__V1__Document *document, const char *word, bool json) {
+enum sl_status sl_command_doc_done(Sluice__V1__Document *document, const char *word, bool json) {
     char bytes[32];
+    bool is_kept = strcmp(word, "removed") != 0;
     if (json) {
         sl_message_print_json(&document->base, stdout);
-        return;
+    } else {
+        printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
+               sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
     }
-    printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
-           sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
-    if (strcmp(word, "removed") == 0) {
-        return;
-    }
-    if (document->not_on_disk[0]) {
+    if (!json && is_kept && document->not_on_disk[0]) {
         fprintf(stderr, "%s%s: %s\n", document->name, document->on_disk ? "" : " is in memory only",
                 document->not_on_disk);
     }
-    if (document->ends_with_cluster) {
+    if (!json && is_kept && document->ends_with_cluster) {
         fprintf(stderr, "%s ends with the cluster; " SL_KEEPING_DOCUMENTS "\n", document->name);
     }
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_OK;
 }
 
 // A file on its way to or from the cluster.
 struct transfer {
-    struct sl_signals signals;
+    struct sl_signals *signals;
     struct sl_progress line;
     int width;            // of standard error; 0: no progress is drawn
     int64_t redraw_at_ns; // the next time that the progress is drawn
@@ -52,7 +52,7 @@ struct transfer {
 };
 
 static bool stopped(void *arg) {
-    return sl_signals_received(&((struct transfer *)arg)->signals) > 0;
+    return sl_signals_received(((struct transfer *)arg)->signals) > 0;
 }
 
 static void advance(struct transfer *transfer, size_t n) {
@@ -69,9 +69,12 @@ static void end_progress(struct transfer *transfer) {
     }
 }
 
-// Returns the columns for the progress; 0: draw none.
-static int progress_width(const struct sl_tool_config *config) {
-    return config->json ? 0 : sl_terminal_width(STDERR_FILENO);
+// Returns the transfer of the command's file: its second argument.
+static struct transfer transfer_of(const struct sl_tool_config *tool, const char *phase) {
+    return (struct transfer){.signals = tool->signals,
+                             .line = {.phase = phase, .bytes = true},
+                             .width = tool->json ? 0 : sl_terminal_width(STDERR_FILENO),
+                             .path = tool->arguments[1]};
 }
 
 // ---- export ---------------------------------------------------------------------------------------------------------
@@ -80,6 +83,7 @@ struct export_config {
     struct sl_tool_config tool;
     int64_t deadline_ms;
     bool no_text;
+    struct transfer transfer;
 };
 
 static const struct sl_option export_options[] = {
@@ -120,10 +124,12 @@ static enum sl_status write_piece(void *arg, const void *bytes, size_t n, struct
     return SL_OK;
 }
 
-static void print_exported(const struct transfer *transfer, const char *name, bool json) {
+static void print_exported(const struct export_config *config) {
+    const struct transfer *transfer = &config->transfer;
+    const char *name = config->tool.arguments[0];
     const struct sl_exported_head *head = sl_exported_reader_head(transfer->reader);
     char bytes[32];
-    if (!json) {
+    if (!config->tool.json) {
         printf("exported %s to %s: %" PRId64 " tokens, %s%s\n", name, transfer->path, head->n_tokens,
                sl_format_bytes((double)transfer->line.done, bytes, sizeof bytes),
                head->has_text ? "" : ", without the text");
@@ -139,75 +145,59 @@ static void print_exported(const struct transfer *transfer, const char *name, bo
     sl_json_print(object, JSON_COMPACT, stdout);
 }
 
-static enum sl_status receive_file(struct transfer *transfer, struct sl_client *client, const char *name, bool no_text,
-                                   int64_t deadline_ns, struct sl_error *err) {
-    struct sl_document_pieces pieces = {
-        .deadline_ns = deadline_ns, .write_fn = write_piece, .stopped = stopped, .arg = transfer};
-    enum sl_status status = sl_client_export_document(client, name, no_text, &pieces, err);
+static enum sl_status receive_file(struct sl_client *client, void *arg, struct sl_error *err) {
+    struct export_config *config = arg;
+    struct transfer *transfer = &config->transfer;
+    struct sl_document_pieces pieces = {.deadline_ns = sl_deadline_in_ms(config->deadline_ms),
+                                        .write_fn = write_piece,
+                                        .stopped = stopped,
+                                        .arg = transfer};
+    enum sl_status status = sl_client_export_document(client, config->tool.arguments[0], config->no_text, &pieces, err);
     end_progress(transfer);
     return status == SL_OK ? sl_exported_reader_finish(transfer->reader, err) : status;
 }
 
-static int export_to(const struct export_config *config, struct transfer *transfer, const char *name) {
+static enum sl_status export_to(struct export_config *config, struct sl_whole_file *whole, struct sl_error *err) {
+    SL_TRY(sl_whole_file_open(whole, config->transfer.path, err));
+    config->transfer.file = whole->file;
+    whole->mode = 0600; // it has the text, or its KV
+    SL_TRY_OR(sl_tool_call(config, receive_file, err), sl_whole_file_abandon(whole));
+    SL_TRY(sl_whole_file_finish(whole, err));
+    print_exported(config);
+    return SL_OK;
+}
+
+static enum sl_status export_document(void *arg, struct sl_error *err) {
+    struct export_config *config = arg;
     struct sl_whole_file *whole = malloc(sizeof *whole); // larger than a stack frame should be
-    struct sl_error err = {0};
-    struct sl_client *client;
-    int code;
-    enum sl_status status = whole != NULL ? sl_exported_reader_create(&transfer->reader, &err)
-                                          : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory to write a file");
-    SL_THEN(status, sl_whole_file_open(whole, transfer->path, &err));
-    if (status != SL_OK) {
-        code = sl_tool_complain("doc export", &err);
-    } else if (!sl_tool_connect("doc export", config->tool.coordinator, &config->tool.tls, &client, &code)) {
-        sl_whole_file_abandon(whole);
-    } else {
-        transfer->file = whole->file;
-        whole->mode = 0600; // it has the text, or its KV
-        status = receive_file(transfer, client, name, config->no_text, sl_deadline_in_ms(config->deadline_ms), &err);
-        sl_tool_disconnect(&client);
-        if (status == SL_OK) {
-            status = sl_whole_file_finish(whole, &err);
-        } else {
-            sl_whole_file_abandon(whole);
-        }
-        if (status == SL_OK) {
-            print_exported(transfer, name, config->tool.json);
-        }
-        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config->tool.coordinator, "doc export", &err);
-    }
+    config->transfer = transfer_of(&config->tool, "export");
+    enum sl_status status = whole != NULL ? sl_exported_reader_create(&config->transfer.reader, err)
+                                          : sl_fail(err, SL_ERR_EXHAUSTED, "no memory to write a file");
+    SL_THEN(status, export_to(config, whole, err));
     free(whole);
-    sl_exported_reader_destroy(&transfer->reader);
-    return code;
+    sl_exported_reader_destroy(&config->transfer.reader);
+    return status;
 }
 
 int sl_command_doc_export(int argc, char **argv) {
-    struct export_config config = {0};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&export_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct transfer transfer = {
-        .line = {.phase = "export", .bytes = true}, .width = progress_width(&config.tool), .path = argv[first + 1]};
-    if (sl_signals_init(&transfer.signals, &err) != SL_OK) {
-        return sl_tool_complain("doc export", &err);
-    }
-    code = export_to(&config, &transfer, argv[first]);
-    sl_signals_cleanup(&transfer.signals);
-    return code;
+    struct sl_signals signals;
+    struct export_config config = {.tool.signals = &signals};
+    return sl_tool_run(&export_program, argc, argv, &config, export_document);
 }
 
 // ---- import ---------------------------------------------------------------------------------------------------------
 
 struct import_config {
     struct sl_tool_config tool;
-    const char *text;
+    const char *text_file;
     int64_t keep_ms, deadline_ms;
+    struct transfer transfer;
+    char *text; // of that file; NULL: none is given
 };
 
 static const struct sl_option import_options[] = {
     {"text", 0, SL_OPTION_STRING, NULL, "FILE", "the text, for a document that was exported with --no-text",
-     SL_FIELD(import_config, text)},
+     SL_FIELD(import_config, text_file)},
     {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
      SL_FIELD(import_config, keep_ms), 0, 3.1536e11},
     {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole call", SL_FIELD(import_config, deadline_ms), 1,
@@ -236,28 +226,18 @@ static enum sl_status read_piece(void *arg, void *bytes_out, size_t size, size_t
     return SL_OK;
 }
 
-static int import_from(const struct import_config *config, struct transfer *transfer, const char *name,
-                       const char *text) {
+static enum sl_status send_file(struct sl_client *client, void *arg, struct sl_error *err) {
+    struct import_config *config = arg;
     struct sl_document_pieces pieces = {.deadline_ns = sl_deadline_in_ms(config->deadline_ms),
                                         .read_fn = read_piece,
                                         .stopped = stopped,
-                                        .arg = transfer};
-    struct sl_error err = {0};
-    struct sl_client *client;
+                                        .arg = &config->transfer};
     Sluice__V1__Document *document;
-    int code;
-    if (!sl_tool_connect("doc import", config->tool.coordinator, &config->tool.tls, &client, &code)) {
-        return code;
-    }
-    enum sl_status status = sl_client_import_document(client, name, text, config->keep_ms, &pieces, &document, &err);
-    sl_tool_disconnect(&client);
-    end_progress(transfer);
-    if (status != SL_OK) {
-        return sl_tool_complain_of(config->tool.coordinator, "doc import", &err);
-    }
-    sl_command_doc_done(document, "imported", config->tool.json);
-    sluice__v1__document__free_unpacked(document, NULL);
-    return SL_EXIT_OK;
+    enum sl_status status =
+        sl_client_import_document(client, config->tool.arguments[0], config->text != NULL ? config->text : "",
+                                  config->keep_ms, &pieces, &document, err);
+    end_progress(&config->transfer);
+    return status == SL_OK ? sl_command_doc_done(document, "imported", config->tool.json) : status;
 }
 
 // Opens the file, and notes its size for the progress.
@@ -271,28 +251,21 @@ static enum sl_status open_file(struct transfer *transfer, struct sl_error *err)
     return SL_OK;
 }
 
+static enum sl_status import_document(void *arg, struct sl_error *err) {
+    struct import_config *config = arg;
+    config->transfer = transfer_of(&config->tool, "import");
+    enum sl_status status = open_file(&config->transfer, err);
+    SL_THEN(status, config->text_file ? sl_request_read_text(config->text_file, &config->text, err) : SL_OK);
+    SL_THEN(status, sl_tool_call(config, send_file, err));
+    free(config->text);
+    if (config->transfer.file != NULL) {
+        fclose(config->transfer.file);
+    }
+    return status;
+}
+
 int sl_command_doc_import(int argc, char **argv) {
-    struct import_config config = {0};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&import_program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    struct transfer transfer = {
-        .line = {.phase = "import", .bytes = true}, .width = progress_width(&config.tool), .path = argv[first + 1]};
-    char *text = NULL;
-    enum sl_status status = open_file(&transfer, &err);
-    status = status == SL_OK && config.text ? sl_request_read_text(config.text, &text, &err) : status;
-    SL_THEN(status, sl_signals_init(&transfer.signals, &err));
-    if (status == SL_OK) {
-        code = import_from(&config, &transfer, argv[first], text ? text : "");
-        sl_signals_cleanup(&transfer.signals);
-    } else {
-        code = sl_tool_complain("doc import", &err);
-    }
-    free(text);
-    if (transfer.file != NULL) {
-        fclose(transfer.file);
-    }
-    return code;
+    struct sl_signals signals;
+    struct import_config config = {.tool.signals = &signals};
+    return sl_tool_run(&import_program, argc, argv, &config, import_document);
 }

@@ -102,16 +102,18 @@ static void check_all(struct sl_findings *findings, const struct doctor_config *
     }
 }
 
+static enum sl_status examine(void *arg, struct sl_error *err) {
+    struct doctor_config *config = arg;
+    struct sl_findings findings = {0};
+    (void)err; // what fails is a finding
+    check_all(&findings, config);
+    sl_findings_print(&findings, config->tool.json, stdout);
+    config->tool.exit_code = sl_findings_failed(&findings) || findings.out_of_memory ? SL_EXIT_FAILED : SL_EXIT_OK;
+    sl_findings_cleanup(&findings);
+    return SL_OK;
+}
+
 int sl_command_doctor(int argc, char **argv) {
     struct doctor_config config = {0};
-    struct sl_findings findings = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    check_all(&findings, &config);
-    sl_findings_print(&findings, config.tool.json, stdout);
-    code = sl_findings_failed(&findings) || findings.out_of_memory ? SL_EXIT_FAILED : SL_EXIT_OK;
-    sl_findings_cleanup(&findings);
-    return code;
+    return sl_tool_run(&program, argc, argv, &config, examine);
 }

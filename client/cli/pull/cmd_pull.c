@@ -378,18 +378,18 @@ static enum sl_status prepare_and_run(struct pull *pull, struct sl_error *err) {
     return status;
 }
 
+static enum sl_status pull_model(void *arg, struct sl_error *err) {
+    const struct pull_config *config = arg;
+    struct pull pull = {.config = config, .joined.fd = -1};
+    struct sl_catalog *catalog = NULL;
+    enum sl_status status = sl_catalog_open(config->catalog, &catalog, err);
+    SL_THEN(status, sl_catalog_find(catalog, config->tool.arguments[0], &pull.model, err));
+    SL_THEN(status, prepare_and_run(&pull, err));
+    sl_catalog_close(&catalog);
+    return status;
+}
+
 int sl_command_pull(int argc, char **argv) {
     struct pull_config config = {0};
-    struct pull pull = {.config = &config, .joined.fd = -1};
-    struct sl_catalog *catalog = NULL;
-    struct sl_error err;
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
-        return code;
-    }
-    enum sl_status status = sl_catalog_open(config.catalog, &catalog, &err);
-    SL_THEN(status, sl_catalog_find(catalog, argv[first], &pull.model, &err));
-    SL_THEN(status, prepare_and_run(&pull, &err));
-    sl_catalog_close(&catalog);
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("pull", &err);
+    return sl_tool_run(&program, argc, argv, &config, pull_model);
 }

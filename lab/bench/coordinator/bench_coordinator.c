@@ -11,7 +11,6 @@
 #include "lab/bench/coordinator/bench_coordinator.h"
 
 #include <inttypes.h>
-#include <libgen.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +23,7 @@
 #include "base/clock.h"
 #include "base/descriptors.h"
 #include "base/locked.h"
+#include "base/model_place.h"
 #include "base/thread.h"
 #include "client/cli/tool.h"
 #include "engine/model/model.h"
@@ -206,23 +206,6 @@ static bool hear(struct load *load, struct client *client) {
     }
 }
 
-// Reads a number of /proc/PID/status: "VmRSS:" in KiB, "Threads:".
-static double process_status(pid_t pid, const char *key) {
-    char path[64], line[256];
-    double value = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) {
-        if (strncmp(line, key, strlen(key)) == 0) {
-            value = strtod(line + strlen(key), NULL);
-        }
-    }
-    if (file) {
-        fclose(file);
-    }
-    return value;
-}
-
 static double cpu_seconds(pid_t pid) {
     clockid_t clock;
     struct timespec used = {0};
@@ -232,7 +215,8 @@ static double cpu_seconds(pid_t pid) {
 }
 
 static void note_most(struct load *load) {
-    double kib = process_status(load->coordinator, "VmRSS:"), threads = process_status(load->coordinator, "Threads:");
+    double kib = sl_bench_process_status(load->coordinator, "VmRSS");
+    double threads = sl_bench_process_status(load->coordinator, "Threads");
     load->most_kib = kib > load->most_kib ? kib : load->most_kib;
     load->most_threads = threads > load->most_threads ? threads : load->most_threads;
 }
@@ -307,21 +291,14 @@ static void print(const struct cell *cell, const char *what, double value, const
     char name[96];
     snprintf(name, sizeof name, "%d workers, %d jobs: %s%s", (int)cell->n_workers, (int)cell->n_jobs, what,
              cell->is_void ? " (VOID)" : "");
-    struct sl_bench_result result = {.bench = "coordinator", .test = name, .value = value, .unit = unit};
-    sl_bench_print(&result, cell->bench->options.json);
-    fflush(stdout);
-}
-
-static double percentile(double *values, size_t n, double share) {
-    qsort(values, n, sizeof *values, sl_bench_ascending);
-    return n > 0 ? values[(size_t)(share * (double)(n - 1))] : 0;
+    sl_bench_print_value("coordinator", name, value, unit, cell->bench->options.json);
 }
 
 // Prints what shows whether the phase counts. Marks what is printed from then on if it does not.
 static void print_validity(struct cell *cell, struct load *load, const char *phase) {
     char name[64];
-    double lag_ms = percentile(load->lag_ms, load->n_lags, 0.99);
-    cell->is_void = lag_ms > LAG_SHARE * percentile(load->total_ms, load->n_samples, 0.5);
+    double lag_ms = sl_bench_percentile(load->lag_ms, load->n_lags, 0.99);
+    cell->is_void = lag_ms > LAG_SHARE * sl_bench_percentile(load->total_ms, load->n_samples, 0.5);
     snprintf(name, sizeof name, "%s, clients' lag p99", phase);
     print(cell, name, lag_ms, "ms");
     snprintf(name, sizeof name, "%s, refused or failed", phase);
@@ -334,7 +311,7 @@ static void print_validity(struct cell *cell, struct load *load, const char *pha
 static enum sl_status measure(struct cell *cell, struct load *load, struct sl_error *err) {
     const struct options *options = &cell->bench->options;
     const pid_t pid = cell->children[0].pid;
-    const double idle_kib = process_status(pid, "VmRSS:");
+    const double idle_kib = sl_bench_process_status(pid, "VmRSS");
     const double cpu_s = cpu_seconds(pid);
     SL_TRY(run_phase(load, 0, &cell->bench->signals, err));
     const double rate = (double)load->n_counted / ((1 - WARM_SHARE) * options->seconds);
@@ -343,7 +320,7 @@ static enum sl_status measure(struct cell *cell, struct load *load, struct sl_er
     print(cell, "jobs", rate, "jobs/s");
     print(cell, "tokens", rate * (double)options->n_tokens, "tokens/s");
     print(cell, "CPU of the coordinator a job", 1e6 * used_s / (double)load->n_ended, "us");
-    print(cell, "latency p50", percentile(load->total_ms, load->n_samples, 0.5), "ms");
+    print(cell, "latency p50", sl_bench_percentile(load->total_ms, load->n_samples, 0.5), "ms");
     print(cell, "memory a job", (load->most_kib - idle_kib) / (double)load->n_clients, "KiB");
     print(cell, "threads", load->most_threads, "threads");
     enum sl_status status = SL_OK;
@@ -355,9 +332,9 @@ static enum sl_status measure(struct cell *cell, struct load *load, struct sl_er
             snprintf(phase, sizeof phase, options->rate > 0 ? "%.0f/s" : "half rate", second);
             print_validity(cell, load, phase);
             snprintf(name, sizeof name, "%s, added p50", phase);
-            print(cell, name, percentile(load->added_ms, load->n_samples, 0.5), "ms");
+            print(cell, name, sl_bench_percentile(load->added_ms, load->n_samples, 0.5), "ms");
             snprintf(name, sizeof name, "%s, added p99", phase);
-            print(cell, name, percentile(load->added_ms, load->n_samples, 0.99), "ms");
+            print(cell, name, sl_bench_percentile(load->added_ms, load->n_samples, 0.99), "ms");
         }
     }
     return status;
@@ -392,20 +369,20 @@ static enum sl_status run_clients(struct cell *cell, struct sl_error *err) {
     return status; // the process ends, and with it calls and memory
 }
 
-static enum sl_status wait_ready(struct cell *cell, int i, struct sl_error *err) {
-    struct sl_child *child = &cell->children[i];
-    int64_t deadline_ns = sl_deadline_in_ms(READY_MS);
-    while (child->running && child->ready[0] == '\0' && sl_now_ns() < deadline_ns) {
-        sl_children_pump(cell->children, (size_t)i + 1, 100, stderr);
-    }
-    return child->ready[0] != '\0' ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "%s: did not start", child->name);
+static enum sl_status start_child(struct cell *cell, int i, const char *name, char *const words[],
+                                  struct sl_error *err) {
+    SL_TRY(sl_child_start(&cell->children[i], name, words, err));
+    SL_FAIL_IF(!sl_child_wait_ready(&cell->children[i], READY_MS, stderr), err, SL_ERR_PEER_LOST, "%s: did not start",
+               name);
+    return SL_OK;
 }
 
 static enum sl_status start_cluster(struct cell *cell, struct sl_error *err) {
     const struct options *options = &cell->bench->options;
-    char self[PATH_MAX] = "", program[PATH_MAX + 32], copy[PATH_MAX], n[16], limit[16], prefill_ms[16], token_ms[16];
-    SL_FAIL_IF(readlink("/proc/self/exe", self, sizeof self - 1) < 0, err, SL_ERR_IO, "/proc/self/exe: %m");
-    snprintf(program, sizeof program, "%s/sluice-coordinator", dirname(strcpy(copy, self)));
+    char bin[PATH_MAX], program[PATH_MAX + 32], self[] = "/proc/self/exe", n[16], limit[16], prefill_ms[16],
+                                                token_ms[16];
+    SL_FAIL_IF(!sl_program_folder(bin), err, SL_ERR_IO, "the folder of this program cannot be found: %m");
+    snprintf(program, sizeof program, "%s/sluice-coordinator", bin);
     snprintf(n, sizeof n, "%d", (int)cell->n_workers);
     snprintf(limit, sizeof limit, "%d", (int)cell->n_jobs + SPARE_JOBS);
     snprintf(prefill_ms, sizeof prefill_ms, "%d", (int)options->waiting.prefill_ms);
@@ -430,25 +407,19 @@ static enum sl_status start_cluster(struct cell *cell, struct sl_error *err) {
                            "--log",
                            "error",
                            NULL};
-    enum sl_status status = sl_child_start(&cell->children[0], "coordinator", coordinator, err);
-    SL_THEN(status, wait_ready(cell, 0, err));
-    if (status == SL_OK && !sl_child_ready_value(&cell->children[0], "rpc", cell->address, sizeof cell->address)) {
-        status = sl_fail(err, SL_ERR_PEER_LOST, "%s: its ready line has no address", coordinator[0]);
-    }
+    SL_TRY(start_child(cell, 0, "coordinator", coordinator, err));
+    SL_FAIL_IF(!sl_child_ready_value(&cell->children[0], "rpc", cell->address, sizeof cell->address), err,
+               SL_ERR_PEER_LOST, "%s: its ready line has no address", coordinator[0]);
     char *workers[] = {self,     "bench",   "coordinator",          "--join",       cell->address, "--workers",
                        n,        "--model", (char *)options->model, "--prefill-ms", prefill_ms,    "--token-ms",
                        token_ms, NULL};
-    SL_THEN(status, sl_child_start(&cell->children[1], "workers", workers, err));
-    return status == SL_OK ? wait_ready(cell, 1, err) : status;
+    return start_child(cell, 1, "workers", workers, err);
 }
 
 static void stop_children(struct cell *cell) {
     for (int i = 1; i >= 0; i--) {
-        struct sl_child *child = &cell->children[i];
-        for (int64_t kill_ns = sl_deadline_in_ms(STOP_MS); child->running; sl_children_pump(child, 1, 50, stderr)) {
-            sl_child_signal(child, sl_now_ns() < kill_ns ? SIGTERM : SIGKILL);
-        }
-        sl_child_cleanup(child);
+        sl_child_signal(&cell->children[i], SIGTERM);
+        sl_child_wait_end(&cell->children[i], STOP_MS, stderr);
     }
 }
 

@@ -11,14 +11,12 @@
 #include "lab/picture.h"
 #include "lab/result.h"
 
-#define KEPT_S 1e12 // by the store that never evicts
-
 // Computes the limit: a store that keeps everything from the moment in which a request arrives.
 static enum sl_status find_limit(struct sl_replay_report *report, struct sl_error *err) {
     int64_t *reused = malloc(sizeof *reused * (size_t)report->workload.n);
     SL_FAIL_IF(!reused, err, SL_ERR_EXHAUSTED, "out of memory");
     double tokens = 0, hits = 0;
-    enum sl_status status = sl_workload_reuse(&report->workload, KEPT_S, true, SL_REPLAY_CHUNK_TOKENS, reused, err);
+    enum sl_status status = sl_workload_reuse(&report->workload, reused, err);
     for (int64_t i = 0; i < report->workload.n && status == SL_OK; i++) {
         size_t bytes = 0;
         status = sl_replay_capsule_bytes(&report->config, report->workload.arrivals[i].n_prompt, &bytes, err);
@@ -36,7 +34,7 @@ enum sl_status sl_replay_load(struct sl_replay_report *report, const struct sl_r
     enum sl_status status;
     report->source = source->trace ? source->trace : "drawn conversations";
     if (source->trace) {
-        status = sl_workload_load(source->trace, 1, &report->workload, err);
+        status = sl_workload_load(source->trace, &report->workload, err);
         SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, status,
                    "--trace %s: no such file; Mooncake's are in github.com/kvcache-ai/Mooncake, or leave the "
                    "option out for drawn conversations",

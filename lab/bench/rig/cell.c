@@ -66,10 +66,9 @@ static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geomet
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     f->n_slots = n_slots;
-    // Uniform with variance 1, like keys and values after a norm.
     uint64_t random = 1;
     for (size_t i = 0; i < n; i++) {
-        f->rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+        f->rows[i] = sl_random_unit(&random);
     }
     for (int64_t j = 0; j < n_slots; j++) {
         f->positions[j] = j;
@@ -313,8 +312,8 @@ static enum sl_status look_at_device(struct sl_rig *rig, struct sl_runtime_confi
 static enum sl_status open_random(const struct sl_rig_config *config, struct sl_runtime_config *runtime, bool draws,
                                   struct sl_runtime *runtime_out, struct sl_error *err) {
     char folder[SL_SYNTHETIC_PATH_BYTES];
-    SL_TRY(draws ? sl_synthetic_create_drawn(config->geometry, folder, sizeof folder, err)
-                 : sl_synthetic_create(config->geometry, config->signals, folder, sizeof folder, err));
+    SL_TRY(sl_synthetic_create(config->geometry, draws ? SL_SYNTHETIC_DRAWN : SL_SYNTHETIC_WRITTEN, config->signals,
+                               folder, err));
     sl_drawn_begin(config->geometry);
     runtime->model_dir = folder;
     runtime->instead = draws ? sl_drawn_instead : NULL;

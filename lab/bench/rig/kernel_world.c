@@ -17,7 +17,7 @@ static void *take(struct sl_world *w, size_t bytes) {
     return block;
 }
 
-// Fills with n uniform numbers of variance 1, like keys, values and activations after a norm.
+// Fills with n random numbers.
 static enum sl_status fill(struct sl_world *w, float **to, size_t n, struct sl_error *err) {
     struct sl_device *device = w->runtime->device;
     *to = take(w, n * sizeof **to);
@@ -28,7 +28,7 @@ static enum sl_status fill(struct sl_world *w, float **to, size_t n, struct sl_e
     }
     uint64_t random = 1 + (uint64_t)w->n_blocks;
     for (size_t i = 0; i < n && status == SL_OK; i++) {
-        here[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+        here[i] = sl_random_unit(&random);
     }
     if (status == SL_OK) {
         sl_stream_copy(w->runtime->stream, *to, here, n * sizeof *here);

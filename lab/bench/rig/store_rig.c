@@ -2,13 +2,14 @@
 #include "lab/bench/rig/store_rig.h"
 
 #include <inttypes.h>
-#include <libgen.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/model_place.h"
 #include "base/salted_hash.h"
 #include "lab/random.h"
 #include "lab/result.h"
@@ -26,30 +27,21 @@
 
 // --- the process -----------------------------------------------------------------------------------------------------
 
-static enum sl_status wait_ready(struct sl_store_rig *rig, FILE *log, struct sl_error *err) {
-    int64_t deadline_ns = sl_deadline_in_ms(READY_MS);
-    while (rig->child.running && rig->child.ready[0] == '\0' && sl_now_ns() < deadline_ns) {
-        sl_children_pump(&rig->child, 1, 100, log);
-    }
-    SL_FAIL_IF(!sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address), err, SL_ERR_PEER_LOST,
-               "the kvstore did not start; what it said stands above");
-    return SL_OK;
-}
-
-enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transport, const char *arena, FILE *log,
+enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transport, const char *arena,
                                   struct sl_error *err) {
     *rig = (struct sl_store_rig){0};
-    char self[2048], path[2100];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    SL_FAIL_IF(n < 0, err, SL_ERR_IO, "/proc/self/exe: %m");
-    self[n] = '\0';
-    snprintf(path, sizeof path, "%s/sluice-kvstore", dirname(self));
+    char bin[PATH_MAX], path[PATH_MAX + 32];
+    SL_FAIL_IF(!sl_program_folder(bin), err, SL_ERR_IO, "the folder of this program cannot be found: %m");
+    snprintf(path, sizeof path, "%s/sluice-kvstore", bin);
     // The store sends heartbeats to a coordinator that does not exist; it works without one.
     char *argv[] = {path,          "--name",      "bench-store",     "--coordinator",
                     "127.0.0.1:1", "--transport", (char *)transport, "--arena",
                     (char *)arena, "--log",       "error",           NULL};
     SL_TRY(sl_child_start(&rig->child, "kvstore", argv, err));
-    return wait_ready(rig, log, err);
+    SL_FAIL_IF(!sl_child_wait_ready(&rig->child, READY_MS, stderr) ||
+                   !sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address),
+               err, SL_ERR_PEER_LOST, "the kvstore did not start; what it said stands above");
+    return SL_OK;
 }
 
 enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err) {
@@ -81,17 +73,8 @@ void sl_store_rig_close(struct sl_store_rig *rig) {
     sl_connections_destroy(&rig->connections);
     sl_fabric_destroy(&rig->fabric); // with its region
     sl_rpc_channel_destroy(&rig->channel);
-    if (rig->child.running) {
-        sl_child_signal(&rig->child, SIGTERM);
-        int64_t deadline_ns = sl_deadline_in_ms(STOP_MS);
-        while (rig->child.running) {
-            sl_children_pump(&rig->child, 1, 50, stderr);
-            if (sl_now_ns() > deadline_ns) {
-                sl_child_signal(&rig->child, SIGKILL);
-            }
-        }
-    }
-    sl_child_cleanup(&rig->child);
+    sl_child_signal(&rig->child, SIGTERM);
+    sl_child_wait_end(&rig->child, STOP_MS, stderr);
 }
 
 // --- options ---------------------------------------------------------------------------------------------------------
@@ -117,8 +100,7 @@ void sl_random_halves(uint16_t *out, size_t count, uint64_t seed) {
     uint16_t numbers[N_RANDOM];
     uint64_t state = RANDOM_FOR;
     for (int i = 0; i < N_RANDOM; i++) {
-        float x = ((float)(sl_random_mmix(&state) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
-        numbers[i] = sl_f32_to_f16(x);
+        numbers[i] = sl_f32_to_f16(sl_random_unit(&state));
     }
     state = seed * 0x9E3779B97F4A7C15u + 1;
     for (size_t i = 0; i < count; i++) { // four numbers per state: gigabytes must be filled

@@ -36,32 +36,23 @@ const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES] = {
     {"tiny", GEOMETRY(2, 4, 2, 64, 128, 256, 512, 1e4, false), 2},        // for emulated devices and tests
 };
 
-const struct sl_model_config *sl_synthetic_find(const char *name) {
+const struct sl_synthetic_geometry *sl_synthetic_find(const char *name) {
     for (int i = 0; i < SL_N_GEOMETRIES; i++) {
         if (strcmp(sl_synthetic_geometries[i].name, name) == 0) {
-            return &sl_synthetic_geometries[i].config;
+            return &sl_synthetic_geometries[i];
         }
     }
     return NULL;
 }
 
-int sl_synthetic_all_layers(const char *name) {
-    for (int i = 0; i < SL_N_GEOMETRIES; i++) {
-        if (strcmp(sl_synthetic_geometries[i].name, name) == 0) {
-            return sl_synthetic_geometries[i].all_layers;
-        }
-    }
-    return 0;
-}
-
 enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl_model_config *config_out,
                                    struct sl_error *err) {
-    const struct sl_model_config *found = sl_synthetic_find(name);
+    const struct sl_synthetic_geometry *found = sl_synthetic_find(name);
     SL_FAIL_IF(found == NULL, err, SL_ERR_INVALID, "--geometry %s: unknown; there are %s", name, SL_GEOMETRY_HELP);
     SL_FAIL_IF(n_layers < 0 || n_layers > SL_MAX_LAYERS, err, SL_ERR_INVALID, "--layers %" PRId64 ": at most %d",
                n_layers, SL_MAX_LAYERS);
-    *config_out = *found;
-    config_out->n_layers = n_layers > 0 ? (int)n_layers : found->n_layers;
+    *config_out = found->config;
+    config_out->n_layers = n_layers > 0 ? (int)n_layers : found->config.n_layers;
     return SL_OK;
 }
 
@@ -253,17 +244,14 @@ static void remove_files(const char *dir) {
     }
 }
 
-// The ways to write the weights of a model to its files.
-enum writing { WRITTEN, DRAWN, EMPTY };
-
-static enum sl_status write_files(const struct sl_model_config *config, enum writing how, struct sl_signals *signals,
-                                  const char *dir, struct sl_error *err) {
+enum sl_status sl_synthetic_write(const struct sl_model_config *config, enum sl_synthetic_weights weights,
+                                  struct sl_signals *signals, const char *dir, struct sl_error *err) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/" MODEL_FILE, dir);
-    enum sl_status status = write_tensors(config, put_tensors, how != WRITTEN, signals, path, err);
+    enum sl_status status = write_tensors(config, put_tensors, weights != SL_SYNTHETIC_WRITTEN, signals, path, err);
     if (status == SL_OK && config->retaining_hidden > 0) {
         snprintf(path, sizeof path, "%s/" HEADS_FILE, dir);
-        status = write_tensors(config, put_retaining_heads, how == EMPTY, signals, path, err);
+        status = write_tensors(config, put_retaining_heads, weights == SL_SYNTHETIC_EMPTY, signals, path, err);
     }
     if (status == SL_OK) {
         status = write_config(config, dir, err); // last: its presence marks a complete folder
@@ -274,41 +262,16 @@ static enum sl_status write_files(const struct sl_model_config *config, enum wri
     return status;
 }
 
-enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
-                                  struct sl_error *err) {
-    return write_files(config, WRITTEN, signals, dir, err);
-}
-
-static enum sl_status make_folder(char *dir, size_t dir_bytes, struct sl_error *err) {
-    const char *parent = getenv("TMPDIR");
-    snprintf(dir, SL_SYNTHETIC_PATH_BYTES, "%.400s/sluice-model-XXXXXX",
-             parent != NULL && parent[0] != '\0' ? parent : "/tmp");
-    SL_FAIL_IF(strlen(dir) >= dir_bytes || mkdtemp(dir) == NULL, err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
-    return SL_OK;
-}
-
-static enum sl_status create(const struct sl_model_config *config, enum writing how, struct sl_signals *signals,
-                             char *dir_out, size_t dir_bytes, struct sl_error *err) {
+enum sl_status sl_synthetic_create(const struct sl_model_config *config, enum sl_synthetic_weights weights,
+                                   struct sl_signals *signals, char dir_out[SL_SYNTHETIC_PATH_BYTES],
+                                   struct sl_error *err) {
     char dir[SL_SYNTHETIC_PATH_BYTES];
-    SL_TRY(make_folder(dir, dir_bytes, err));
-    SL_TRY_OR(write_files(config, how, signals, dir, err), rmdir(dir));
-    snprintf(dir_out, dir_bytes, "%s", dir);
+    const char *parent = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%.400s/sluice-model-XXXXXX", parent != NULL && parent[0] != '\0' ? parent : "/tmp");
+    SL_FAIL_IF(mkdtemp(dir) == NULL, err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
+    SL_TRY_OR(sl_synthetic_write(config, weights, signals, dir, err), rmdir(dir));
+    strcpy(dir_out, dir);
     return SL_OK;
-}
-
-enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
-                                   size_t dir_bytes, struct sl_error *err) {
-    return create(config, WRITTEN, signals, dir_out, dir_bytes, err);
-}
-
-enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
-                                         struct sl_error *err) {
-    return create(config, EMPTY, NULL, dir_out, dir_bytes, err);
-}
-
-enum sl_status sl_synthetic_create_drawn(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
-                                         struct sl_error *err) {
-    return create(config, DRAWN, NULL, dir_out, dir_bytes, err);
 }
 
 void sl_synthetic_remove(const char *dir) {

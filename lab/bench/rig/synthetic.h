@@ -17,13 +17,16 @@ struct sl_synthetic_geometry {
     int all_layers; // layers of the original model
 };
 extern const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES];
-const struct sl_model_config *sl_synthetic_find(const char *name); // NULL: another name
-int sl_synthetic_all_layers(const char *name);                     // 0: another name
+const struct sl_synthetic_geometry *sl_synthetic_find(const char *name); // NULL: another name
 
 // Copies the geometry of that name with so many layers; 0: the number in this table. SL_ERR_INVALID: another name, or
 // more layers than SL_MAX_LAYERS.
 enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl_model_config *config_out,
                                    struct sl_error *err);
+
+// The ways to write the weights: numbers; zeros that take no disk space, for a device that computes its own (drawn.h), with
+// retaining heads of numbers; or zeros alone, for callers that only need sizes.
+enum sl_synthetic_weights { SL_SYNTHETIC_WRITTEN, SL_SYNTHETIC_DRAWN, SL_SYNTHETIC_EMPTY };
 
 /*
  * Writes config.json, model.safetensors and, if config->retaining_hidden > 0, retaining_heads.safetensors into an
@@ -31,20 +34,13 @@ enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl
  * SL_ERR_CANCELLED: `signals` (may be NULL) has received a signal. SL_ERR_IO. After a failure none of these files is
  * left.
  */
-enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
-                                  struct sl_error *err);
+enum sl_status sl_synthetic_write(const struct sl_model_config *config, enum sl_synthetic_weights weights,
+                                  struct sl_signals *signals, const char *dir, struct sl_error *err);
 
 // Does the same in a new folder below TMPDIR (or /tmp). Its path goes to dir_out; the caller removes it.
-enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
-                                   size_t dir_bytes, struct sl_error *err);
-
-// Does the same with matrices of zeros that take no disk space, for callers that only need sizes.
-enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
-                                         struct sl_error *err);
-
-// Does the same with such matrices for a device that computes its own (drawn.h); retaining heads are written.
-enum sl_status sl_synthetic_create_drawn(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
-                                         struct sl_error *err);
+enum sl_status sl_synthetic_create(const struct sl_model_config *config, enum sl_synthetic_weights weights,
+                                   struct sl_signals *signals, char dir_out[SL_SYNTHETIC_PATH_BYTES],
+                                   struct sl_error *err);
 
 // Removes these files and the folder. A loaded model stays usable: its mapping keeps the data.
 void sl_synthetic_remove(const char *dir);

@@ -15,10 +15,6 @@
 #define STORED_KEYS  1024 // of a capsule of that length
 #define N_CHAINS     64   // that are looked up in turn
 
-static void print(const struct sl_index_bench *b, const char *name, double value, const char *unit) {
-    sl_bench_print(&(struct sl_bench_result){.bench = "store", .test = name, .value = value, .unit = unit}, b->json);
-}
-
 // Puts a capsule of 128k tokens into the cache, found under STORED_KEYS prefixes.
 static enum sl_status put_entries(struct sl_capsule_cache *cache, struct sl_arena *arena, uint64_t number,
                                   const struct sl_capsule_bytes *like, struct sl_error *err) {
@@ -78,7 +74,7 @@ static enum sl_status look_up_chains(struct sl_index_bench *b, struct sl_capsule
     char name[96];
     snprintf(name, sizeof name, "look-up of 128k tokens, half of them stored, among %" PRId64 " entries",
              n_capsules * STORED_KEYS);
-    print(b, name, rate, "chains/s");
+    sl_bench_print_value("store", name, rate, "chains/s", b->json);
     return SL_OK;
 }
 
@@ -99,7 +95,7 @@ enum sl_status sl_index_bench_run(struct sl_index_bench *b, struct sl_error *err
     }
     double bytes = (double)(malloced_bytes() - before) / (double)(n_capsules * STORED_KEYS);
     if (status == SL_OK) {
-        print(b, "memory of the index", bytes, "bytes/entry");
+        sl_bench_print_value("store", "memory of the index", bytes, "bytes/entry", b->json);
     }
     SL_THEN(status, look_up_chains(b, cache, n_capsules, err));
     free(like.header);

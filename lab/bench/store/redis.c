@@ -63,13 +63,7 @@ void sl_redis_stop(struct sl_redis *redis) {
         return;
     }
     sl_child_signal(&redis->child, SIGTERM);
-    for (int64_t deadline_ns = sl_deadline_in_ms(STOP_MS); redis->child.running;) {
-        sl_children_pump(&redis->child, 1, 50, stderr);
-        if (sl_now_ns() > deadline_ns) {
-            sl_child_signal(&redis->child, SIGKILL);
-        }
-    }
-    sl_child_cleanup(&redis->child);
+    sl_child_wait_end(&redis->child, STOP_MS, stderr);
     unlink(redis->socket);
     rmdir(redis->folder);
     redis->folder[0] = '\0';

@@ -160,11 +160,8 @@ static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err
             double rate = 0;
             status = sl_store_client_look_up(&b->clients[0], &rate, err);
             if (status == SL_OK) {
-                sl_bench_print(&(struct sl_bench_result){.bench = "store",
-                                                         .test = "look-up of 128k tokens, one client, by gRPC",
-                                                         .value = rate,
-                                                         .unit = "calls/s"},
-                               b->options.json);
+                sl_bench_print_value("store", "look-up of 128k tokens, one client, by gRPC", rate, "calls/s",
+                                     b->options.json);
             }
         }
     }
@@ -190,7 +187,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         status = SL_OK;
     }
     for (int way = 0; way < N_WAYS && status == SL_OK; way++) {
-        status = sl_store_rig_start(&b->stores[way], ways[way].transport, arena, stderr, err);
+        status = sl_store_rig_start(&b->stores[way], ways[way].transport, arena, err);
     }
     if (status == SL_OK) {
         sl_rpc_init();

@@ -49,7 +49,7 @@ static void check(bool tied) {
     struct sl_model_config config = small(tied);
     struct sl_error err;
     bool draws;
-    assert_int_equal(sl_synthetic_write(&config, NULL, folder.path, &err), SL_OK);
+    assert_int_equal(sl_synthetic_write(&config, SL_SYNTHETIC_WRITTEN, NULL, folder.path, &err), SL_OK);
     struct sl_rig_config from_file = {.model_dir = folder.path,
                                       .device = "emulated",
                                       .threads = 2,
@@ -81,7 +81,7 @@ static void test_drawn_weights_differ(void **state) {
     struct temp_folder folder = temp_folder_create();
     struct sl_error err;
     (void)state;
-    assert_int_equal(sl_synthetic_write(&config, NULL, folder.path, &err), SL_OK);
+    assert_int_equal(sl_synthetic_write(&config, SL_SYNTHETIC_WRITTEN, NULL, folder.path, &err), SL_OK);
     char path[384];
     static uint16_t weights[1 << 14];
     snprintf(path, sizeof path, "%s/model.safetensors", folder.path);

@@ -22,12 +22,12 @@ static void assert_near(double x, double y, double tolerance) {
 
 // --- workload ------------------------------------------------------------------------------------------------------
 
-static enum sl_status load(const char *text, double rate_scale, struct sl_workload *workload, struct sl_error *err) {
+static enum sl_status load(const char *text, struct sl_workload *workload, struct sl_error *err) {
     struct temp_folder folder = temp_folder_create();
     char path[128];
     snprintf(path, sizeof path, "%s/trace.jsonl", folder.path);
     temp_folder_write_text(&folder, "trace.jsonl", text);
-    enum sl_status status = sl_workload_load(path, rate_scale, workload, err);
+    enum sl_status status = sl_workload_load(path, workload, err);
     temp_folder_destroy(&folder);
     return status;
 }
@@ -38,16 +38,16 @@ static void test_a_trace_is_read_as_it_stands(void **state) {
     struct sl_error err;
     assert_int_equal(load("{\"timestamp\": 500, \"input_length\": 600, \"output_length\": 7, \"hash_ids\": [3, 4]}\n\n"
                           "{\"timestamp\": 2500, \"input_length\": 9, \"output_length\": 1}\n",
-                          2, &w, &err),
+                          &w, &err),
                      SL_OK);
     assert_int_equal(w.n, 2);
-    assert_true(w.arrivals[0].at_s == 0 && w.arrivals[1].at_s == 1); // twice as fast
+    assert_true(w.arrivals[0].at_s == 0 && w.arrivals[1].at_s == 2); // after the first one
     assert_int_equal(w.arrivals[0].n_prompt, 600);
     assert_int_equal(w.arrivals[0].n_output, 7);
     assert_int_equal(w.arrivals[0].n_blocks, 2);
     assert_int_equal(w.blocks[1], 4);
     assert_int_equal(w.arrivals[1].n_blocks, 0);
-    assert_true(w.seconds == 2);
+    assert_true(w.seconds == 4);
     sl_workload_cleanup(&w);
 }
 
@@ -73,7 +73,7 @@ static void test_a_damaged_trace_is_refused_by_its_line(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sl_workload w;
         struct sl_error err = {0};
-        assert_int_equal(load(cases[i].text, 1, &w, &err), SL_ERR_INVALID);
+        assert_int_equal(load(cases[i].text, &w, &err), SL_ERR_INVALID);
         if (!strstr(err.text, cases[i].says)) {
             fail_msg("'%s' does not say '%s'", err.text, cases[i].says);
         }
@@ -136,8 +136,8 @@ static void test_lengths_that_are_none_are_refused(void **state) {
     }
 }
 
-// Three blocks; the same with another last one; the first again, long after.
-static void test_reuse_is_the_common_beginning_while_it_is_kept(void **state) {
+// Three blocks; the same with another last one; the first again, twice.
+static void test_reuse_is_the_common_beginning(void **state) {
     (void)state;
     struct sl_workload w;
     struct sl_error err;
@@ -146,16 +146,11 @@ static void test_reuse_is_the_common_beginning_while_it_is_kept(void **state) {
              "{\"timestamp\": 1000, \"input_length\": 1600, \"output_length\": 1, \"hash_ids\": [1, 2, 4, 5]}\n"
              "{\"timestamp\": 2000, \"input_length\": 2000, \"output_length\": 1, \"hash_ids\": [1, 2, 3, 6]}\n"
              "{\"timestamp\": 60000, \"input_length\": 2000, \"output_length\": 1, \"hash_ids\": [1, 2, 3, 6]}\n",
-             1, &w, &err),
+             &w, &err),
         SL_OK);
     int64_t reused[4];
-    assert_int_equal(sl_workload_reuse(&w, 10, true, 512, reused, &err), SL_OK);
-    assert_memory_equal(reused, ((int64_t[]){0, 1024, 1536, 0}), sizeof reused);
-    // Evicting recipes leave one state a prompt: after 1,536 tokens each time.
-    assert_int_equal(sl_workload_reuse(&w, 10, false, 512, reused, &err), SL_OK);
-    assert_memory_equal(reused, ((int64_t[]){0, 0, 1536, 0}), sizeof reused);
-    assert_int_equal(sl_workload_reuse(&w, 100, true, 512, reused, &err), SL_OK);
-    assert_int_equal(reused[3], 1536);
+    assert_int_equal(sl_workload_reuse(&w, reused, &err), SL_OK);
+    assert_memory_equal(reused, ((int64_t[]){0, 1024, 1536, 1536}), sizeof reused);
     sl_workload_cleanup(&w);
 }
 
@@ -166,7 +161,7 @@ int main(void) {
         cmocka_unit_test(test_draws_have_their_means_and_their_seed),
         cmocka_unit_test(test_gaps_are_as_bursty_as_asked),
         cmocka_unit_test(test_lengths_that_are_none_are_refused),
-        cmocka_unit_test(test_reuse_is_the_common_beginning_while_it_is_kept),
+        cmocka_unit_test(test_reuse_is_the_common_beginning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lab/measure/eval_recipes.h"
+#include "lab/measure/trials.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/compress/recipe/recipe.h"
+#include "client/cli/progress.h"
+#include "engine/job/job_recipe.h"
 
 #define PRESETS_BUDGET "0.2"
 
@@ -56,4 +57,40 @@ enum sl_status sl_eval_recipes(const struct sl_option_list *named, const char *b
         status = give_budget(&list->items[i], budget, err);
     }
     return status;
+}
+
+enum sl_status sl_trial_begin(const struct sl_trials *trials, const struct sl_trial *trial,
+                              const struct sl_model_config *model, struct sl_recipe *recipe_out, struct sl_error *err) {
+    return trials->stopped ? SL_ERR_CANCELLED : sl_job_recipe(trial->text, model, recipe_out, err);
+}
+
+enum sl_status sl_trial_end(struct sl_trials *trials, struct sl_trial *trial, enum sl_status status,
+                            const struct sl_error *why, struct sl_error *err) {
+    trials->n_measured += status == SL_OK;
+    if (status == SL_ERR_CANCELLED) {
+        trials->stopped = true;
+        snprintf(trial->reason, sizeof trial->reason, "stopped before it was measured");
+    } else if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
+        snprintf(trial->reason, sizeof trial->reason, "%s", why->text);
+    } else if (status != SL_OK) {
+        return sl_fail(err, status, "%.100s: %s", trial->text, why->text);
+    }
+    return SL_OK;
+}
+
+void sl_trial_print_skipped(const struct sl_trial *trial) {
+    if (trial->reason[0]) {
+        printf("skipped  %s: %s\n", trial->text, trial->reason);
+    }
+}
+
+enum sl_status sl_trials_draw(struct sl_trials *trials, int64_t done, int64_t total) {
+    sl_progress_show(trials->phase, done, total);
+    return sl_signals_check(&trials->signals, NULL);
+}
+
+enum sl_status sl_trials_check(const struct sl_trials *trials, struct sl_error *err) {
+    SL_FAIL_IF(trials->stopped, err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured",
+               trials->n_measured, trials->n);
+    return SL_OK;
 }
