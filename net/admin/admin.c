@@ -23,8 +23,8 @@ enum {
     MAX_ADDED = 8,
     MAX_CONNECTIONS = 64,
     CROWDED = 48,         // above it, a new connection ends the one that has waited longest
-    MAX_OF_ONE_HOST = 16, // so that no single one keeps the others out
-    IDLE_S = 20,          // longer than between two scrapes of most
+    MAX_OF_ONE_HOST = 16, // so that no host keeps the others out
+    IDLE_S = 20,          // longer than most scrapers wait between two scrapes
     HEAD_BYTES = 8 << 10,
     BODY_BYTES = 64 << 10, // a longer request body ends the connection
 };
@@ -133,7 +133,7 @@ static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned sta
     }
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    if (status == MHD_HTTP_BAD_REQUEST) { // two readers may disagree on where it ends: nothing follows it
+    if (status == MHD_HTTP_BAD_REQUEST) { // a proxy may disagree with us on where it ends
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     }
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED) {
@@ -164,7 +164,8 @@ static void end(void *cls, struct MHD_Connection *connection, void **seen, enum 
     *seen = NULL;
 }
 
-// Takes a place for a connection, or gives it back. A connection that says nothing, or little, does not keep others out.
+// Takes a place for a connection, or gives it back. A new connection may end one that has waited long, so that idle ones do
+// not keep others out.
 static void see(void *cls, struct MHD_Connection *connection, void **place, enum MHD_ConnectionNotificationCode code) {
     struct sl_admin *admin = cls;
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
@@ -196,7 +197,7 @@ static void see(void *cls, struct MHD_Connection *connection, void **place, enum
     }
 }
 
-// Refuses a head that is malformed, or announces chunks: who asks here has no body to send.
+// Refuses a head that is malformed, or announces chunks: no request to this port needs a body.
 static enum MHD_Result judge_head(struct MHD_Connection *connection, const struct request *request,
                                   const char *version) {
     const char *why = sl_http_form_check(connection, &request->line, version);

@@ -2,9 +2,9 @@
 /*
  * Purpose: the form of a request's head, for every HTTP listener.
  *
- * Design: a head that a proxy in front of us could read differently is malformed, and so are paths with a zero byte: they
- *         could make one client's body another client's request. libmicrohttpd hides some of that, so the path is compared
- *         with its bytes in the request line.
+ * Design: a head is malformed if a proxy in front of us could read it differently, because one client's body could then
+ *         become another client's request. So is a path with a zero byte. libmicrohttpd hides some of that, so the path is
+ *         compared with its bytes in the request line.
  * Threads: the HTTP daemon's.
  */
 #pragma once
@@ -28,5 +28,5 @@ struct sl_http_line sl_http_line_read(const char *path);
 // Returns the path of a target: what comes after the host in "http://HOST/PATH", which clients write to proxies.
 const char *sl_http_path(const char *target);
 
-// Returns what is malformed in a head; NULL: nothing. version: as the daemon gives it.
+// Returns what is malformed in a head; NULL: nothing. version: HTTP's, as libmicrohttpd passes it.
 const char *sl_http_form_check(struct MHD_Connection *connection, const struct sl_http_line *line, const char *version);

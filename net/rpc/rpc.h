@@ -122,11 +122,11 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 // deadline has passed, or the message before was not taken. SL_ERR_INTERNAL: not the method's reply (logged). The caller keeps
 // the message.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
-// Likewise for a message of a stream that is packed already: the method's reply.
+// Sends a message of a stream that the caller has packed already; its type is the method's reply.
 enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes);
 // Waits until the transport has taken the last message of a stream: SL_OK or SL_ERR_CANCELLED.
 enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call);
-// Likewise, until the deadline at most.
+// Waits the same way, but at most until the deadline.
 void sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns);
 // Receives the next message of a bidirectional call. SL_OK: free the message with protobuf_c_message_free_unpacked()
 // before receiving the next one. SL_ERR_NOT_FOUND: the client has half-closed. SL_ERR_INVALID: the message has another
@@ -139,8 +139,8 @@ const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call);
 // Counts data that a handler keeps for its client, until the handler returns, as memory of its request.
 // SL_ERR_EXHAUSTED: none is left.
 enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err);
-// Tells what became of the last message that was received: its memory counts until the handler returns if it is kept, and
-// no longer if it was freed. Returns the bytes that still count.
+// Reports whether the handler keeps or has freed the last message that it received. A kept one counts as memory of the
+// request until the handler returns. Returns the bytes that still count.
 int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept);
 // Limits how long the call may wait for messages; a later deadline than the call's changes nothing.
 void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns);
@@ -182,7 +182,8 @@ enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_cr
 enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
                                              unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
                                              struct sl_error *err);
-// Creates a channel with a connection of its own, which ends with it: gRPC lets a process's channels to one address share one.
+// Creates a channel with its own connection, which closes with the channel. Otherwise, channels of a process to the same
+// address share a connection.
 enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
                                            unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err);
 void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);

@@ -44,7 +44,7 @@ static struct port {
     atomic_llong complained_ns;
 } ports[MAX_PORTS];
 
-static atomic_int highest_fd; // of a connection that gRPC got
+static atomic_int highest_fd; // the highest descriptor that gRPC got for a connection
 
 static struct port *find(int number) {
     for (size_t i = 0; number > 0 && i < MAX_PORTS; i++) {

@@ -24,8 +24,9 @@
 #include "base/thread.h"
 #include "net/rpc/rpc_internal.h"
 
-// A client that cancels so soon, before its first message, never wanted the answer. A gateway cancels Watch at once after a
-// message when its own HTTP client has left: that does not count. The time is long, because a loaded server sees the end late.
+// A client that cancels a call within this time, before it got a message, never wanted the answer. The time is long because
+// a loaded server notices a cancellation late. A cancellation after a message does not count: a gateway cancels Watch as
+// soon as its own HTTP client leaves.
 #define AT_ONCE_MS 250
 
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))

@@ -2,11 +2,11 @@
 /*
  * Purpose: calls to other processes: one reply, or a stream of them.
  *
- * Design: a unary call is one batch of all its operations and one wait. A stream has two tags: everything but its
- *         messages, which ends with the status, and one read that is always posted ahead, so that waiting for it can
- *         time out without losing a message. Calls fail at once (UNAVAILABLE) while the peer refuses connections;
- *         channels come back within a second. With a parent, gRPC itself makes the deadline the smaller one and cancels
- *         the child with the parent. In distributions' builds, gRPC's timers use the time of day: a clock that is set
+ * Design: a unary call is one batch of all its operations and one wait. A stream has two tags.
+ *         One covers everything but the messages, and completes with the status. The other is a read that is always
+ *         posted ahead, so that waiting for it can time out without losing a message. Calls fail at once (UNAVAILABLE)
+ *         while the peer refuses connections; channels come back within a second. With a parent, gRPC itself makes the
+ *         deadline the smaller one and cancels the child with the parent. In distributions' builds, gRPC's timers use the time of day: a clock that is set
  *         back by an hour stops them for an hour. So a call is also ended by our own deadline, and a channel that fails
  *         is told to try again.
  *
@@ -112,7 +112,7 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
     }
 }
 
-// Rejects requests that our own code calls wrongly.
+// Rejects calls that our own code makes with the wrong kind of method or request.
 static enum sl_status check_request(const struct sl_rpc_method *method, const ProtobufCMessage *request,
                                     enum sl_rpc_kind most, struct sl_error *err) {
     SL_FAIL_IF(method->kind > most, err, SL_ERR_INTERNAL, "%s: a method that streams is called as one that does not",
@@ -166,14 +166,15 @@ static bool outcome_has(const struct outcome *outcome, const char *words, size_t
     return memmem(GRPC_SLICE_START_PTR(outcome->details), GRPC_SLICE_LENGTH(outcome->details), words, n) != NULL;
 }
 
-// Returns true if the text begins with these words. A server may quote them, about a call of its own, after words of its own.
+// Returns true if the text begins with these words. A server that reports a failed call of its own quotes gRPC's words, too,
+// but after its own.
 static bool outcome_begins(const struct outcome *outcome, const char *words) {
     return GRPC_SLICE_LENGTH(outcome->details) >= strlen(words) &&
            memcmp(GRPC_SLICE_START_PTR(outcome->details), words, strlen(words)) == 0;
 }
 
-// Returns true if the server's text names the service of the method: it has no such service, or not all of its methods. A
-// server of HTTP that knows no gRPC answers with another status of HTTP, which gRPC's text has.
+// Returns true if the server does not have the method. Its text then names the service. An HTTP server without gRPC answers
+// with an HTTP status, which gRPC's text quotes.
 static bool is_unknown_method(const struct outcome *outcome) {
     static const char no_grpc[] = "http2 header";
     const char *service = outcome->method->path + 1;
@@ -264,8 +265,8 @@ static int64_t own_deadline(int64_t deadline_ns) {
     return deadline_ns < SL_NO_DEADLINE - later_ns ? deadline_ns + later_ns : SL_NO_DEADLINE;
 }
 
-// Sets DEADLINE_EXCEEDED if we cancelled the call at its deadline. Resets the channel's backoff if the call failed in a
-// way that it may have caused, at most once per TRY_AGAIN_MS.
+// Sets DEADLINE_EXCEEDED if we cancelled the call at its deadline. Resets the channel's backoff if the backoff may be
+// why the call failed, at most once per TRY_AGAIN_MS.
 static void check_timers(struct outcome *outcome, int64_t deadline_ns) {
     const int64_t now_ns = sl_now_ns();
     if (outcome->code == GRPC_STATUS_CANCELLED && now_ns >= deadline_ns) {

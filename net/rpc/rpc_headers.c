@@ -11,8 +11,10 @@
  *             SSL_read()  servers' sides of TLS. The fabric uses SSL_read_ex()
  *
  *         Both follow the frames in the bytes that pass, without a copy, and count the bytes of the current block. Above
- *         MOST the read fails, and gRPC closes the connection. MOST is eight times the metadata that gRPC accepts. So do resets.
- * Threads: any. gRPC reads a connection on one thread at a time; the mutex is for the descriptor's next connection.
+ *         MOST the read fails, and gRPC closes the connection. MOST is eight times the metadata that gRPC accepts.
+ *         Too many resets end a connection as well (rpc_resets.c).
+ * Threads: any. gRPC reads a connection on one thread at a time; the mutex is for a thread that still
+ *         reads the descriptor's previous connection.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -48,7 +50,7 @@ struct frames {
     uint32_t n_skipped;             // bytes to come of the preface, or of a frame's payload
     uint32_t n_block;               // bytes of a header block that has not ended
     int port;                       // of the server
-    uint32_t newest, newest_before; // stream; and before the last read
+    uint32_t newest, newest_before; // the newest stream, now and before the last read
     int64_t resets_since_ns;        // rpc_resets.c
     int n_resets;
 };

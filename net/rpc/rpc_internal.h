@@ -104,7 +104,8 @@ bool sl_rpc_accept_cut(const char *text);
 
 // Counts a call that its client cancelled as soon as it was accepted. peer: grpc_call_get_peer(). True: too many, close it.
 bool sl_rpc_resets_of_peer(const char *peer);
-// Counts a stream whose reset arrived in one read with it, among a connection's n of a second. True: too many, close it.
+// Counts a stream whose reset arrived in the same read as its start. *n counts those of a connection since *since_ns.
+// Returns true when a second has too many: close the connection.
 bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
 
 // ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
@@ -125,8 +126,7 @@ grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentia
 enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
                                struct sl_identity *caller_out, struct sl_error *err);
 
-// ---- rpc_pool.c: threads that start and exit on demand
-// ----------------------------------------------------------------
+// ---- rpc_pool.c: threads that start and exit on demand ----------------------------------------------------------------
 
 struct sl_rpc_pool;
 
@@ -163,7 +163,8 @@ void sl_rpc_account_begin(struct sl_rpc_account *account,
 bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes); // false: account->over has the reason
 bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes); // until the call ends
 void sl_rpc_account_close(struct sl_rpc_account *account);               // the call has ended
-// The current message is kept until the call ends, or was freed. Returns the bytes that still count.
+// Ends the current message. Its memory counts until the call ends if it is kept, and no longer if it was freed. Returns the
+// bytes that still count.
 int64_t sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept);
 // Returns SL_OK if no allocation was refused, else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);

@@ -3,14 +3,15 @@
  * Purpose: finds connections that open calls and cancel them at once; their callers close them.
  *
  * Design: HTTP/2 lets a client reset a stream for nine bytes, and open the next one at once: its limit of concurrent streams
- *         never applies, while gRPC core (seen in 1.51) keeps each call until a server has accepted it. Calls of a peer that
- *         were cancelled as soon as they were accepted are counted for a second; more than MOST close its connection. Each
- *         closed one halves that for its host's other connections, down to a sixteenth, until none was closed for CALM_S:
- *         a client that connects again at once gets less each time.
+ *         never applies, while gRPC core (seen in 1.51) keeps each call until a server has accepted it. So we count a peer's
+ *         calls that were cancelled as soon as they were accepted. More than MOST in a second close its connection. Each
+ *         closed connection halves MOST for the other connections of its host, down to a sixteenth, until none was closed
+ *         for CALM_S. So a client that connects again at once may cancel fewer calls each time.
  *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
  *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
- *         gRPC core makes a call of each stream before that, and ends it long after. So rpc_headers.c counts, too: resets that
- *         arrive in one read with their streams. It does not know the host: the limit is halved for everyone.
+ *         gRPC core creates a call for each stream before a server accepts it, and frees it long after the reset. So
+ *         rpc_headers.c also counts resets that arrive in the same read as the start of their stream. It does not know the
+ *         host, so a closed connection halves that limit for everyone.
  * Threads: any.
  */
 #include <pthread.h>

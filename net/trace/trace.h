@@ -5,7 +5,7 @@
  *     struct sl_span span;
  *     sl_span_begin(&span, "prefill", SL_SPAN_SERVER);   // the thread works for this span from here on
  *     sl_span_set_int(&span, "sluice.tokens", n);
- *     sl_span_end(&span, status, err.text);              // and for the span's parent again
+ *     sl_span_end(&span, status, err.text);              // from here on it works for the span's parent
  *
  * Design: a span that ends goes into a bounded queue, which net/trace/otlp empties. Without an exporter, or for a request
  *         that is not sampled, contexts are passed on but no span is kept. net/rpc/ makes a span for every call that comes
@@ -58,7 +58,8 @@ void sl_span_record(const char *name, int64_t start_ns, int64_t end_ns);
 
 // --- the queue: process-wide, as the log is ------------------------------------------------------------------------
 
-// Starts keeping spans; of requests without a context, this share (0 to 1). Call before other threads start.
+// Starts keeping spans, and traces this share (0 to 1) of the requests that come without a context.
+// Call before other threads start.
 enum sl_status sl_spans_open(double share, struct sl_error *err);
 // Takes up to n of the oldest spans, as soon as there are n or after wait_ms. Returns how many. One thread may call it.
 int sl_spans_take(struct sl_span *spans_out, int n, int64_t wait_ms);

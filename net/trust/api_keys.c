@@ -107,7 +107,7 @@ static enum sl_status parse_line(char *line, bool *there_out, struct sl_api_key 
                "expected a SHA-256 in 64 small hexadecimal digits, or jwt");
     word = strtok_r(NULL, " \t", &rest);
     SL_FAIL_IF(!word || (!sl_tenant_name_is_valid(word) && !(is_tenants && strcmp(word, "*") == 0)), err,
-               SL_ERR_INVALID, "expected a tenant behind it: letters, digits, '.', '_', '-'");
+               SL_ERR_INVALID, "expected a tenant after it: letters, digits, '.', '_', '-'");
     snprintf(key_out->tenant, sizeof key_out->tenant, "%s", word);
     SL_FAIL_IF(is_tenants && !make_tenant_hash(word, key_out->hash), err, SL_ERR_INTERNAL,
                "the hash of a tenant's name failed");
@@ -163,8 +163,8 @@ enum sl_status sl_api_keys_parse(const char *text, size_t n_bytes, struct sl_api
 
 // ---- the file -------------------------------------------------------------------------------------------------------
 
-// Returns true if a text is the beginning of the one before, and ends within a line of it: what a full disk or a crash
-// leaves. A text without its last lines is whole, with or without a final newline.
+// Returns true if a text is the beginning of the one before and ends within a line of it, as a full disk or a crash leaves it.
+// A text that lacks only whole lines at the end is not truncated, with or without a final newline.
 static bool is_truncated(const struct sl_api_keys *keys, const char *text, size_t n_bytes) {
     return n_bytes < keys->n_bytes && memcmp(text, keys->text, n_bytes) == 0 &&
            (n_bytes == 0 || (text[n_bytes - 1] != '\n' && keys->text[n_bytes] != '\n'));

@@ -12,7 +12,7 @@ static const struct {
 } roles_known[] = {{SL_ROLE_CLIENT, "client"},           {SL_ROLE_OPERATOR, "operator"},
                    {SL_ROLE_COORDINATOR, "coordinator"}, {SL_ROLE_PREFILL, "worker/prefill"},
                    {SL_ROLE_DECODE, "worker/decode"},    {SL_ROLE_KVSTORE, "worker/kvstore"},
-                   {SL_ROLE_UNSTATED_WORKER, "worker"}}; // last: the others begin with it, too
+                   {SL_ROLE_UNSTATED_WORKER, "worker"}}; // last: the paths of other workers begin with it
 enum { N_ROLES = sizeof roles_known / sizeof *roles_known };
 
 const struct sl_identity sl_identity_anybody = {.role = SL_ROLE_ANY};

@@ -13,7 +13,7 @@
 enum sl_role { // bits, so that a check can allow several
     SL_ROLE_CLIENT = 1,
     SL_ROLE_OPERATOR = 2,
-    SL_ROLE_UNSTATED_WORKER = 4, // spiffe://CLUSTER/worker/NAME, without --tls-unstated-roles refused everywhere
+    SL_ROLE_UNSTATED_WORKER = 4, // spiffe://CLUSTER/worker/NAME, refused unless --tls-unstated-roles is set
     SL_ROLE_COORDINATOR = 8,
     SL_ROLE_PREFILL = 16,
     SL_ROLE_DECODE = 32,

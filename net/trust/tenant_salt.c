@@ -105,8 +105,7 @@ enum sl_status sl_salt_secret_open(const char *path, bool has_certificates, stru
         status = read_or_make(path, &secret, err);
     } else if (has_certificates) {
         status = draw(&secret, err);
-        sl_log_info("trust",
-                    "no --salt-file: what stores have now is not found by whoever asks through this coordinator");
+        sl_log_info("trust", "no --salt-file: prompts through this coordinator do not find what stores have now");
     }
     if (status == SL_OK) {
         *secret_out = secret;
