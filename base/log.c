@@ -80,8 +80,7 @@ enum sl_status sl_log_configure(const char *text, struct sl_error *err) {
     filter->level = SL_LOG_INFO;
     for (const char *word = text; *word;) {
         size_t n = strcspn(word, ",");
-        enum sl_status status = n == 0 ? SL_OK : parse_word(filter, word, n, err);
-        SL_TRY_OR(status, free(filter));
+        SL_TRY_OR(n == 0 ? SL_OK : parse_word(filter, word, n, err), free(filter));
         word += n + (word[n] == ',');
     }
     filter->previous = atomic_load(&current_filter);

@@ -268,12 +268,8 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     cluster->n_quick = calloc(cluster->n_allocated, sizeof *cluster->n_quick);
     bool has_all = cluster->children && cluster->reported && cluster->words && cluster->started_ns &&
                    cluster->again_ns && cluster->n_quick;
-    enum sl_status status =
-        has_all ? start_all(cluster, signals, err) : sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
-    if (status != SL_OK) {
-        sl_cluster_stop(&cluster, 2000, NULL);
-        return status;
-    }
+    SL_TRY_OR(has_all ? start_all(cluster, signals, err) : sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory"),
+              sl_cluster_stop(&cluster, 2000, NULL));
     cluster->n_ready = cluster->n_children - cluster->first_coordinator; // an etcd has no ready line
     *cluster_out = cluster;
     return SL_OK;

@@ -124,9 +124,7 @@ enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *he
     SL_THEN(status, check_ours(root, err));
     SL_THEN(status, make_folder(here->dir, err));
     SL_THEN(status, check_ours(here->dir, err));
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     snprintf(here->name, sizeof here->name, "%s", name);
     snprintf(here->log_path, sizeof here->log_path, "%s/cluster.log", here->dir);
     snprintf(here->state_path, sizeof here->state_path, "%s/cluster.json", here->dir);
@@ -262,10 +260,7 @@ enum sl_status sl_clusters_here(struct sl_cluster_entry **entries_out, size_t *n
     if (folder) {
         closedir(folder);
     }
-    if (status != SL_OK) {
-        sl_clusters_here_free(&entries, n);
-        return status;
-    }
+    SL_TRY_OR(status, sl_clusters_here_free(&entries, n));
     if (n > 0) {
         qsort(entries, n, sizeof *entries, by_name);
     }

@@ -308,10 +308,7 @@ enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct s
     if (chats != SL_OK && chats != SL_ERR_NOT_FOUND) {
         sl_log_warn("client", "no chats with this model: %s", why.text);
     }
-    if (status != SL_OK) {
-        sl_local_talk_close(&talk);
-        return status;
-    }
+    SL_TRY_OR(status, sl_local_talk_close(&talk));
     *talk_out = talk;
     return SL_OK;
 }

@@ -79,10 +79,7 @@ static enum sl_status compose(const char *document, const char *question, char *
     enum sl_status status = n == 0                            ? sl_fail(err, SL_ERR_INVALID, "the prompt is empty")
                             : (size_t)n > SL_MAX_PROMPT_BYTES ? too_large("the prompt", err)
                                                               : SL_OK;
-    if (status != SL_OK) {
-        free(prompt);
-        return status;
-    }
+    SL_TRY_OR(status, free(prompt));
     *prompt_out = prompt;
     return SL_OK;
 }
@@ -110,9 +107,7 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
             status = sl_fail(err, SL_ERR_INVALID, "--question: number %d is empty", i + 1);
         }
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     char *document = NULL;
     status = config->prompt_file ? sl_request_read_text(config->prompt_file, &document, err) : SL_OK;
     SL_THEN(status, compose(document ? document : config->prompt, question, prompt_out, err));

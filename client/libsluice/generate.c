@@ -190,9 +190,7 @@ enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__Ge
         generation.request.idempotency_key = generation.key;
     }
     SL_THEN(status, sl_submit(client, &generation.request, watch->deadline_ns, &generation.job, err));
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     strcpy(job_id_out, generation.job.job_id);
     status = follow(&generation, job_id_out, err);
     if (status != SL_OK) {

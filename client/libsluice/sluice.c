@@ -46,10 +46,7 @@ enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_f
         status = sl_rpc_channel_create(client->coordinators.text[i], client->credentials, SL_ROLE_COORDINATOR,
                                        &client->channels[i], err);
     }
-    if (status != SL_OK) {
-        sl_client_close(&client);
-        return status;
-    }
+    SL_TRY_OR(status, sl_client_close(&client));
     *client_out = client;
     return SL_OK;
 }

@@ -94,15 +94,11 @@ static enum sl_status read_stream(struct sl_rpc_stream *stream, struct sl_follow
             at->ended = true;
             return sl_fail(err, SL_ERR_PEER_LOST, "the coordinator ended the stream before the job had finished");
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         heard_ns = sl_now_ns();
         status = deliver(at, (const Sluice__V1__Event *)message, err);
         protobuf_c_message_free_unpacked(message, NULL);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     return SL_OK;
 }

@@ -454,10 +454,7 @@ static enum sl_status make_weights(struct bench *b, int64_t n, int64_t k, bool g
         status =
             b->scratch != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu bytes of scratch", scratch);
     }
-    if (status != SL_OK) {
-        free_weights(b, stored);
-        return status;
-    }
+    SL_TRY_OR(status, free_weights(b, stored));
     *stored_out = stored;
     return SL_OK;
 }

@@ -106,9 +106,7 @@ static enum sl_status run_in(const struct sl_bench *bench, void *state, bool is_
     struct cpu_ticks ticks = read_cpu_ticks();
     timer_t timer;
     enum sl_status status = sl_signals_init(signals, err); // before threads start
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (limit_ms > 0) {
         status = start_limit(limit_ms, &timer, err);
     }

@@ -187,9 +187,7 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
         config->model ? sl_picture_check(config->png, err) : sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     SL_THEN(status, find_path(config, path, err));
     SL_THEN(status, sl_eval_model_open(&model, &m, err));
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_attention_profile p;
     status = sl_attention_profile_init(&p, m.runtime.config->n_layers, m.runtime.config->n_kv_heads, err);
     SL_THEN(status, measure(config, &m, &p, err));

@@ -212,9 +212,7 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
         status = measure(e, (enum sl_weight_format)f, err);
     }
     sl_progress_hide();
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     if (e->config.tool.json) {
         print_json(e);
     } else {

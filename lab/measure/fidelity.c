@@ -149,10 +149,7 @@ enum sl_status sl_fidelity_create(const struct sl_fidelity_config *config, struc
     SL_THEN(status, read_prompt_full(f, SL_POSITION_ORIGINAL, err));
     SL_THEN(status, read_continuation_full(f, err));
     SL_THEN(status, sl_session_truncate(f->full[SL_POSITION_ORIGINAL], config->n_read, err));
-    if (status != SL_OK) {
-        sl_fidelity_destroy(&f);
-        return status;
-    }
+    SL_TRY_OR(status, sl_fidelity_destroy(&f));
     *fidelity_out = f;
     return SL_OK;
 }

@@ -35,10 +35,7 @@ enum sl_status sl_sim_store_create(const struct sl_sim_store_config *config, str
                                                                                  config->now_ns, config->arg});
         status = sl_kv_segments_create(config->keep_ms, &s->segments, err);
     }
-    if (status != SL_OK) {
-        sl_sim_store_destroy(&s);
-        return status;
-    }
+    SL_TRY_OR(status, sl_sim_store_destroy(&s));
     sl_room_init(&s->room, s->ledger, NULL, s->capsule_cache, s->segments);
     *store_out = s;
     return SL_OK;

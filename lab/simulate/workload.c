@@ -108,10 +108,7 @@ enum sl_status sl_workload_load(const char *path, struct sl_workload *workload_o
     if (status == SL_OK && loading.workload.n == 0) {
         status = sl_fail(err, SL_ERR_INVALID, "%s: has no requests", path);
     }
-    if (status != SL_OK) {
-        sl_workload_cleanup(&loading.workload);
-        return status;
-    }
+    SL_TRY_OR(status, sl_workload_cleanup(&loading.workload));
     set_seconds(&loading.workload);
     *workload_out = loading.workload;
     return SL_OK;

@@ -33,10 +33,7 @@ static enum sl_status make_prompts(struct sl_example_pool *pool, int64_t n, stru
         if (status == SL_OK) {
             status = pool->config.progress_fn(pool->config.arg, 0, 0); // checks for a stop
         }
-        if (status != SL_OK) {
-            free(prompt->tokens);
-            return status;
-        }
+        SL_TRY_OR(status, free(prompt->tokens));
         pool->digest = sl_hash(prompt->tokens, (size_t)prompt->n_tokens * sizeof *prompt->tokens, pool->digest);
         pool->digest = sl_hash(&prompt->n_prompt, sizeof prompt->n_prompt, pool->digest);
         pool->n_tokens += prompt->n_prompt;
@@ -98,10 +95,7 @@ enum sl_status sl_example_pool_open(const struct sl_example_pool_config *config,
         pool->n = pool->n_tokens = 0;
         pool->n_bytes = 0;
     }
-    if (status != SL_OK) {
-        sl_example_pool_close(&pool);
-        return status;
-    }
+    SL_TRY_OR(status, sl_example_pool_close(&pool));
     *pool_out = pool;
     return SL_OK;
 }

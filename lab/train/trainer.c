@@ -43,9 +43,7 @@ enum sl_status sl_trainer_step(struct sl_trainer *trainer, const struct sl_examp
             struct sl_heads_example layer = sl_example_layer(example, l);
             status = sl_heads_backward(trainer->heads, l, &layer, c->smooth, 1.0 / c->batch, &loss, err);
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         trainer->n_tokens += example->n_tokens;
     }
     SL_FAIL_IF(!isfinite(loss.smooth_l1) || !isfinite(loss.smoothness), err, SL_ERR_INVALID,

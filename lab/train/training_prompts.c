@@ -36,10 +36,7 @@ static enum sl_status start(struct sl_training_prompts *p, struct sl_error *err)
         sl_python_start((const char *const[3]){"sluice_eval.training"}, fds[1], fds[1], &p->pid, err);
     close(fds[1]);
     p->fd = fds[0];
-    if (status != SL_OK) {
-        p->pid = 0;
-        return status;
-    }
+    SL_TRY_OR(status, p->pid = 0);
     p->from = setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) == 0 ? fdopen(p->fd, "r") : NULL;
     SL_FAIL_IF(p->from == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     return SL_OK;
@@ -91,9 +88,7 @@ static enum sl_status receive(struct sl_training_prompts *p, json_t **message_ou
             return SL_OK;
         }
         json_decref(message);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
 }
 
@@ -133,10 +128,7 @@ enum sl_status sl_training_prompts_open(const struct sl_training_prompts_config 
     p->fd = -1;
     enum sl_status status = start(p, err);
     SL_THEN(status, send_options(p, err));
-    if (status != SL_OK) {
-        sl_training_prompts_close(&p);
-        return status;
-    }
+    SL_TRY_OR(status, sl_training_prompts_close(&p));
     *prompts_out = p;
     return SL_OK;
 }

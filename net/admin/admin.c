@@ -292,10 +292,7 @@ enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_
             status = sl_fail(err, SL_ERR_IO, "--admin-listen %.200s: the HTTP server does not start", listen);
         }
     }
-    if (status != SL_OK) {
-        sl_admin_close(&admin);
-        return status;
-    }
+    SL_TRY_OR(status, sl_admin_close(&admin));
     *admin_out = admin;
     return SL_OK;
 }

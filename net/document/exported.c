@@ -182,9 +182,7 @@ static enum sl_status end_part(struct sl_exported_reader *reader, struct sl_expo
     if (status == SL_OK && reader->part == SL_EXPORTED_HEAD) {
         status = read_recipe(reader, err);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     sl_sha256_add(reader->sha, reader->digest, sizeof reader->digest);
     slice->ends = true;
     reader->at = 0;

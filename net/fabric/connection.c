@@ -35,11 +35,7 @@ enum sl_status sl_connection_open(struct sl_fabric *fabric, const char *address,
                "a connection to \"%.64s\", epoch %llu: no such fabric", address, (unsigned long long)epoch);
     struct sl_connection *connection = calloc(1, sizeof *connection);
     SL_FAIL_IF(!connection, err, SL_ERR_EXHAUSTED, "no memory for a connection to %s", address);
-    enum sl_status status = sl_address_resolve(address, &connection->sockaddr, &connection->sockaddr_bytes, err);
-    if (status != SL_OK) {
-        free(connection);
-        return status;
-    }
+    SL_TRY_OR(sl_address_resolve(address, &connection->sockaddr, &connection->sockaddr_bytes, err), free(connection));
     snprintf(connection->address, sizeof connection->address, "%s", address);
     connection->epoch = epoch;
     connection->gate = sl_gate_ref(fabric->gate);

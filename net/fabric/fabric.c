@@ -107,10 +107,7 @@ enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl
     fabric->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     enum sl_status status = fabric->wake_fd >= 0 ? fill(fabric, config, err)
                                                  : sl_fail(err, SL_ERR_EXHAUSTED, "eventfd: %s", strerror(errno));
-    if (status != SL_OK) {
-        sl_fabric_free(fabric);
-        return status;
-    }
+    SL_TRY_OR(status, sl_fabric_free(fabric));
     status = sl_fabric_start(fabric, err);
     if (status == SL_OK) {
         *fabric_out = fabric;

@@ -118,10 +118,7 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_f
             sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the connection's, %s", connection->address);
     }
     SL_THEN(status, copy_ranges(fetch, plan->ranges, plan->n_ranges, err));
-    if (status != SL_OK) {
-        free(fetch);
-        return status;
-    }
+    SL_TRY_OR(status, free(fetch));
     fetch->connection = connection;
     sl_connection_ref(connection);
     fetch->open_command.run = run_open;

@@ -67,11 +67,7 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_pla
     grant->events = *plan->events;
     grant->arg = plan->arg;
     atomic_store(&grant->deadline_ns, plan->deadline_ns);
-    enum sl_status status = sl_secret_draw(&grant->secret, err);
-    if (status != SL_OK) {
-        free(grant);
-        return status;
-    }
+    SL_TRY_OR(sl_secret_draw(&grant->secret, err), free(grant));
     // The ticket leaves this function after the slot is taken: no ship can come too early.
     if (!sl_slots_take(&grants->slots, grant, &grant->id)) {
         free(grant);

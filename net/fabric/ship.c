@@ -62,10 +62,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     SL_FAIL_IF(!ship, err, SL_ERR_EXHAUSTED, "no memory for a ship");
     enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, "grant", ticket, ticket_bytes, err);
     SL_THEN(status, sl_address_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err));
-    if (status != SL_OK) {
-        free(ship);
-        return status;
-    }
+    SL_TRY_OR(status, free(ship));
     struct sl_ships *ships = sl_verb_of_fabric(fabric, &sl_ship_ops);
     ship->ships = ships;
     ship->fabric = fabric;

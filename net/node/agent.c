@@ -246,10 +246,7 @@ enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_a
     for (int i = 0; i < agent->addresses.n && status == SL_OK; i++) {
         status = start_tie(agent, &agent->ties[i], err);
     }
-    if (status != SL_OK) {
-        sl_agent_destroy(&agent);
-        return status;
-    }
+    SL_TRY_OR(status, sl_agent_destroy(&agent));
     *agent_out = agent;
     return SL_OK;
 }

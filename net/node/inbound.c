@@ -324,10 +324,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
                                     : take_memory(table, transfer, label, body_bytes, promised_bytes, err));
     table->n_held += status == SL_OK;
     pthread_mutex_unlock(&table->mutex);
-    if (status != SL_OK) {
-        free(transfer);
-        return status;
-    }
+    SL_TRY_OR(status, free(transfer));
 
     static const struct sl_grant_events events = {on_complete, on_failure, on_release};
     struct sl_inbound_ticket ticket = {.lease_ms = table->lease_ms};

@@ -211,10 +211,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
         status = open_model(node, max_rows, err);
     }
     SL_THEN(status, open_memory(node, role, err));
-    if (status != SL_OK) {
-        sl_node_close(node);
-        return status;
-    }
+    SL_TRY_OR(status, sl_node_close(node));
     sluice__v1__worker_info__init(&node->info);
     node->info.name = (char *)config->name;
     node->info.role = role;

@@ -106,10 +106,7 @@ enum sl_status sl_verifier_start(const struct sl_verifying *what, struct sl_veri
                                 ? sl_thread_start("verifier", verifier_main, verifier, &verifier->thread, err)
                                 : sl_fail(err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
     verifier->started = status == SL_OK;
-    if (status != SL_OK) {
-        sl_verifier_destroy(&verifier);
-        return status;
-    }
+    SL_TRY_OR(status, sl_verifier_destroy(&verifier));
     *verifier_out = verifier;
     return SL_OK;
 }

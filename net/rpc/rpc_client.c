@@ -505,10 +505,7 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
         protobuf_c_message_free_unpacked(message, NULL);
         status = sl_fail(err, posted, "%s: the stream cannot go on", stream->method->path);
     }
-    if (status != SL_OK) {
-        sl_rpc_stream_cancel(stream);
-        return status;
-    }
+    SL_TRY_OR(status, sl_rpc_stream_cancel(stream));
     atomic_store(&stream->outcome.channel->has_answered, true);
     *message_out = message;
     return SL_OK;

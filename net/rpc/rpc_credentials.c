@@ -56,10 +56,7 @@ static enum sl_status create(const struct sl_tls_files *files, bool is_foreign,
         status = sl_certificate_check(files, &credentials->self, err);
         SL_THEN(status, sl_revocations_open(files, &credentials->revocations, err));
     }
-    if (status != SL_OK) {
-        free(credentials);
-        return status;
-    }
+    SL_TRY_OR(status, free(credentials));
     credentials->is_foreign = is_foreign;
     credentials->accepts_unstated = files->accepts_unstated;
     if (status == SL_OK && files->accepts_unstated) {
@@ -227,9 +224,7 @@ enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grp
     }
     enum sl_status revoked = check_revoked(credentials, context, err);
     grpc_auth_context_release(context);
-    if (revoked != SL_OK) {
-        return revoked;
-    }
+    SL_TRY(revoked);
     enum sl_status status = sl_identity_parse(uri, caller_out, err);
     if (status != SL_OK) {
         return SL_ERR_DENIED;

@@ -155,14 +155,10 @@ static enum sl_status reflect(void *context, struct sl_rpc_call *call, const Pro
         if (status == SL_ERR_NOT_FOUND) {
             return SL_OK; // the client has no more questions
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         status = answer(context, call, (Request *)request);
         protobuf_c_message_free_unpacked(request, NULL);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
 }
 

@@ -74,9 +74,7 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
         SL_TRY(sl_rpc_account_complain(&call->account, method->path, err));
-        if (unpacked != SL_OK) {
-            return unpacked;
-        }
+        SL_TRY(unpacked);
     }
     atomic_store(&call->is_streaming, method->kind != SL_RPC_UNARY);
     enum sl_status status = call->bound->handler(call->bound->context, call, request, err);

@@ -12,10 +12,7 @@ enum sl_status sl_rpc_standard_init(struct sl_rpc_standard *standard, struct sl_
         added[0] = sl_rpc_health_service(standard->health);
         status = sl_rpc_reflection_create(services_inout, n_services + 1, &standard->reflection, err);
     }
-    if (status != SL_OK) {
-        sl_rpc_standard_cleanup(standard);
-        return status;
-    }
+    SL_TRY_OR(status, sl_rpc_standard_cleanup(standard));
     sl_rpc_reflection_services(standard->reflection, &added[1]);
     for (int i = 0; i < SL_RPC_N_STANDARD; i++) {
         added[i].max_calls = MAX_CALLS;

@@ -74,9 +74,7 @@ static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_m
         status = sl_rpc_stream_open(channel, method, request, limit_ns, job->parent, &stream, err);
         sl_store_channels_give(job->client->channels, channel); // the channel outlives the call
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     while ((status = sl_rpc_stream_next(stream, ALIVE_MS, reply_out, err)) == SL_AGAIN) {
         if (!job->alive(job->arg)) {
             status = sl_fail(err, SL_ERR_CANCELLED, "given up while waiting for kvstore %s", job->address);
@@ -256,10 +254,7 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens came instead of one of %lld",
                          (long long)session->n_tokens, (long long)match->capsule_tokens);
     }
-    if (status != SL_OK) {
-        sl_session_destroy(&session);
-        return status;
-    }
+    SL_TRY_OR(status, sl_session_destroy(&session));
     *session_out = session;
     return SL_OK;
 }
@@ -287,10 +282,7 @@ enum sl_status sl_store_receive(const struct sl_store_job *job, struct sl_store_
             status = sl_fail(err, SL_ERR_DEADLINE, "kvstore %s: the capsule did not arrive", job->address);
         }
     }
-    if (status != SL_OK) {
-        sl_inbound_release(inbound, ticket.id);
-        return status;
-    }
+    SL_TRY_OR(status, sl_inbound_release(inbound, ticket.id));
     status = open_match(job, match, &capsule, &promised, session_out, err);
     sl_ledger_return(job->client->node->ledger, promised); // the session took what it needs
     return status;
@@ -304,10 +296,7 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, struct sl_store_m
     if (match->capsule_tokens > match->n_tokens) {
         status = sl_session_truncate(session, match->n_tokens, err);
     }
-    if (status != SL_OK) {
-        sl_session_destroy(&session);
-        return status;
-    }
+    SL_TRY_OR(status, sl_session_destroy(&session));
     *session_out = session;
     return SL_OK;
 }

@@ -153,10 +153,7 @@ enum sl_status sl_api_keys_parse(const char *text, size_t n_bytes, struct sl_api
         status = parse_lines(copy, list, n_out, err);
     }
     free(copy);
-    if (status != SL_OK) {
-        free(list);
-        return status;
-    }
+    SL_TRY_OR(status, free(list));
     *list_out = list;
     return SL_OK;
 }

@@ -85,10 +85,7 @@ enum sl_status sl_public_keys_parse(const char *text, size_t n_bytes, struct sl_
     }
     ERR_clear_error();
     BIO_free(in);
-    if (status != SL_OK) {
-        sl_public_keys_cleanup(&keys);
-        return status;
-    }
+    SL_TRY_OR(status, sl_public_keys_cleanup(&keys));
     *keys_out = keys;
     return SL_OK;
 }

@@ -75,10 +75,7 @@ static enum sl_status read_lists(const char *path, BIO *file, STACK_OF(X509) * a
         if (status == SL_OK && sk_X509_CRL_push(lists, list) <= 0) {
             status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its lists", path);
         }
-        if (status != SL_OK) {
-            X509_CRL_free(list);
-            return status;
-        }
+        SL_TRY_OR(status, X509_CRL_free(list));
     }
     bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE; // as at the end of every file
     return at_end && sk_X509_CRL_num(lists) > 0
@@ -104,10 +101,7 @@ static enum sl_status load(struct sl_revocations *revocations, struct sl_error *
     BIO_free(file);
     free(text);
     sk_X509_pop_free(authorities, X509_free);
-    if (status != SL_OK) {
-        free_lists(lists);
-        return status;
-    }
+    SL_TRY_OR(status, free_lists(lists));
     free_lists(revocations->lists);
     revocations->lists = lists;
     sl_changing_file_accept(&revocations->file, &about);
@@ -142,13 +136,10 @@ enum sl_status sl_revocations_open(const struct sl_tls_files *files, struct sl_r
         revocations->file = (struct sl_changing_file){.path = revocations->path, .max_bytes = MAX_FILE_BYTES};
         pthread_mutex_init(&revocations->mutex, NULL);
     }
-    enum sl_status status = revocations && revocations->path && revocations->ca
-                                ? load(revocations, err)
-                                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %s", files->revoked);
-    if (status != SL_OK) {
-        sl_revocations_close(&revocations);
-        return status;
-    }
+    SL_TRY_OR(revocations && revocations->path && revocations->ca
+                  ? load(revocations, err)
+                  : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %s", files->revoked),
+              sl_revocations_close(&revocations));
     *revocations_out = revocations;
     return SL_OK;
 }

@@ -161,10 +161,7 @@ static enum sl_status read_question(struct sl_chat_session *chat, char **line_ou
             *line_out = whole;
             return SL_OK;
         }
-        if (status != SL_OK) {
-            free(whole);
-            return status;
-        }
+        SL_TRY_OR(status, free(whole));
         char *both;
         int n = whole ? asprintf(&both, "%s\n%s", whole, line) : asprintf(&both, "%s", line);
         free(whole);

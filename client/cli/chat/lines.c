@@ -236,10 +236,7 @@ static enum sl_status next_piped(struct sl_lines *lines, char **line_out, struct
             status = sl_fail(err, SL_ERR_INVALID, "standard input contains a zero byte: it is not a text");
         }
     }
-    if (status != SL_OK) {
-        free(line);
-        return status;
-    }
+    SL_TRY_OR(status, free(line));
     if (n > 0 && line[n - 1] == '\r') {
         line[n - 1] = '\0';
     }

@@ -226,10 +226,7 @@ enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out
             }
         }
     }
-    if (status != SL_OK) {
-        sl_catalog_close(&catalog);
-        return status;
-    }
+    SL_TRY_OR(status, sl_catalog_close(&catalog));
     *catalog_out = catalog;
     return SL_OK;
 }

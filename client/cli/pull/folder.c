@@ -124,10 +124,7 @@ static enum sl_status write_origin(const char *folder, const struct sl_catalog_m
     }
     enum sl_status status = sl_model_path(folder, origin_file, path, sizeof path, err);
     SL_THEN(status, sl_whole_file_open(&whole, path, err));
-    if (status != SL_OK) {
-        json_decref(origin);
-        return status;
-    }
+    SL_TRY_OR(status, json_decref(origin));
     sl_json_print(origin, JSON_INDENT(2), whole.file);
     return sl_whole_file_finish(&whole, err);
 }

@@ -150,9 +150,7 @@ static enum sl_status fetch(struct sl_store_bench_client *c, Sluice__V1__LookupR
     Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
     enum sl_status status =
         sl_grant_open(b->store->fabric, &plan, &grant, &destination.ticket.data, &destination.ticket.len, err);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     destination.capacity_bytes = b->size;
     request.lease_id = found->lease_id;
     request.destination = &destination;

@@ -246,11 +246,7 @@ static enum sl_status attach_region(struct sl_peer *peer, const struct sl_place 
                peer->name, n);
     struct sl_remote_region *region = calloc(1, sizeof *region);
     SL_FAIL_IF(!region, err, SL_ERR_EXHAUSTED, "no memory for a remote region");
-    enum sl_status status = sl_ucx_attach(peer, place, region, err);
-    if (status != SL_OK) {
-        free(region);
-        return status;
-    }
+    SL_TRY_OR(sl_ucx_attach(peer, place, region, err), free(region));
     region->key_bytes = place->head.key_bytes;
     memcpy(region->key, place->key, region->key_bytes);
     region->next = peer->regions;

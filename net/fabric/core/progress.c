@@ -246,10 +246,7 @@ static void *progress_main(void *arg) {
 
 enum sl_status sl_fabric_start(struct sl_fabric *fabric, struct sl_error *err) {
     enum sl_status status = sl_thread_start("fabric", progress_main, fabric, &fabric->thread, err);
-    if (status != SL_OK) {
-        sl_fabric_free(fabric);
-        return status;
-    }
+    SL_TRY_OR(status, sl_fabric_free(fabric));
     int64_t deadline = sl_now_ns() + START_NS;
     pthread_t thread = fabric->thread;
     pthread_mutex_lock(&fabric->lock);

@@ -31,11 +31,7 @@ enum sl_status sl_links_create(const struct sl_tls_files *files, const struct sl
         free(links);
         return sl_fail(err, SL_ERR_EXHAUSTED, "epoll: %s", strerror(errno));
     }
-    enum sl_status status = files ? sl_tls_create(files, &links->tls, err) : SL_OK;
-    if (status != SL_OK) {
-        sl_links_destroy(&links);
-        return status;
-    }
+    SL_TRY_OR(files ? sl_tls_create(files, &links->tls, err) : SL_OK, sl_links_destroy(&links));
     *links_out = links;
     return SL_OK;
 }

@@ -95,10 +95,7 @@ static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
     SL_TRY(sl_certificate_context(&tls->files, tls->crypto.library, &context, &self, err));
     enum sl_status status = check_self(tls, &self, err);
     SL_THEN(status, set_up(context, err));
-    if (status != SL_OK) {
-        SSL_CTX_free(context);
-        return status;
-    }
+    SL_TRY_OR(status, SSL_CTX_free(context));
     SSL_CTX_free(tls->context); // connections that were made with it keep it
     tls->context = context;
     tls->self = self;
@@ -123,10 +120,7 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
         SL_THEN(status, load(tls, err));
         SL_THEN(status, sl_revocations_open(files, &tls->revocations, err));
     }
-    if (status != SL_OK) {
-        sl_tls_destroy(&tls);
-        return status;
-    }
+    SL_TRY_OR(status, sl_tls_destroy(&tls));
     *tls_out = tls;
     return SL_OK;
 }

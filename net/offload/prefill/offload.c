@@ -149,10 +149,7 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
         status = sl_thread_start("offload", sl_offload_ship_main, offload, &offload->thread, err);
         offload->has_thread = status == SL_OK;
     }
-    if (status != SL_OK) {
-        sl_offload_close(&offload);
-        return status;
-    }
+    SL_TRY_OR(status, sl_offload_close(&offload));
     *offload_out = offload;
     return SL_OK;
 }
@@ -308,9 +305,7 @@ static enum sl_status hand_over(struct sl_offload *offload, const struct sl_sess
         pthread_mutex_unlock(&offload->mutex);
         enum sl_status status = stage(offload, shipment, err);
         pthread_mutex_lock(&offload->mutex);
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
     }
     offload->n_handed = end;
     offload->n_queued++;

@@ -137,10 +137,7 @@ static enum sl_status wait_read(struct sl_offload *offload, struct sl_read_back 
         status = wait_fetches(read, &why);
     }
     offload->read_back_wait_ns += sl_now_ns() - begin_ns;
-    if (status != SL_OK) {
-        *err = why;
-        return status;
-    }
+    SL_TRY_OR(status, *err = why);
     offload->read_back_bytes +=
         (int64_t)read->n_pages * offload->offloaded_heads.n_heads * (int64_t)offload->kept.bytes;
     return SL_OK;
@@ -386,9 +383,7 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
                 tile->used = sl_stream_mark(stream);
             }
         }
-        if (status != SL_OK) {
-            return status;
-        }
+        SL_TRY(status);
         args.heads = attend->heads;
         args.before = &offload->softmax;
     }

@@ -131,15 +131,11 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
         link->n_tokens = end;
         return SL_OK;
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     status = sl_ship_open(offload->node->fabric, grant->ticket.data, grant->ticket.len, sl_deadline_in_ms(SHIP_MS),
                           &sending->ship, err);
     protobuf_c_message_free_unpacked(&grant->base, NULL);
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     uint32_t skipped = (uint32_t)((begin - shipment->begin) / SL_PAGE_SLOTS);
     status = queue_pages(offload, link, shipment, skipped, sending);
     sending->n_slots = (uint32_t)(end - begin);

@@ -46,9 +46,7 @@ enum sl_status sl_remote_kv_map_read(struct sl_remote_kv_map *map, const struct 
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "it shows where %lld tokens lie instead of %lld",
                          (long long)end_of(segments, n), (long long)n_tokens);
     }
-    if (status != SL_OK) {
-        return status;
-    }
+    SL_TRY(status);
     struct sl_near_segment *copy = malloc((n + 1) * sizeof *copy);
     SL_FAIL_IF(!copy, err, SL_ERR_EXHAUSTED, "no memory for a map of %zu segments", n);
     memcpy(copy, segments, n * sizeof *copy);

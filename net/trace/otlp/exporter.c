@@ -113,10 +113,7 @@ enum sl_status sl_otlp_start(const struct sl_otlp_config *config, struct sl_otlp
             sl_spans_close();
         }
     }
-    if (status != SL_OK) {
-        destroy(otlp);
-        return status;
-    }
+    SL_TRY_OR(status, destroy(otlp));
     *otlp_out = otlp;
     return SL_OK;
 }
