@@ -72,9 +72,7 @@ enum sl_status sl_child_start(struct sl_child *child, const char *name, char *co
     if (pid == 0) {
         become(argv, fds[0][1], fds[1][1], fds[2][1], parent);
     }
-    if (status == SL_OK && pid < 0) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: fork: %s", name, strerror(errno));
-    }
+    SL_THEN_FAIL_IF(status, pid < 0, err, SL_ERR_EXHAUSTED, "%s: fork: %s", name, strerror(errno));
     for (int i = 0; i < 3; i++) {
         close_fd(&fds[i][1]);
     }

@@ -30,15 +30,10 @@ enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **roo
     FILE *file = fopen(path, "rb");
     SL_FAIL_IF(file == NULL, err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     struct stat st;
-    if (fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {
-        fclose(file);
-        return sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
-    }
-    if (st.st_size > MAX_JSON_FILE_BYTES) {
-        fclose(file);
-        return sl_fail(err, SL_ERR_INVALID, "%s: %lld bytes, expected at most %d", path, (long long)st.st_size,
-                       MAX_JSON_FILE_BYTES);
-    }
+    SL_FAIL_OR(fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode), fclose(file), err, SL_ERR_IO,
+               "%s: not a regular file", path);
+    SL_FAIL_OR(st.st_size > MAX_JSON_FILE_BYTES, fclose(file), err, SL_ERR_INVALID,
+               "%s: %lld bytes, expected at most %d", path, (long long)st.st_size, MAX_JSON_FILE_BYTES);
     json_error_t json_error;
     json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &json_error);
     char begin[32];
@@ -47,10 +42,7 @@ enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **roo
     fclose(file);
     SL_FAIL_IF(is_pointer, err, SL_ERR_INVALID, "%s: " SL_LFS_POINTER_TEXT, path);
     SL_FAIL_IF(root == NULL, err, SL_ERR_INVALID, "%s:%d: %s", path, json_error.line, json_error.text);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return sl_fail(err, SL_ERR_INVALID, "%s: not a JSON object", path);
-    }
+    SL_FAIL_OR(!json_is_object(root), json_decref(root), err, SL_ERR_INVALID, "%s: not a JSON object", path);
     *root_out = root;
     return SL_OK;
 }

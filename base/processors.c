@@ -152,12 +152,9 @@ enum sl_status sl_processors_place(const char *root, const cpu_set_t *allowed, i
             read_core(root, &usable, p);
         }
     }
-    if (n > n_usable) {
-        free(all);
-        return sl_fail(err, SL_ERR_RANGE,
-                       "%d threads cannot be pinned to %d processors: use at most that many threads, or do not pin", n,
-                       n_usable);
-    }
+    SL_FAIL_OR(n > n_usable, free(all), err, SL_ERR_RANGE,
+               "%d threads cannot be pinned to %d processors: use at most that many threads, or do not pin", n,
+               n_usable);
     qsort(all->list, (size_t)n_usable, sizeof all->list[0], by_preference);
     qsort(all->list, (size_t)n, sizeof all->list[0], by_place);
     for (int i = 0; i < n; i++) {

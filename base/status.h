@@ -162,10 +162,27 @@ bool sl_reason_is_sent(enum sl_reason reason);
     }                                                                                                                  \
     *(inout) = NULL
 
+// Sets the variable `status` to sl_fail(err, status, format, ...) if the calls before succeeded and the condition holds.
+#define SL_THEN_FAIL_IF(status, condition, ...)                                                                        \
+    do {                                                                                                               \
+        if ((status) == SL_OK && (condition)) {                                                                        \
+            (status) = sl_fail(__VA_ARGS__);                                                                           \
+        }                                                                                                              \
+    } while (0)
+
 // Returns sl_fail(err, status, format, ...) if the condition holds.
 #define SL_FAIL_IF(condition, ...)                                                                                     \
     do {                                                                                                               \
         if (condition) {                                                                                               \
+            return sl_fail(__VA_ARGS__);                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+// Does what SL_FAIL_IF does, after `undo`.
+#define SL_FAIL_OR(condition, undo, ...)                                                                               \
+    do {                                                                                                               \
+        if (condition) {                                                                                               \
+            undo;                                                                                                      \
             return sl_fail(__VA_ARGS__);                                                                               \
         }                                                                                                              \
     } while (0)

@@ -43,10 +43,7 @@ enum sl_status sl_thread_start(const char *name, void *(*fn)(void *), void *arg,
     rc = rc == 0 ? pthread_create(thread_out, &attr, run_start, start) : rc;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    if (rc != 0) {
-        free(start);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "thread %s: %s", name, strerror(rc));
-    }
+    SL_FAIL_OR(rc != 0, free(start), err, SL_ERR_EXHAUSTED, "thread %s: %s", name, strerror(rc));
     return SL_OK;
 }
 

@@ -164,10 +164,7 @@ enum sl_status sl_config_file_read(const char *path, const char *program, struct
     FILE *file = fopen(path, "re");
     SL_FAIL_IF(!file, err, SL_ERR_INVALID, "--config %s: %s", path, strerror(errno));
     struct reader r = {.path = path, .program = program, .err = err};
-    if (!yaml_parser_initialize(&r.parser)) {
-        fclose(file);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_OR(!yaml_parser_initialize(&r.parser), fclose(file), err, SL_ERR_EXHAUSTED, "out of memory");
     yaml_parser_set_input_file(&r.parser, file);
     enum sl_status status = read_document(&r);
     if (r.has_event) {

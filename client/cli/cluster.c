@@ -128,9 +128,8 @@ static enum sl_status start_etcd(struct sl_cluster *cluster, struct sl_error *er
     const char *state = cluster->config.coordinator_state;
     char folder[PATH_MAX];
     enum sl_status status = state ? sl_join_path(folder, "--coordinator-state", state, "etcd", err) : SL_OK;
-    if (status == SL_OK && state && mkdir(state, 0700) != 0 && errno != EEXIST) {
-        status = sl_fail(err, SL_ERR_IO, "--coordinator-state %s: cannot be made: %s", state, strerror(errno));
-    }
+    SL_THEN_FAIL_IF(status, state && mkdir(state, 0700) != 0 && errno != EEXIST, err, SL_ERR_IO,
+                    "--coordinator-state %s: cannot be made: %s", state, strerror(errno));
     SL_THEN(status, sl_cluster_etcd_start(state ? folder : NULL, &cluster->etcd, &cluster->children[0], err));
     cluster->n_children = cluster->first_coordinator = cluster->n_first = status == SL_OK;
     return status;
@@ -210,9 +209,7 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
         plain.n_coordinators = 1;
         status = sl_argv_try(&of, err);
     }
-    if (status == SL_OK && config->tls) {
-        status = make_certificates(cluster, err);
-    }
+    SL_THEN(status, config->tls ? make_certificates(cluster, err) : SL_OK);
     SL_THEN(status, start_coordinators(cluster, signals, err));
     SL_THEN(status, start_workers(cluster, "kvstore", config->n_kvstore, err));
     SL_THEN(status, start_workers(cluster, "decode", config->n_decode, err));

@@ -44,15 +44,11 @@ static enum sl_status make_folder(const char *folder, struct sl_cluster_etcd *et
     const char *parent = getenv("TMPDIR");
     int n = folder ? snprintf(etcd->folder, sizeof etcd->folder, "%s", folder)
                    : snprintf(etcd->folder, sizeof etcd->folder, "%s/sluice-etcd-XXXXXX", parent ? parent : "/tmp");
-    if ((size_t)n >= sizeof etcd->folder) {
-        etcd->folder[0] = '\0';
-        return sl_fail(err, SL_ERR_INVALID, "the folder of etcd: the path is too long");
-    }
+    SL_FAIL_OR((size_t)n >= sizeof etcd->folder, etcd->folder[0] = '\0', err, SL_ERR_INVALID,
+               "the folder of etcd: the path is too long");
     etcd->is_ours = !folder;
-    if (!folder && !mkdtemp(etcd->folder)) {
-        etcd->folder[0] = '\0';
-        return sl_fail(err, SL_ERR_IO, "no folder for etcd: %s", strerror(errno));
-    }
+    SL_FAIL_OR(!folder && !mkdtemp(etcd->folder), etcd->folder[0] = '\0', err, SL_ERR_IO, "no folder for etcd: %s",
+               strerror(errno));
     return SL_OK;
 }
 

@@ -117,9 +117,8 @@ enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *he
     *here = (struct sl_cluster_here){.lock_fd = -1};
     SL_FAIL_IF(!is_name(name), err, SL_ERR_INVALID, "--name %s: expected up to 63 letters, digits and -_.", name);
     enum sl_status status = root_of(root, err);
-    if (status == SL_OK && snprintf(here->dir, sizeof here->dir, "%s/%s", root, name) >= PATH_MAX) {
-        status = sl_fail(err, SL_ERR_INVALID, "XDG_RUNTIME_DIR: the path is too long");
-    }
+    SL_THEN_FAIL_IF(status, snprintf(here->dir, sizeof here->dir, "%s/%s", root, name) >= PATH_MAX, err, SL_ERR_INVALID,
+                    "XDG_RUNTIME_DIR: the path is too long");
     SL_THEN(status, make_folder(root, err));
     SL_THEN(status, check_ours(root, err));
     SL_THEN(status, make_folder(here->dir, err));

@@ -98,14 +98,11 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
                "nothing to read: give --prompt-file, --prompt or --question");
     enum sl_status status =
         config->prompt ? check_text("--prompt", config->prompt, strlen(config->prompt), err) : SL_OK;
-    if (status == SL_OK && config->system) {
-        status = check_text("--system", config->system, strlen(config->system), err);
-    }
+    SL_THEN(status, config->system ? check_text("--system", config->system, strlen(config->system), err) : SL_OK);
     for (int i = 0; status == SL_OK && i < questions->n; i++) {
         status = check_text("--question", questions->items[i], strlen(questions->items[i]), err);
-        if (status == SL_OK && i > 0 && questions->items[i][0] == '\0') {
-            status = sl_fail(err, SL_ERR_INVALID, "--question: number %d is empty", i + 1);
-        }
+        SL_THEN_FAIL_IF(status, i > 0 && questions->items[i][0] == '\0', err, SL_ERR_INVALID,
+                        "--question: number %d is empty", i + 1);
     }
     SL_TRY(status);
     char *document = NULL;

@@ -71,9 +71,7 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
     struct sl_rpc_addresses addresses;
     tool->arguments = argv + first;
     tool->n_arguments = n;
-    if (status == SL_OK && tool->coordinator) {
-        status = sl_rpc_addresses_parse(tool->coordinator, &addresses, &err);
-    }
+    SL_THEN(status, tool->coordinator ? sl_rpc_addresses_parse(tool->coordinator, &addresses, &err) : SL_OK);
     if (status == SL_OK) {
         status = sl_log_configure(tool->log, &err);
         sl_environment_check(warn, program->name);

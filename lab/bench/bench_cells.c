@@ -174,9 +174,8 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     SL_FAIL_IF(b->options.cells.n == 0, err, SL_ERR_INVALID, "no --cell given");
     enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
-    if (status == SL_OK && b->options.recipes.n > 0 && (b->options.paced || b->options.logits != NULL)) {
-        status = sl_fail(err, SL_ERR_INVALID, "--recipe goes with neither --paced nor --logits");
-    }
+    SL_THEN_FAIL_IF(status, b->options.recipes.n > 0 && (b->options.paced || b->options.logits != NULL), err,
+                    SL_ERR_INVALID, "--recipe goes with neither --paced nor --logits");
     for (int i = 0; i < b->options.cells.n && status == SL_OK; i++) {
         status = sl_cell_parse(b->options.cells.items[i], &b->cells[i], err);
     }
@@ -189,9 +188,7 @@ static enum sl_status measure_plain(struct bench *b, const struct sl_cell *cell,
     }
     enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
     SL_THEN(status, measure_cell(b, err));
-    if (status == SL_OK && cell->prefill && b->options.logits != NULL) {
-        status = save_logits(b, err);
-    }
+    SL_THEN(status, cell->prefill && b->options.logits != NULL ? save_logits(b, err) : SL_OK);
     sl_rig_close_cell(&b->rig);
     return status;
 }

@@ -280,9 +280,7 @@ static enum sl_status time_cell(struct bench *b, double *median_out, double *of_
             status = sl_peak_read_gbps(b->computing.team, &b->signals, &bytes, &read_gbps[runs], err);
         }
         SL_THEN(status, sl_rig_run(&b->rig, &seconds[runs], err));
-        if (status == SL_OK && b->options.ranks > 1) {
-            status = sl_rig_run(&b->ranks, &of_ranks[runs], err);
-        }
+        SL_THEN(status, b->options.ranks > 1 ? sl_rig_run(&b->ranks, &of_ranks[runs], err) : SL_OK);
         spent += seconds[runs++];
     }
     if (status == SL_OK) {
@@ -371,9 +369,8 @@ static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, do
     if (status == SL_OK && b->options.breakdown) {
         sl_breakdown_print(test, spent, b->options.json);
     }
-    if (status == SL_OK && shows_memory && b->options.ranks == 1) { // otherwise the process holds two models
-        status = bench_memory(b, err);
-    }
+    SL_THEN(status, shows_memory && b->options.ranks == 1 ? bench_memory(b, err)
+                                                          : SL_OK); // otherwise the process holds two models
     sl_rig_close_cell(&b->rig);
     sl_rig_close_cell(&b->ranks);
     return status;

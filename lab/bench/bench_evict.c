@@ -102,9 +102,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if ((status == SL_OK || status == SL_ERR_CANCELLED) && !b->options.json) {
         sl_replay_print_table(&b->report);
     }
-    if (status == SL_OK && b->options.png) {
-        status = sl_replay_draw(&b->report, b->options.png, err);
-    }
+    SL_THEN(status, b->options.png ? sl_replay_draw(&b->report, b->options.png, err) : SL_OK);
     sl_workload_cleanup(&b->report.workload);
     return status;
 }

@@ -50,9 +50,7 @@ static enum sl_status parse(const struct sl_bench *bench, int argc, char **argv,
                                        .n_options = bench->n_options + 1};
     int first;
     enum sl_status status = sl_config_parse(&program, argc, argv, state, &first, err);
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
-    }
+    SL_THEN_FAIL_IF(status, first < argc, err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
     return status == SL_OK && bench->check ? bench->check(state, err) : status;
 }
 

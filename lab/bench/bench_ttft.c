@@ -78,9 +78,7 @@ static enum sl_status run_cluster(struct bench *b, struct side *side, int64_t sl
                              .deadline_ms = JOB_MS,
                              .n_output = N_OUTPUT};
     enum sl_status status = sl_rig_job_run(side->cluster.client, &job, err);
-    if (status == SL_OK && job.failure[0]) {
-        status = sl_fail(err, SL_ERR_INTERNAL, "job %s failed: %s", job.id, job.failure);
-    }
+    SL_THEN_FAIL_IF(status, job.failure[0], err, SL_ERR_INTERNAL, "job %s failed: %s", job.id, job.failure);
     side->ttft_ms[slot] = job.ttft_ms;
     side->prefill_ms[slot] = job.prefill_ms;
     side->ship_ms[slot] = job.ship_ms;

@@ -126,9 +126,7 @@ static enum sl_status read_tokens(struct rows *r, struct sl_session *session, co
         n = n < CHUNK ? n : CHUNK;
         struct sl_input input = {.session = session, .tokens = tokens + at, .n_tokens = (int)n};
         status = at < n_before ? sl_engine_forward(r->m->runtime.engine, &input, 1, err) : read_row(r, &input, err);
-        if (status == SL_OK && progress && progress->fn) {
-            status = progress->fn(progress->arg, session->n_tokens, n_tokens);
-        }
+        SL_THEN(status, progress && progress->fn ? progress->fn(progress->arg, session->n_tokens, n_tokens) : SL_OK);
     }
     return status;
 }

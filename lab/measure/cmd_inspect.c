@@ -244,9 +244,7 @@ static enum sl_status draw(const struct sl_inspected *c, const char *path, struc
     enum sl_status status = sl_ops_select(NULL, &bins.ops, err);
     bins.positions = calloc((size_t)n_tokens, sizeof *bins.positions);
     bins.counts = calloc((size_t)bins.n, sizeof *bins.counts);
-    if (status == SL_OK && !(bins.positions && bins.counts)) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_THEN_FAIL_IF(status, !(bins.positions && bins.counts), err, SL_ERR_EXHAUSTED, "out of memory");
     SL_THEN(status, sl_picture_draw("kept", path, map_json(c, &bins), err));
     free(bins.positions);
     free(bins.counts);
@@ -260,12 +258,9 @@ static enum sl_status inspect(void *arg, struct sl_error *err) {
     SL_FAIL_IF(config->html && !config->model, err, SL_ERR_INVALID,
                "--html needs --model DIR, whose tokenizer read the text");
     enum sl_status status = sl_inspected_open(config->tool.arguments[0], &inspected, err);
-    if (status == SL_OK && config->png) {
-        status = draw(&inspected, config->png, err);
-    }
-    if (status == SL_OK && config->html) {
-        status = sl_retention_html_write(&inspected, config->model, config->text, config->html, err);
-    }
+    SL_THEN(status, config->png ? draw(&inspected, config->png, err) : SL_OK);
+    SL_THEN(status,
+            config->html ? sl_retention_html_write(&inspected, config->model, config->text, config->html, err) : SL_OK);
     if (status == SL_OK && config->tool.json) {
         print_json(&inspected);
     } else if (status == SL_OK) {

@@ -151,9 +151,7 @@ static enum sl_status report(const struct profile_config *config, const struct s
     sl_profile_choose(p, config->threshold, &dense);
     json_t *json = sl_profile_json(p, config->threshold, &dense);
     enum sl_status status = json ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status == SL_OK && path[0]) {
-        status = sl_profile_write(path, json, err);
-    }
+    SL_THEN(status, path[0] ? sl_profile_write(path, json, err) : SL_OK);
     if (status == SL_OK && config->tool.json) {
         if (path[0]) {
             json_object_set_new(json, "path", sl_text_json(path));

@@ -216,10 +216,7 @@ static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_sessio
     uint8_t *header;
     SL_TRY(sl_capsule_write_header(session, &id, &header, &header_bytes, err));
     void *body = sl_arena_alloc(arena, bytes);
-    if (body == NULL) {
-        free(header);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a copy of %zu bytes", bytes);
-    }
+    SL_FAIL_OR(body == NULL, free(header), err, SL_ERR_EXHAUSTED, "no memory for a copy of %zu bytes", bytes);
     for (int l = 0; l < session->geometry.n_layers; l++) {
         sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body);
         offset += sl_capsule_layer_bytes(session, l);
@@ -306,9 +303,9 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
         s->difference[layer] += difference * difference;
         s->reference[layer] += (double)attend->out[i] * (double)attend->out[i];
     }
-    if (status == SL_OK && s->writer.compressor != NULL) {
-        status = sl_compressor_step(s->writer.compressor, s->writer.session, layer, &beside, err);
-    }
+    SL_THEN(status, s->writer.compressor != NULL
+                        ? sl_compressor_step(s->writer.compressor, s->writer.session, layer, &beside, err)
+                        : SL_OK);
     return status;
 }
 
@@ -375,10 +372,7 @@ static void take_errors(const struct shadow *s, int n_layers, struct sl_fidelity
 static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session *session,
                                     struct sl_fidelity_result *result, struct sl_error *err) {
     struct shadow *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        sl_session_destroy(&session);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_OR(s == NULL, sl_session_destroy(&session), err, SL_ERR_EXHAUSTED, "out of memory");
     const struct sl_eval_model *m = f->config.model;
     s->fidelity = f;
     s->writer.session = session;

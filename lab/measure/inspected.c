@@ -63,9 +63,7 @@ static enum sl_status read_parts(struct reading *reading, FILE *file, struct sl_
             SL_THEN(status, take_slice(reading, &slice, err));
         }
     }
-    if (status == SL_OK && ferror(file)) {
-        status = sl_fail(err, SL_ERR_IO, "%s", strerror(errno));
-    }
+    SL_THEN_FAIL_IF(status, ferror(file), err, SL_ERR_IO, "%s", strerror(errno));
     return status == SL_OK ? sl_exported_reader_finish(reading->reader, err) : status;
 }
 

@@ -49,10 +49,8 @@ enum sl_status sl_profile_path(const char *model_dir, char *path_out, size_t pat
 enum sl_status sl_profile_write(const char *path, const json_t *profile, struct sl_error *err) {
     struct sl_whole_file whole;
     SL_TRY(sl_whole_file_open(&whole, path, err));
-    if (json_dumpf(profile, whole.file, JSON_REAL_PRECISION(6)) != 0 && !ferror(whole.file)) {
-        sl_whole_file_abandon(&whole);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_OR(json_dumpf(profile, whole.file, JSON_REAL_PRECISION(6)) != 0 && !ferror(whole.file),
+               sl_whole_file_abandon(&whole), err, SL_ERR_EXHAUSTED, "out of memory");
     fputc('\n', whole.file);
     return sl_whole_file_finish(&whole, err);
 }

@@ -122,9 +122,7 @@ static enum sl_status count_slots(struct page *page, struct sl_error *err) {
         }
     }
     free(positions);
-    if (status == SL_OK && n_heads == 0) {
-        status = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: stores have all its layers", inspected->path);
-    }
+    SL_THEN_FAIL_IF(status, n_heads == 0, err, SL_ERR_UNSUPPORTED, "%s: stores have all its layers", inspected->path);
     for (size_t i = 0; i < page->n_tokens && status == SL_OK; i++) {
         page->shares[i] = i < n_kept ? page->shares[i] / n_heads : NAN;
     }

@@ -172,9 +172,7 @@ static enum sl_status open_nodes(struct sl_sim *sim, struct sl_error *err) {
         engine->read_fn = sim->read_fn;
         engine->token_fn = sim->token_fn;
         status = register_node(sim, i, err);
-        if (status == SL_OK && i >= n_workers(config)) {
-            status = sl_sim_store_create(&store, &sim->nodes[i].store, err);
-        }
+        SL_THEN(status, i >= n_workers(config) ? sl_sim_store_create(&store, &sim->nodes[i].store, err) : SL_OK);
     }
     return status;
 }

@@ -158,9 +158,7 @@ static enum sl_status run(void *arg, struct sl_error *err) {
     enum sl_status status = sl_sim_setting_load(&config->shared, &p->setting, err);
     p->config = config;
     p->rate = p->setting.rates[0];
-    if (status == SL_OK && p->setting.n_rates > 1) {
-        status = sl_fail(err, SL_ERR_INVALID, "--rate: one rate is planned at a time");
-    }
+    SL_THEN_FAIL_IF(status, p->setting.n_rates > 1, err, SL_ERR_INVALID, "--rate: one rate is planned at a time");
     for (p->recipe = 0; p->recipe < p->setting.n_recipes && status == SL_OK; p->recipe++) {
         bool possible = false;
         status = plan(p, &table, &possible, err);

@@ -92,10 +92,7 @@ enum sl_status sl_workload_draw_conversations(int64_t n, uint64_t seed, struct s
     }
     workload.seconds = ok && d->at_s > 0 ? d->at_s : 1;
     free(d);
-    if (!ok) {
-        sl_workload_cleanup(&workload);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a workload");
-    }
+    SL_FAIL_OR(!ok, sl_workload_cleanup(&workload), err, SL_ERR_EXHAUSTED, "no memory for a workload");
     *workload_out = workload;
     return SL_OK;
 }

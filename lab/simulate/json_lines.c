@@ -11,10 +11,8 @@ static enum sl_status take_line(const char *line,
                                 struct sl_error *err) {
     json_error_t json_err;
     json_t *object = json_loads(line, 0, &json_err);
-    if (!json_is_object(object)) {
-        json_decref(object);
-        return sl_fail(err, SL_ERR_INVALID, "%s", object ? "is not an object" : json_err.text);
-    }
+    SL_FAIL_OR(!json_is_object(object), json_decref(object), err, SL_ERR_INVALID, "%s",
+               object ? "is not an object" : json_err.text);
     enum sl_status status = take_fn(arg, object, err);
     json_decref(object);
     return status;

@@ -118,9 +118,8 @@ enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, struct 
     SL_THEN(status, parse_rates(s, err));
     SL_THEN(status, parse_link(s, err));
     SL_THEN(status, sl_route_policy_find(options->routing, &s->routing, err));
-    if (status == SL_OK && strcmp(s->routing->name, "deadline") == 0) { // it would choose as affinity does
-        status = sl_fail(err, SL_ERR_UNSUPPORTED, "--routing deadline: simulated jobs have no deadlines");
-    }
+    SL_THEN_FAIL_IF(status, strcmp(s->routing->name, "deadline") == 0, err, SL_ERR_UNSUPPORTED,
+                    "--routing deadline: simulated jobs have no deadlines"); // it would choose as affinity does
     SL_THEN(status, sl_model_config_load(options->model, &s->model, err));
     for (int i = 0; i < n_recipes && status == SL_OK; i++) {
         status = add_named(s, options->tool.arguments[i], err);

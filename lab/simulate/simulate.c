@@ -371,10 +371,8 @@ enum sl_status sl_sim_run(const struct sl_sim_config *config, struct sl_sim_resu
     struct sl_sim *sim = calloc(1, sizeof *sim);
     const struct sl_workload *workload = config->workload;
     *result = (struct sl_sim_result){.requests = calloc((size_t)workload->n, sizeof *result->requests)};
-    if (!sim || !result->requests) {
-        free(sim);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " requests", workload->n);
-    }
+    SL_FAIL_OR(!sim || !result->requests, free(sim), err, SL_ERR_EXHAUSTED, "no memory for %" PRId64 " requests",
+               workload->n);
     sim->config = config;
     sim->result = result;
     sim->final_fn = on_final;

@@ -79,18 +79,17 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
         status = sl_fail(err, SL_ERR_INVALID, "hash_ids is not a list");
     }
     struct sl_workload *workload = &loading->workload;
-    if (status == SL_OK && (workload->n >= MAX_REQUESTS || !grow((void **)&workload->arrivals, workload->n,
-                                                                 &loading->n_allocated, sizeof *workload->arrivals))) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for more than %" PRId64 " requests", workload->n);
-    }
+    SL_THEN_FAIL_IF(status,
+                    workload->n >= MAX_REQUESTS || !grow((void **)&workload->arrivals, workload->n,
+                                                         &loading->n_allocated, sizeof *workload->arrivals),
+                    err, SL_ERR_EXHAUSTED, "no memory for more than %" PRId64 " requests", workload->n);
     if (status == SL_OK) {
         loading->first_ms = workload->n == 0 ? at_ms : loading->first_ms;
         struct sl_workload_arrival *arrival = &workload->arrivals[workload->n];
         *arrival = (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000, n_prompt, n_output, 0, 0};
         status = take_blocks(loading, ids, arrival, err);
-        if (status == SL_OK && workload->n > 0 && arrival->at_s < arrival[-1].at_s) {
-            status = sl_fail(err, SL_ERR_INVALID, "timestamp %g is before the line above", at_ms);
-        }
+        SL_THEN_FAIL_IF(status, workload->n > 0 && arrival->at_s < arrival[-1].at_s, err, SL_ERR_INVALID,
+                        "timestamp %g is before the line above", at_ms);
         workload->n++;
     }
     return status;
@@ -105,9 +104,7 @@ static void set_seconds(struct sl_workload *workload) {
 enum sl_status sl_workload_load(const char *path, struct sl_workload *workload_out, struct sl_error *err) {
     struct loading loading = {0};
     enum sl_status status = sl_json_lines_read(path, take_object, &loading, err);
-    if (status == SL_OK && loading.workload.n == 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s: has no requests", path);
-    }
+    SL_THEN_FAIL_IF(status, loading.workload.n == 0, err, SL_ERR_INVALID, "%s: has no requests", path);
     SL_TRY_OR(status, sl_workload_cleanup(&loading.workload));
     set_seconds(&loading.workload);
     *workload_out = loading.workload;

@@ -103,17 +103,13 @@ static enum sl_status get_text(FILE *file, const char *path, const struct sl_tra
                                int64_t *step_out, uint64_t *hash, struct sl_error *err) {
     char line[LINE_BYTES];
     enum sl_status status = get_line(file, path, line, hash, err);
-    if (status == SL_OK && strcmp(line, MAGIC) != 0) {
-        status = broken(path, err);
-    }
+    SL_THEN(status, strcmp(line, MAGIC) != 0 ? broken(path, err) : SL_OK);
     for (size_t i = 0; i < n_facts && status == SL_OK; i++) {
         status = get_line(file, path, line, hash, err);
         SL_THEN(status, check_fact(line, path, &facts[i], err));
     }
     SL_THEN(status, get_line(file, path, line, hash, err));
-    if (status == SL_OK && sscanf(line, "step %" SCNd64, step_out) != 1) {
-        status = broken(path, err);
-    }
+    SL_THEN(status, sscanf(line, "step %" SCNd64, step_out) != 1 ? broken(path, err) : SL_OK);
     SL_THEN(status, get_line(file, path, line, hash, err));
     return status == SL_OK && line[0] != '\0' ? broken(path, err) : status;
 }
@@ -142,9 +138,7 @@ enum sl_status sl_trainer_load(struct sl_trainer *trainer, const char *path, con
     int64_t step = 0;
     uint64_t hash = 0;
     enum sl_status status = get_text(file, path, facts, n_facts, &step, &hash, err);
-    if (status == SL_OK && (step < 0 || step > trainer->config.n_steps)) {
-        status = broken(path, err);
-    }
+    SL_THEN(status, step < 0 || step > trainer->config.n_steps ? broken(path, err) : SL_OK);
     if (status == SL_OK) {
         list_arrays(trainer, step, arrays);
         status = get_arrays(file, path, arrays, &hash, err);

@@ -34,11 +34,9 @@ static enum sl_status allocate(struct sl_example *example, struct sl_error *err)
     example->features = malloc(of_layers * (size_t)example->n_columns * sizeof *example->features);
     example->labels = malloc(n_labels * sizeof *example->labels);
     example->first = calloc((size_t)example->n_layers, sizeof *example->first);
-    if (example->features == NULL || example->labels == NULL || example->first == NULL) {
-        sl_example_cleanup(example);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for the features of %lld tokens",
-                       (long long)example->n_tokens);
-    }
+    SL_FAIL_OR(example->features == NULL || example->labels == NULL || example->first == NULL,
+               sl_example_cleanup(example), err, SL_ERR_EXHAUSTED, "out of memory for the features of %lld tokens",
+               (long long)example->n_tokens);
     for (size_t i = 0; i < n_labels; i++) {
         example->labels[i] = -INFINITY;
     }

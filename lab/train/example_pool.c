@@ -87,9 +87,7 @@ enum sl_status sl_example_pool_open(const struct sl_example_pool_config *config,
     pool->teacher = (struct sl_teacher){
         .engine = m->runtime.engine, .model = m->runtime.model, .arena = m->arena, .chunk = config->chunk};
     enum sl_status status = make_prompts(pool, config->n_prompts > 0 ? config->n_prompts : N_DIGESTED, err);
-    if (status == SL_OK && config->n_prompts > 0) {
-        status = read_prompts(pool, err);
-    }
+    SL_THEN(status, config->n_prompts > 0 ? read_prompts(pool, err) : SL_OK);
     free_prompts(pool);
     if (config->n_prompts == 0) {
         pool->n = pool->n_tokens = 0;

@@ -105,17 +105,12 @@ enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct 
     float **arrays[] = {&s->parameters, &s->gradients, &s->means, &s->squares};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         *arrays[i] = allocate(bytes);
-        if (*arrays[i] == NULL) {
-            sl_heads_destroy(&h);
-            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu parameters of heads and what trains them", n);
-        }
+        SL_FAIL_OR(*arrays[i] == NULL, sl_heads_destroy(&h), err, SL_ERR_EXHAUSTED,
+                   "out of memory for %zu parameters of heads and what trains them", n);
         memset(*arrays[i], 0, bytes);
     }
     h->shares = calloc((size_t)shape->n_kv_heads, 3 * sizeof *h->shares);
-    if (h->shares == NULL) {
-        sl_heads_destroy(&h);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_OR(h->shares == NULL, sl_heads_destroy(&h), err, SL_ERR_EXHAUSTED, "out of memory");
     for (int l = 0; l < shape->n_layers; l++) {
         fill_normal(s->parameters + sl_heads_w1_offset(shape, l), (int64_t)shape->n_hidden * shape->n_columns,
                     initializer_range, seed, (uint64_t)l * 2);
@@ -162,11 +157,9 @@ static enum sl_status reserve_tokens(struct sl_heads *h, int64_t n_tokens, struc
     h->gradient = allocate(n_heads * row);
     h->transposed = allocate((size_t)h->shape.n_columns * n * sizeof(float));
     h->best = allocate(n_heads * 2 * n * sizeof(uint32_t));
-    if (!h->hidden || !h->sigmoid || !h->scores || !h->gradient || !h->transposed || !h->best) {
-        free_scratch(h);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for heads of %d over a prompt of %lld tokens",
-                       h->shape.n_hidden, (long long)n_tokens);
-    }
+    SL_FAIL_OR(!h->hidden || !h->sigmoid || !h->scores || !h->gradient || !h->transposed || !h->best, free_scratch(h),
+               err, SL_ERR_EXHAUSTED, "out of memory for heads of %d over a prompt of %lld tokens", h->shape.n_hidden,
+               (long long)n_tokens);
     h->max_tokens = n_tokens;
     return SL_OK;
 }
@@ -182,10 +175,8 @@ static enum sl_status multiply(struct sl_heads *h, const void *w, enum sl_dtype 
         h->products = allocate(bytes);
         h->product_bytes = h->products != NULL ? bytes : 0;
     }
-    if (bytes > 0 && h->products == NULL) {
-        h->ops->unpack(&matrix);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of a product", bytes);
-    }
+    SL_FAIL_OR(bytes > 0 && h->products == NULL, h->ops->unpack(&matrix), err, SL_ERR_EXHAUSTED,
+               "out of memory for %zu bytes of a product", bytes);
     args.scratch = h->products;
     h->ops->matmul(h->stream, &matrix, &args);
     h->ops->unpack(&matrix);

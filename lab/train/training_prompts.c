@@ -162,13 +162,10 @@ static enum sl_status join(const struct sl_training_prompts *p, const char *prom
     const struct sl_tokenizer *tokenizer = p->config.tokenizer;
     enum sl_status status = sl_tokenizer_encode(tokenizer, prompt, strlen(prompt), true, &before, &n_before, err);
     SL_THEN(status, sl_tokenizer_encode(tokenizer, answer, strlen(answer), false, &after, &n_after, err));
-    if (status == SL_OK && n_before < 2) {
-        status = sl_fail(err, SL_ERR_INVALID, "a prompt of %zu tokens: there is nothing to learn from it", n_before);
-    }
+    SL_THEN_FAIL_IF(status, n_before < 2, err, SL_ERR_INVALID,
+                    "a prompt of %zu tokens: there is nothing to learn from it", n_before);
     int32_t *all = status == SL_OK ? realloc(before, (n_before + n_after) * sizeof *all) : NULL;
-    if (status == SL_OK && !all) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a prompt of %zu tokens", n_before);
-    }
+    SL_THEN_FAIL_IF(status, !all, err, SL_ERR_EXHAUSTED, "out of memory for a prompt of %zu tokens", n_before);
     if (status == SL_OK) {
         before = NULL;
         memcpy(all + n_before, after, n_after * sizeof *all);

@@ -176,12 +176,9 @@ static enum sl_status end_part(struct sl_exported_reader *reader, struct sl_expo
                                struct sl_error *err) {
     uint8_t digest[SL_SHA256_BYTES];
     enum sl_status status = sl_sha256_get(reader->sha, digest, err);
-    if (status == SL_OK && memcmp(digest, reader->digest, sizeof digest) != 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "damaged or edited: its %s fails its digest", part_names[reader->part]);
-    }
-    if (status == SL_OK && reader->part == SL_EXPORTED_HEAD) {
-        status = read_recipe(reader, err);
-    }
+    SL_THEN_FAIL_IF(status, memcmp(digest, reader->digest, sizeof digest) != 0, err, SL_ERR_INVALID,
+                    "damaged or edited: its %s fails its digest", part_names[reader->part]);
+    SL_THEN(status, reader->part == SL_EXPORTED_HEAD ? read_recipe(reader, err) : SL_OK);
     SL_TRY(status);
     sl_sha256_add(reader->sha, reader->digest, sizeof reader->digest);
     slice->ends = true;

@@ -69,10 +69,8 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_pla
     atomic_store(&grant->deadline_ns, plan->deadline_ns);
     SL_TRY_OR(sl_secret_draw(&grant->secret, err), free(grant));
     // The ticket leaves this function after the slot is taken: no ship can come too early.
-    if (!sl_slots_take(&grants->slots, grant, &grant->id)) {
-        free(grant);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a grant");
-    }
+    SL_FAIL_OR(!sl_slots_take(&grants->slots, grant, &grant->id), free(grant), err, SL_ERR_EXHAUSTED,
+               "no memory for a grant");
     struct sl_wire_ticket what = {.magic = SL_WIRE_MAGIC,
                                   .generation = grant->generation,
                                   .secret = grant->secret,

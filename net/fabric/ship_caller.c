@@ -41,9 +41,7 @@ static enum sl_status queue_piece(struct sl_ship *ship, const struct sl_piece *p
     }
     pthread_mutex_lock(&ship->lock);
     enum sl_status status = ship->status;
-    if (status == SL_OK && (ship->finish_wanted || ship->close_wanted)) {
-        status = SL_ERR_PRECONDITION;
-    }
+    SL_THEN(status, ship->finish_wanted || ship->close_wanted ? SL_ERR_PRECONDITION : SL_OK);
     if (status == SL_OK && piece->bytes > 0) {
         status = push_piece(&ship->queued, piece);
         atomic_store(&ship->work, true);

@@ -207,9 +207,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
     enum sl_status status = sl_admin_open(config->common.admin_listen, SL_VERSION, &node->admin, err);
     SL_THEN(status, start_spans(node, role, err));
     SL_THEN(status, check_identity(node, role, err));
-    if (status == SL_OK && max_rows > 0) {
-        status = open_model(node, max_rows, err);
-    }
+    SL_THEN(status, max_rows > 0 ? open_model(node, max_rows, err) : SL_OK);
     SL_THEN(status, open_memory(node, role, err));
     SL_TRY_OR(status, sl_node_close(node));
     sluice__v1__worker_info__init(&node->info);

@@ -58,10 +58,7 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
     SL_FAIL_IF(parsed.port == 0, err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
     struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
     grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles, name) : NULL;
-    if (!theirs) {
-        free(channel);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
-    }
+    SL_FAIL_OR(!theirs, free(channel), err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
     grpc_arg args[] = {
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_reply_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
@@ -462,10 +459,8 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     enum sl_status status = start_counted(stream, ops, N_START_OPS + 1, &stream->status_tag);
     grpc_byte_buffer_destroy(bytes);
     SL_THEN(status, post_read(stream));
-    if (status != SL_OK) {
-        sl_rpc_stream_close(&stream);
-        return sl_fail(err, status, "%s: the stream could not be started", method->path);
-    }
+    SL_FAIL_OR(status != SL_OK, sl_rpc_stream_close(&stream), err, status, "%s: the stream could not be started",
+               method->path);
     *stream_out = stream;
     return SL_OK;
 }

@@ -47,9 +47,7 @@ static enum sl_status create(const struct sl_tls_files *files, bool is_foreign,
         return SL_OK;
     }
     struct sl_rpc_credentials *credentials = status == SL_OK ? calloc(1, sizeof *credentials) : NULL;
-    if (status == SL_OK && !credentials) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for credentials");
-    }
+    SL_THEN_FAIL_IF(status, !credentials, err, SL_ERR_EXHAUSTED, "no memory for credentials");
     if (status == SL_OK && is_foreign) {
         status = check_readable(files, err);
     } else if (status == SL_OK) {
@@ -118,9 +116,9 @@ static int verify_server(void *arg, grpc_tls_custom_verification_check_request *
     if (status == SL_OK) {
         const char *own = request->peer_info.peer_cert, *chain = request->peer_info.peer_cert_full_chain;
         status = sl_revocations_check_chain(expectation->revocations, own ? own : "", own ? strlen(own) : 0, &err);
-        if (status == SL_OK && chain && chain[0]) {
-            status = sl_revocations_check_chain(expectation->revocations, chain, strlen(chain), &err);
-        }
+        SL_THEN(status, chain && chain[0]
+                            ? sl_revocations_check_chain(expectation->revocations, chain, strlen(chain), &err)
+                            : SL_OK);
     }
     *status_out = status == SL_OK ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
     *details_out = status == SL_OK ? NULL : gpr_strdup(err.text);

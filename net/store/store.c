@@ -250,10 +250,9 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     struct sl_session *session;
     SL_TRY(sl_node_adopt(job->client->node, capsule, promised_inout, &expected, &session, err));
     enum sl_status status = sl_job_check_session(job->plan, session, err);
-    if (status == SL_OK && session->n_tokens != match->capsule_tokens) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens came instead of one of %lld",
-                         (long long)session->n_tokens, (long long)match->capsule_tokens);
-    }
+    SL_THEN_FAIL_IF(status, session->n_tokens != match->capsule_tokens, err, SL_ERR_PEER_CORRUPT,
+                    "a capsule of %lld tokens came instead of one of %lld", (long long)session->n_tokens,
+                    (long long)match->capsule_tokens);
     SL_TRY_OR(status, sl_session_destroy(&session));
     *session_out = session;
     return SL_OK;

@@ -207,10 +207,7 @@ static void look_again(struct sl_api_keys *keys) {
 
 enum sl_status sl_api_keys_open(const char *path, struct sl_api_keys **keys_out, struct sl_error *err) {
     struct sl_api_keys *keys = calloc(1, sizeof *keys);
-    if (!keys || !(keys->path = strdup(path))) {
-        free(keys);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for keys");
-    }
+    SL_FAIL_OR(!keys || !(keys->path = strdup(path)), free(keys), err, SL_ERR_EXHAUSTED, "no memory for keys");
     pthread_mutex_init(&keys->mutex, NULL);
     keys->file = (struct sl_changing_file){.path = keys->path, .max_bytes = MAX_FILE_BYTES, .is_ours_alone = true};
     enum sl_status status = load(keys, err);

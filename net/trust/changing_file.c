@@ -35,10 +35,8 @@ static enum sl_status read_open(const struct sl_changing_file *file, int fd, cha
                "others may write it: chmod go-w");
     char *text = malloc((size_t)about->st_size + 1);
     SL_FAIL_IF(!text, err, SL_ERR_EXHAUSTED, "no memory for %zu bytes", (size_t)about->st_size);
-    if (read(fd, text, (size_t)about->st_size) != about->st_size) {
-        free(text);
-        return sl_fail(err, SL_ERR_IO, "cannot be read whole");
-    }
+    SL_FAIL_OR(read(fd, text, (size_t)about->st_size) != about->st_size, free(text), err, SL_ERR_IO,
+               "cannot be read whole");
     text[about->st_size] = '\0';
     *text_out = text;
     return SL_OK;

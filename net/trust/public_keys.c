@@ -77,12 +77,9 @@ enum sl_status sl_public_keys_parse(const char *text, size_t n_bytes, struct sl_
         OPENSSL_free(der);
     }
     // At the end of the text no further key begins; any other error means that a key begins and does not end.
-    if (status == SL_OK && ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE) {
-        status = sl_fail(err, SL_ERR_INVALID, "is damaged behind %d keys", keys.n);
-    }
-    if (status == SL_OK && keys.n == 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "has no PUBLIC KEY in PEM");
-    }
+    SL_THEN_FAIL_IF(status, ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE, err, SL_ERR_INVALID,
+                    "is damaged behind %d keys", keys.n);
+    SL_THEN_FAIL_IF(status, keys.n == 0, err, SL_ERR_INVALID, "has no PUBLIC KEY in PEM");
     ERR_clear_error();
     BIO_free(in);
     SL_TRY_OR(status, sl_public_keys_cleanup(&keys));

@@ -72,9 +72,8 @@ static enum sl_status read_lists(const char *path, BIO *file, STACK_OF(X509) * a
     X509_CRL *list;
     while ((list = PEM_read_bio_X509_CRL(file, NULL, NULL, NULL)) != NULL) {
         enum sl_status status = check_list(path, list, authorities, err);
-        if (status == SL_OK && sk_X509_CRL_push(lists, list) <= 0) {
-            status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its lists", path);
-        }
+        SL_THEN_FAIL_IF(status, sk_X509_CRL_push(lists, list) <= 0, err, SL_ERR_EXHAUSTED,
+                        "%s: no memory for its lists", path);
         SL_TRY_OR(status, X509_CRL_free(list));
     }
     bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE; // as at the end of every file

@@ -53,10 +53,8 @@ enum sl_status sl_sha256_create(struct sl_sha256 **sha_out, struct sl_error *err
         sha->all = EVP_MD_CTX_new();
         sha->copy = EVP_MD_CTX_new();
     }
-    if (!sha || !sha->all || !sha->copy || EVP_DigestInit_ex(sha->all, EVP_sha256(), NULL) != 1) {
-        sl_sha256_destroy(&sha);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a SHA-256");
-    }
+    SL_FAIL_OR(!sha || !sha->all || !sha->copy || EVP_DigestInit_ex(sha->all, EVP_sha256(), NULL) != 1,
+               sl_sha256_destroy(&sha), err, SL_ERR_EXHAUSTED, "no memory for a SHA-256");
     *sha_out = sha;
     return SL_OK;
 }

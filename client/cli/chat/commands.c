@@ -51,9 +51,7 @@ static enum sl_chat_next add_file(struct sl_chat_session *chat, const char *argu
     struct sl_error err;
     char *document = NULL, *path = argument[0] ? expand(argument) : NULL;
     enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/file FILE: which one?");
-    if (status == SL_OK && !path) {
-        status = sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path");
-    }
+    SL_THEN_FAIL_IF(status, !path, &err, SL_ERR_EXHAUSTED, "no memory for a path");
     SL_THEN(status, check_file(path, &err));
     SL_THEN(status, sl_request_read_text(path, &document, &err));
     size_t n_bytes = document ? strlen(document) : 0;

@@ -232,9 +232,8 @@ static enum sl_status next_piped(struct sl_lines *lines, char **line_out, struct
         whole = end != NULL;
         lines->begin += n_part + whole;
         status = append(&line, &n, from, n_part, err);
-        if (status == SL_OK && memchr(from, '\0', n_part)) {
-            status = sl_fail(err, SL_ERR_INVALID, "standard input contains a zero byte: it is not a text");
-        }
+        SL_THEN_FAIL_IF(status, memchr(from, '\0', n_part), err, SL_ERR_INVALID,
+                        "standard input contains a zero byte: it is not a text");
     }
     SL_TRY_OR(status, free(line));
     if (n > 0 && line[n - 1] == '\r') {

@@ -95,9 +95,7 @@ enum sl_status sl_messages_add_document(struct sl_messages *m, char *document, s
                          m->n_documents + n, SL_MAX_PROMPT_BYTES >> 20);
     }
     char *all = status == SL_OK ? realloc(m->documents, m->n_documents + n + 2) : NULL;
-    if (status == SL_OK && !all) {
-        status = no_memory(err);
-    }
+    SL_THEN(status, all ? SL_OK : no_memory(err));
     if (status == SL_OK) {
         memcpy(all + m->n_documents, document, n);
         all[m->n_documents + n] = '\n';

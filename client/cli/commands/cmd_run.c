@@ -154,9 +154,10 @@ static int run_local(const struct run_config *config, struct sl_request *request
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
     SL_THEN(status, sl_local_arena_parse(config->cluster.arena, &arena_bytes, &err));
-    if (status == SL_OK && sl_request_is_open(&config->request)) {
-        status = sl_request_choose(request, &config->request, sl_local_takes_chats(config->cluster.model), &err);
-    }
+    SL_THEN(status,
+            sl_request_is_open(&config->request)
+                ? sl_request_choose(request, &config->request, sl_local_takes_chats(config->cluster.model), &err)
+                : SL_OK);
     follow->no_chat = !is_chat(request);
     if (status == SL_OK) {
         struct sl_local_config local = {.model_dir = config->cluster.model,

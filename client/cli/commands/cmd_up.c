@@ -138,10 +138,8 @@ static json_t *state_json(const struct up *up) {
 static enum sl_status write_state(const char *path, json_t *state, struct sl_error *err) {
     struct sl_whole_file whole;
     SL_TRY(sl_whole_file_open(&whole, path, err));
-    if (json_dumpf(state, whole.file, JSON_INDENT(2)) != 0 && !ferror(whole.file)) {
-        sl_whole_file_abandon(&whole);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_OR(json_dumpf(state, whole.file, JSON_INDENT(2)) != 0 && !ferror(whole.file), sl_whole_file_abandon(&whole),
+               err, SL_ERR_EXHAUSTED, "out of memory");
     return sl_whole_file_finish(&whole, err);
 }
 

@@ -112,10 +112,8 @@ static enum sl_status walk(struct folder *folder, int fd, size_t n_path, int dep
     enum sl_status status = SL_OK;
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
-        if (status == SL_OK && ++folder->n_entries > MAX_ENTRIES) {
-            status = sl_fail(err, SL_ERR_INVALID, "%s has more than %d entries: name a smaller folder", folder->root,
-                             MAX_ENTRIES);
-        }
+        SL_THEN_FAIL_IF(status, ++folder->n_entries > MAX_ENTRIES, err, SL_ERR_INVALID,
+                        "%s has more than %d entries: name a smaller folder", folder->root, MAX_ENTRIES);
         if (status == SL_OK && is_version_control(name)) {
             folder->n_other++;
         } else if (status == SL_OK && n_path + 1 + strlen(name) >= sizeof folder->path) {
@@ -156,9 +154,7 @@ enum sl_status sl_doc_folder_read(const struct sl_doc_source *source, char **tex
     if (stream && fclose(stream) != 0 && status == SL_OK) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its texts", source->path);
     }
-    if (status == SL_OK && folder->n_files == 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s has no text file", source->path);
-    }
+    SL_THEN_FAIL_IF(status, folder->n_files == 0, err, SL_ERR_INVALID, "%s has no text file", source->path);
     if (status == SL_OK && source->notes) {
         tell(folder, source->notes);
     }

@@ -167,10 +167,9 @@ static enum sl_status read_part(const struct archive *archive, const struct rule
         write_part(rules, bytes, n, out);
     }
     free(bytes);
-    if (status == SL_OK && ftell(out) > (long)SL_DOC_TEXT_BYTES) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s has a text of more than %zu bytes, the most of a document: split it",
-                         archive->name, SL_DOC_TEXT_BYTES);
-    }
+    SL_THEN_FAIL_IF(status, ftell(out) > (long)SL_DOC_TEXT_BYTES, err, SL_ERR_INVALID,
+                    "%s has a text of more than %zu bytes, the most of a document: split it", archive->name,
+                    SL_DOC_TEXT_BYTES);
     return status;
 }
 
@@ -232,8 +231,7 @@ enum sl_status sl_doc_office_read(int fd, enum sl_doc_format format, const char 
                             : format == SL_DOC_DOCX ? read_part(&archive, &ooxml, "word/document.xml", out, err)
                                                     : read_part(&archive, &open_document, "content.xml", out, err);
     zip_discard(archive.zip);
-    if (status == SL_OK && fflush(out) != 0) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its text: %s", name, strerror(errno));
-    }
+    SL_THEN_FAIL_IF(status, fflush(out) != 0, err, SL_ERR_EXHAUSTED, "%s: no memory for its text: %s", name,
+                    strerror(errno));
     return status;
 }

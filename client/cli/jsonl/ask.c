@@ -96,9 +96,7 @@ static json_t *describe_recipe(const struct sl_jsonl_model *m, const json_t *lin
                           "evicts", sl_recipe_evicts(&recipe), "names_budget", sl_recipe_names_budget(text), "offloads",
                           offloads);
     }
-    if (status == SL_OK && tokens) {
-        status = add_plan(m, text, json_integer_value(tokens), reply, &err);
-    }
+    SL_THEN(status, tokens ? add_plan(m, text, json_integer_value(tokens), reply, &err) : SL_OK);
     if (status != SL_OK) {
         json_decref(reply);
         sl_refuse_error(refusal, &err);

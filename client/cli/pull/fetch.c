@@ -118,10 +118,10 @@ enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, bool
         status = judge(curl, code, url, words, err);
     }
     const char *type = NULL, *effective = NULL;
-    if (status == SL_OK && (curl_easy_getinfo(curl, CURLINFO_EFFECTIVE_URL, &effective) != CURLE_OK || !page.text ||
-                            strlen(effective) >= sizeof page.url)) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the page is empty");
-    }
+    SL_THEN_FAIL_IF(status,
+                    curl_easy_getinfo(curl, CURLINFO_EFFECTIVE_URL, &effective) != CURLE_OK || !page.text ||
+                        strlen(effective) >= sizeof page.url,
+                    err, SL_ERR_PEER_CORRUPT, "the page is empty");
     if (status == SL_OK) {
         curl_easy_getinfo(curl, CURLINFO_CONTENT_TYPE, &type);
         page.is_json = type && strstr(type, "json");

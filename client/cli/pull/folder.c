@@ -118,10 +118,8 @@ static enum sl_status write_origin(const char *folder, const struct sl_catalog_m
     json_t *origin =
         json_pack("{s:o, s:o, s:s, s:s, s:s, s:o}", "package", texts_of(model, false), "wheel", texts_of(model, true),
                   "sha256", model->sha256, "license", model->license, "family", model->family, "files", files);
-    if (!origin || (bytes >= 0 && json_object_set_new(origin, "bytes", json_integer(bytes)) != 0)) {
-        json_decref(origin);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_OR(!origin || (bytes >= 0 && json_object_set_new(origin, "bytes", json_integer(bytes)) != 0),
+               json_decref(origin), err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_model_path(folder, origin_file, path, sizeof path, err);
     SL_THEN(status, sl_whole_file_open(&whole, path, err));
     SL_TRY_OR(status, json_decref(origin));

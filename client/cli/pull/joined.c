@@ -64,9 +64,7 @@ enum sl_status sl_joined_open(const char *place, const struct sl_catalog_model *
     for (int i = 0; i < MAX_OPENS && status == SL_OK && !same; i++) {
         status = lock(joined, &same, err);
     }
-    if (status == SL_OK && !same) {
-        status = sl_fail(err, SL_ERR_EXISTS, "%s: other processes replace it all the time", joined->path);
-    }
+    SL_THEN_FAIL_IF(status, !same, err, SL_ERR_EXISTS, "%s: other processes replace it all the time", joined->path);
     return status == SL_OK ? count_parts(joined, err) : status;
 }
 

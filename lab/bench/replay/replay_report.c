@@ -42,10 +42,8 @@ enum sl_status sl_replay_load(struct sl_replay_report *report, const struct sl_r
     } else {
         status = sl_workload_draw_conversations(source->n_requests, source->seed, &report->workload, err);
     }
-    if (status == SL_OK && report->workload.n_blocks == 0) {
-        status = sl_fail(err, SL_ERR_INVALID, "%s: no request has hash_ids, so none can use what another one left",
-                         source->trace);
-    }
+    SL_THEN_FAIL_IF(status, report->workload.n_blocks == 0, err, SL_ERR_INVALID,
+                    "%s: no request has hash_ids, so none can use what another one left", source->trace);
     return status == SL_OK ? find_limit(report, err) : status;
 }
 

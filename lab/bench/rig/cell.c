@@ -61,10 +61,7 @@ static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geomet
     size_t n = FILL_ROWS * (size_t)geometry->n_kv_heads * (size_t)geometry->head_dim;
     f->rows = sl_device_alloc(rig->runtime.device, SL_MEMORY_SHARED, n * sizeof *f->rows);
     f->positions = sl_device_alloc(rig->runtime.device, SL_MEMORY_SHARED, (size_t)n_slots * sizeof *f->positions);
-    if (f->rows == NULL || f->positions == NULL) {
-        close_filling(rig);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_FAIL_OR(f->rows == NULL || f->positions == NULL, close_filling(rig), err, SL_ERR_EXHAUSTED, "out of memory");
     f->n_slots = n_slots;
     uint64_t random = 1;
     for (size_t i = 0; i < n; i++) {

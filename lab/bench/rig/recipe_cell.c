@@ -71,9 +71,8 @@ static enum sl_status run_prefill(struct sl_rig *rig, const char *recipe, const 
     SL_FAIL_IF(warm_up == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_rig_open_arena(rig, plan->prefill_peak_bytes, err);
     SL_THEN(status, sl_recipe_cell_plan(rig->runtime.config, recipe, n < short_n ? n : short_n, warm_up, err));
-    if (status == SL_OK && warm_up->prefill_peak_bytes <= plan->prefill_peak_bytes) {
-        status = read_prompt(rig, warm_up, &ignored, err);
-    }
+    SL_THEN(status,
+            warm_up->prefill_peak_bytes <= plan->prefill_peak_bytes ? read_prompt(rig, warm_up, &ignored, err) : SL_OK);
     for (int64_t run = 0; run < n_runs && status == SL_OK; run++) {
         sl_bench_progress("%s %s: run %lld of %lld", rig->cell.name, recipe, (long long)run + 1, (long long)n_runs);
         status = read_prompt(rig, plan, &seconds_out[run], err);
@@ -180,9 +179,8 @@ enum sl_status sl_recipe_cell_run(struct sl_rig *rig, const char *recipe, const 
     SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     rig->cell = *cell;
     enum sl_status status = sl_recipe_cell_plan(rig->runtime.config, recipe, cell->n, plan, err);
-    if (status == SL_OK && sl_recipe_offloads(&plan->recipe)) {
-        status = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: what is offloaded needs a store: `sluice bench decode`", recipe);
-    }
+    SL_THEN_FAIL_IF(status, sl_recipe_offloads(&plan->recipe), err, SL_ERR_UNSUPPORTED,
+                    "%s: what is offloaded needs a store: `sluice bench decode`", recipe);
     SL_THEN(status, sl_rig_make_tokens(rig, err));
     SL_THEN(status, cell->prefill ? run_prefill(rig, recipe, plan, n_runs, seconds_out, err)
                                   : run_decode(rig, plan, n_runs, seconds_out, err));

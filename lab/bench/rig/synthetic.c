@@ -190,10 +190,7 @@ static enum sl_status make_header(const struct sl_model_config *c, put_fn put, c
     put(&w, c);
     fputc('}', w.file);
     bool failed = ferror(w.file) != 0;
-    if (fclose(w.file) != 0 || failed) {
-        free(text);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a header");
-    }
+    SL_FAIL_OR(fclose(w.file) != 0 || failed, free(text), err, SL_ERR_EXHAUSTED, "out of memory for a header");
     *text_out = text;
     *data_bytes_out = w.offset;
     return SL_OK;
@@ -208,9 +205,7 @@ static enum sl_status write_tensors(const struct sl_model_config *c, put_fn put,
     SL_TRY(make_header(c, put, &header, &header_bytes, &w.total_bytes, err));
     enum sl_status status = leaves ? SL_OK : check_room(path, w.total_bytes, err);
     w.buffer = malloc(BUFFER_COUNT * sizeof *w.buffer);
-    if (status == SL_OK && w.buffer == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    SL_THEN_FAIL_IF(status, w.buffer == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     w.file = status == SL_OK ? fopen(path, "wb") : NULL;
     if (w.file != NULL) {
         uint64_t length = htole64(header_bytes);
@@ -224,12 +219,8 @@ static enum sl_status write_tensors(const struct sl_model_config *c, put_fn put,
                  ftruncate(fileno(w.file), (off_t)(sizeof(uint64_t) + header_bytes + w.total_bytes)) != 0;
     }
     failed |= w.file != NULL && fclose(w.file) != 0;
-    if (status == SL_OK && failed) {
-        status = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (status == SL_OK && w.cancelled) {
-        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-    }
+    SL_THEN_FAIL_IF(status, failed, err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    SL_THEN_FAIL_IF(status, w.cancelled, err, SL_ERR_CANCELLED, "stopped by a signal");
     free(w.buffer);
     free(header);
     return status;

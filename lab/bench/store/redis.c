@@ -37,10 +37,8 @@ enum sl_status sl_redis_start(struct sl_redis *redis, struct sl_error *err) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "no redis-server is in PATH (package redis-server)");
     }
     snprintf(redis->folder, sizeof redis->folder, "/tmp/sluice-redis-XXXXXX");
-    if (!mkdtemp(redis->folder)) {
-        redis->folder[0] = '\0';
-        return sl_fail(err, SL_ERR_IO, "no folder in /tmp for redis-server's socket: %m");
-    }
+    SL_FAIL_OR(!mkdtemp(redis->folder), redis->folder[0] = '\0', err, SL_ERR_IO,
+               "no folder in /tmp for redis-server's socket: %m");
     snprintf(redis->socket, sizeof redis->socket, "%s/socket", redis->folder);
     redis->port = free_port();
     snprintf(port, sizeof port, "%d", redis->port);

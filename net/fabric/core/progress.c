@@ -206,9 +206,7 @@ static enum sl_status listen_to_links(struct sl_fabric *fabric, struct sl_error 
 
 static enum sl_status start_transports(struct sl_fabric *fabric, struct sl_error *err) {
     enum sl_status status = sl_links_create(fabric->tls, &sl_peer_link_events, fabric, &fabric->links, err);
-    if (status == SL_OK && fabric->listen_text) {
-        status = listen_to_links(fabric, err);
-    }
+    SL_THEN(status, fabric->listen_text ? listen_to_links(fabric, err) : SL_OK);
     SL_THEN(status, sl_ucx_start(fabric, &sl_peer_ucx_events, err));
     if (status != SL_OK) {
         stop_transports(fabric);
@@ -255,10 +253,8 @@ enum sl_status sl_fabric_start(struct sl_fabric *fabric, struct sl_error *err) {
     bool started = fabric->started;
     fabric->abandoned = !started;
     pthread_mutex_unlock(&fabric->lock);
-    if (!started) {
-        pthread_detach(thread);
-        return sl_fail(err, SL_ERR_DEADLINE, "UCX has not started within %lld s", (long long)(START_NS / SL_NS_PER_S));
-    }
+    SL_FAIL_OR(!started, pthread_detach(thread), err, SL_ERR_DEADLINE, "UCX has not started within %lld s",
+               (long long)(START_NS / SL_NS_PER_S));
     if (fabric->start_error.status != SL_OK) {
         pthread_join(thread, NULL);
         status = sl_fail(err, fabric->start_error.status, "%s", fabric->start_error.text);

@@ -107,11 +107,8 @@ static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transpor
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         ucs = ucp_config_modify(config, settings[i].name, settings[i].value);
-        if (ucs != UCS_OK) {
-            ucp_config_release(config);
-            return sl_fail(err, SL_ERR_INTERNAL, "UCX refuses %s=%s: %s", settings[i].name, settings[i].value,
-                           ucs_status_string(ucs));
-        }
+        SL_FAIL_OR(ucs != UCS_OK, ucp_config_release(config), err, SL_ERR_INTERNAL, "UCX refuses %s=%s: %s",
+                   settings[i].name, settings[i].value, ucs_status_string(ucs));
     }
     *config_out = config;
     return SL_OK;

@@ -36,10 +36,8 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
         region->bytes = bytes;
         ucs = ucp_rkey_pack(context, handle, &region->rkey, &region->rkey_bytes);
     }
-    if (ucs != UCS_OK) {
-        ucp_mem_unmap(context, handle);
-        return sl_fail(err, sl_ucx_status(ucs), "registered memory: %s", ucs_status_string(ucs));
-    }
+    SL_FAIL_OR(ucs != UCS_OK, ucp_mem_unmap(context, handle), err, sl_ucx_status(ucs), "registered memory: %s",
+               ucs_status_string(ucs));
     region->handle = handle;
     return SL_OK;
 }
@@ -164,10 +162,8 @@ enum sl_status sl_ucx_attach(struct sl_peer *peer, const struct sl_place *place,
     bool known = list_mappings(&before);
     ucp_rkey_h rkey = NULL;
     ucs_status_t ucs = unpack(peer, place, &rkey);
-    if (ucs != UCS_OK) {
-        free(before.at);
-        return sl_fail(err, SL_ERR_PEER_LOST, "remote region of %s: %s", peer->name, ucs_status_string(ucs));
-    }
+    SL_FAIL_OR(ucs != UCS_OK, free(before.at), err, SL_ERR_PEER_LOST, "remote region of %s: %s", peer->name,
+               ucs_status_string(ucs));
     void *mapped = NULL;
     char transport[32];
     sl_ucx_transport(peer, transport, sizeof transport);

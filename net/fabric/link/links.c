@@ -27,10 +27,7 @@ enum sl_status sl_links_create(const struct sl_tls_files *files, const struct sl
     struct sl_links *links = calloc(1, sizeof *links);
     SL_FAIL_IF(!links, err, SL_ERR_EXHAUSTED, "no memory for links");
     *links = (struct sl_links){.events = *events, .arg = arg, .epoll = epoll_create1(EPOLL_CLOEXEC), .listener = -1};
-    if (links->epoll < 0) {
-        free(links);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "epoll: %s", strerror(errno));
-    }
+    SL_FAIL_OR(links->epoll < 0, free(links), err, SL_ERR_EXHAUSTED, "epoll: %s", strerror(errno));
     SL_TRY_OR(files ? sl_tls_create(files, &links->tls, err) : SL_OK, sl_links_destroy(&links));
     *links_out = links;
     return SL_OK;

@@ -79,9 +79,8 @@ static enum sl_status check_self(const struct sl_tls *tls, const struct sl_ident
     enum sl_status status = sl_identity_check(
         self, tls->context ? tls->self.cluster : self->cluster,
         was_stated ? tls->self.role : sl_roles_accepted(SL_ROLE_WORKER, tls->files.accepts_unstated), err);
-    if (status == SL_OK && tls->context && strcmp(self->name, tls->self.name) != 0) {
-        status = sl_fail(err, SL_ERR_DENIED, "the certificate is of \"%s\", not of \"%s\"", self->name, tls->self.name);
-    }
+    SL_THEN_FAIL_IF(status, tls->context && strcmp(self->name, tls->self.name) != 0, err, SL_ERR_DENIED,
+                    "the certificate is of \"%s\", not of \"%s\"", self->name, tls->self.name);
     if (status != SL_OK) {
         sl_error_prefix(err, tls->files.certificate);
     }

@@ -142,9 +142,9 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
     SL_THEN(status, sl_read_back_create(offload, err));
     SL_THEN(status, open_links(offload, config, err));
     offload->n_handed = offload->n_stored;
-    if (status == SL_OK && offload->n_stored > 0 && offload->n_stored < offload->n_slots) {
-        status = sl_offload_map(offload, offload->n_stored, err);
-    }
+    SL_THEN(status, offload->n_stored > 0 && offload->n_stored < offload->n_slots
+                        ? sl_offload_map(offload, offload->n_stored, err)
+                        : SL_OK);
     if (status == SL_OK) {
         status = sl_thread_start("offload", sl_offload_ship_main, offload, &offload->thread, err);
         offload->has_thread = status == SL_OK;
@@ -417,10 +417,7 @@ static enum sl_status list_shares(const struct sl_offload *offload, Sluice__V1__
         shares[i] = describe(&offload->links[i]);
         there = shares[i] != NULL;
     }
-    if (!there) {
-        sl_remote_kv_shares_free(&shares, n);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
-    }
+    SL_FAIL_OR(!there, sl_remote_kv_shares_free(&shares, n), err, SL_ERR_EXHAUSTED, "offload: out of memory");
     *shares_out = shares;
     *n_shares_out = n;
     return SL_OK;

@@ -292,10 +292,8 @@ static enum sl_status grow_softmax(struct sl_offload *offload, const struct sl_a
         softmax->max = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, n * sizeof(float));
         softmax->sum = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, n * sizeof(float));
         offload->unseen = sl_device_alloc(stream->device, SL_MEMORY_SHARED, n * sizeof(float));
-        if (!softmax->out || !softmax->max || !softmax->sum || !offload->unseen) {
-            free_softmax(offload);
-            return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
-        }
+        SL_FAIL_OR(!softmax->out || !softmax->max || !softmax->sum || !offload->unseen, free_softmax(offload), err,
+                   SL_ERR_EXHAUSTED, "offload: out of memory");
         offload->softmax_rows = n;
         for (size_t i = 0; i < n; i++) {
             offload->unseen[i] = -INFINITY;

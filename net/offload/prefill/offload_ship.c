@@ -145,11 +145,10 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
         sl_fail(&why, SL_ERR_PEER_CORRUPT, "its grant is too small");
         return sl_store_link_fail(link, why.status, &why, err);
     }
-    if (status == SL_ERR_EXHAUSTED) { // some pieces are not queued: the store must not get an end
-        sl_ship_close(&sending->ship);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory for the pieces of a segment");
-    }
-    return SL_OK; // sl_send_finish() reports a ship that has failed
+    SL_FAIL_OR(
+        status == SL_ERR_EXHAUSTED, sl_ship_close(&sending->ship), err, SL_ERR_EXHAUSTED,
+        "offload: out of memory for the pieces of a segment"); // some pieces are not queued: the store must not get an end
+    return SL_OK;                                              // sl_send_finish() reports a ship that has failed
 }
 
 static enum sl_status finish_sending(struct sl_offload *offload, const struct sl_store_link *link,
@@ -232,9 +231,7 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = finish_sending(offload, &offload->links[i], &sendings[s][i], watch, err);
         }
-        if (status == SL_OK && s < n_begun) {
-            status = settle(offload, &offload->ring[(first + s) % SL_RING], watch, err);
-        }
+        SL_THEN(status, s < n_begun ? settle(offload, &offload->ring[(first + s) % SL_RING], watch, err) : SL_OK);
     }
     for (int s = 0; s < n_queued; s++) {
         for (int i = 0; i < offload->n_links; i++) {

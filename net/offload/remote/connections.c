@@ -56,10 +56,8 @@ void sl_connections_destroy(struct sl_connections **connections_inout) {
 static enum sl_status open_entry(struct sl_connections *connections, const char *address, uint64_t epoch,
                                  struct connection_entry **entry_out, struct sl_error *err) {
     struct connection_entry *entry = calloc(1, sizeof *entry);
-    if (!entry || !(entry->address = strdup(address))) {
-        free(entry);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "connections: out of memory");
-    }
+    SL_FAIL_OR(!entry || !(entry->address = strdup(address)), free(entry), err, SL_ERR_EXHAUSTED,
+               "connections: out of memory");
     entry->epoch = epoch;
     SL_TRY_OR(sl_connection_open(connections->fabric, address, epoch, &entry->connection, err), free_entry(entry));
     entry->next = connections->first;

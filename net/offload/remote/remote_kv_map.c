@@ -42,10 +42,9 @@ enum sl_status sl_remote_kv_map_read(struct sl_remote_kv_map *map, const struct 
                              segments[i].n_offloaded_heads, segments[i].n_slots, map->n_offloaded_heads);
         }
     }
-    if (status == SL_OK && end_of(segments, n) < n_tokens) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "it shows where %lld tokens lie instead of %lld",
-                         (long long)end_of(segments, n), (long long)n_tokens);
-    }
+    SL_THEN_FAIL_IF(status, end_of(segments, n) < n_tokens, err, SL_ERR_PEER_CORRUPT,
+                    "it shows where %lld tokens lie instead of %lld", (long long)end_of(segments, n),
+                    (long long)n_tokens);
     SL_TRY(status);
     struct sl_near_segment *copy = malloc((n + 1) * sizeof *copy);
     SL_FAIL_IF(!copy, err, SL_ERR_EXHAUSTED, "no memory for a map of %zu segments", n);

@@ -143,9 +143,7 @@ enum sl_status sl_remote_end_read(struct sl_remote *r, struct sl_asked *asked) {
     struct sl_error why = {0};
     enum sl_status status = sl_fetch_wait(asked->fetch, sl_asked_half(asked), &why);
     sl_fetch_close(&asked->fetch);
-    if (status == SL_OK && sl_now_ns() - replica->renewed_ns >= replica->lease_ms * SL_NS_PER_MS) {
-        status = SL_ERR_DEADLINE;
-    }
+    SL_THEN(status, sl_now_ns() - replica->renewed_ns >= replica->lease_ms * SL_NS_PER_MS ? SL_ERR_DEADLINE : SL_OK);
     if (status < SL_OK && !sl_ask_may_pass(status)) {
         read_no_more(replica, &why);
     }

@@ -334,10 +334,8 @@ enum sl_status sl_remote_source_create(struct sl_connections *connections, Sluic
     sl_offloaded_heads_init(&offloaded_heads, &plan->recipe.offload, &plan->geometry);
     int n_offloaded_heads = sl_offloaded_heads_count(&offloaded_heads);
     struct sl_remote *r = calloc(1, sizeof *r);
-    if (!r || !(r->holder = malloc((size_t)n_offloaded_heads))) {
-        free(r);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "remote KV: out of memory");
-    }
+    SL_FAIL_OR(!r || !(r->holder = malloc((size_t)n_offloaded_heads)), free(r), err, SL_ERR_EXHAUSTED,
+               "remote KV: out of memory");
     r->base.ops = &remote_ops;
     r->connections = connections;
     r->n_offloaded_heads = n_offloaded_heads;

@@ -95,10 +95,8 @@ enum sl_status sl_otlp_start(const struct sl_otlp_config *config, struct sl_otlp
     otlp->service = strdup(config->service);
     otlp->instance = strdup(config->instance ? config->instance : "");
     otlp->collector = strdup(config->collector);
-    if (!otlp->service || !otlp->instance || !otlp->collector) {
-        destroy(otlp);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for spans");
-    }
+    SL_FAIL_OR(!otlp->service || !otlp->instance || !otlp->collector, destroy(otlp), err, SL_ERR_EXHAUSTED,
+               "no memory for spans");
     // The collector is not part of the cluster and has no role: the spans go to it unencrypted.
     enum sl_status status = sl_rpc_channel_create(otlp->collector, NULL, 0, &otlp->channel, err);
     if (status != SL_OK) {
