@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/futex.h"
+#include "base/grow.h"
 #include "base/locals.h"
 #include "base/processors.h"
 #include "base/thread.h"
@@ -408,22 +409,11 @@ static enum sl_status start_threads(struct sl_error *err) {
     return SL_OK;
 }
 
-// Makes room for the deadline of one more fiber. Lock held.
-static enum sl_status grow_heap(struct sl_error *err) {
-    if (all.n_fibers + 1 > all.cap_heap) {
-        const size_t cap = all.cap_heap > 0 ? 2 * all.cap_heap : 64;
-        struct sl_fiber **heap = realloc(all.heap, cap * sizeof(struct sl_fiber *));
-        SL_FAIL_IF(!heap, err, SL_ERR_EXHAUSTED, "no memory for the deadlines of %zu fibers", cap);
-        all.heap = heap;
-        all.cap_heap = cap;
-    }
-    return SL_OK;
-}
-
 enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg, struct sl_error *err) {
     pthread_mutex_lock(&all.lock);
     enum sl_status status = start_threads(err);
-    status = status == SL_OK ? grow_heap(err) : status;
+    SL_THEN_FAIL_IF(status, !SL_GROW(all.heap, all.n_fibers, all.cap_heap), err, SL_ERR_EXHAUSTED,
+                    "no memory for the deadlines of %zu fibers", all.n_fibers + 1);
     struct sl_fiber *fiber = status == SL_OK ? all.free : NULL;
     if (fiber) {
         all.free = fiber->next;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/log.h"
 #include "client/cli/tool.h"
 
@@ -15,17 +16,7 @@ void sl_table_init(struct sl_table *table, const struct sl_column *columns, size
 }
 
 static void add_cell(struct sl_table *table, const char *text) {
-    if (table->n_cells == table->n_allocated) {
-        size_t n = table->n_allocated ? table->n_allocated * 2 : 64;
-        char **cells = realloc(table->cells, n * sizeof *cells);
-        if (!cells) {
-            table->out_of_memory = true;
-            return;
-        }
-        table->cells = cells;
-        table->n_allocated = n;
-    }
-    char *cell = strdup(text);
+    char *cell = SL_GROW(table->cells, table->n_cells, table->n_allocated) ? strdup(text) : NULL;
     if (!cell) {
         table->out_of_memory = true;
         return;

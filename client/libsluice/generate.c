@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/log.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
@@ -42,13 +43,7 @@ struct generation {
 
 static enum sl_status keep_id(struct generation *generation, int32_t id, struct sl_error *err) {
     Sluice__V1__TokenIds *ids = &generation->delivered;
-    if (ids->n_ids == generation->cap_ids) {
-        size_t cap = generation->cap_ids > 0 ? 2 * generation->cap_ids : 256;
-        int32_t *grown = realloc(ids->ids, cap * sizeof *grown);
-        SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "client: out of memory");
-        ids->ids = grown;
-        generation->cap_ids = cap;
-    }
+    SL_FAIL_IF(!SL_GROW(ids->ids, ids->n_ids, generation->cap_ids), err, SL_ERR_EXHAUSTED, "client: out of memory");
     ids->ids[ids->n_ids++] = id;
     return SL_OK;
 }

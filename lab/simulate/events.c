@@ -2,6 +2,8 @@
 // Purpose: see events.h. A binary heap.
 #include "lab/simulate/events.h"
 
+#include "base/grow.h"
+
 #include <stdlib.h>
 
 static bool before(const struct sl_sim_event *a, const struct sl_sim_event *b) {
@@ -10,15 +12,9 @@ static bool before(const struct sl_sim_event *a, const struct sl_sim_event *b) {
 
 void sl_sim_at(struct sl_sim_events *events, double at_s, void (*run_fn)(void *arg, double at_s, uint64_t tag),
                void *arg, uint64_t tag) {
-    if (events->n == events->n_allocated) {
-        size_t n = events->n_allocated > 0 ? 2 * events->n_allocated : 1024;
-        struct sl_sim_event *grown = realloc(events->heap, n * sizeof *grown);
-        if (!grown) {
-            events->out_of_memory = true;
-            return;
-        }
-        events->heap = grown;
-        events->n_allocated = n;
+    if (!SL_GROW(events->heap, events->n, events->n_allocated)) {
+        events->out_of_memory = true;
+        return;
     }
     struct sl_sim_event event = {at_s, events->n_ever++, run_fn, arg, tag};
     size_t i = events->n++;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/grow.h"
 #include "base/hash.h"
 #include "lab/simulate/json_lines.h"
 #include "lab/random.h"
@@ -14,25 +15,11 @@
 #define MAX_TOKENS   (INT64_C(1) << 30)
 #define MAX_REQUESTS (INT64_C(10) << 20)
 
-// Makes room for one more of `n` items; capacity doubles.
-static bool grow(void **items, int64_t n, int64_t *n_allocated, size_t item_bytes) {
-    if (n < *n_allocated) {
-        return true;
-    }
-    int64_t more = *n_allocated > 0 ? 2 * *n_allocated : 1024;
-    void *grown = realloc(*items, (size_t)more * item_bytes);
-    if (grown) {
-        *items = grown;
-        *n_allocated = more;
-    }
-    return grown != NULL;
-}
-
 // --- traces --------------------------------------------------------------------------------------------------------
 
 struct loading {
     struct sl_workload workload;
-    int64_t n_allocated, n_blocks_allocated;
+    size_t n_allocated, n_blocks_allocated;
     double first_ms;
 };
 
@@ -44,10 +31,8 @@ static enum sl_status take_blocks(struct loading *loading, const json_t *ids, st
     json_t *id;
     json_array_foreach(ids, i, id) {
         SL_FAIL_IF(!json_is_integer(id), err, SL_ERR_INVALID, "hash_ids[%zu] is not an integer", i);
-        if (!grow((void **)&workload->blocks, workload->n_blocks, &loading->n_blocks_allocated,
-                  sizeof *workload->blocks)) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a trace");
-        }
+        SL_FAIL_IF(!SL_GROW(workload->blocks, (size_t)workload->n_blocks, loading->n_blocks_allocated), err,
+                   SL_ERR_EXHAUSTED, "no memory for a trace");
         workload->blocks[workload->n_blocks++] = json_integer_value(id);
     }
     arrival->n_blocks = workload->n_blocks - arrival->first_block;
@@ -79,10 +64,9 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
         status = sl_fail(err, SL_ERR_INVALID, "hash_ids is not a list");
     }
     struct sl_workload *workload = &loading->workload;
-    SL_THEN_FAIL_IF(status,
-                    workload->n >= MAX_REQUESTS || !grow((void **)&workload->arrivals, workload->n,
-                                                         &loading->n_allocated, sizeof *workload->arrivals),
-                    err, SL_ERR_EXHAUSTED, "no memory for more than %" PRId64 " requests", workload->n);
+    SL_THEN_FAIL_IF(
+        status, workload->n >= MAX_REQUESTS || !SL_GROW(workload->arrivals, (size_t)workload->n, loading->n_allocated),
+        err, SL_ERR_EXHAUSTED, "no memory for more than %" PRId64 " requests", workload->n);
     if (status == SL_OK) {
         loading->first_ms = workload->n == 0 ? at_ms : loading->first_ms;
         struct sl_workload_arrival *arrival = &workload->arrivals[workload->n];

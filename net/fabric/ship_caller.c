@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "base/locked.h"
 #include "net/fabric/ship.h"
 
@@ -22,14 +23,8 @@ static enum sl_status push_piece(struct sl_pieces *pieces, const struct sl_piece
         last->bytes += piece->bytes;
         return SL_OK;
     }
-    if (pieces->n == pieces->capacity) {
-        size_t capacity = pieces->capacity ? 2 * pieces->capacity : 64;
-        struct sl_piece *grown = realloc(pieces->at, capacity * sizeof *grown);
-        if (!grown) {
-            return SL_ERR_EXHAUSTED;
-        }
-        pieces->at = grown;
-        pieces->capacity = capacity;
+    if (!SL_GROW(pieces->at, pieces->n, pieces->capacity)) {
+        return SL_ERR_EXHAUSTED;
     }
     pieces->at[pieces->n++] = *piece;
     return SL_OK;

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "net/fabric/core/core.h"
 #include "base/locked.h"
 #include "net/fabric/fetch.h"
@@ -130,14 +131,8 @@ static enum sl_status show(struct sl_window *window, uint64_t begin, uint64_t en
         begin = range->offset < begin ? range->offset : begin;
         end = range->offset + range->bytes > end ? range->offset + range->bytes : end;
     }
-    if (first == behind && window->n_shown == window->capacity) {
-        size_t capacity = window->capacity ? 2 * window->capacity : 8;
-        struct sl_wire_range *grown = realloc(window->shown, capacity * sizeof *grown);
-        if (!grown) {
-            return SL_ERR_EXHAUSTED;
-        }
-        window->shown = grown;
-        window->capacity = capacity;
+    if (first == behind && !SL_GROW(window->shown, window->n_shown, window->capacity)) {
+        return SL_ERR_EXHAUSTED;
     }
     memmove(&window->shown[first + 1], &window->shown[behind], (window->n_shown - behind) * sizeof *window->shown);
     window->n_shown = window->n_shown - (behind - first) + 1;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/grow.h"
 #include "base/log.h"
 #include "client/cli/chat/chat.h"
 #include "client/cli/follow.h"
@@ -133,14 +134,8 @@ static void count(struct sl_chat_session *chat) {
     if (!s) {
         return;
     }
-    if (chat->n_turns == chat->turns_capacity) {
-        size_t capacity = chat->turns_capacity > 0 ? 2 * chat->turns_capacity : 16;
-        struct sl_chat_turn *turns = realloc(chat->turns, capacity * sizeof *turns);
-        if (!turns) { // then /stats lacks this turn
-            return;
-        }
-        chat->turns = turns;
-        chat->turns_capacity = capacity;
+    if (!SL_GROW(chat->turns, chat->n_turns, chat->turns_capacity)) { // then /stats lacks this turn
+        return;
     }
     chat->turns[chat->n_turns++] = (struct sl_chat_turn){.n_context = s->n_prompt_tokens,
                                                          .n_read = s->n_prompt_tokens - s->n_reused_tokens,

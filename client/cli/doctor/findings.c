@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/log.h"
 #include "client/cli/message_json.h"
 
@@ -13,15 +14,9 @@ static const char *const names[] = {
     [SL_HEALTH_OK] = "ok", [SL_HEALTH_WARNING] = "warning", [SL_HEALTH_FAILED] = "FAILED"};
 
 void sl_findings_add(struct sl_findings *findings, const char *check, enum sl_health health, const char *format, ...) {
-    if (findings->n == findings->n_allocated) {
-        const size_t n = findings->n_allocated ? 2 * findings->n_allocated : 32;
-        struct sl_finding *rows = realloc(findings->rows, n * sizeof *rows);
-        if (!rows) {
-            findings->out_of_memory = true;
-            return;
-        }
-        findings->rows = rows;
-        findings->n_allocated = n;
+    if (!SL_GROW(findings->rows, findings->n, findings->n_allocated)) {
+        findings->out_of_memory = true;
+        return;
     }
     struct sl_finding *finding = &findings->rows[findings->n++];
     *finding = (struct sl_finding){.check = check, .health = health};

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/grow.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 #include "client/cli/message_json.h"
@@ -124,13 +125,7 @@ static enum sl_status add(struct listing *listing, const char *place, const char
     found.bytes = bytes_in(folder);
     find_family(folder, found.family);
     find_sampling(folder, found.sampling);
-    if (listing->n == listing->allocated) {
-        size_t allocated = listing->allocated ? 2 * listing->allocated : 16;
-        struct found *grown = realloc(listing->models, allocated * sizeof *grown);
-        SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "out of memory");
-        listing->models = grown;
-        listing->allocated = allocated;
-    }
+    SL_FAIL_IF(!SL_GROW(listing->models, listing->n, listing->allocated), err, SL_ERR_EXHAUSTED, "out of memory");
     listing->models[listing->n++] = found;
     return SL_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "lab/simulate/sim_store.h"
 
 #define START_NS SL_NS_PER_S // of the virtual clock: 0 has a meaning for the store
@@ -157,13 +158,7 @@ static int64_t look_up(struct replay *r, const struct sl_workload_arrival *arriv
 }
 
 static enum sl_status begin_reading(struct replay *r, const struct reading *reading, struct sl_error *err) {
-    if (r->n_readings == r->n_allocated) {
-        size_t n = r->n_allocated > 0 ? 2 * r->n_allocated : 64;
-        struct reading *grown = realloc(r->readings, n * sizeof *grown);
-        SL_FAIL_IF(!grown, err, SL_ERR_EXHAUSTED, "out of memory");
-        r->readings = grown;
-        r->n_allocated = n;
-    }
+    SL_FAIL_IF(!SL_GROW(r->readings, r->n_readings, r->n_allocated), err, SL_ERR_EXHAUSTED, "out of memory");
     r->readings[r->n_readings++] = *reading;
     return SL_OK;
 }

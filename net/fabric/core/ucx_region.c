@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/log.h"
 #include "net/fabric/core/ucx_internal.h"
 
@@ -85,14 +86,8 @@ struct mappings { // shared mappings of this process
 };
 
 static bool add_mapping(struct mappings *mappings, uintptr_t begin, uintptr_t end) {
-    if (mappings->n == mappings->capacity) {
-        size_t capacity = mappings->capacity ? 2 * mappings->capacity : 16;
-        void *grown = realloc(mappings->at, capacity * sizeof *mappings->at);
-        if (!grown) {
-            return false;
-        }
-        mappings->at = grown;
-        mappings->capacity = capacity;
+    if (!SL_GROW(mappings->at, mappings->n, mappings->capacity)) {
+        return false;
     }
     mappings->at[mappings->n].begin = begin;
     mappings->at[mappings->n++].end = end;
