@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/whole_file.h"
+
 #define MAX_JSON_FILE_BYTES (64 << 20) // the index of a model with a thousand shards is a few MiB
 
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err) {
@@ -45,4 +47,13 @@ enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **roo
     SL_FAIL_OR(!json_is_object(root), json_decref(root), err, SL_ERR_INVALID, "%s: not a JSON object", path);
     *root_out = root;
     return SL_OK;
+}
+
+enum sl_status sl_json_file_write(const char *path, const json_t *json, size_t flags, struct sl_error *err) {
+    struct sl_whole_file whole;
+    SL_TRY(sl_whole_file_open(&whole, path, err));
+    SL_FAIL_OR(!json || (json_dumpf(json, whole.file, flags) != 0 && !ferror(whole.file)),
+               sl_whole_file_abandon(&whole), err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
+    fputc('\n', whole.file);
+    return sl_whole_file_finish(&whole, err);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: reads a JSON file of a model folder: bounded in size, an object at the top, duplicate keys refused.
+// Purpose: reads a JSON file of a model folder: bounded in size, an object at the top, duplicate keys refused. Writes JSON
+// files.
 #pragma once
 
 #include <jansson.h>
@@ -18,3 +19,5 @@ bool sl_is_lfs_pointer(const void *begin, size_t n_bytes);
 // Loads a JSON file; the caller releases *root_out with json_decref(). SL_ERR_NOT_FOUND: no such file. SL_ERR_INVALID:
 // not a JSON object.
 enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **root_out, struct sl_error *err);
+// Writes a JSON file, whole or not at all. flags: of json_dumpf(). json NULL: SL_ERR_EXHAUSTED. SL_ERR_IO.
+enum sl_status sl_json_file_write(const char *path, const json_t *json, size_t flags, struct sl_error *err);

@@ -21,12 +21,6 @@
 #define SECOND_GRACE_MS 3000 // after the second signal
 #define LEFT_GRACE_MS   500  // of a coordinator without workers: its jobs cannot end
 
-static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_error *err) {
-    return sl_program_folder(cluster->bin)
-               ? SL_OK
-               : sl_fail(err, SL_ERR_NOT_FOUND, "cannot find the folder of this executable: %m");
-}
-
 static enum sl_status make_certificates(struct sl_cluster *cluster, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
     struct sl_cluster_names names = {config->n_prefill, config->n_decode, config->n_kvstore};
@@ -34,7 +28,7 @@ static enum sl_status make_certificates(struct sl_cluster *cluster, struct sl_er
     return sl_cluster_tls_find(config->tls, "operator", "local", &cluster->operator_tls, err);
 }
 
-static struct sl_cluster_origin words_of(const struct sl_cluster *cluster) {
+static struct sl_cluster_origin origin_of(const struct sl_cluster *cluster) {
     return (struct sl_cluster_origin){&cluster->config, cluster->bin, cluster->address, cluster->etcd.servers};
 }
 
@@ -42,34 +36,33 @@ static struct sl_cluster_origin words_of(const struct sl_cluster *cluster) {
 static enum sl_status start_child(struct sl_cluster *cluster, const char *name, enum sl_status status,
                                   struct sl_error *err) {
     size_t i = cluster->n_children;
-    SL_THEN(status, sl_child_start(&cluster->children[i], name, cluster->words[i].list, err));
+    SL_THEN(status, sl_child_start(&cluster->children[i], name, cluster->starts[i].words.list, err));
     if (status == SL_OK) {
-        cluster->started_ns[i] = sl_now_ns();
+        cluster->starts[i].started_ns = sl_now_ns();
         cluster->n_children++;
     }
     return status;
 }
 
 static enum sl_status start_coordinator(struct sl_cluster *cluster, int64_t i, const char *name, struct sl_error *err) {
-    struct sl_cluster_origin of = words_of(cluster);
-    struct sl_argv *words = &cluster->words[cluster->n_children];
+    struct sl_cluster_origin of = origin_of(cluster);
+    struct sl_argv *words = &cluster->starts[cluster->n_children].words;
     return start_child(cluster, name, sl_argv_of_coordinator(&of, i, name, words, err), err);
 }
 
 static enum sl_status start_gateway(struct sl_cluster *cluster, struct sl_error *err) {
-    struct sl_cluster_origin of = words_of(cluster);
-    struct sl_argv *words = &cluster->words[cluster->n_children];
-    return cluster->config.has_gateway ? start_child(cluster, "gateway", sl_argv_of_gateway(&of, words, err), err)
-                                       : SL_OK;
+    struct sl_cluster_origin of = origin_of(cluster);
+    struct sl_argv *words = &cluster->starts[cluster->n_children].words;
+    return start_child(cluster, "gateway", sl_argv_of_gateway(&of, words, err), err);
 }
 
 static enum sl_status start_workers(struct sl_cluster *cluster, const char *role, int64_t n, struct sl_error *err) {
-    struct sl_cluster_origin of = words_of(cluster);
+    struct sl_cluster_origin of = origin_of(cluster);
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n && status == SL_OK; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s-%lld", role, (long long)i);
-        struct sl_argv *words = &cluster->words[cluster->n_children];
+        struct sl_argv *words = &cluster->starts[cluster->n_children].words;
         status = start_child(cluster, name, sl_argv_of_worker(&of, role, name, words, err), err);
     }
     return status;
@@ -78,10 +71,10 @@ static enum sl_status start_workers(struct sl_cluster *cluster, const char *role
 enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struct sl_error *err) {
     sl_children_pump(cluster->children, cluster->n_children, timeout_ms, cluster->file);
     for (size_t i = 0; i < cluster->n_children; i++) {
-        if (!cluster->children[i].running && !cluster->reported[i]) {
+        if (!cluster->children[i].running && !cluster->starts[i].reported) {
             char end[96];
             bool is_gateway = strcmp(cluster->children[i].name, "gateway") == 0;
-            cluster->reported[i] = true;
+            cluster->starts[i].reported = true;
             return sl_fail(err, SL_ERR_PEER_LOST, "%s %s%s", cluster->children[i].name,
                            sl_child_describe_end(&cluster->children[i], end, sizeof end),
                            is_gateway ? "; it says above why (--http-port PORT is its port, --no-gateway leaves it out)"
@@ -201,20 +194,19 @@ static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_s
 
 static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
-    enum sl_status status = find_executables(cluster, err);
-    if (status == SL_OK) { // before any file is made and any process is started
-        struct sl_cluster_config plain = *config;
-        plain.tls = NULL;
-        struct sl_cluster_origin of = {&plain, cluster->bin, "127.0.0.1:7600", NULL};
-        plain.n_coordinators = 1;
-        status = sl_argv_try(&of, err);
-    }
+    SL_FAIL_IF(!sl_program_folder(cluster->bin), err, SL_ERR_NOT_FOUND,
+               "cannot find the folder of this executable: %m");
+    struct sl_cluster_config plain = *config;
+    plain.tls = NULL;
+    plain.n_coordinators = 1;
+    struct sl_cluster_origin of = {&plain, cluster->bin, "127.0.0.1:7600", NULL};
+    enum sl_status status = sl_argv_try(&of, err); // before any file is made and any process is started
     SL_THEN(status, config->tls ? make_certificates(cluster, err) : SL_OK);
     SL_THEN(status, start_coordinators(cluster, signals, err));
     SL_THEN(status, start_workers(cluster, "kvstore", config->n_kvstore, err));
     SL_THEN(status, start_workers(cluster, "decode", config->n_decode, err));
     SL_THEN(status, start_workers(cluster, "prefill", config->n_prefill, err));
-    SL_THEN(status, start_gateway(cluster, err));
+    SL_THEN(status, config->has_gateway ? start_gateway(cluster, err) : SL_OK);
     return status == SL_OK ? wait_for_lines(cluster, cluster->n_first, signals, err) : status;
 }
 
@@ -258,14 +250,9 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     cluster->n_allocated =
         (size_t)(3 + config->n_coordinators + cluster->config.n_prefill + config->n_decode + config->n_kvstore);
     cluster->children = calloc(cluster->n_allocated, sizeof *cluster->children);
-    cluster->reported = calloc(cluster->n_allocated, sizeof *cluster->reported);
-    cluster->words = calloc(cluster->n_allocated, sizeof *cluster->words);
-    cluster->started_ns = calloc(cluster->n_allocated, sizeof *cluster->started_ns);
-    cluster->again_ns = calloc(cluster->n_allocated, sizeof *cluster->again_ns);
-    cluster->n_quick = calloc(cluster->n_allocated, sizeof *cluster->n_quick);
-    bool has_all = cluster->children && cluster->reported && cluster->words && cluster->started_ns &&
-                   cluster->again_ns && cluster->n_quick;
-    SL_TRY_OR(has_all ? start_all(cluster, signals, err) : sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory"),
+    cluster->starts = calloc(cluster->n_allocated, sizeof *cluster->starts);
+    SL_TRY_OR(cluster->children && cluster->starts ? start_all(cluster, signals, err)
+                                                   : sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory"),
               sl_cluster_stop(&cluster, 2000, NULL));
     cluster->n_ready = cluster->n_children - cluster->first_coordinator; // an etcd has no ready line
     *cluster_out = cluster;
@@ -422,15 +409,11 @@ void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct s
     for (size_t i = 0; i < cluster->n_children; i++) {
         sl_child_cleanup(&cluster->children[i]);
     }
-    for (size_t i = 0; cluster->words && i < cluster->n_allocated; i++) {
-        sl_argv_cleanup(&cluster->words[i]);
+    for (size_t i = 0; cluster->starts && i < cluster->n_allocated; i++) {
+        sl_argv_cleanup(&cluster->starts[i].words);
     }
     sl_cluster_etcd_cleanup(&cluster->etcd);
-    free(cluster->words);
-    free(cluster->started_ns);
-    free(cluster->again_ns);
-    free(cluster->n_quick);
-    free(cluster->reported);
+    free(cluster->starts);
     free(cluster->children);
     free(cluster);
     *cluster_ptr = NULL;

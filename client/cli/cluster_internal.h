@@ -20,6 +20,15 @@ struct sl_cluster_loading {
     bool is_drawn;
 };
 
+// The start of a child: what a restart needs.
+struct sl_child_start {
+    struct sl_argv words; // its command line; an etcd has none
+    int64_t started_ns;
+    int64_t again_ns; // time of its restart; 0: none is planned
+    int n_quick;      // how often in a row it ended soon after its start
+    bool reported;    // its end was reported
+};
+
 struct sl_cluster {
     struct sl_cluster_config config;
     FILE *file;
@@ -31,12 +40,8 @@ struct sl_cluster {
     struct sl_child *children;         // an etcd if there is one, the coordinators, workers, and the gateway
     size_t first_coordinator, n_first; // index of the first coordinator; number of children before the workers
     struct sl_cluster_etcd etcd;
-    struct sl_argv *words; // [n_allocated] command lines of the children; an etcd has none
-    int64_t *started_ns;   // start of each child
-    bool *reported;        // its end was reported
-    int64_t *again_ns;     // time of its restart; 0: none is planned
-    int *n_quick;          // how often in a row it ended soon after its start
-    size_t n_ready;        // ready children at the last check
+    struct sl_child_start *starts; // [n_allocated], of the children
+    size_t n_ready;                // ready children at the last check
     struct sl_cluster_loading loading;
     bool file_is_terminal;
     struct sl_cluster_tls operator_tls; // used with config.tls

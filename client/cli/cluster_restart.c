@@ -17,7 +17,7 @@
 static enum sl_status keep_port(struct sl_cluster *cluster, size_t i, struct sl_error *err) {
     char http[128];
     return sl_child_ready_value(&cluster->children[i], "http", http, sizeof http)
-               ? sl_argv_set_option(&cluster->words[i], "--listen", http, err)
+               ? sl_argv_set_option(&cluster->starts[i].words, "--listen", http, err)
                : SL_OK;
 }
 
@@ -25,13 +25,13 @@ static enum sl_status plan_restart(struct sl_cluster *cluster, size_t i, struct 
     const struct sl_child *child = &cluster->children[i];
     char end[96];
     sl_child_describe_end(child, end, sizeof end);
-    cluster->reported[i] = true;
-    bool quick = !child->ready[0] || sl_now_ns() - cluster->started_ns[i] < QUICK_MS * SL_NS_PER_MS;
-    cluster->n_quick[i] = quick ? cluster->n_quick[i] + 1 : 1;
-    SL_FAIL_IF(i < cluster->n_first || cluster->n_quick[i] >= MAX_QUICK, err, SL_ERR_PEER_LOST, "%s %s%s", child->name,
-               end, i < cluster->n_first ? "" : ", again and again");
-    int64_t wait_ms = FIRST_WAIT_MS << (cluster->n_quick[i] - 1);
-    cluster->again_ns[i] = sl_deadline_in_ms(wait_ms);
+    cluster->starts[i].reported = true;
+    bool quick = !child->ready[0] || sl_now_ns() - cluster->starts[i].started_ns < QUICK_MS * SL_NS_PER_MS;
+    cluster->starts[i].n_quick = quick ? cluster->starts[i].n_quick + 1 : 1;
+    SL_FAIL_IF(i < cluster->n_first || cluster->starts[i].n_quick >= MAX_QUICK, err, SL_ERR_PEER_LOST, "%s %s%s",
+               child->name, end, i < cluster->n_first ? "" : ", again and again");
+    int64_t wait_ms = FIRST_WAIT_MS << (cluster->starts[i].n_quick - 1);
+    cluster->starts[i].again_ns = sl_deadline_in_ms(wait_ms);
     fprintf(stderr, "sluice: %s %s: started again in %.1f s\n", child->name, end, (double)wait_ms / 1000);
     return keep_port(cluster, i, err);
 }
@@ -40,10 +40,10 @@ static enum sl_status restart(struct sl_cluster *cluster, size_t i, struct sl_er
     char name[sizeof cluster->children[i].name];
     snprintf(name, sizeof name, "%s", cluster->children[i].name);
     sl_child_cleanup(&cluster->children[i]);
-    enum sl_status status = sl_child_start(&cluster->children[i], name, cluster->words[i].list, err);
-    cluster->again_ns[i] = 0;
-    cluster->started_ns[i] = sl_now_ns();
-    cluster->reported[i] = status != SL_OK;
+    enum sl_status status = sl_child_start(&cluster->children[i], name, cluster->starts[i].words.list, err);
+    cluster->starts[i].again_ns = 0;
+    cluster->starts[i].started_ns = sl_now_ns();
+    cluster->starts[i].reported = status != SL_OK;
     return status;
 }
 
@@ -72,10 +72,10 @@ enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms,
     bool changed = false;
     sl_children_pump(cluster->children, cluster->n_children, timeout_ms, cluster->file);
     for (size_t i = 0; i < cluster->n_children && status == SL_OK; i++) {
-        if (!cluster->children[i].running && !cluster->reported[i]) {
+        if (!cluster->children[i].running && !cluster->starts[i].reported) {
             status = plan_restart(cluster, i, err);
             changed = true;
-        } else if (cluster->again_ns[i] != 0 && sl_deadline_left_ms(cluster->again_ns[i]) == 0) {
+        } else if (cluster->starts[i].again_ns != 0 && sl_deadline_left_ms(cluster->starts[i].again_ns) == 0) {
             status = restart(cluster, i, err);
             changed = true;
         }

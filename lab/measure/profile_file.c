@@ -2,7 +2,6 @@
 #include "lab/measure/profile_file.h"
 
 #include "base/json_file.h"
-#include "base/whole_file.h"
 
 void sl_profile_choose(const struct sl_attention_profile *profile, double threshold, struct sl_layers *dense_out) {
     *dense_out = (struct sl_layers){0};
@@ -47,10 +46,5 @@ enum sl_status sl_profile_path(const char *model_dir, char *path_out, size_t pat
 }
 
 enum sl_status sl_profile_write(const char *path, const json_t *profile, struct sl_error *err) {
-    struct sl_whole_file whole;
-    SL_TRY(sl_whole_file_open(&whole, path, err));
-    SL_FAIL_OR(json_dumpf(profile, whole.file, JSON_REAL_PRECISION(6)) != 0 && !ferror(whole.file),
-               sl_whole_file_abandon(&whole), err, SL_ERR_EXHAUSTED, "out of memory");
-    fputc('\n', whole.file);
-    return sl_whole_file_finish(&whole, err);
+    return sl_json_file_write(path, profile, JSON_REAL_PRECISION(6), err);
 }

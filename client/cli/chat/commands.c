@@ -9,27 +9,17 @@
 #include "client/cli/chat/chat.h"
 #include "engine/compress/recipe/recipe.h"
 
-static enum sl_chat_next complain(const struct sl_error *err) {
-    (void)sl_tool_complain("chat", err);
-    return SL_CHAT_FAILED;
-}
-
 // Returns the stream for the output of commands: with --json, standard output has only turns.
 static FILE *screen(const struct sl_chat_session *chat) {
     return chat->config->tool.json ? stderr : stdout;
 }
 
-static enum sl_chat_next help(struct sl_chat_session *chat, const char *argument);
+static enum sl_status help(struct sl_chat_session *chat, const char *argument, struct sl_error *err);
 
-static enum sl_chat_next begin_anew(struct sl_chat_session *chat, const char *argument) {
-    (void)argument;
+static enum sl_status begin_anew(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
+    (void)argument, (void)err;
     sl_chat_forget(chat);
-    return SL_CHAT_GO_ON;
-}
-
-static enum sl_chat_next leave(struct sl_chat_session *chat, const char *argument) {
-    (void)chat, (void)argument;
-    return SL_CHAT_LEAVE;
+    return SL_OK;
 }
 
 // Rejects files that are not regular: opening a named pipe would block, and a device might never end.
@@ -47,20 +37,19 @@ static char *expand(const char *path) {
     return asprintf(&whole, "%s%s", at_home ? home : "", at_home ? path + 1 : path) < 0 ? NULL : whole;
 }
 
-static enum sl_chat_next add_file(struct sl_chat_session *chat, const char *argument) {
-    struct sl_error err;
-    char *document = NULL, *path = argument[0] ? expand(argument) : NULL;
-    enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/file FILE: which one?");
-    SL_THEN_FAIL_IF(status, !path, &err, SL_ERR_EXHAUSTED, "no memory for a path");
-    SL_THEN(status, check_file(path, &err));
-    SL_THEN(status, sl_request_read_text(path, &document, &err));
+static enum sl_status add_file(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
+    SL_FAIL_IF(!argument[0], err, SL_ERR_INVALID, "/file FILE: which one?");
+    char *document = NULL, *path = expand(argument);
+    SL_FAIL_IF(!path, err, SL_ERR_EXHAUSTED, "no memory for a path");
+    enum sl_status status = check_file(path, err);
+    SL_THEN(status, sl_request_read_text(path, &document, err));
     size_t n_bytes = document ? strlen(document) : 0;
-    SL_THEN(status, sl_messages_add_document(&chat->messages, document, &err));
+    SL_THEN(status, sl_messages_add_document(&chat->messages, document, err));
     if (status == SL_OK && !chat->config->quiet) {
         fprintf(stderr, "%s: %zu bytes, which the next question begins with\n", path, n_bytes);
     }
     free(path);
-    return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
+    return status;
 }
 
 static enum sl_status list_documents(struct sl_chat_session *chat, struct sl_error *err) {
@@ -113,56 +102,44 @@ static enum sl_status set_document(struct sl_chat_session *chat, const char *nam
     return status;
 }
 
-static enum sl_chat_next use_document(struct sl_chat_session *chat, const char *argument) {
-    struct sl_error err = {0};
-    enum sl_status status;
-    if (!chat->client) {
-        status = sl_fail(&err, SL_ERR_INVALID, "documents belong to a cluster: leave out --local, or /file FILE");
-    } else {
-        status = argument[0] ? set_document(chat, argument, &err) : list_documents(chat, &err);
-    }
-    return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
+static enum sl_status use_document(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
+    SL_FAIL_IF(!chat->client, err, SL_ERR_INVALID, "documents belong to a cluster: leave out --local, or /file FILE");
+    return argument[0] ? set_document(chat, argument, err) : list_documents(chat, err);
 }
 
-static enum sl_chat_next save(struct sl_chat_session *chat, const char *argument) {
-    struct sl_error err;
-    char *path = argument[0] ? expand(argument) : NULL;
-    enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/save FILE: where to?");
-    SL_THEN(status, path ? sl_messages_save(&chat->messages, chat->document, path, &err)
-                         : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path"));
+static enum sl_status save(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
+    SL_FAIL_IF(!argument[0], err, SL_ERR_INVALID, "/save FILE: where to?");
+    char *path = expand(argument);
+    enum sl_status status = path ? sl_messages_save(&chat->messages, chat->document, path, err)
+                                 : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a path");
     free(path);
-    return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
+    return status;
 }
 
-static enum sl_chat_next set_recipe(struct sl_chat_session *chat, const char *argument) {
-    struct sl_error err;
+static enum sl_status set_recipe(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
     struct sl_recipe recipe;
-    if (argument[0] && chat->document[0]) {
-        sl_fail(&err, SL_ERR_INVALID, "document %s has its own recipe: /new first", chat->document);
-        return complain(&err);
-    }
+    SL_FAIL_IF(argument[0] && chat->document[0], err, SL_ERR_INVALID, "document %s has its own recipe: /new first",
+               chat->document);
     if (!argument[0]) {
         fprintf(screen(chat), "%s\n",
                 chat->last && chat->last->recipe[0] ? chat->last->recipe
                 : chat->recipe[0]                   ? chat->recipe
                                                     : "the default");
-        return SL_CHAT_GO_ON;
+        return SL_OK;
     }
-    if (sl_recipe_parse(argument, &recipe, &err) != SL_OK) {
-        return complain(&err);
-    }
+    SL_TRY(sl_recipe_parse(argument, &recipe, err));
     sl_recipe_format(&recipe, chat->recipe, sizeof chat->recipe);
     if (chat->messages.n > 1 && !chat->config->quiet) {
         fprintf(stderr, "the next turn reads the whole conversation under %s\n", chat->recipe);
     }
-    return SL_CHAT_GO_ON;
+    return SL_OK;
 }
 
-static enum sl_chat_next show_statistics(struct sl_chat_session *chat, const char *argument) {
-    (void)argument;
+static enum sl_status show_statistics(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
+    (void)argument, (void)err;
     if (chat->n_turns == 0) {
         fprintf(screen(chat), "no answer has come to its end yet\n");
-        return SL_CHAT_GO_ON;
+        return SL_OK;
     }
     FILE *file = screen(chat);
     fprintf(file, "%5s %9s %9s %9s %10s %10s\n", "TURN", "CONTEXT", "READ", "WRITTEN", "FIRST", "ALL");
@@ -175,13 +152,13 @@ static enum sl_chat_next show_statistics(struct sl_chat_session *chat, const cha
     if (chat->last) {
         sl_statistics_print(chat->last, file);
     }
-    return SL_CHAT_GO_ON;
+    return SL_OK;
 }
 
 // To add a command: write a function above, and add a row here.
 static const struct command {
     const char *name, *argument, *says;
-    enum sl_chat_next (*run)(struct sl_chat_session *chat, const char *argument);
+    enum sl_status (*run)(struct sl_chat_session *chat, const char *argument, struct sl_error *err); // NULL: leave
 } commands[] = {
     {"/help", "", "this list", help},
     {"/file", "FILE", "a text, which the next question begins with; several may follow on each other", add_file},
@@ -192,12 +169,12 @@ static const struct command {
     {"/save", "FILE", "the conversation as JSON, in a new file", save},
     {"/new", "", "begin anew; the system message and the recipe stay", begin_anew},
     {"/clear", "", "the same", begin_anew},
-    {"/quit", "", "leave, as Ctrl-D does", leave},
-    {"/exit", "", "the same", leave},
+    {"/quit", "", "leave, as Ctrl-D does", NULL},
+    {"/exit", "", "the same", NULL},
 };
 
-static enum sl_chat_next help(struct sl_chat_session *chat, const char *argument) {
-    (void)argument;
+static enum sl_status help(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
+    (void)argument, (void)err;
     FILE *file = screen(chat);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         fprintf(file, "%-8s %-7s %s\n", commands[i].name, commands[i].argument, commands[i].says);
@@ -206,7 +183,7 @@ static enum sl_chat_next help(struct sl_chat_session *chat, const char *argument
             "A line that ends with \\ goes on in the next one, and one that begins with // is a question that begins "
             "with /.\n"
             "Ctrl-C ends an answer.\n");
-    return SL_CHAT_GO_ON;
+    return SL_OK;
 }
 
 enum sl_chat_next sl_chat_command(struct sl_chat_session *chat, char *line) {
@@ -217,16 +194,21 @@ enum sl_chat_next sl_chat_command(struct sl_chat_session *chat, char *line) {
     }
     line[n] = '\0';
     struct sl_similar meant = {.word = line};
+    const struct command *command = NULL;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (strcmp(commands[i].name, line) == 0) {
-            enum sl_chat_next next = commands[i].run(chat, argument);
-            fflush(stdout);
-            return next;
-        }
+        command = strcmp(commands[i].name, line) == 0 ? &commands[i] : command;
         sl_similar_offer(&meant, commands[i].name);
     }
-    struct sl_error err;
-    sl_fail(&err, SL_ERR_INVALID, "there is no %.60s%s%s; /help lists what there is", line,
-            meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
-    return complain(&err);
+    if (command && !command->run) {
+        return SL_CHAT_LEAVE;
+    }
+    struct sl_error err = {0};
+    enum sl_status status = command ? command->run(chat, argument, &err)
+                                    : sl_fail(&err, SL_ERR_INVALID, "there is no %.60s%s%s; /help lists what there is",
+                                              line, meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
+    fflush(stdout);
+    if (status != SL_OK) {
+        (void)sl_tool_complain("chat", &err);
+    }
+    return status == SL_OK ? SL_CHAT_GO_ON : SL_CHAT_FAILED;
 }

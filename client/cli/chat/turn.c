@@ -239,15 +239,9 @@ int sl_chat_ask(struct sl_chat_session *chat, const char *line) {
     (void)sl_signals_received(chat->signals); // ignore a signal from before the question: it was not for this answer
     chat->signals->n_received = 0;
     struct turn turn = {.chat = chat,
-                        .follow = {.command = "chat",
-                                   .json = chat->config->tool.json,
-                                   .quiet = chat->config->quiet,
-                                   .brief = true,
-                                   .out = stdout,
-                                   .err = stderr,
-                                   .coordinator = chat->local ? NULL : chat->config->tool.coordinator,
-                                   .width = sl_terminal_width(STDERR_FILENO),
-                                   .signals = chat->signals}};
+                        .follow = sl_follow_of("chat", &chat->config->tool, chat->config->quiet, chat->signals)};
+    turn.follow.brief = true;
+    turn.follow.coordinator = chat->local ? NULL : turn.follow.coordinator;
     sl_follow_attach(&turn.follow, &turn.shown);
     status = answer(&turn, &err);
     int code = end_turn(&turn, status, &err);

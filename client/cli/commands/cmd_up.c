@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/json_file.h"
 #include "base/whole_file.h"
 #include "client/cli/cluster.h"
 #include "client/cli/clusters_here.h"
@@ -134,20 +135,12 @@ static json_t *state_json(const struct up *up) {
                      (json_int_t)up->config.cluster.rebalance_ms, "processes", processes);
 }
 
-// Writes the file atomically: a reader that waits for it must not read half of it.
-static enum sl_status write_state(const char *path, json_t *state, struct sl_error *err) {
-    struct sl_whole_file whole;
-    SL_TRY(sl_whole_file_open(&whole, path, err));
-    SL_FAIL_OR(json_dumpf(state, whole.file, JSON_INDENT(2)) != 0 && !ferror(whole.file), sl_whole_file_abandon(&whole),
-               err, SL_ERR_EXHAUSTED, "out of memory");
-    return sl_whole_file_finish(&whole, err);
-}
-
 // Writes the state where `sluice down` looks for it, and to the --state-file.
 static enum sl_status write_states(struct up *up, json_t *state, struct sl_error *err) {
-    enum sl_status status = up->here.lock_fd >= 0 ? write_state(up->here.state_path, state, err) : SL_OK;
+    enum sl_status status =
+        up->here.lock_fd >= 0 ? sl_json_file_write(up->here.state_path, state, JSON_INDENT(2), err) : SL_OK;
     if (status == SL_OK && up->config.state) {
-        status = write_state(up->config.state, state, err);
+        status = sl_json_file_write(up->config.state, state, JSON_INDENT(2), err);
         up->wrote_state = up->wrote_state || status == SL_OK;
         if (status != SL_OK) {
             sl_error_prefix(err, "--state-file");
@@ -195,12 +188,9 @@ static void print_cluster(const struct up *up, const Sluice__V1__WorkersReply *r
 
 static enum sl_status announce(struct up *up, struct sl_client *client, struct sl_error *err) {
     json_t *state = state_json(up);
-    SL_FAIL_IF(!state, err, SL_ERR_EXHAUSTED, "state: out of memory");
     Sluice__V1__WorkersReply *reply = NULL;
     enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);
-    status =
-        // From here on a reader of the state may use the cluster
-        status == SL_OK ? write_states(up, state, err) : status;
+    SL_THEN(status, write_states(up, state, err)); // from here on a reader of the state may use the cluster
     if (status == SL_OK && up->config.tool.json) {
         sl_json_print(json_incref(state), JSON_COMPACT, stdout);
     } else if (status == SL_OK) {

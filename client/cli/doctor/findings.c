@@ -28,10 +28,10 @@ void sl_findings_add(struct sl_findings *findings, const char *check, enum sl_he
 }
 
 void sl_findings_remedy(struct sl_findings *findings, const char *format, ...) {
-    if (findings->n == 0) {
+    struct sl_finding *finding = findings->n > 0 ? &findings->rows[findings->n - 1] : NULL;
+    if (!finding || finding->health == SL_HEALTH_OK) {
         return;
     }
-    struct sl_finding *finding = &findings->rows[findings->n - 1];
     va_list args;
     va_start(args, format);
     vsnprintf(finding->remedy, sizeof finding->remedy, format, args);

@@ -28,7 +28,7 @@ struct sl_findings {
 // Adds a line. Texts that are too long are cut.
 void sl_findings_add(struct sl_findings *findings, const char *check, enum sl_health health, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-// Adds the remedy to the line that was added last.
+// Adds the remedy to the line that was added last, unless it is OK.
 void sl_findings_remedy(struct sl_findings *findings, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Returns the first line that failed, or NULL.
 const struct sl_finding *sl_findings_failed(const struct sl_findings *findings);

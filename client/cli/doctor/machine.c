@@ -49,9 +49,7 @@ static void check_files(struct sl_findings *findings) {
     sl_findings_add(findings, "open files", health,
                     "hard limit %lld: servers raise the soft limit to it, and give clients' connections three quarters",
                     most);
-    if (health != SL_HEALTH_OK) {
-        sl_findings_remedy(findings, "ulimit -Hn 65536, or LimitNOFILE=65536 in the systemd unit");
-    }
+    sl_findings_remedy(findings, "ulimit -Hn 65536, or LimitNOFILE=65536 in the systemd unit");
 }
 
 static void check_memlock(struct sl_findings *findings) {
@@ -125,9 +123,7 @@ void sl_doctor_memory(struct sl_findings *findings, const struct sl_doctor_need 
                     " workers), and %" PRId64 " MiB of weights%s",
                     MIB(free_bytes), is_limited ? " in this control group" : "", MIB(arenas), need->n_workers,
                     MIB(weights), need->model ? "" : " (--model tells)");
-    if (!fits) {
-        sl_findings_remedy(findings, "a smaller --arena, --weights int8 or int4, or fewer workers");
-    }
+    sl_findings_remedy(findings, "a smaller --arena, --weights int8 or int4, or fewer workers");
     sl_findings_add(findings, "huge pages", SL_HEALTH_OK,
                     "%" PRId64 " of %" PRId64 " free, %" PRId64 " KiB each: --huge-pages takes arenas from them",
                     meminfo("HugePages_Free"), meminfo("HugePages_Total"), meminfo("Hugepagesize"));
@@ -148,10 +144,8 @@ void sl_doctor_shm(struct sl_findings *findings, const struct sl_doctor_need *ne
                     "/dev/shm has %" PRId64 " of %" PRId64 " MiB free; the arenas of %" PRId64 " workers take %" PRId64
                     " MiB of it, and a worker without room ends with SIGBUS",
                     MIB(free_bytes), MIB((int64_t)st.f_blocks * (int64_t)st.f_frsize), need->n_workers, MIB(wanted));
-    if (!fits) {
-        sl_findings_remedy(findings, "--arena %" PRId64 "M, docker run --shm-size, or an emptyDir with medium: Memory",
-                           MIB(free_bytes / (need->n_workers > 0 ? need->n_workers : 1)));
-    }
+    sl_findings_remedy(findings, "--arena %" PRId64 "M, docker run --shm-size, or an emptyDir with medium: Memory",
+                       MIB(free_bytes / (need->n_workers > 0 ? need->n_workers : 1)));
 }
 
 // ---- disk -----------------------------------------------------------------------------------------------------------
@@ -174,9 +168,7 @@ static void check_disk(struct sl_findings *findings, const char *path, const cha
     const int64_t free_mib = MIB((int64_t)st.f_bavail * (int64_t)st.f_frsize);
     const enum sl_health health = free_mib < LEAST_DISK_MIB ? SL_HEALTH_WARNING : SL_HEALTH_OK;
     sl_findings_add(findings, "disk", health, "%s: %" PRId64 " MiB free, for %s", path, free_mib, use);
-    if (health != SL_HEALTH_OK) {
-        sl_findings_remedy(findings, "free some, or name a folder on another file system");
-    }
+    sl_findings_remedy(findings, "free some, or name a folder on another file system");
 }
 
 void sl_doctor_disk(struct sl_findings *findings, const struct sl_doctor_need *need) {
@@ -220,9 +212,7 @@ void sl_doctor_processor(struct sl_findings *findings) {
     sl_findings_add(findings, "processor", is_slow ? SL_HEALTH_WARNING : SL_HEALTH_OK,
                     "workers compute with tier %s, of %s%s", ops->name, tiers,
                     is_slow ? ": plain C, many times slower than the others" : "");
-    if (is_slow) {
-        sl_findings_remedy(findings, "a processor with AVX2 or NEON, or unset SLUICE_TIER");
-    }
+    sl_findings_remedy(findings, "a processor with AVX2 or NEON, or unset SLUICE_TIER");
     if (is_amx_refused()) {
         sl_findings_add(findings, "AMX", SL_HEALTH_WARNING,
                         "the kernel refuses the processor's tile registers (arch_prctl): prompts are read several "

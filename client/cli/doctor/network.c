@@ -40,10 +40,10 @@ static int try_to_listen(const char *host, int64_t port) {
 }
 
 void sl_doctor_port(struct sl_findings *findings, const char *host, int64_t port, const char *option) {
-    const int why = port > 0 ? try_to_listen(host, port) : 0;
     if (port == 0) {
         return;
     }
+    const int why = try_to_listen(host, port);
     if (why == 0) {
         sl_findings_add(findings, "port", SL_HEALTH_OK, "%s:%lld is free: `sluice up` can listen there", host,
                         (long long)port);
@@ -90,9 +90,7 @@ static void compare_clocks(struct sl_findings *findings, const char *address, co
     const int64_t skew = early > 0 ? early : late > 0 ? late : 0;
     sl_findings_add(findings, "clock skew", skew > MAX_SKEW_MS ? SL_HEALTH_WARNING : SL_HEALTH_OK,
                     "%" PRId64 " ms against the coordinator: times of jobs and documents are the coordinator's", skew);
-    if (skew > MAX_SKEW_MS) {
-        sl_findings_remedy(findings, "synchronize both machines with NTP");
-    }
+    sl_findings_remedy(findings, "synchronize both machines with NTP");
 }
 
 void sl_doctor_coordinator(struct sl_findings *findings, const struct sl_tool_config *tool) {
@@ -133,9 +131,7 @@ void sl_doctor_etcd(struct sl_findings *findings, const char *servers) {
         sl_findings_add(findings, "etcd", answers ? SL_HEALTH_OK : SL_HEALTH_FAILED,
                         "%s %s: coordinators elect their leader there", host,
                         answers ? "takes connections" : "takes no connection");
-        if (!answers) {
-            sl_findings_remedy(findings, "start etcd, or correct --etcd; without it no coordinator leads");
-        }
+        sl_findings_remedy(findings, "start etcd, or correct --etcd; without it no coordinator leads");
     }
 }
 
@@ -159,9 +155,7 @@ static void check_certificate(struct sl_findings *findings, const char *path) {
     sl_findings_add(findings, "certificate", health, "%.200s %s %" PRId64 " days%s", path,
                     left_s <= 0 ? "ended" : "ends in", (left_s <= 0 ? -left_s : left_s) / DAY_S,
                     left_s <= 0 ? " ago: peers refuse it" : ": after that peers refuse new connections");
-    if (health != SL_HEALTH_OK) {
-        sl_findings_remedy(findings, "issue a new one; processes read changed files by themselves (docs/SECURITY.md)");
-    }
+    sl_findings_remedy(findings, "issue a new one; processes read changed files by themselves (docs/SECURITY.md)");
 }
 
 static bool is_certificate_name(const char *name) {

@@ -59,22 +59,33 @@ static enum sl_status judge(CURL *curl, CURLcode code, const char *url, const ch
     return http == 200 || http == 206 ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "%s: HTTP %ld", shown, http);
 }
 
-// Limits for fetching a page. libcurl calls back at least once a second.
-struct watch {
+// Runs a transfer. take: gets the bytes; look: is called at least once a second. Both get arg.
+static CURLcode perform(CURL *curl, curl_write_callback take, curl_xferinfo_callback look, void *arg) {
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, arg);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, arg);
+    return curl_easy_perform(curl);
+}
+
+// A page that is being fetched, for libcurl's callbacks.
+struct reading {
+    struct sl_page page;
     bool (*stopped)(void *arg);
     void *arg;
     bool ended;
 };
 
 static int look_for_end(void *arg, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now) {
-    struct watch *watch = arg;
+    struct reading *reading = arg;
     (void)total, (void)now, (void)up_total, (void)up_now;
-    watch->ended = watch->stopped && watch->stopped(watch->arg);
-    return watch->ended;
+    reading->ended = reading->stopped && reading->stopped(reading->arg);
+    return reading->ended;
 }
 
 static size_t take_page(char *data, size_t size, size_t n, void *arg) {
-    struct sl_page *page = arg;
+    struct sl_page *page = &((struct reading *)arg)->page;
     size_t bytes = size * n;
     char *grown = page->bytes + bytes <= MAX_PAGE_BYTES ? realloc(page->text, page->bytes + bytes + 1) : NULL;
     if (!grown) {
@@ -89,8 +100,7 @@ static size_t take_page(char *data, size_t size, size_t n, void *arg) {
 
 enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, bool (*stopped)(void *arg), void *arg,
                              struct sl_page *page_out, struct sl_error *err) {
-    struct sl_page page = {0};
-    struct watch watch = {.stopped = stopped, .arg = arg};
+    struct reading reading = {.stopped = stopped, .arg = arg};
     char words[CURL_ERROR_SIZE];
     CURL *curl = prepare(index, url, words);
     struct curl_slist *headers = curl_slist_append(
@@ -103,32 +113,24 @@ enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, bool
     }
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(curl, CURLOPT_ACCEPT_ENCODING, "");
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_page);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
-    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look_for_end);
-    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &watch);
-    CURLcode code = curl_easy_perform(curl);
-    enum sl_status status;
-    if (watch.ended) {
-        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-    } else if (code == CURLE_WRITE_ERROR) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the page is larger than %d MiB", MAX_PAGE_BYTES >> 20);
-    } else {
-        status = judge(curl, code, url, words, err);
-    }
+    CURLcode code = perform(curl, take_page, look_for_end, &reading);
+    enum sl_status status =
+        reading.ended ? sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal")
+        : code == CURLE_WRITE_ERROR
+            ? sl_fail(err, SL_ERR_PEER_CORRUPT, "the page is larger than %d MiB", MAX_PAGE_BYTES >> 20)
+            : judge(curl, code, url, words, err);
     const char *type = NULL, *effective = NULL;
     SL_THEN_FAIL_IF(status,
-                    curl_easy_getinfo(curl, CURLINFO_EFFECTIVE_URL, &effective) != CURLE_OK || !page.text ||
-                        strlen(effective) >= sizeof page.url,
+                    curl_easy_getinfo(curl, CURLINFO_EFFECTIVE_URL, &effective) != CURLE_OK || !reading.page.text ||
+                        strlen(effective) >= sizeof reading.page.url,
                     err, SL_ERR_PEER_CORRUPT, "the page is empty");
     if (status == SL_OK) {
         curl_easy_getinfo(curl, CURLINFO_CONTENT_TYPE, &type);
-        page.is_json = type && strstr(type, "json");
-        strcpy(page.url, effective);
-        *page_out = page;
+        reading.page.is_json = type && strstr(type, "json");
+        strcpy(reading.page.url, effective);
+        *page_out = reading.page;
     } else {
-        free(page.text);
+        free(reading.page.text);
     }
     curl_easy_cleanup(curl);
     curl_slist_free_all(headers);
@@ -202,12 +204,7 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
         snprintf(range, sizeof range, "%lld-", (long long)attempt.from_bytes);
         curl_easy_setopt(curl, CURLOPT_RANGE, range);
     }
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_part);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &attempt);
-    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look);
-    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &attempt);
-    CURLcode code = curl_easy_perform(curl);
+    CURLcode code = perform(curl, take_part, look, &attempt);
     long http = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
     enum sl_status status;

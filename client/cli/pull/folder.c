@@ -10,7 +10,6 @@
 
 #include "base/json_file.h"
 #include "base/model_place.h"
-#include "base/whole_file.h"
 #include "client/cli/message_json.h"
 
 static const char origin_file[] = "origin.json";
@@ -114,17 +113,15 @@ static json_t *texts_of(const struct sl_catalog_model *model, bool wheels) {
 static enum sl_status write_origin(const char *folder, const struct sl_catalog_model *model, json_t *files,
                                    int64_t bytes, struct sl_error *err) {
     char path[PATH_MAX];
-    struct sl_whole_file whole;
     json_t *origin =
         json_pack("{s:o, s:o, s:s, s:s, s:s, s:o}", "package", texts_of(model, false), "wheel", texts_of(model, true),
                   "sha256", model->sha256, "license", model->license, "family", model->family, "files", files);
     SL_FAIL_OR(!origin || (bytes >= 0 && json_object_set_new(origin, "bytes", json_integer(bytes)) != 0),
                json_decref(origin), err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = sl_model_path(folder, origin_file, path, sizeof path, err);
-    SL_THEN(status, sl_whole_file_open(&whole, path, err));
-    SL_TRY_OR(status, json_decref(origin));
-    sl_json_print(origin, JSON_INDENT(2), whole.file);
-    return sl_whole_file_finish(&whole, err);
+    SL_THEN(status, sl_json_file_write(path, origin, JSON_INDENT(2), err));
+    json_decref(origin);
+    return status;
 }
 
 enum sl_status sl_folder_begin(const char *folder, const struct sl_catalog_model *model,
