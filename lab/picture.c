@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "base/whole_file.h"
 #include "lab/python.h"
 
@@ -34,9 +35,7 @@ static enum sl_status run_with(const char *const words[3], json_t *data, struct 
     enum sl_status status =
         written ? run(words, fd, err) : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the data of a picture");
     json_decref(data);
-    if (fd >= 0) {
-        close(fd);
-    }
+    sl_close(fd);
     return status;
 }
 

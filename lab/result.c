@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "client/cli/message_json.h"
 
 static void print_json(const struct sl_bench_result *result, double ratio) {
@@ -119,8 +120,6 @@ double sl_bench_process_status(pid_t pid, const char *name) {
     while (file && value < 0 && fgets(line, sizeof line, file)) {
         value = strncmp(line, name, length) == 0 && line[length] == ':' ? strtod(line + length + 1, NULL) : -1;
     }
-    if (file) {
-        fclose(file);
-    }
+    sl_close_file(file);
     return value;
 }

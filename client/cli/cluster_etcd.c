@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/close.h"
+
 static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
     return sl_child_find("etcd", path)
                ? SL_OK
@@ -33,9 +35,7 @@ static enum sl_status find_ports(int ports[2], struct sl_error *err) {
         ports[i] = ntohs(address.sin_port);
     }
     for (int i = 0; i < 2; i++) {
-        if (fds[i] >= 0) {
-            close(fds[i]);
-        }
+        sl_close(fds[i]);
     }
     return status;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 #include "base/whole_file.h"
 
 #define OWNED_WAIT_MS 100 // a `sluice up` that ends holds the lock for a moment longer
@@ -81,9 +82,7 @@ static int take_lock(const char *dir) {
         }
         // A command that only lists shares the lock
         bool owned = why == EWOULDBLOCK && flock(fd, LOCK_SH | LOCK_NB) != 0;
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         bool may_pass = why == EWOULDBLOCK || why == ESTALE || why == ENOENT;
         if (!may_pass || sl_deadline_left_ms(owned ? owned_ns : looked_ns) == 0) {
             errno = why;
@@ -104,9 +103,7 @@ static enum sl_status begin(struct sl_cluster_here *here, struct sl_error *err) 
     here->log = fd >= 0 ? fdopen(fd, "a") : NULL;
     if (!here->log) {
         sl_fail(err, SL_ERR_IO, "%s: %s", here->log_path, strerror(errno));
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         return SL_ERR_IO;
     }
     return SL_OK;
@@ -181,9 +178,7 @@ void sl_cluster_here_close(struct sl_cluster_here *here, bool keep) {
     if (here->lock_fd < 0) {
         return;
     }
-    if (here->log) {
-        fclose(here->log);
-    }
+    sl_close_file(here->log);
     if (keep) {
         unlink(here->state_path);
     } else {
@@ -256,9 +251,7 @@ enum sl_status sl_clusters_here(struct sl_cluster_entry **entries_out, size_t *n
             status = add_entry(root, file->d_name, &entries, &n, err);
         }
     }
-    if (folder) {
-        closedir(folder);
-    }
+    sl_close_folder(folder);
     SL_TRY_OR(status, sl_clusters_here_free(&entries, n));
     if (n > 0) {
         qsort(entries, n, sizeof *entries, by_name);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
@@ -225,8 +226,6 @@ int sl_command_eval_weights(int argc, char **argv) {
     struct eval e = {0};
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
     free(e.tokens);
-    if (e.logits) {
-        fclose(e.logits);
-    }
+    sl_close_file(e.logits);
     return code;
 }

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "client/cli/message_json.h"
 #include "lab/python.h"
 
@@ -143,11 +144,7 @@ void sl_training_prompts_close(struct sl_training_prompts **prompts) {
         while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR) {
         }
     }
-    if (p->from) {
-        fclose(p->from);
-    } else if (p->fd >= 0) {
-        close(p->fd);
-    }
+    p->from ? (void)fclose(p->from) : sl_close(p->fd);
     free(p->line);
     free(p);
     *prompts = NULL;

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "net/trust/tls_files.h"
 
 enum {
@@ -68,8 +69,8 @@ enum sl_status sl_http_listen(const struct sl_http_place *place, int *fd_out, ch
     if (status == SL_OK) {
         describe(fd, address_out, address_bytes);
         *fd_out = fd;
-    } else if (fd >= 0) {
-        close(fd);
+    } else {
+        sl_close(fd);
     }
     return status;
 }

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "base/log.h"
 #include "base/metrics.h"
 
@@ -28,9 +29,7 @@ static void write_stat(FILE *page) {
     char line[2048];
     FILE *file = fopen("/proc/self/stat", "r");
     const char *found = file ? fgets(line, sizeof line, file) : NULL;
-    if (file) {
-        fclose(file);
-    }
+    sl_close_file(file);
     found = found ? strrchr(line, ')') : NULL;
     unsigned long user, kernel, bytes;
     long n_threads, pages;

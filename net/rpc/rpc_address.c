@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "net/rpc/rpc_internal.h"
 
 static enum sl_status malformed(const char *text, struct sl_error *err) {
@@ -146,9 +147,7 @@ enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, str
             bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, 1)) {
             error = errno;
         }
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
     }
     freeaddrinfo(found);
     SL_FAIL_IF(error == EADDRINUSE, err, SL_ERR_EXISTS,

@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include "base/close.h"
 #include "client/cli/request.h"
 
 #define HISTORY_LINES 1000
@@ -141,9 +142,7 @@ static bool append_to_file(const char *path, const char *line) {
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     FILE *file = fd >= 0 && one ? fdopen(fd, "a") : NULL;
     if (!file) {
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         if (one) {
             history_end(one);
         }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
 
@@ -190,9 +191,7 @@ enum sl_status sl_messages_save(const struct sl_messages *m, const char *documen
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) {
         int why = errno;
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         return sl_fail(err, SL_ERR_INVALID, "%s: %s%s", path, strerror(why),
                        why == EEXIST ? "; a file that is there is not overwritten" : "");
     }

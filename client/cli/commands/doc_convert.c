@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/child.h"
+#include "base/close.h"
 #include "client/cli/commands/doc_office.h"
 #include "client/cli/commands/doc_text.h"
 
@@ -288,9 +289,7 @@ static enum sl_status extract(const struct sl_doc_source *source, enum sl_doc_fo
     int own = fcntl(files->out, F_DUPFD_CLOEXEC, 0);
     FILE *out = own >= 0 ? fdopen(own, "wb") : NULL;
     if (!out) {
-        if (own >= 0) {
-            close(own);
-        }
+        sl_close(own);
         return sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its text", name);
     }
     *by_out = "sluice";
@@ -319,15 +318,11 @@ enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum s
         fprintf(source->notes, "%s is %s: %s extracted %lld bytes of text\n", name, name_of(format), by,
                 (long long)lseek(files.out, 0, SEEK_END));
     }
-    if (files.err >= 0) {
-        close(files.err);
-    }
+    sl_close(files.err);
     if (status == SL_OK) {
         *file_out = file;
-    } else if (file) {
-        fclose(file);
-    } else if (files.out >= 0) {
-        close(files.out);
+    } else {
+        file ? (void)fclose(file) : sl_close(files.out);
     }
     return status;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 #include "base/whole_file.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/message_json.h"
@@ -258,9 +259,7 @@ static enum sl_status import_document(void *arg, struct sl_error *err) {
     SL_THEN(status, config->text_file ? sl_request_read_text(config->text_file, &config->text, err) : SL_OK);
     SL_THEN(status, sl_tool_call(config, send_file, err));
     free(config->text);
-    if (config->transfer.file != NULL) {
-        fclose(config->transfer.file);
-    }
+    sl_close_file(config->transfer.file);
     return status;
 }
 

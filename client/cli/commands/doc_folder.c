@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "client/cli/commands/doc_text.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -90,9 +91,7 @@ static enum sl_status add_entry(struct folder *folder, int at, const char *name,
     int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &found) != 0 || (!S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode))) {
         folder->n_other++;
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         return SL_OK;
     }
     enum sl_status status =
@@ -163,9 +162,7 @@ enum sl_status sl_doc_folder_read(const struct sl_doc_source *source, char **tex
     } else {
         free(text);
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    sl_close(fd);
     free(buffer);
     free(folder);
     return status;

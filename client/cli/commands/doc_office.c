@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zip.h>
 
+#include "base/close.h"
 #include "client/cli/commands/doc_xml.h"
 
 #define PART_BYTES ((zip_uint64_t)256 << 20) // the most of a file in the archive, unpacked
@@ -222,9 +223,7 @@ enum sl_status sl_doc_office_read(int fd, enum sl_doc_format format, const char 
     int code = 0, own = fcntl(fd, F_DUPFD_CLOEXEC, 0); // the archive closes this duplicate
     struct archive archive = {.name = name};
     if (own < 0 || lseek(own, 0, SEEK_SET) != 0 || !(archive.zip = zip_fdopen(own, 0, &code))) {
-        if (own >= 0) {
-            close(own);
-        }
+        sl_close(own);
         return sl_fail(err, SL_ERR_INVALID, "%s is damaged: it cannot be read as an archive", name);
     }
     enum sl_status status = format == SL_DOC_PPTX   ? read_slides(&archive, out, err)

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "client/cli/request.h"
 
 #define MAX_STREAM_BYTES ((size_t)256 << 20) // of a source that is no file; it is copied to memory
@@ -33,9 +34,7 @@ static enum sl_status copy_stream(int from, const char *name, int *fd_out, struc
         return SL_OK;
     }
     int why = errno;
-    if (fd >= 0) {
-        close(fd);
-    }
+    sl_close(fd);
     return total > MAX_STREAM_BYTES
                ? sl_fail(err, SL_ERR_INVALID, "%s has more than %zu MiB", name, MAX_STREAM_BYTES >> 20)
                : sl_fail(err, SL_ERR_INVALID, "%s: %s", name, strerror(why));
@@ -47,9 +46,7 @@ static enum sl_status open_source(const char *path, const char *name, int *fd_ou
     struct stat found;
     if (fd < 0 || fstat(fd, &found) != 0) {
         int why = errno;
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         return sl_fail(err, SL_ERR_INVALID, "%s: %s", name, strerror(why));
     }
     if (S_ISREG(found.st_mode) && strcmp(path, "-") != 0) {
@@ -82,9 +79,7 @@ static enum sl_status read_plain(int fd, const char *name, char **text_out, stru
     FILE *file = copy >= 0 ? fdopen(copy, "rb") : NULL;
     if (!file) {
         int why = errno;
-        if (copy >= 0) {
-            close(copy);
-        }
+        sl_close(copy);
         return sl_fail(err, SL_ERR_EXHAUSTED, "%s: %s", name, strerror(why));
     }
     enum sl_status status = take_text(file, name, text_out, err);

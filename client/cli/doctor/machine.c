@@ -17,6 +17,7 @@
 
 #include <jansson.h>
 
+#include "base/close.h"
 #include "base/memory_limit.h"
 #include "base/model_place.h"
 #include "base/version.h"
@@ -105,9 +106,7 @@ static int64_t meminfo(const char *key) {
             break;
         }
     }
-    if (file) {
-        fclose(file);
-    }
+    sl_close_file(file);
     return value;
 }
 

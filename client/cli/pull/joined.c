@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "client/cli/pull/wheel.h"
 
 enum { MAX_OPENS = 8 };
@@ -16,9 +17,7 @@ enum { MAX_OPENS = 8 };
 // Opens and locks the file. *same_out: the locked file still has its name.
 static enum sl_status lock(struct sl_joined *joined, bool *same_out, struct sl_error *err) {
     struct stat there, named;
-    if (joined->fd >= 0) {
-        close(joined->fd);
-    }
+    sl_close(joined->fd);
     joined->fd = open(joined->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     SL_FAIL_IF(joined->fd < 0, err, SL_ERR_IO, "%s: cannot be written: %s", joined->path, strerror(errno));
     if (flock(joined->fd, LOCK_EX | LOCK_NB) != 0) {

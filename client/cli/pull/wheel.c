@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zip.h>
 
+#include "base/close.h"
 #include "base/whole_file.h"
 #include "client/cli/pull/disk.h"
 
@@ -31,9 +32,7 @@ static enum sl_status open_archive(int wheel, zip_t **archive_out, struct sl_err
     int own = fcntl(wheel, F_DUPFD_CLOEXEC, 0); // the archive closes this duplicate
     if (own < 0 || lseek(own, 0, SEEK_SET) != 0) {
         enum sl_status status = sl_fail(err, SL_ERR_IO, "the archive cannot be read: %s", strerror(errno));
-        if (own >= 0) {
-            close(own);
-        }
+        sl_close(own);
         return status;
     }
     *archive_out = zip_fdopen(own, 0, &code);

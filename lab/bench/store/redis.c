@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 
 #define START_MS 10000
 #define STOP_MS  3000
@@ -25,9 +26,7 @@ static int free_port(void) {
         getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
         port = ntohs(address.sin_port);
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    sl_close(fd);
     return port;
 }
 
@@ -80,9 +79,7 @@ enum sl_status sl_redis_connect(const struct sl_redis *redis, bool over_tcp, int
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
         (over_tcp && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)) {
         sl_fail(err, SL_ERR_PEER_LOST, "redis-server at %s: %m", redis->socket);
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         return SL_ERR_PEER_LOST;
     }
     *fd_out = fd;

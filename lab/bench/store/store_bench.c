@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 #include "base/thread.h"
 #include "client/cli/tool.h"
 #include "lab/bench/store/clients.h"
@@ -166,9 +167,7 @@ static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err
         }
     }
     for (int i = 0; i < b->options.clients; i++) {
-        if (b->clients[i].fd >= 0) {
-            close(b->clients[i].fd);
-        }
+        sl_close(b->clients[i].fd);
         b->clients[i].fd = -1;
     }
     sl_store_rig_close(b->ends.store);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/close.h"
 #include "base/grow.h"
 #include "base/log.h"
 #include "net/fabric/core/ucx_internal.h"
@@ -109,9 +110,7 @@ static bool list_mappings(struct mappings *mappings) {
         }
     }
     free(line);
-    if (file) {
-        fclose(file);
-    }
+    sl_close_file(file);
     return known;
 }
 

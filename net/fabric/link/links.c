@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "base/log.h"
 #include "net/fabric/link/link_internal.h"
 
@@ -39,9 +40,7 @@ const char *sl_links_name(const struct sl_links *links) {
 
 static enum sl_status listen_failed(int fd, struct sl_error *err) {
     int number = errno;
-    if (fd >= 0) {
-        close(fd);
-    }
+    sl_close(fd);
     switch (number) {
     case EADDRINUSE:
         return sl_fail(err, SL_ERR_EXISTS, "the port is in use");
@@ -89,9 +88,7 @@ void sl_links_destroy(struct sl_links **links) {
         struct sl_link *link = it->first;
         sl_link_close(&link);
     }
-    if (it->listener >= 0) {
-        close(it->listener);
-    }
+    sl_close(it->listener);
     close(it->epoll);
     sl_tls_destroy(&it->tls);
     free(it);
