@@ -96,12 +96,7 @@ static enum sl_status save_capsule(void *arg, const struct sl_session *session, 
                            : status;
 }
 
-static void tell_end(struct job *job, const struct sl_local_request *request, struct sl_local_result *result) {
-    static const Sluice__V1__Finished__Reason reasons[] = {
-        [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
-        [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
-        [SL_STOP_LENGTH] = SLUICE__V1__FINISHED__REASON__LENGTH,
-    };
+Sluice__V1__Statistics sl_local_statistics(const struct sl_local_result *result, const char *recipe) {
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = result->n_tokens;
     statistics.n_reused_tokens = result->n_tokens - result->n_read; // tokens of earlier turns
@@ -112,13 +107,23 @@ static void tell_end(struct job *job, const struct sl_local_request *request, st
     statistics.total_ms = result->total_ms;
     statistics.capsule_bytes = (int64_t)result->capsule_bytes;
     statistics.full_bytes = (int64_t)result->full_bytes;
-    statistics.prefill_peak_bytes = (int64_t)result->prefill_peak_bytes;
     statistics.decode_resident_bytes = (int64_t)result->decode_resident_bytes;
     statistics.slots_per_head = result->slots_per_head;
+    statistics.transport = (char *)"nothing: one process";
+    statistics.recipe = (char *)recipe;
+    return statistics;
+}
+
+static void tell_end(struct job *job, const struct sl_local_request *request, struct sl_local_result *result) {
+    static const Sluice__V1__Finished__Reason reasons[] = {
+        [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
+        [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
+        [SL_STOP_LENGTH] = SLUICE__V1__FINISHED__REASON__LENGTH,
+    };
+    Sluice__V1__Statistics statistics = sl_local_statistics(result, job->recipe);
+    statistics.prefill_peak_bytes = (int64_t)result->prefill_peak_bytes;
     statistics.slots_evicted = result->slots_evicted;
     statistics.slots_merged = result->slots_merged;
-    statistics.transport = (char *)"nothing: one process";
-    statistics.recipe = job->recipe;
     Sluice__V1__Sampling sampling = sl_job_sampling_message(&request->sampling);
     statistics.sampling = &sampling;
     sl_slot_statistics_attach(&result->slots, &statistics);
@@ -255,16 +260,22 @@ enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct 
     return SL_OK;
 }
 
-bool sl_local_takes_chats(const char *model_dir) {
-    struct sl_chat_template *chat_template;
+// Returns the model's chat template; NULL: it has none that Sluice supports.
+static struct sl_chat_template *load_template(const char *model_dir) {
+    struct sl_chat_template *chat_template = NULL;
     struct sl_error err;
     enum sl_status status = sl_chat_template_load(model_dir, &chat_template, &err);
-    if (status == SL_OK) {
-        sl_chat_template_destroy(&chat_template);
-    } else if (status != SL_ERR_NOT_FOUND) {
+    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
         sl_log_warn("client", "no chats with this model: %s", err.text);
     }
-    return status == SL_OK;
+    return status == SL_OK ? chat_template : NULL;
+}
+
+bool sl_local_takes_chats(const char *model_dir) {
+    struct sl_chat_template *chat_template = load_template(model_dir);
+    const bool takes = chat_template != NULL;
+    sl_chat_template_destroy(&chat_template);
+    return takes;
 }
 
 enum sl_status sl_local_job(const struct sl_local_config *config, const struct sl_request *request,
@@ -301,14 +312,8 @@ enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct s
                                   struct sl_error *err) {
     struct sl_local_talk *talk = calloc(1, sizeof *talk);
     SL_FAIL_IF(!talk, err, SL_ERR_EXHAUSTED, "local: out of memory");
-    struct sl_error why;
-    enum sl_status status = open_local(config, &talk->local, err);
-    enum sl_status chats =
-        status == SL_OK ? sl_chat_template_load(config->model_dir, &talk->chat_template, &why) : SL_OK;
-    if (chats != SL_OK && chats != SL_ERR_NOT_FOUND) {
-        sl_log_warn("client", "no chats with this model: %s", why.text);
-    }
-    SL_TRY_OR(status, sl_local_talk_close(&talk));
+    SL_TRY_OR(open_local(config, &talk->local, err), sl_local_talk_close(&talk));
+    talk->chat_template = load_template(config->model_dir);
     *talk_out = talk;
     return SL_OK;
 }
@@ -402,8 +407,7 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
     if (status == SL_ERR_PRECONDITION) {
         sl_local_talk_forget(talk);
         status = encode_all(talk, request, &ids, &n_ids, err);
-        status =
-            status == SL_OK ? sl_conversation_open(talk->local, talk->recipe, 0, &talk->conversation, err) : status;
+        SL_THEN(status, sl_conversation_open(talk->local, talk->recipe, 0, &talk->conversation, err));
     }
     SL_THEN(status, sl_job_choose_seed(request->sampling, known, &job.seed, err));
     if (status == SL_OK) {

@@ -9,6 +9,9 @@
 // Parses --arena of this process; 0 if it is unset or auto.
 enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct sl_error *err);
 
+// Returns what a job's statistics say of a result; they point to the recipe.
+Sluice__V1__Statistics sl_local_statistics(const struct sl_local_result *result, const char *recipe);
+
 // Returns true if the model has a chat template that Sluice supports.
 bool sl_local_takes_chats(const char *model_dir);
 

@@ -124,17 +124,13 @@ json_t *sl_message_json(const ProtobufCMessage *message) {
     for (unsigned i = 0; object && i < message->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
         const void *at = base + field->offset;
-        json_t *value;
-        if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) {
-            if (*(const uint32_t *)(base + field->quantifier_offset) != field->id) {
-                continue;
-            }
-            value = value_json(field, at);
-        } else if (field->label == PROTOBUF_C_LABEL_REPEATED) {
-            value = repeated_json(field, *(const char *const *)at, *(const size_t *)(base + field->quantifier_offset));
-        } else {
-            value = value_json(field, at);
+        const void *quantifier = base + field->quantifier_offset;
+        if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF && *(const uint32_t *)quantifier != field->id) {
+            continue;
         }
+        json_t *value = field->label == PROTOBUF_C_LABEL_REPEATED
+                            ? repeated_json(field, *(const char *const *)at, *(const size_t *)quantifier)
+                            : value_json(field, at);
         if (json_object_set_new(object, field->name, value) != 0) { // fails also when value is NULL
             json_decref(object);
             return NULL;

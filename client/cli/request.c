@@ -151,6 +151,13 @@ static const char *recipe_of(const struct sl_request_config *config) {
     return recommended ? recommended->recipe : NULL;
 }
 
+// Sets a field of the sampling settings if it is given.
+#define SEND(is_given, field, FIELD, type)                                                                             \
+    if (is_given) {                                                                                                    \
+        sampling->field##_present_case = SLUICE__V1__SAMPLING__##FIELD##_PRESENT_##FIELD;                              \
+        sampling->field = (type)config->field;                                                                         \
+    }
+
 // Sets the sampling options. An option that is left out has the model's own value. With --generation-config none all
 // values are sent, so that the model's own never apply.
 static enum sl_status set_sampling(struct sl_request *request, const struct sl_request_config *config,
@@ -160,32 +167,14 @@ static enum sl_status set_sampling(struct sl_request *request, const struct sl_r
                "--generation-config %.40s: expected auto or none", config->generation_config);
     Sluice__V1__Sampling *sampling = &request->sampling;
     sluice__v1__sampling__init(sampling);
-    if (all || config->has_temperature) {
-        sampling->temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
-        sampling->temperature = (float)config->temperature;
-    }
-    if (all || config->has_top_k) {
-        sampling->top_k_present_case = SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K;
-        sampling->top_k = (int32_t)config->top_k;
-    }
-    if (all || config->has_top_p) {
-        sampling->top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
-        sampling->top_p = (float)config->top_p;
-    }
-    if (all || config->has_repetition_penalty) {
-        sampling->repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
-        sampling->repetition_penalty = (float)config->repetition_penalty;
-    }
-    if (all || config->has_min_p) {
-        sampling->min_p_present_case = SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P;
-        sampling->min_p = (float)config->min_p;
-    }
+    SEND(all || config->has_temperature, temperature, TEMPERATURE, float);
+    SEND(all || config->has_top_k, top_k, TOP_K, int32_t);
+    SEND(all || config->has_top_p, top_p, TOP_P, float);
+    SEND(all || config->has_repetition_penalty, repetition_penalty, REPETITION_PENALTY, float);
+    SEND(all || config->has_min_p, min_p, MIN_P, float);
+    SEND(config->has_seed, seed, SEED, uint64_t);
     sampling->frequency_penalty = (float)config->frequency_penalty;
     sampling->presence_penalty = (float)config->presence_penalty;
-    if (config->has_seed) {
-        sampling->seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
-        sampling->seed = (uint64_t)config->seed;
-    }
     request->message.sampling = sampling;
     return SL_OK;
 }

@@ -179,15 +179,10 @@ enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__Ge
     struct generation generation = {.client = client, .watch = watch, .request = *request, .began_ns = sl_now_ns()};
     sluice__v1__resumption__init(&generation.resumption);
     sluice__v1__token_ids__init(&generation.delivered);
-    enum sl_status status = SL_OK;
-    if (request->idempotency_key[0] == '\0') {
-        status = sl_make_key(generation.key, err);
-        generation.request.idempotency_key = generation.key;
-    }
-    SL_THEN(status, sl_submit(client, &generation.request, watch->deadline_ns, &generation.job, err));
-    SL_TRY(status);
+    SL_TRY(sl_give_key(&generation.request, generation.key, err));
+    SL_TRY(sl_submit(client, &generation.request, watch->deadline_ns, &generation.job, err));
     strcpy(job_id_out, generation.job.job_id);
-    status = follow(&generation, job_id_out, err);
+    enum sl_status status = follow(&generation, job_id_out, err);
     if (status != SL_OK) {
         cancel(&generation, status, err);
     }

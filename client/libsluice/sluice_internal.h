@@ -52,8 +52,8 @@ struct sl_submitted {
     int32_t max_new_tokens; // 0: not reported
 };
 
-// Draws a key for a request that has none.
-enum sl_status sl_make_key(char key_out[SL_KEY_BYTES], struct sl_error *err);
+// Draws a key for a request that has none; the request then points to it.
+enum sl_status sl_give_key(Sluice__V1__GenerateRequest *request, char key[SL_KEY_BYTES], struct sl_error *err);
 // Submits a request with its key, until it is accepted or refused, or there is no leader for too long.
 enum sl_status sl_submit(struct sl_client *client, const Sluice__V1__GenerateRequest *request, int64_t deadline_ns,
                          struct sl_submitted *submitted_out, struct sl_error *err);

@@ -133,11 +133,15 @@ static enum sl_status submit_once(struct sl_client *client, const Sluice__V1__Ge
     return status;
 }
 
-enum sl_status sl_make_key(char key_out[SL_KEY_BYTES], struct sl_error *err) {
+enum sl_status sl_give_key(Sluice__V1__GenerateRequest *request, char key[SL_KEY_BYTES], struct sl_error *err) {
     uint64_t random[2];
+    if (request->idempotency_key[0] != '\0') {
+        return SL_OK;
+    }
     SL_FAIL_IF(getrandom(random, sizeof random, 0) != (ssize_t)sizeof random, err, SL_ERR_IO, "no random numbers: %s",
                strerror(errno));
-    snprintf(key_out, SL_KEY_BYTES, "%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+    snprintf(key, SL_KEY_BYTES, "%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+    request->idempotency_key = key;
     return SL_OK;
 }
 
@@ -160,16 +164,10 @@ enum sl_status sl_client_submit(struct sl_client *client, const Sluice__V1__Gene
                                 int64_t deadline_ns, char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err) {
     Sluice__V1__GenerateRequest keyed = *request;
     char key[SL_KEY_BYTES];
-    enum sl_status status = SL_OK;
-    if (request->idempotency_key[0] == '\0') {
-        status = sl_make_key(key, err);
-        keyed.idempotency_key = key;
-    }
     struct sl_submitted submitted;
-    SL_THEN(status, sl_submit(client, &keyed, deadline_ns, &submitted, err));
-    if (status == SL_OK) {
-        strcpy(job_id_out, submitted.job_id);
-        free(submitted.recipe);
-    }
-    return status;
+    SL_TRY(sl_give_key(&keyed, key, err));
+    SL_TRY(sl_submit(client, &keyed, deadline_ns, &submitted, err));
+    strcpy(job_id_out, submitted.job_id);
+    free(submitted.recipe);
+    return SL_OK;
 }

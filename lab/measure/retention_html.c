@@ -181,7 +181,7 @@ enum sl_status sl_retention_html_write(const struct sl_inspected *inspected, con
     if (inspected->text == NULL) {
         status = sl_request_read_text(text_path, &text, err);
     }
-    status = status == SL_OK ? find_tokens(&page, model_dir, text != NULL ? text : inspected->text, err) : status;
+    SL_THEN(status, find_tokens(&page, model_dir, text != NULL ? text : inspected->text, err));
     SL_THEN(status, count_slots(&page, err));
     SL_THEN(status, write_page(&page, path, err));
     sl_tokenizer_destroy(&page.tokenizer);

@@ -54,8 +54,7 @@ struct planning {
 // Simulates the workers of p->n. Writes whether enough requests keep their limits.
 static enum sl_status ask(struct planning *p, bool *enough_out, struct sl_error *err) {
     enum sl_status status = sl_sim_setting_run(&p->setting, p->recipe, p->rate, p->n, &p->result, err);
-    status =
-        status == SL_OK ? sl_figures_make(&p->setting.workload, &p->result, &p->setting.slo, &p->figures, err) : status;
+    SL_THEN(status, sl_figures_make(&p->setting.workload, &p->result, &p->setting.slo, &p->figures, err));
     *enough_out = status == SL_OK && 100 * p->figures.in_slo >= p->config->in_slo;
     sl_sim_result_cleanup(&p->result);
     return status;

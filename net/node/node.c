@@ -431,8 +431,7 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
                                     .arg = &serving};
     node->service_name = service->rpc->service->name;
     enum sl_status status = start_watch(node, err);
-    status =
-        status == SL_OK ? sl_rpc_selfcheck_start(node->rpc_address, node->credentials, &node->selfcheck, err) : status;
+    SL_THEN(status, sl_rpc_selfcheck_start(node->rpc_address, node->credentials, &node->selfcheck, err));
     SL_THEN(status, sl_agent_create(&agent, &node->agent, err));
     if (status == SL_OK) {
         sl_node_add_probes(node, service);

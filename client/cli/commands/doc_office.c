@@ -194,8 +194,7 @@ static enum sl_status read_slides(const struct archive *archive, FILE *out, stru
     char *presentation = NULL, *relations = NULL, id[PATH_BYTES], path[PATH_BYTES + 4];
     size_t n = 0, n_relations = 0;
     enum sl_status status = unpack(archive, "ppt/presentation.xml", &presentation, &n, err);
-    status =
-        status == SL_OK ? unpack(archive, "ppt/_rels/presentation.xml.rels", &relations, &n_relations, err) : status;
+    SL_THEN(status, unpack(archive, "ppt/_rels/presentation.xml.rels", &relations, &n_relations, err));
     struct sl_xml xml = {presentation, presentation ? presentation + n : NULL};
     struct sl_xml_token token;
     bool is_first = true;

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "client/cli/jsonl/ask.h"
 #include "client/cli/jsonl/lines.h"
+#include "client/cli/local_job.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/job/job_budget.h"
 #include "engine/job/job_chat.h"
@@ -96,8 +97,7 @@ static enum sl_status encode(struct run *run, const struct sl_openai_request *re
         status =
             run->chat_template ? SL_OK : sl_chat_template_load(run->config->local.model_dir, &run->chat_template, err);
         status = status == SL_ERR_NOT_FOUND ? SL_ERR_PRECONDITION : status; // the line asks what this model cannot do
-        status =
-            status == SL_OK ? sl_job_chat(run->chat_template, run->tokenizer, message->chat, ids_out, &n, err) : status;
+        SL_THEN(status, sl_job_chat(run->chat_template, run->tokenizer, message->chat, ids_out, &n, err));
     } else {
         status = sl_job_check_ids(&run->model, "prompt", &request->one.tokens, err);
         *ids_out = status == SL_OK ? malloc((n + 1) * sizeof **ids_out) : NULL;
@@ -144,22 +144,11 @@ static enum sl_status choose(const struct run *run, const struct sl_openai_reque
 static char *answer_json(const struct sl_openai_request *request, const struct sl_local_request *asked,
                          const struct sl_local_result *result, const struct asking *asking, size_t number) {
     bool offloads = result->offloads;
-    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    statistics.n_prompt_tokens = result->n_tokens;
-    statistics.n_reused_tokens = result->n_tokens - result->n_read;
+    Sluice__V1__Statistics statistics = sl_local_statistics(result, asked->recipe);
     statistics.not_cached =
         asked->no_reuse ? SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF : SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
-    statistics.n_output_tokens = result->n_output_tokens;
-    statistics.prefill_ms = result->prefill_ms;
-    statistics.ttft_ms = result->ttft_ms;
-    statistics.tpot_ms = result->tpot_ms;
-    statistics.total_ms = result->total_ms;
-    statistics.capsule_bytes = offloads ? asking->shipped_bytes : (int64_t)result->capsule_bytes;
-    statistics.full_bytes = (int64_t)result->full_bytes;
-    statistics.decode_resident_bytes = offloads ? asking->resident_bytes : (int64_t)result->decode_resident_bytes;
-    statistics.slots_per_head = result->slots_per_head;
-    statistics.transport = (char *)"nothing: one process";
-    statistics.recipe = (char *)asked->recipe;
+    statistics.capsule_bytes = offloads ? asking->shipped_bytes : statistics.capsule_bytes;
+    statistics.decode_resident_bytes = offloads ? asking->resident_bytes : statistics.decode_resident_bytes;
     Sluice__V1__Sampling sampling = sl_job_sampling_message(&asked->sampling);
     statistics.sampling = &sampling;
     Sluice__V1__Retrieval retrieval;

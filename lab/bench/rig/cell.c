@@ -198,9 +198,7 @@ static enum sl_status forward(struct sl_rig *rig, struct sl_input *inputs, int n
     struct sl_pass_wants wants = {.reading = rig->cell.prefill};
     struct sl_pass pass;
     enum sl_status status = sl_signals_check(rig->config.signals, err);
-    status = status == SL_OK
-                 ? sl_pass_begin(sl_engine_activations(rig->runtime.engine), inputs, n_inputs, wants, &pass, err)
-                 : status;
+    SL_THEN(status, sl_pass_begin(sl_engine_activations(rig->runtime.engine), inputs, n_inputs, wants, &pass, err));
     for (int layer = 0; layer < rig->runtime.config->n_layers && status == SL_OK; layer++) {
         status = sl_pass_attend(&pass, layer, err);
         if (status == SL_OK) {

@@ -124,8 +124,7 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
     enum sl_status status = sl_store_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err);
     if (status == SL_ERR_EXHAUSTED && watch && link->n_tokens > link->remote_kv->n_tokens) {
         status = await_tokens(offload, link, link->n_tokens, watch, err);
-        status =
-            status == SL_OK ? sl_store_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err) : status;
+        SL_THEN(status, sl_store_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err));
     }
     if (status == SL_ERR_EXISTS) {
         link->n_tokens = end;

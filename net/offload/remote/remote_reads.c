@@ -84,9 +84,7 @@ static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
         return false;
     }
     sl_fabric_request_close(&replica->map_request);
-    status = status == SL_OK
-                 ? sl_remote_kv_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why)
-                 : status;
+    SL_THEN(status, sl_remote_kv_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why));
     if (status != SL_OK && !sl_ask_may_pass(status)) {
         read_no_more(replica, &why);
     }

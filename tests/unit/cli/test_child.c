@@ -188,6 +188,23 @@ static void test_child_dies_with_its_parent(void **state) {
     assert_true(gone);
 }
 
+static void test_child_is_waited_for(void **state) {
+    (void)state;
+    struct sl_child child = shell("slow", "echo 'ready rpc=a'; exec sleep 60");
+    assert_true(sl_child_wait_ready(&child, 20000, stdout));
+    sl_child_wait_end(&child, 100, stdout); // it is killed
+    assert_true(WIFSIGNALED(child.wait_status) && WTERMSIG(child.wait_status) == SIGKILL);
+    child = shell("gone", "exit 3");
+    assert_false(sl_child_wait_ready(&child, 20000, stdout));
+    sl_child_wait_end(&child, 20000, stdout);
+    assert_true(WIFEXITED(child.wait_status) && WEXITSTATUS(child.wait_status) == 3);
+    child = shell("silent", "exec sleep 60");
+    assert_false(sl_child_wait_ready(&child, 100, stdout));
+    sl_child_signal(&child, SIGTERM);
+    sl_child_wait_end(&child, 20000, stdout);
+    assert_true(WIFSIGNALED(child.wait_status) && WTERMSIG(child.wait_status) == SIGTERM);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_child_lines_carry_its_name),
@@ -199,6 +216,7 @@ int main(void) {
         cmocka_unit_test(test_child_hears_signals_that_its_parent_blocks),
         cmocka_unit_test(test_child_that_cannot_start_is_an_error),
         cmocka_unit_test(test_child_dies_with_its_parent),
+        cmocka_unit_test(test_child_is_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
