@@ -177,10 +177,8 @@ static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_s
         status = start_coordinator(cluster, i, name, err);
         SL_THEN(status, wait_for_lines(cluster, cluster->n_first++, signals, err));
         const struct sl_child *child = &cluster->children[cluster->n_first - 1];
-        if (status == SL_OK && !sl_child_ready_value(child, "rpc", address, sizeof address)) {
-            status =
-                sl_fail(err, SL_ERR_INTERNAL, "%s is ready, but does not say where: '%s'", child->name, child->ready);
-        }
+        SL_THEN_FAIL_IF(status, !sl_child_ready_value(child, "rpc", address, sizeof address), err, SL_ERR_INTERNAL,
+                        "%s is ready, but does not say where: '%s'", child->name, child->ready);
         if (status == SL_OK) {
             size_t at = strlen(cluster->address);
             snprintf(cluster->address + at, sizeof cluster->address - at, "%s%s", i > 0 ? "," : "", address);

@@ -61,6 +61,18 @@ int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *c
 int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err));
 
+// Define the function of a command that is one sl_tool_run() or sl_tool_ask(). type: the struct of its configuration.
+#define SL_COMMAND_RUN(name, type, program, run_fn)                                                                    \
+    int name(int argc, char **argv) {                                                                                  \
+        struct type config = {0};                                                                                      \
+        return sl_tool_run(&(program), argc, argv, &config, run_fn);                                                   \
+    }
+#define SL_COMMAND_ASK(name, type, program, ask_fn)                                                                    \
+    int name(int argc, char **argv) {                                                                                  \
+        struct type config = {0};                                                                                      \
+        return sl_tool_ask(&(program), argc, argv, &config, ask_fn);                                                   \
+    }
+
 // Connects to the coordinators of *config, which begins with struct sl_tool_config, and runs ask_fn.
 enum sl_status sl_tool_call(void *config,
                             enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err),

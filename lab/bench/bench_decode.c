@@ -180,10 +180,8 @@ static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_
     SL_THEN(status, run_steps(b, r, b->options.steps, err));
     double ms = (double)(sl_now_ns() - begin_ns) / 1e6 / (double)b->options.steps;
     sl_rig_look_at_memory(&b->rig);
-    if (status == SL_OK && r->n_lost > 0) {
-        status =
-            sl_fail(err, SL_ERR_DEADLINE, "%" PRId64 " layers were not answered within %d ms", r->n_lost, DEADLINE_MS);
-    }
+    SL_THEN_FAIL_IF(status, r->n_lost > 0, err, SL_ERR_DEADLINE, "%" PRId64 " layers were not answered within %d ms",
+                    r->n_lost, DEADLINE_MS);
     if (status == SL_OK) {
         print_remote(b, r, ms);
     }

@@ -270,7 +270,4 @@ static enum sl_status inspect(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_inspect(int argc, char **argv) {
-    struct inspect_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, inspect);
-}
+SL_COMMAND_RUN(sl_command_inspect, inspect_config, program, inspect)

@@ -195,7 +195,4 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_profile(int argc, char **argv) {
-    struct profile_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, profile);
-}
+SL_COMMAND_RUN(sl_command_profile, profile_config, program, profile)

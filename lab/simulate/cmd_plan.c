@@ -172,7 +172,4 @@ static enum sl_status run(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_plan(int argc, char **argv) {
-    struct config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, run);
-}
+SL_COMMAND_RUN(sl_command_plan, config, program, run)

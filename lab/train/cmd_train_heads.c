@@ -432,7 +432,4 @@ static enum sl_status train(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_train_heads(int argc, char **argv) {
-    struct train_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, train);
-}
+SL_COMMAND_RUN(sl_command_train_heads, train_config, program, train)

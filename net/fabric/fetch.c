@@ -113,10 +113,8 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_f
     SL_FAIL_IF(!fetch, err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", plan->n_ranges);
     enum sl_status status =
         sl_ticket_unpack(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, "window", plan->ticket, plan->ticket_bytes, err);
-    if (status == SL_OK && fetch->ticket.head.epoch != connection->epoch) {
-        status =
-            sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the connection's, %s", connection->address);
-    }
+    SL_THEN_FAIL_IF(status, fetch->ticket.head.epoch != connection->epoch, err, SL_ERR_INVALID,
+                    "a window of another fabric than the connection's, %s", connection->address);
     SL_THEN(status, copy_ranges(fetch, plan->ranges, plan->n_ranges, err));
     SL_TRY_OR(status, free(fetch));
     fetch->connection = connection;

@@ -173,10 +173,8 @@ static enum sl_status load(struct sl_api_keys *keys, struct sl_error *err) {
     struct sl_api_key *list = NULL;
     size_t n = 0, n_bytes = 0;
     enum sl_status status = sl_changing_file_read(&keys->file, &text, &n_bytes, &about, err);
-    if (status == SL_OK && is_truncated(keys, text, n_bytes)) {
-        status =
-            sl_fail(err, SL_ERR_INVALID, "is cut off after %zu bytes (to remove all keys, leave a comment)", n_bytes);
-    }
+    SL_THEN_FAIL_IF(status, is_truncated(keys, text, n_bytes), err, SL_ERR_INVALID,
+                    "is cut off after %zu bytes (to remove all keys, leave a comment)", n_bytes);
     SL_THEN(status, sl_api_keys_parse(text, n_bytes, &list, &n, err));
     if (status != SL_OK) {
         free(text);

@@ -316,7 +316,4 @@ static enum sl_status run(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_chat(int argc, char **argv) {
-    struct sl_chat_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, run);
-}
+SL_COMMAND_RUN(sl_command_chat, sl_chat_config, program, run)

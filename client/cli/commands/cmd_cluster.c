@@ -32,10 +32,7 @@ static enum sl_status list_workers(struct sl_client *client, void *arg, struct s
     return SL_OK;
 }
 
-int sl_command_workers(int argc, char **argv) {
-    struct sl_tool_config config = {0};
-    return sl_tool_ask(&workers_program, argc, argv, &config, list_workers);
-}
+SL_COMMAND_ASK(sl_command_workers, sl_tool_config, workers_program, list_workers)
 
 struct drain_config {
     struct sl_tool_config tool;
@@ -70,10 +67,7 @@ static enum sl_status drain(struct sl_client *client, void *arg, struct sl_error
     return SL_OK;
 }
 
-int sl_command_drain(int argc, char **argv) {
-    struct drain_config config = {0};
-    return sl_tool_ask(&drain_program, argc, argv, &config, drain);
-}
+SL_COMMAND_ASK(sl_command_drain, drain_config, drain_program, drain)
 
 struct top_config {
     struct sl_tool_config tool;

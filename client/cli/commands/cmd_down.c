@@ -114,10 +114,7 @@ static enum sl_status show_status(void *arg, struct sl_error *err) {
     return SL_OK;
 }
 
-int sl_command_status(int argc, char **argv) {
-    struct here_config config = {0};
-    return sl_tool_run(&status_program, argc, argv, &config, show_status);
-}
+SL_COMMAND_RUN(sl_command_status, here_config, status_program, show_status)
 
 // Stops a cluster of the list. The list may be old: a newer cluster with this name or process id must not be stopped.
 static enum sl_status stop(const struct sl_cluster_entry *entry, int64_t wait_ms, struct sl_error *err) {
@@ -194,7 +191,4 @@ static enum sl_status down(void *config, struct sl_error *err) {
     return status;
 }
 
-int sl_command_down(int argc, char **argv) {
-    struct here_config config = {0};
-    return sl_tool_run(&down_program, argc, argv, &config, down);
-}
+SL_COMMAND_RUN(sl_command_down, here_config, down_program, down)

@@ -46,10 +46,7 @@ static enum sl_status submit(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_submit(int argc, char **argv) {
-    struct submit_config config = {0};
-    return sl_tool_run(&submit_program, argc, argv, &config, submit);
-}
+SL_COMMAND_RUN(sl_command_submit, submit_config, submit_program, submit)
 
 struct watch_config {
     struct sl_tool_config tool;
@@ -123,10 +120,7 @@ static enum sl_status cancel(struct sl_client *client, void *arg, struct sl_erro
     return SL_OK;
 }
 
-int sl_command_cancel(int argc, char **argv) {
-    struct sl_tool_config config = {0};
-    return sl_tool_ask(&cancel_program, argc, argv, &config, cancel);
-}
+SL_COMMAND_ASK(sl_command_cancel, sl_tool_config, cancel_program, cancel)
 
 struct jobs_config {
     struct sl_tool_config tool;
@@ -188,7 +182,4 @@ static enum sl_status show(struct sl_client *client, void *arg, struct sl_error 
     return status;
 }
 
-int sl_command_jobs(int argc, char **argv) {
-    struct jobs_config config = {0};
-    return sl_tool_ask(&jobs_program, argc, argv, &config, show);
-}
+SL_COMMAND_ASK(sl_command_jobs, jobs_config, jobs_program, show)

@@ -158,7 +158,4 @@ static enum sl_status show(void *arg, struct sl_error *err) {
     return SL_OK;
 }
 
-int sl_command_recipes(int argc, char **argv) {
-    struct recipes_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, show);
-}
+SL_COMMAND_RUN(sl_command_recipes, recipes_config, program, show)

@@ -292,7 +292,4 @@ static enum sl_status run(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_run(int argc, char **argv) {
-    struct run_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, run);
-}
+SL_COMMAND_RUN(sl_command_run, run_config, program, run)

@@ -113,7 +113,4 @@ static enum sl_status examine(void *arg, struct sl_error *err) {
     return SL_OK;
 }
 
-int sl_command_doctor(int argc, char **argv) {
-    struct doctor_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, examine);
-}
+SL_COMMAND_RUN(sl_command_doctor, doctor_config, program, examine)

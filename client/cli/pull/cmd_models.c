@@ -237,7 +237,4 @@ static enum sl_status run(void *config, struct sl_error *err) {
     return status;
 }
 
-int sl_command_models(int argc, char **argv) {
-    struct models_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, run);
-}
+SL_COMMAND_RUN(sl_command_models, models_config, program, run)

