@@ -83,7 +83,7 @@ static bool grow(struct sl_http_answer *answer, size_t n) {
         answer->n_text -= answer->n_taken;
         answer->n_taken = 0;
     }
-    return sl_array_reserve((void **)&answer->text, &answer->text_bytes, answer->n_text + n, 1);
+    return sl_array_reserve(&answer->text, &answer->text_bytes, answer->n_text + n, 1);
 }
 
 // Appends bytes for the client. Mutex held. False: the answer has stopped.

@@ -152,7 +152,7 @@ enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_c
 
 static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece) {
     struct sl_copy *copy = arg;
-    if (!sl_array_reserve((void **)&copy->pieces, &copy->max_pieces, copy->n_pieces + 1, sizeof *copy->pieces)) {
+    if (!sl_array_reserve(&copy->pieces, &copy->max_pieces, copy->n_pieces + 1, sizeof *copy->pieces)) {
         return SL_ERR_EXHAUSTED;
     }
     copy->pieces[copy->n_pieces++] = *piece;

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/futex.h"
-#include "base/grow.h"
+#include "base/array.h"
 #include "base/locals.h"
 #include "base/processors.h"
 #include "base/thread.h"

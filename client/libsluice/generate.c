@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/grow.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"

@@ -50,8 +50,8 @@ static enum sl_status check_room(struct sl_event_log *log, enum sl_event_kind ki
     if (kind == SL_EVENT_PROGRESS && log->n_progress >= log->max_progress) {
         return SL_AGAIN;
     }
-    const bool has_room = log->n_events < log->max_events && sl_array_reserve((void **)&log->events, &log->cap_events,
-                                                                              log->n_events + 1, sizeof(*log->events));
+    const bool has_room = log->n_events < log->max_events &&
+                          sl_array_reserve(&log->events, &log->cap_events, log->n_events + 1, sizeof(*log->events));
     return has_room ? SL_OK : SL_ERR_EXHAUSTED;
 }
 

@@ -308,7 +308,7 @@ static int read_events(sqlite3_stmt *batches, struct sl_database_job *job, struc
         job->damaged |= first != next || count == SIZE_MAX ||
                         sqlite3_column_int64(batches, 2) != digest_of(bytes, n, (uint64_t)job->number << 32 | first);
         next += count != SIZE_MAX ? count : 0;
-        if (!sl_array_reserve((void **)&all->bytes, &all->cap, all->n + n, 1)) {
+        if (!sl_array_reserve(&all->bytes, &all->cap, all->n + n, 1)) {
             code = SQLITE_NOMEM;
             break;
         }

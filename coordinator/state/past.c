@@ -28,7 +28,7 @@ static enum sl_status read_events(const struct sl_database_job *job, struct sl_p
         memcpy(&length, job->events + at, sizeof length);
         at += sizeof length;
         SL_FAIL_IF(length > job->n_events - at, err, SL_ERR_INVALID, "an event is cut short");
-        SL_FAIL_IF(!sl_array_reserve((void **)&past->events, &cap, past->n_events + 1, sizeof *past->events), err,
+        SL_FAIL_IF(!sl_array_reserve(&past->events, &cap, past->n_events + 1, sizeof *past->events), err,
                    SL_ERR_EXHAUSTED, "no memory for a job that was there before");
         past->events[past->n_events++] = (struct sl_packed_event){job->events + at, length};
         at += length;

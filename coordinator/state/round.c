@@ -91,7 +91,7 @@ static void lose(struct sl_state *state, struct sl_kept_job *kept, const char *w
 // Appends an event to the buffer, after its length. Returns false if there is no memory.
 static bool add_event(struct sl_state *state, const uint8_t *packed, size_t n) {
     uint32_t length = (uint32_t)n;
-    if (!sl_array_reserve((void **)&state->buffer, &state->buffer_cap, state->n_buffer + sizeof length + n, 1)) {
+    if (!sl_array_reserve(&state->buffer, &state->buffer_cap, state->n_buffer + sizeof length + n, 1)) {
         return false;
     }
     memcpy(state->buffer + state->n_buffer, &length, sizeof length);

@@ -43,7 +43,7 @@ static enum sl_status list(DIR *dir, struct sl_disk_file **files, size_t *n_file
             continue;
         }
         file.used_ns = to_ns(&about.st_mtim, now_s);
-        SL_FAIL_IF(!sl_array_reserve((void **)files, &n_room, *n_files + 1, sizeof file), err, SL_ERR_EXHAUSTED,
+        SL_FAIL_IF(!sl_array_reserve(files, &n_room, *n_files + 1, sizeof file), err, SL_ERR_EXHAUSTED,
                    "disk: out of memory");
         (*files)[(*n_files)++] = file;
     }

@@ -2,7 +2,7 @@
 // Purpose: see events.h. A binary heap.
 #include "lab/simulate/events.h"
 
-#include "base/grow.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 

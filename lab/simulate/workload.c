@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/grow.h"
+#include "base/array.h"
 #include "base/hash.h"
 #include "lab/simulate/json_lines.h"
 #include "lab/random.h"

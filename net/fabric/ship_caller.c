@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/grow.h"
+#include "base/array.h"
 #include "base/locked.h"
 #include "net/fabric/ship.h"
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/grow.h"
+#include "base/array.h"
 #include "net/fabric/core/core.h"
 #include "base/locked.h"
 #include "net/fabric/fetch.h"

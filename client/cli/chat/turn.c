@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/grow.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "client/cli/chat/chat.h"
 #include "client/cli/follow.h"

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/close.h"
-#include "base/grow.h"
+#include "base/array.h"
 #include "base/json_file.h"
 #include "base/model_place.h"
 #include "client/cli/message_json.h"

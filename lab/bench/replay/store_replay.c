@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/grow.h"
+#include "base/array.h"
 #include "lab/simulate/sim_store.h"
 
 #define START_NS SL_NS_PER_S // of the virtual clock: 0 has a meaning for the store

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/close.h"
-#include "base/grow.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "net/fabric/core/ucx_internal.h"
 
