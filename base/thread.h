@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: threads with names, and condition variables on the monotonic clock. The team of threads: base/team.h; bells and fibers: base/fiber/.
+// Purpose: threads with names, loops that their owner ends, and condition variables on the monotonic clock. The team of threads: base/team.h; bells and fibers: base/fiber/.
 #pragma once
 
 #include <pthread.h>

@@ -14,13 +14,10 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
                                  struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
     struct sl_document *document = NULL;
-    enum sl_status status =
-        sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
-                                     ((const Sluice__V1__DocumentRequest *)request)->name, &document, err);
-    if (status == SL_OK) {
-        status = sl_coordinator_send_document(coordinator, call, document, false);
-        sl_document_unref(&document);
-    }
+    SL_TRY(sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
+                                        ((const Sluice__V1__DocumentRequest *)request)->name, &document, err));
+    enum sl_status status = sl_coordinator_send_document(coordinator, call, document, false);
+    sl_document_unref(&document);
     return status;
 }
 

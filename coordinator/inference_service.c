@@ -264,15 +264,13 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
     SL_FAIL_IF(watch->from_sequence < 0, err, SL_ERR_INVALID, "from_sequence: is %" PRId64 ", must be 0 or more",
                watch->from_sequence);
     struct sl_job *job = NULL;
-    enum sl_status status = find_job(coordinator, call, watch->job_id, &job, err);
+    SL_TRY(find_job(coordinator, call, watch->job_id, &job, err));
+    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
     if (status == SL_OK) {
-        status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
-        if (status == SL_OK) {
-            status = send_events(call, tenant, job, watch->from_sequence > 0 ? watch->from_sequence : 1, err);
-            sl_coordinator_leave_watcher(coordinator, &tenant);
-        }
-        sl_job_unref(&job);
+        status = send_events(call, tenant, job, watch->from_sequence > 0 ? watch->from_sequence : 1, err);
+        sl_coordinator_leave_watcher(coordinator, &tenant);
     }
+    sl_job_unref(&job);
     return status;
 }
 
@@ -305,16 +303,14 @@ static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, con
     struct sl_tenant *tenant;
     struct sl_job *job = NULL;
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
-    enum sl_status status = find_job(coordinator, call, id, &job, err);
+    SL_TRY(find_job(coordinator, call, id, &job, err));
+    sl_job_cancel(job); // also when too many calls wait
+    enum sl_status status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
     if (status == SL_OK) {
-        sl_job_cancel(job); // also when too many calls wait
-        status = sl_coordinator_enter_watcher(coordinator, call, &tenant, err);
-        if (status == SL_OK) {
-            status = cancel_and_wait(call, job, err);
-            sl_coordinator_leave_watcher(coordinator, &tenant);
-        }
-        sl_job_unref(&job);
+        status = cancel_and_wait(call, job, err);
+        sl_coordinator_leave_watcher(coordinator, &tenant);
     }
+    sl_job_unref(&job);
     return status;
 }
 
@@ -323,11 +319,9 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     struct sl_coordinator *coordinator = service;
     struct sl_job *job = NULL;
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
-    enum sl_status status = find_job(coordinator, call, id, &job, err);
-    if (status == SL_OK) {
-        status = send_job(call, job, err);
-        sl_job_unref(&job);
-    }
+    SL_TRY(find_job(coordinator, call, id, &job, err));
+    enum sl_status status = send_job(call, job, err);
+    sl_job_unref(&job);
     return status;
 }
 

@@ -130,15 +130,13 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
     if (refusal->http_status != 0) {
         return SL_ERR_EXHAUSTED;
     }
-    if (!json_is_object(json)) {
-        return sl_refuse_field(refusal, "", json ? "the body is JSON, but no object" : "the body is not JSON: %s",
-                               error.text);
-    }
+    SL_REFUSE_FIELD_IF(!json_is_object(json), refusal, "",
+                       json ? "the body is JSON, but no object" : "the body is not JSON: %s", error.text);
     const char *name;
     json_t *value;
     enum sl_status status = SL_OK;
     json_object_foreach(json, name, value) {
-        status = status == SL_OK && !json_is_null(value) ? take_field(name, value, request, refusal) : status;
+        SL_THEN_IF(status, !json_is_null(value), take_field(name, value, request, refusal));
     }
     SL_THEN_IF(status, strlen(request->text) > MAX_TEXT_BYTES,
                sl_refuse_field(refusal, "text", "text: has %zu bytes, at most %d are allowed", strlen(request->text),
@@ -369,9 +367,8 @@ enum sl_status sl_documents_read_query(struct MHD_Connection *connection, const 
                                        struct sl_refusal *refusal) {
     struct query query = {.refusal = refusal, .status = SL_OK};
     MHD_get_connection_values(connection, MHD_GET_ARGUMENT_KIND, read_field, &query);
-    if (query.status == SL_OK && (!query.name || query.name[0] == '\0')) {
-        return sl_refuse_field(refusal, "name", "name: expected in the query: /v1/documents/import?name=NAME");
-    }
+    SL_REFUSE_FIELD_IF(query.status == SL_OK && (!query.name || query.name[0] == '\0'), refusal, "name",
+                       "name: expected in the query: /v1/documents/import?name=NAME");
     *name_out = query.name;
     *keep_ms_out = query.keep_ms;
     return query.status;

@@ -384,7 +384,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
         sl_archive_prepare(job->prefill->archive, job);
     }
     status = job->here ? await_copy(job, call, err) : SL_OK;
-    status = status == SL_OK && job->here ? hand_over(job, err) : status;
+    SL_THEN_IF(status, job->here, hand_over(job, err));
     return status == SL_OK ? send_done(call, job, shipped_ns) : status;
 }
 

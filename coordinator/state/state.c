@@ -214,7 +214,7 @@ static enum sl_status remove_rows(const struct load *load, struct sl_error *err)
 enum sl_status sl_state_load(struct sl_state *state, sl_state_restore_fn restore, void *arg, struct sl_error *err) {
     struct load load = {.state = state, .restore = restore, .arg = arg};
     enum sl_status status = sl_database_each(state->database, load_job, &load, err);
-    status = status == SL_OK && load.n_removed > 0 ? remove_rows(&load, err) : status;
+    SL_THEN_IF(status, load.n_removed > 0, remove_rows(&load, err));
     free(load.removed);
     SL_THEN(status, sl_loop_start(&state->writer, "state", write_always, state, err));
     SL_THEN(status, sl_loop_start(&state->checkpointer, "state-sync", checkpoint_always, state, err));

@@ -19,9 +19,8 @@ static enum sl_status no_memory(struct sl_refusal *refusal) {
 static enum sl_status check_field(struct sl_openai_request *request, enum sl_openai_place place, const char *at,
                                   const char *name, const json_t *value, struct sl_refusal *refusal) {
     bool is_known;
-    if (!sl_openai_asks_nothing(place, name, value, &is_known)) {
-        return sl_refuse_field(refusal, FIELD, "%s.%.40s is not supported", at, name);
-    }
+    SL_REFUSE_FIELD_IF(!sl_openai_asks_nothing(place, name, value, &is_known), refusal, FIELD,
+                       "%s.%.40s is not supported", at, name);
     sl_openai_note_ignored(place, name, request->ignored, sizeof request->ignored);
     return SL_OK;
 }
@@ -31,12 +30,9 @@ static enum sl_status check_part(struct sl_openai_request *request, const char *
                                  struct sl_refusal *refusal) {
     const char *type = json_string_value(json_object_get(part, "type")), *key;
     json_t *value;
-    if (!type || strcmp(type, "text") != 0) {
-        return sl_refuse_field(refusal, FIELD, "%s: type \"%.40s\" is not supported", at, type ? type : "");
-    }
-    if (!json_is_string(json_object_get(part, "text"))) {
-        return sl_refuse_field(refusal, FIELD, "%s: has no text", at);
-    }
+    SL_REFUSE_FIELD_IF(!type || strcmp(type, "text") != 0, refusal, FIELD, "%s: type \"%.40s\" is not supported", at,
+                       type ? type : "");
+    SL_REFUSE_FIELD_IF(!json_is_string(json_object_get(part, "text")), refusal, FIELD, "%s: has no text", at);
     json_object_foreach((json_t *)part, key, value) {
         if (strcmp(key, "type") != 0 && strcmp(key, "text") != 0) {
             SL_TRY(check_field(request, SL_OPENAI_PART, at, key, value, refusal));
@@ -87,9 +83,7 @@ static enum sl_status take_message(struct sl_openai_request *request, size_t i, 
     const char *role = json_string_value(json_object_get(json, "role"));
     const json_t *content = json_object_get(json, "content");
     SL_TRY(check_fields(request, i, json, refusal));
-    if (!role) {
-        return sl_refuse_field(refusal, FIELD, "messages[%zu].role: expected a string", i);
-    }
+    SL_REFUSE_FIELD_IF(!role, refusal, FIELD, "messages[%zu].role: expected a string", i);
     // Clients send back an answer that had no text, such as a refusal, as null.
     const bool is_silent = strcmp(role, "assistant") == 0 && (!content || json_is_null(content));
     enum sl_status status = SL_OK;
@@ -109,9 +103,8 @@ static enum sl_status take_message(struct sl_openai_request *request, size_t i, 
 enum sl_status sl_openai_take_messages(struct sl_openai_request *request, const json_t *messages,
                                        struct sl_refusal *refusal) {
     size_t n = json_array_size(messages), i;
-    if (n == 0 || n > MAX_MESSAGES) {
-        return sl_refuse_field(refusal, FIELD, "messages: expected a list of 1 to %d", MAX_MESSAGES);
-    }
+    SL_REFUSE_FIELD_IF(n == 0 || n > MAX_MESSAGES, refusal, FIELD, "messages: expected a list of 1 to %d",
+                       MAX_MESSAGES);
     request->messages = calloc(n, sizeof *request->messages);
     request->message_list = calloc(n, sizeof *request->message_list);
     request->joined = calloc(n, sizeof *request->joined);

@@ -20,6 +20,14 @@ struct sl_refusal {
 enum sl_status sl_refuse_field(struct sl_refusal *refusal, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+// Returns sl_refuse_field(refusal, param, format, ...) if the condition holds.
+#define SL_REFUSE_FIELD_IF(condition, ...)                                                                             \
+    do {                                                                                                               \
+        if (condition) {                                                                                               \
+            return sl_refuse_field(__VA_ARGS__);                                                                       \
+        }                                                                                                              \
+    } while (0)
+
 // Refuses with 429: the caller's limit is so many of `what` per minute, and there is room again in retry_ms. INT64_MAX:
 // no limit of the caller is the reason.
 void sl_refuse_for(struct sl_refusal *refusal, int64_t retry_ms, const char *what, int64_t per_minute);

@@ -55,10 +55,8 @@ static enum sl_status take_real(const struct taking *taking, float *out) {
     if (!json_is_number(taking->value)) {
         return wrong_type(taking, "a number");
     }
-    if (fabs(json_number_value(taking->value)) >= 1e9) {
-        return sl_refuse_field(taking->refusal, taking->name, "%s: is %g, must be -1e9 to 1e9", taking->name,
-                               json_number_value(taking->value));
-    }
+    SL_REFUSE_FIELD_IF(fabs(json_number_value(taking->value)) >= 1e9, taking->refusal, taking->name,
+                       "%s: is %g, must be -1e9 to 1e9", taking->name, json_number_value(taking->value));
     *out = (float)json_number_value(taking->value);
     return SL_OK;
 }
@@ -99,9 +97,8 @@ static enum sl_status take_ids(const struct taking *taking, const json_t *ids, S
     const json_t *id;
     json_array_foreach(ids, i, id) {
         int64_t number = -1;
-        if (!integer_of(taking->request, id, &number) || number < 0 || number > INT32_MAX) {
-            return sl_refuse_field(taking->refusal, taking->name, "prompt[%zu]: expected a token's id", i);
-        }
+        SL_REFUSE_FIELD_IF(!integer_of(taking->request, id, &number) || number < 0 || number > INT32_MAX,
+                           taking->refusal, taking->name, "prompt[%zu]: expected a token's id", i);
         ids_out->ids[i] = (int32_t)number;
     }
     ids_out->n_ids = n;
@@ -124,10 +121,8 @@ static enum sl_status take_prompt(const struct taking *taking) {
     const json_t *prompt = taking->value, *first = json_array_get(prompt, 0), *one;
     const bool is_list = json_is_string(first) || json_is_array(first);
     const size_t n = is_list ? json_array_size(prompt) : 1;
-    if (n > SL_OPENAI_MAX_PROMPTS) {
-        return sl_refuse_field(taking->refusal, taking->name, "prompt: %zu prompts, at most %d", n,
-                               SL_OPENAI_MAX_PROMPTS);
-    }
+    SL_REFUSE_FIELD_IF(n > SL_OPENAI_MAX_PROMPTS, taking->refusal, taking->name, "prompt: %zu prompts, at most %d", n,
+                       SL_OPENAI_MAX_PROMPTS);
     if (n > 1) {
         struct sl_openai_prompt *prompts = calloc(n, sizeof *prompts);
         if (!prompts) {
@@ -158,9 +153,7 @@ static enum sl_status take_stop(const struct taking *taking) {
     const json_t *one = taking->value;
     bool is_list = json_is_array(one);
     size_t n = is_list ? json_array_size(one) : 1;
-    if (n > SL_OPENAI_MAX_STOPS) {
-        return sl_refuse_field(taking->refusal, taking->name, "stop: at most %d", SL_OPENAI_MAX_STOPS);
-    }
+    SL_REFUSE_FIELD_IF(n > SL_OPENAI_MAX_STOPS, taking->refusal, taking->name, "stop: at most %d", SL_OPENAI_MAX_STOPS);
     for (size_t i = 0; i < n; i++) {
         const char *stop = json_string_value(is_list ? json_array_get(taking->value, i) : one);
         if (!stop) {
@@ -248,9 +241,8 @@ static enum sl_status take_stream_options(const struct taking *taking) {
         struct taking option = {taking->request, "stream_options.include_usage", value, taking->refusal};
         bool is_known;
         if (strcmp(key, "include_usage") != 0) {
-            if (!sl_openai_asks_nothing(SL_OPENAI_STREAM_OPTIONS, key, value, &is_known)) {
-                return sl_refuse_field(taking->refusal, taking->name, "stream_options.%.40s is not supported", key);
-            }
+            SL_REFUSE_FIELD_IF(!sl_openai_asks_nothing(SL_OPENAI_STREAM_OPTIONS, key, value, &is_known),
+                               taking->refusal, taking->name, "stream_options.%.40s is not supported", key);
             note_ignored(taking->request, SL_OPENAI_STREAM_OPTIONS, key);
             continue;
         }
@@ -288,10 +280,8 @@ static enum sl_status take_documents(const struct taking *taking) {
         request->documents[i] = (char *)json_string_value(json_array_get(taking->value, i));
         fits = request->documents[i] != NULL;
     }
-    if (!fits) {
-        return sl_refuse_field(taking->refusal, taking->name, "documents: expected a list of 1 to %d names",
-                               SL_OPENAI_MAX_DOCUMENTS);
-    }
+    SL_REFUSE_FIELD_IF(!fits, taking->refusal, taking->name, "documents: expected a list of 1 to %d names",
+                       SL_OPENAI_MAX_DOCUMENTS);
     request->message.documents = request->documents;
     request->message.n_documents = n;
     return SL_OK;
@@ -299,9 +289,8 @@ static enum sl_status take_documents(const struct taking *taking) {
 
 static enum sl_status take_reread(const struct taking *taking) {
     json_int_t n = json_integer_value(taking->value);
-    if (!json_is_integer(taking->value) || n < 0 || n > INT32_MAX) {
-        return sl_refuse_field(taking->refusal, "reread", "reread: expected an integer, 0 or more");
-    }
+    SL_REFUSE_FIELD_IF(!json_is_integer(taking->value) || n < 0 || n > INT32_MAX, taking->refusal, "reread",
+                       "reread: expected an integer, 0 or more");
     taking->request->message.reread_present_case = SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT_REREAD;
     taking->request->message.reread = (int32_t)n;
     return SL_OK;
@@ -314,9 +303,8 @@ static enum sl_status take_ship_at_most(const struct taking *taking) {
     SL_TRY(check_only_choice(taking));
     const struct sl_recommendation *recommended =
         sl_recipe_recommend((double)percent / 100, message->document[0] || message->n_documents > 0);
-    if (!recommended) {
-        return sl_refuse_field(taking->refusal, taking->name, "ship_at_most: no recommended recipe ships so little");
-    }
+    SL_REFUSE_FIELD_IF(!recommended, taking->refusal, taking->name,
+                       "ship_at_most: no recommended recipe ships so little");
     taking->request->message.recipe = (char *)recommended->recipe;
     return SL_OK;
 }
@@ -426,12 +414,10 @@ static enum sl_status check_together(struct sl_openai_request *request, struct s
         const char *name = request->is_chat ? "messages" : "prompt";
         return sl_refuse_field(refusal, name, "%s is missing", name);
     }
-    if (request->include_usage && !request->stream) {
-        return sl_refuse_field(refusal, "stream_options", "stream_options: only with stream");
-    }
-    if (request->n_top_logprobs > 0 && !request->wants_logprobs) {
-        return sl_refuse_field(refusal, "top_logprobs", "top_logprobs: only with logprobs");
-    }
+    SL_REFUSE_FIELD_IF(request->include_usage && !request->stream, refusal, "stream_options",
+                       "stream_options: only with stream");
+    SL_REFUSE_FIELD_IF(request->n_top_logprobs > 0 && !request->wants_logprobs, refusal, "top_logprobs",
+                       "top_logprobs: only with logprobs");
     if (request->wants_logprobs) { // a token's own bytes come with alternatives
         request->sampling.logprobs = request->n_top_logprobs > 0 ? request->n_top_logprobs : 1;
     }
@@ -494,17 +480,13 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_mem
     if (!request->json) {
         return refusal->http_status != 0 ? SL_ERR_EXHAUSTED : refuse_syntax(body, n_bytes, memory, &error, refusal);
     }
-    if (!json_is_object(request->json)) {
-        return sl_refuse_field(refusal, "", "the body is JSON, but no object");
-    }
+    SL_REFUSE_FIELD_IF(!json_is_object(request->json), refusal, "", "the body is JSON, but no object");
     sluice__v1__generate_request__init(&request->message);
     sluice__v1__sampling__init(&request->sampling);
     sluice__v1__token_ids__init(&request->one.tokens);
     request->one.tokens.ids = ids.ids;
     request->one.tokens.n_ids = ids.n;
-    if (ids.n_good < ids.n) {
-        return sl_refuse_field(refusal, "prompt", "prompt[%zu]: expected a token's id", ids.n_good);
-    }
+    SL_REFUSE_FIELD_IF(ids.n_good < ids.n, refusal, "prompt", "prompt[%zu]: expected a token's id", ids.n_good);
     request->sampling.usual_temperature = 1; // OpenAI's default, if the model defines none
     request->message.sampling = &request->sampling;
     SL_TRY(take_fields(request, refusal));
