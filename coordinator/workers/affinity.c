@@ -29,24 +29,16 @@ enum sl_status sl_affinity_create(size_t max_entries, struct sl_affinity **affin
     SL_FAIL_IF(max_entries < 1 || max_entries > (1U << 28), err, SL_ERR_INVALID,
                "affinity: %zu entries, must be 1 to 2^28", max_entries);
     struct sl_affinity *affinity = calloc(1, sizeof(*affinity));
-    if (affinity == NULL) {
-        goto err_memory;
-    }
+    SL_FAIL_IF(affinity == NULL, err, SL_ERR_EXHAUSTED, "affinity: no memory for %zu entries", max_entries);
+    pthread_mutex_init(&affinity->mutex, NULL);
     affinity->max_entries = max_entries;
     affinity->entries = calloc(max_entries + 1, sizeof(*affinity->entries));
     if (affinity->entries == NULL || !sl_hash_table_init(&affinity->by_key, max_entries)) {
-        goto err_free;
+        sl_affinity_destroy(&affinity);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "affinity: no memory for %zu entries", max_entries);
     }
-    pthread_mutex_init(&affinity->mutex, NULL);
     *affinity_out = affinity;
     return SL_OK;
-
-err_free:
-    free(affinity->entries);
-    sl_hash_table_cleanup(&affinity->by_key);
-    free(affinity);
-err_memory:
-    return sl_fail(err, SL_ERR_EXHAUSTED, "affinity: no memory for %zu entries", max_entries);
 }
 
 void sl_affinity_destroy(struct sl_affinity **affinity_in) {
