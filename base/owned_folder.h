@@ -12,10 +12,12 @@ struct sl_owned_folder {
     int dir_fd, owner_fd;
 };
 
-// Opens the folder, or makes it for this user alone, but not its parents. `user` of a folder: "store". SL_ERR_INVALID, SL_ERR_IO,
-// SL_ERR_PRECONDITION name the folder and the remedy; then nothing is left to close.
-enum sl_status sl_owned_folder_open(const char *option, const char *path, const char *user,
-                                    struct sl_owned_folder *folder_out, struct sl_error *err);
+// Opens the folder, or makes it for this user alone, but not its parents. SL_ERR_INVALID, SL_ERR_IO name it and the remedy;
+// then nothing is left to close.
+enum sl_status sl_owned_folder_open(const char *option, const char *path, struct sl_owned_folder *folder_out,
+                                    struct sl_error *err);
+// Locks it; on failure it stays open. user: who uses such a folder, for the error: "store". SL_ERR_IO, SL_ERR_PRECONDITION.
+enum sl_status sl_owned_folder_lock(struct sl_owned_folder *folder, const char *user, struct sl_error *err);
 // Fails with errno's text.
 enum sl_status sl_owned_folder_fail(const struct sl_owned_folder *folder, struct sl_error *err);
 void sl_owned_folder_close(struct sl_owned_folder *folder);

@@ -209,7 +209,8 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     size_t index_bytes = (size_t)sl_disk_folder_index_bytes(max_bytes);
     folder->max_bytes = max_bytes;
     folder->protected = set;
-    enum sl_status status = sl_owned_folder_open("--disk", path, "store", &folder->place, err);
+    enum sl_status status = sl_owned_folder_open("--disk", path, &folder->place, err);
+    SL_THEN(status, sl_owned_folder_lock(&folder->place, "store", err));
     SL_THEN(status, sl_disk_index_create(index_bytes, &folder->index, err));
     if (status == SL_OK) {
         // Before it is known which are documents, nothing may be evicted, so all files are entered.
@@ -340,8 +341,10 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
     SL_THEN(status, write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why));
     SL_FAIL_IF(status != SL_OK, err, status, "%s", why.text);
     status = enter(folder, &entry, stored->keys.hashes, err);
-    // A file that the index does not have must not stay.
-    return status != SL_OK && sl_disk_folder_remove(folder, entry.id, err) != SL_OK ? SL_ERR_IO : status;
+    if (status != SL_OK) { // the index does not have it, so the file must not stay
+        SL_TRY(sl_disk_folder_remove(folder, entry.id, err));
+    }
+    return status;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------

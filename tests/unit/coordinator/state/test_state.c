@@ -390,6 +390,23 @@ static void test_state_is_of_one_process_and_one_user(void **state) {
     sl_job_unref(&job);
 }
 
+static void test_state_leaves_a_folder_of_others_as_it_is(void **state) {
+    (void)state;
+    struct harness other;
+    char owner[256];
+    if (geteuid() != 0) {
+        skip(); // only root makes a folder of another user
+    }
+    struct temp_folder theirs = temp_folder_create();
+    assert_int_equal(chown(theirs.path, 65534, 65534), 0);
+    assert_int_equal(chmod(theirs.path, 0777), 0);
+    assert_int_equal(harness_open(&other, theirs.path, ROOM, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "another user's"));
+    snprintf(owner, sizeof owner, "%s/owner", theirs.path);
+    assert_int_not_equal(access(owner, F_OK), 0);
+    temp_folder_destroy(&theirs);
+}
+
 static void test_state_refuses_jobs_of_older_versions(void **state) {
     (void)state;
     harness_close(&harness);
@@ -411,6 +428,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_state_forgets_what_the_table_forgets_and_what_never_began, begin, end),
         cmocka_unit_test_setup_teardown(test_state_suspended_shows_and_writes_nothing_more, begin, end),
         cmocka_unit_test_setup_teardown(test_state_is_of_one_process_and_one_user, begin, end),
+        cmocka_unit_test(test_state_leaves_a_folder_of_others_as_it_is),
     };
     return cmocka_run_group_tests(tests, use_faults, NULL);
 }
