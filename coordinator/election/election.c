@@ -109,13 +109,14 @@ void sl_election_doubt(struct sl_election *election) {
 }
 
 int64_t sl_election_confirm(struct sl_election *election, int64_t deadline_ns) {
-    SL_LOCKED(&election->loop.mutex);
+    pthread_mutex_lock(&election->loop.mutex);
     const uint64_t n_before = election->n_begun; // a step under way may be older than the caller's reason
     election->doubted = true;
     pthread_cond_signal(&election->loop.changed);
     while (election->n_ended <= n_before && !election->loop.stopping &&
            sl_bell_wait(&election->stepped, &election->loop.mutex, deadline_ns) == SL_OK) {
     }
+    pthread_mutex_unlock(&election->loop.mutex);
     return sl_election_term(election);
 }
 

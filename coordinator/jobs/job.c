@@ -396,9 +396,10 @@ int64_t sl_job_ended_ns(struct sl_job *job) {
 }
 
 size_t sl_job_bytes(struct sl_job *job) {
-    SL_LOCKED(&job->mutex);
+    pthread_mutex_lock(&job->mutex);
     size_t slot_bytes = job->slots != NULL ? sl_slot_statistics_bytes(job->slots) : 0;
     size_t error_bytes = job->errors != NULL ? sizeof *job->errors : 0;
+    pthread_mutex_unlock(&job->mutex);
     return sizeof(*job) + slot_bytes + error_bytes + (size_t)job->spec.max_new_tokens * sizeof(*job->output) +
            sl_event_log_bytes(&job->log);
 }

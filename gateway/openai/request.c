@@ -177,15 +177,33 @@ static enum sl_status take_max_tokens(const struct taking *taking) {
 
 // ---- sampling -------------------------------------------------------------------------------------------------------
 
-// Takes a number of the message Sampling, where it has the same name.
-static enum sl_status take_sampling(const struct taking *taking) {
-    char *sampling = (char *)&taking->request->sampling;
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(&sluice__v1__sampling__descriptor, taking->name);
-    if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) { // then its presence is told
-        *(uint32_t *)(void *)(sampling + field->quantifier_offset) = field->id;
-    }
-    return take_real(taking, (void *)(sampling + field->offset));
+static enum sl_status take_temperature(const struct taking *taking) {
+    taking->request->sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
+    return take_real(taking, &taking->request->sampling.temperature);
+}
+
+static enum sl_status take_top_p(const struct taking *taking) {
+    taking->request->sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+    return take_real(taking, &taking->request->sampling.top_p);
+}
+
+static enum sl_status take_repetition_penalty(const struct taking *taking) {
+    taking->request->sampling.repetition_penalty_present_case =
+        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
+    return take_real(taking, &taking->request->sampling.repetition_penalty);
+}
+
+static enum sl_status take_min_p(const struct taking *taking) {
+    taking->request->sampling.min_p_present_case = SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P;
+    return take_real(taking, &taking->request->sampling.min_p);
+}
+
+static enum sl_status take_frequency_penalty(const struct taking *taking) {
+    return take_real(taking, &taking->request->sampling.frequency_penalty);
+}
+
+static enum sl_status take_presence_penalty(const struct taking *taking) {
+    return take_real(taking, &taking->request->sampling.presence_penalty);
 }
 
 static enum sl_status take_top_k(const struct taking *taking) {
@@ -344,10 +362,10 @@ static const struct field {
     {"stop", BOTH, take_stop},
     {"max_tokens", BOTH, take_max_tokens},
     {"max_completion_tokens", CHAT, take_max_tokens},
-    {"temperature", BOTH, take_sampling},
-    {"top_p", BOTH, take_sampling},
-    {"frequency_penalty", BOTH, take_sampling},
-    {"presence_penalty", BOTH, take_sampling},
+    {"temperature", BOTH, take_temperature},
+    {"top_p", BOTH, take_top_p},
+    {"frequency_penalty", BOTH, take_frequency_penalty},
+    {"presence_penalty", BOTH, take_presence_penalty},
     {"seed", BOTH, take_seed},
     {"logprobs", BOTH, take_logprobs},
     {"top_logprobs", CHAT, take_top_logprobs},
@@ -360,8 +378,8 @@ static const struct field {
     {"ship_at_most", BOTH, take_ship_at_most}, // depends on documents
     {"reread", BOTH, take_reread},
     {"top_k", BOTH, take_top_k},
-    {"min_p", BOTH, take_sampling},
-    {"repetition_penalty", BOTH, take_sampling},
+    {"min_p", BOTH, take_min_p},
+    {"repetition_penalty", BOTH, take_repetition_penalty},
     {"ignore_eos", BOTH, take_ignore_eos},
     {"reuse", BOTH, take_reuse},
     {"deadline_ms", BOTH, take_deadline_ms},
