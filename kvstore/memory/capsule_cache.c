@@ -177,23 +177,23 @@ static bool may_go(const struct sl_stored *stored, int64_t now_ns) {
 
 // Call with the lock held. Returns the least recently used capsule that may be evicted. Protected ones may only if they
 // exceed their share: one that is on disk like any other, because a question gets it from there; others last, because their
-// documents are read again.
+// documents are read again. Looks no further than it must: room for one capsule may take many evictions.
 static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
     struct sl_stored *oldest = NULL, *oldest_on_disk = NULL, *oldest_protected = NULL, **first;
     size_t protected_bytes = 0;
-    for (struct sl_stored *stored = capsule_cache->oldest; stored; stored = stored->newer) {
+    bool exceeds = false, is_found = false;
+    for (struct sl_stored *stored = capsule_cache->oldest; stored && !is_found; stored = stored->newer) {
         bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
         protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
+        exceeds = protected_bytes > capsule_cache->max_protected_bytes;
         first = !is_protected ? &oldest : atomic_load(&stored->is_on_disk) ? &oldest_on_disk : &oldest_protected;
         *first = !*first && may_go(stored, now_ns) ? stored : *first;
+        is_found = oldest_on_disk ? exceeds : oldest != NULL; // what follows was used later
     }
-    if (protected_bytes <= capsule_cache->max_protected_bytes) {
-        return oldest;
+    if (exceeds && oldest_on_disk) {
+        return oldest_on_disk;
     }
-    if (oldest && oldest_on_disk) {
-        return oldest->used_ns <= oldest_on_disk->used_ns ? oldest : oldest_on_disk;
-    }
-    return oldest ? oldest : oldest_on_disk ? oldest_on_disk : oldest_protected;
+    return oldest || !exceeds ? oldest : oldest_protected;
 }
 
 // Call with the lock held.

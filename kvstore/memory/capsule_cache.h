@@ -9,7 +9,8 @@
  *         A checkpoint goes when a longer capsule takes over the longest prefix that both have as a key.
  *         Bounded: at most SL_CAPSULE_CACHE_MAX_PREFIXES index entries a capsule. Headers and keys, which lie outside
  *         the arena, take at most a 16th of its size (16 MiB at least): beyond that capsules are
- *         evicted as well. A policy other than LRU ranks SL_EVICTION_RANKED capsules for each eviction.
+ *         evicted as well. A policy other than LRU ranks SL_EVICTION_RANKED capsules for each eviction. Documents beyond
+ *         their share (kvstore/memory/protected.h) may be evicted, too.
  * Threads: any number; one lock, held briefly.
  */
 #pragma once

@@ -13,8 +13,8 @@
 
 struct sl_protected;
 
-// Half of a store's arena is for documents (coordinator/documents/documents.h): what exceeds it may be evicted, first what is
-// on disk, too.
+// Half of a store's arena is for documents (coordinator/documents/documents.h). What exceeds it may be evicted: what is on
+// disk in its turn among all capsules, the rest last.
 #define SL_PROTECTED_SHARE 2
 
 // Creates an empty set. unknown_ms: so long, or until the first sl_protected_set(), sl_protected_is_known() is false.

@@ -385,9 +385,18 @@ static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
     assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
     assert_false(sl_capsule_cache_has(fixture->capsule_cache, &id));
     assert_true(sl_capsule_cache_has(fixture->capsule_cache, &list[first_left]));
+    // Another capsule that was used earlier goes before one that is on disk.
+    make_tokens(2003, 0, tokens);
+    assert_int_equal(put(fixture, tokens, false, &id), SL_OK);
+    set_on_disk(fixture, &more[n]);
+    int64_t covered;
+    sl_capsule_cache_unpin(fixture->capsule_cache, sl_capsule_cache_pin(fixture->capsule_cache, &more[n], &covered));
     assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
-    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &list[first_left]));
-    assert_false(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &id));
+    assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
+    assert_false(sl_capsule_cache_has(fixture->capsule_cache, &more[n]));
+    assert_true(sl_capsule_cache_has(fixture->capsule_cache, &list[first_left]));
+    assert_false(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX)); // they are within their share again
     sl_capsule_cache_protect(fixture->capsule_cache, NULL);
     sl_protected_destroy(&protected);
 }
