@@ -22,7 +22,7 @@
 #include "engine/tensor/cpu/attention/heads.h"
 
 #define MAX_ITEMS        128          // calls of one loop
-#define WAITING_FLOATS   (96 * 1024)  // of results of tasks that are one split each
+#define WAITING_FLOATS   (256 * 1024) // of results of tasks that are one split each
 #define TASKS_A_MEMBER   4            // a loop of fewer tasks may leave members without work
 #define LEAST_OF_A_BLOCK 16           // vectors; smaller blocks would read the pages too often
 #define KEPT_FLOATS      (768 * 1024) // scores that a task keeps: they are read again soon, from a cache
