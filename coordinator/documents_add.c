@@ -69,7 +69,7 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
             err, SL_ERR_INVALID,
             "recipe: a document is kept for questions that come later, and %.200s %s; for example " SL_DOCUMENT_RECIPE
             " or kvzip,format=int4",
-            spec->recipe,
+            adding->asked->recipe,
             sl_recipe_offloads(recipe)       ? "leaves layers in stores, which keep them for a job alone"
             : sl_recipe_serves_later(recipe) ? "evicts again for each, unless it has format=int8, int4 or int2"
                                              : "evicts for the first one");

@@ -280,8 +280,8 @@ static enum sl_status begin_with(const struct sl_document *document, int64_t sto
     if (!spec->no_reuse && strcmp(spec->recipe, document->recipe) != 0) {
         sl_job_spec_cleanup(spec);
         return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: document %s was read under %s: leave the recipe out, or set no_reuse to read the text "
-                       "again",
+                       "recipe: document %s was read under %s: leave the recipe out, or have the text read again "
+                       "(no_reuse, by HTTP \"reuse\": false)",
                        document->name, document->recipe);
     }
     return SL_OK;

@@ -11,7 +11,8 @@
 #include "engine/text/tokenizer/tokenizer.h"
 
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
-    SL_FAIL_IF(memchr(text, '\0', bytes), err, SL_ERR_INVALID, "%s contains a zero byte: it is not a text", name);
+    SL_FAIL_IF(memchr(text, '\0', bytes), err, SL_ERR_INVALID,
+               "%s contains a zero byte: it is not a text, or one in UTF-16, which iconv converts", name);
     size_t bad;
     SL_FAIL_IF(!sl_utf8_valid(text, bytes, &bad), err, SL_ERR_INVALID,
                "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, bad);
