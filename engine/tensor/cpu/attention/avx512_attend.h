@@ -20,6 +20,9 @@
 #include "engine/tensor/cpu/attention/avx512_kv.h"
 #include "engine/tensor/cpu/attention/chain.h"
 
+#define NEAR     24 // vectors whose scores stay in the first-level cache from the product until they are weights
+#define TOGETHER 4  // vectors whose maxima and sums are reduced at once
+
 typedef void chain_fn(const struct sl_avx2_product *p, size_t begin, size_t end);
 
 #define CHAIN(rows, strips)                                                                                            \
@@ -66,27 +69,77 @@ static void load_keys_of(const struct sl_attend *args, const struct sl_slot_angl
     elements_of_rows(tile, SL_PAGE_STRIPS, (size_t)args->head_dim, (size_t)args->head_dim);
 }
 
-// Does what sl_avx2_softmax_add() does, where `seen` are the slots that count; `seen` is not empty.
-static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen, const float *scores,
-                                float *weights_out) {
-    __m512 x[SL_PAGE_STRIPS], most;
-    __mmask64 mask = (seen.end < 64 ? (1ull << seen.end) - 1 : ~0ull) & ~((1ull << seen.begin) - 1);
-    SL_UNROLL
-    for (int i = 0; i < SL_PAGE_STRIPS; i++) {
-        x[i] = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(mask >> 16 * i), scores + 16 * i);
-    }
-    most = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
-    float max = fmaxf(s->max, sl_avx512_max(most));
-    SL_UNROLL
-    for (int i = 0; i < SL_PAGE_STRIPS; i++) {
-        x[i] = sl_avx512_exp_weight(_mm512_sub_ps(x[i], _mm512_set1_ps(max)));
-    }
-    __m512 sum = store_weights(x, weights_out);
-    float c = s->max == max ? 1.0f : _mm512_cvtss_f32(sl_avx512_exp_weight(_mm512_set1_ps(s->max - max)));
-    s->max = max;
-    s->sum = s->sum * c + sl_avx512_sum(sum);
-    return c;
+// Returns the sum of each of four registers, or the largest: (0..7) and (8..15), then in the order of sl_avx2_sum().
+static inline __attribute__((always_inline)) __m128 reduce_four(const __m512 x[TOGETHER], bool adds) {
+#define COMBINE(a, b) (adds ? _mm512_add_ps(a, b) : _mm512_max_ps(a, b))
+    __m512 first = COMBINE(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    __m512 second = COMBINE(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+    __m512 all = COMBINE(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
+    all = COMBINE(all, _mm512_permute_ps(all, _MM_SHUFFLE(1, 0, 3, 2)));
+    all = COMBINE(all, _mm512_movehdup_ps(all));
+#undef COMBINE
+    return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)); // the first of every four
 }
+
+static inline __m512 load_seen(__mmask64 seen, int i, const float *scores) {
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(seen >> 16 * i), scores + 16 * i);
+}
+
+// Does what sl_avx2_softmax_add() does for vectors v to v + n, a constant up to TOGETHER, each of which sees a slot of the
+// page. Several at once hide each other's latencies.
+static inline __attribute__((always_inline)) void softmax_add(const struct sl_kv_block *b, uint32_t page, int v, int n,
+                                                              const float *scores, float *weights_out,
+                                                              struct sl_attend_scratch *s) {
+    __mmask64 seen[TOGETHER];
+    __m512 most[TOGETHER], sums[TOGETHER];
+    SL_UNROLL
+    for (int r = 0; r < TOGETHER; r++) {
+        if (r >= n) {
+            most[r] = sums[r] = most[0];
+            continue;
+        }
+        struct sl_range range = sl_slots_in_page(b->first[v + r], b->end[v + r], page);
+        seen[r] = (range.end < 64 ? (1ull << range.end) - 1 : ~0ull) & ~((1ull << range.begin) - 1);
+        const float *row = scores + (size_t)r * SL_PAGE_SLOTS;
+        most[r] = _mm512_max_ps(_mm512_max_ps(load_seen(seen[r], 0, row), load_seen(seen[r], 1, row)),
+                                _mm512_max_ps(load_seen(seen[r], 2, row), load_seen(seen[r], 3, row)));
+    }
+    const __mmask8 both = (__mmask8)((1 << 2 * n) - 1), lanes = (__mmask8)((1 << n) - 1);
+    __m256 state = _mm256_maskz_loadu_ps(both, &s->states[v]);
+    __m128 low = _mm256_castps256_ps128(state), high = _mm256_extractf128_ps(state, 1);
+    __m128 before = _mm_shuffle_ps(low, high, 0x88), max = _mm_max_ps(reduce_four(most, false), before);
+    SL_UNROLL
+    for (int r = 0; r < n; r++) {
+        __m512 x[SL_PAGE_STRIPS];
+        SL_UNROLL
+        for (int i = 0; i < SL_PAGE_STRIPS; i++) {
+            __m512 score = load_seen(seen[r], i, scores + (size_t)r * SL_PAGE_SLOTS);
+            x[i] = sl_avx512_exp_weight(_mm512_sub_ps(score, _mm512_set1_ps(max[r])));
+        }
+        sums[r] = store_weights(x, weights_out + (size_t)r * SL_PAGE_SLOTS);
+    }
+    __m512 falls = sl_avx512_exp_weight(_mm512_castps128_ps512(_mm_sub_ps(before, max)));
+    __m128 c =
+        _mm_mask_blend_ps(_mm_cmp_ps_mask(before, max, _CMP_EQ_OQ), _mm512_castps512_ps128(falls), _mm_set1_ps(1.0f));
+    __m128 sum = _mm_add_ps(_mm_mul_ps(_mm_shuffle_ps(low, high, 0xdd), c), reduce_four(sums, true));
+    state = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_unpacklo_ps(max, sum)), _mm_unpackhi_ps(max, sum), 1);
+    _mm256_mask_storeu_ps(&s->states[v], both, state);
+    _mm_mask_storeu_ps(&s->factors[v], lanes, c);
+}
+
+typedef void softmax_fn(const struct sl_kv_block *b, uint32_t page, int v, const float *scores, float *weights_out,
+                        struct sl_attend_scratch *s);
+
+#define SOFTMAX(n)                                                                                                     \
+    static void softmax_##n(const struct sl_kv_block *b, uint32_t page, int v, const float *scores,                    \
+                            float *weights_out, struct sl_attend_scratch *s) {                                         \
+        softmax_add(b, page, v, n, scores, weights_out, s);                                                            \
+    }
+SOFTMAX(1)
+SOFTMAX(2)
+SOFTMAX(3)
+SOFTMAX(4)
+static softmax_fn *const softmaxes[TOGETHER] = {softmax_1, softmax_2, softmax_3, softmax_4};
 
 // Writes scores of vectors [v_begin, v_end), and of at least the first n_slots slots.
 static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
@@ -95,8 +148,8 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
     multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, n);
 }
 
-// Adds one page to the vectors of a block. Slots that a vector does not see have weight 0, which does not change its
-// sums.
+// Adds one page to the vectors of a block, some at a time, so that their scores stay in the first-level cache. Slots that
+// a vector does not see have weight 0, which does not change its sums.
 static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct sl_attend_scratch *s) {
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
     int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
@@ -106,21 +159,25 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
     }
     const char *next = sl_kv_next_page(kv, page, page_end);
     load_keys_of(b->args, b->angles, b->head, page, next, &s->of_page, s->k);
-    float *scores = b->kept != NULL ? sl_kv_kept(b, page) : s->scores;
-    score(s->q, s->k, (size_t)d, begin, end, n_page, scores);
-    for (int v = begin; v < end; v++) {
-        size_t at = (size_t)v * SL_PAGE_SLOTS;
-        s->factors[v] =
-            softmax_add(&s->states[v], sl_slots_in_page(b->first[v], b->end[v], page), scores + at, s->scores + at);
-    }
     if (!values_from_codes(sl_kv_page_layout(kv, page), kv->pages[page], next, (size_t)n_page, s->v)) {
         sl_avx512_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], next, n_page, s->v);
         elements_of_rows(s->v, n_strips, SL_PAGE_SLOTS, (size_t)n_page);
     }
-    const struct sl_avx2_product pv = {
-        s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS / ROWS_AN_ELEMENT, s->out, (size_t)n_strips * SL_STRIP,
-        s->factors};
-    multiply(&pv, begin, end, n_strips, 0, ((size_t)n_page + ROWS_AN_ELEMENT - 1) / ROWS_AN_ELEMENT);
+    const size_t q_stride = (size_t)d / ROWS_AN_ELEMENT, out_stride = (size_t)n_strips * SL_STRIP;
+    for (int v = begin, n; v < end; v += n) {
+        n = end - v < NEAR ? end - v : NEAR;
+        float *scores = b->kept != NULL ? sl_kv_kept(b, page) + (size_t)v * SL_PAGE_SLOTS : s->scores;
+        score(s->q + (size_t)v * q_stride, s->k, (size_t)d, 0, n, n_page, scores);
+        for (int r = 0, count; r < n; r += count) {
+            size_t at = (size_t)r * SL_PAGE_SLOTS;
+            count = n - r < TOGETHER ? n - r : TOGETHER;
+            softmaxes[count - 1](b, page, v + r, scores + at, s->scores + at, s);
+        }
+        const struct sl_avx2_product pv = {
+            s->scores,  SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS / ROWS_AN_ELEMENT, s->out + (size_t)v * out_stride,
+            out_stride, s->factors + v};
+        multiply(&pv, 0, n, n_strips, 0, ((size_t)n_page + ROWS_AN_ELEMENT - 1) / ROWS_AN_ELEMENT);
+    }
 }
 
 // --- statistics: those of avx2_stats.c, with scores of this tier -----------------------------------------------------

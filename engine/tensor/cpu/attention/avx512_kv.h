@@ -52,12 +52,3 @@ static inline __m512 sl_avx512_exp_weight(__m512 x) {
     __m512 p = sl_avx512_exp_fraction(x, n);
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-86.98f), _CMP_NLT_UQ), p, n);
 }
-
-// Returns the sum, (0..7) + (8..15) and then as sl_avx2_sum(): always in this order.
-static inline float sl_avx512_sum(__m512 x) {
-    return sl_avx2_sum(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
-}
-
-static inline float sl_avx512_max(__m512 x) {
-    return sl_avx2_max(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
-}
