@@ -118,7 +118,7 @@ static inline __attribute__((always_inline)) void softmax_add(const struct sl_kv
         }
         sums[r] = store_weights(x, weights_out + (size_t)r * SL_PAGE_SLOTS);
     }
-    __m512 falls = sl_avx512_exp_weight(_mm512_castps128_ps512(_mm_sub_ps(before, max)));
+    __m512 falls = sl_avx512_exp_weight(_mm512_zextps128_ps512(_mm_sub_ps(before, max)));
     __m128 c =
         _mm_mask_blend_ps(_mm_cmp_ps_mask(before, max, _CMP_EQ_OQ), _mm512_castps512_ps128(falls), _mm_set1_ps(1.0f));
     __m128 sum = _mm_add_ps(_mm_mul_ps(_mm_shuffle_ps(low, high, 0xdd), c), reduce_four(sums, true));
