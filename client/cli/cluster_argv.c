@@ -190,29 +190,22 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
 
 // --- checking --------------------------------------------------------------------------------------------------------
 
-#define N_KINDS 5
+enum kind { COORDINATOR, KVSTORE, DECODE, PREFILL, GATEWAY, N_KINDS };
 
-static enum sl_status words_of_kind(const struct sl_cluster_origin *of, int kind, struct sl_argv *words,
+static enum sl_status words_of_kind(const struct sl_cluster_origin *of, enum kind kind, struct sl_argv *words,
                                     struct sl_error *err) {
-    switch (kind) {
-    case 0:
-        return sl_argv_of_coordinator(of, 0, "coordinator-0", words, err);
-    case 1:
-        return sl_argv_of_worker(of, "kvstore", "kvstore-0", words, err);
-    case 2:
-        return sl_argv_of_worker(of, "decode", "decode-0", words, err);
-    case 3:
-        return sl_argv_of_worker(of, "prefill", "prefill-0", words, err);
-    default:
-        return sl_argv_of_gateway(of, words, err);
-    }
+    return kind == COORDINATOR ? sl_argv_of_coordinator(of, 0, "coordinator-0", words, err)
+           : kind == KVSTORE   ? sl_argv_of_worker(of, "kvstore", "kvstore-0", words, err)
+           : kind == DECODE    ? sl_argv_of_worker(of, "decode", "decode-0", words, err)
+           : kind == PREFILL   ? sl_argv_of_worker(of, "prefill", "prefill-0", words, err)
+                               : sl_argv_of_gateway(of, words, err);
 }
 
-static bool is_wanted(const struct sl_cluster_config *config, int kind) {
-    return kind == 1   ? config->n_kvstore > 0
-           : kind == 3 ? config->n_prefill > 0
-           : kind == 4 ? config->has_gateway
-                       : true;
+static bool is_wanted(const struct sl_cluster_config *config, enum kind kind) {
+    return kind == KVSTORE   ? config->n_kvstore > 0
+           : kind == PREFILL ? config->n_prefill > 0
+           : kind == GATEWAY ? config->has_gateway
+                             : true;
 }
 
 // One kind of process with its command line, and its output, each line after "check | ".
@@ -274,7 +267,7 @@ static enum sl_status wait_for_all(struct attempt *attempts, size_t n, struct sl
                           : sl_fail(err, SL_ERR_DEADLINE, "a process does not read its options within %d ms", TRY_MS);
 }
 
-static enum sl_status try_kind(const struct sl_cluster_origin *of, int kind, struct attempt *attempt,
+static enum sl_status try_kind(const struct sl_cluster_origin *of, enum kind kind, struct attempt *attempt,
                                struct sl_error *err) {
     struct sl_argv words = {0};
     attempt->said = open_memstream(&attempt->text, &attempt->n_text);
@@ -298,7 +291,7 @@ enum sl_status sl_argv_try(const struct sl_cluster_origin *of, struct sl_error *
     size_t n = 0;
     SL_FAIL_IF(!attempts, err, SL_ERR_EXHAUSTED, "out of memory");
     enum sl_status status = SL_OK;
-    for (int kind = 0; kind < N_KINDS && status == SL_OK; kind++) {
+    for (enum kind kind = COORDINATOR; kind < N_KINDS && status == SL_OK; kind++) {
         if (is_wanted(of->config, kind)) {
             status = try_kind(of, kind, &attempts[n], err);
             n += status == SL_OK;

@@ -76,17 +76,8 @@ static int exit_code_of(const Sluice__V1__Finished *finished) {
     default:
         break;
     }
-    switch (sl_rpc_status_of_code(finished->status_code)) {
-    case SL_ERR_DEADLINE:
-        return SL_EXIT_DEADLINE;
-    case SL_ERR_CANCELLED:
-        return SL_EXIT_CANCELLED;
-    case SL_ERR_PEER_LOST:
-    case SL_ERR_EXHAUSTED:
-        return SL_EXIT_UNAVAILABLE;
-    default:
-        return SL_EXIT_FAILED;
-    }
+    const enum sl_exit code = sl_exit_of(sl_rpc_status_of_code(finished->status_code));
+    return code == SL_EXIT_OK || code == SL_EXIT_USAGE ? SL_EXIT_FAILED : code;
 }
 
 static bool ships(const Sluice__V1__Statistics *s) {

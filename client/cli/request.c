@@ -77,10 +77,10 @@ static enum sl_status compose(const char *document, const char *question, char *
     int n = document && question ? asprintf(&prompt, "%s\n%s", document, question)
                                  : asprintf(&prompt, "%s", document ? document : question);
     SL_FAIL_IF(n < 0, err, SL_ERR_EXHAUSTED, "prompt: out of memory");
-    enum sl_status status = n == 0                            ? sl_fail(err, SL_ERR_INVALID, "the prompt is empty")
-                            : (size_t)n > SL_MAX_PROMPT_BYTES ? too_large("the prompt", err)
-                                                              : SL_OK;
-    SL_TRY_OR(status, free(prompt));
+    SL_TRY_OR(n == 0                            ? sl_fail(err, SL_ERR_INVALID, "the prompt is empty")
+              : (size_t)n > SL_MAX_PROMPT_BYTES ? too_large("the prompt", err)
+                                                : SL_OK,
+              free(prompt));
     *prompt_out = prompt;
     return SL_OK;
 }

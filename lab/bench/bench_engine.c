@@ -130,10 +130,8 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
     void *stored = malloc(weights * (dtype == SL_F32 ? 4 : 2));
     float *x = aligned_alloc(64, activations * sizeof *x), *y = aligned_alloc(64, activations * sizeof *y);
     void *scratch = NULL;
-    enum sl_status status = SL_OK;
-    if (stored == NULL || x == NULL || y == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
+    enum sl_status status =
+        stored == NULL || x == NULL || y == NULL ? sl_fail(err, SL_ERR_EXHAUSTED, "out of memory") : SL_OK;
     if (status == SL_OK) {
         memset(stored, 0x3f, weights * (dtype == SL_F32 ? 4 : 2)); // 0.7 or so as f32 and bf16, 1.8 as f16
         for (size_t i = 0; i < activations; i++) {

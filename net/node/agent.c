@@ -217,16 +217,10 @@ static void *tie_main(void *arg) {
 }
 
 static enum sl_status start_tie(struct sl_agent *agent, struct tie *tie, struct sl_error *err) {
-    enum sl_status status =
-        sl_rpc_channel_create(tie->coordinator, agent->config.credentials, SL_ROLE_COORDINATOR, &tie->channel, err);
-    if (status == SL_OK) {
-        status = sl_thread_start("agent", tie_main, tie, &tie->thread, err);
-        if (status != SL_OK) {
-            sl_rpc_channel_destroy(&tie->channel);
-        }
-    }
-    agent->n_ties += status == SL_OK;
-    return status;
+    SL_TRY(sl_rpc_channel_create(tie->coordinator, agent->config.credentials, SL_ROLE_COORDINATOR, &tie->channel, err));
+    SL_TRY_OR(sl_thread_start("agent", tie_main, tie, &tie->thread, err), sl_rpc_channel_destroy(&tie->channel));
+    agent->n_ties++;
+    return SL_OK;
 }
 
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out,

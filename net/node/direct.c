@@ -19,10 +19,8 @@ static void enter(void *arg) {
 static enum sl_status open_seen(struct sl_direct *direct, struct sl_fabric *fabric, bool arrives,
                                 struct sl_error *err) {
     void *seen = sl_device_network_view(direct->device, direct->block);
-    enum sl_status status = SL_OK;
-    if (arrives && seen != direct->block) {
-        status = sl_fabric_region_create(fabric, direct->bytes, 0, &seen, err);
-    }
+    enum sl_status status =
+        arrives && seen != direct->block ? sl_fabric_region_create(fabric, direct->bytes, 0, &seen, err) : SL_OK;
     if (arrives && status == SL_OK) {
         status = sl_device_network_flush(direct->device, direct->block, seen, SL_ARENA_UNIT, err);
     }

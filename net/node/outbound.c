@@ -119,25 +119,16 @@ enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_r
     return status;
 }
 
-// Passes bytes of the body that have been copied down to the ship.
+// Passes bytes that have been copied to the ship; straight ones with their digests: a layer's cover its own pieces.
 static enum sl_status pass_on(struct sl_outbound *outbound, size_t end) {
+    const bool is_straight = outbound->way == SL_OUTBOUND_STRAIGHT;
+    const size_t most = is_straight ? SL_DIGESTED_MAX_BYTES : MAX_PIECE_BYTES;
     enum sl_status status = SL_OK;
     for (size_t at = atomic_load(&outbound->shipped_bytes); status == SL_OK && at < end;) {
-        size_t bytes = end - at < MAX_PIECE_BYTES ? end - at : MAX_PIECE_BYTES;
-        status = sl_ship_piece(outbound->ship, at, outbound->body + at, bytes);
-        at += bytes;
-        atomic_store(&outbound->shipped_bytes, status == SL_OK ? at : at - bytes);
-    }
-    return status;
-}
-
-// Passes layers with their digests to the ship: a layer's digests cover its own pieces.
-static enum sl_status pass_on_digested(struct sl_outbound *outbound, size_t end) {
-    enum sl_status status = SL_OK;
-    for (size_t at = atomic_load(&outbound->shipped_bytes); status == SL_OK && at < end;) {
-        size_t bytes = end - at < SL_DIGESTED_MAX_BYTES ? end - at : SL_DIGESTED_MAX_BYTES;
-        uint64_t digest = outbound->digests[outbound->n_digests_handed++];
-        status = sl_ship_digested(outbound->ship, at, outbound->there + at, bytes, digest);
+        size_t bytes = end - at < most ? end - at : most;
+        status = is_straight ? sl_ship_digested(outbound->ship, at, outbound->there + at, bytes,
+                                                outbound->digests[outbound->n_digests_handed++])
+                             : sl_ship_piece(outbound->ship, at, outbound->body + at, bytes);
         at += bytes;
         atomic_store(&outbound->shipped_bytes, status == SL_OK ? at : at - bytes);
     }
@@ -160,8 +151,7 @@ enum sl_status sl_outbound_flush(struct sl_outbound *outbound, const struct sl_r
         }
         status = sl_mark_wait(down, err);
         if (status == SL_OK) {
-            size_t end = outbound->layers[outbound->n_handed++].end;
-            status = outbound->way == SL_OUTBOUND_STRAIGHT ? pass_on_digested(outbound, end) : pass_on(outbound, end);
+            status = pass_on(outbound, outbound->layers[outbound->n_handed++].end);
         }
     }
     return status;

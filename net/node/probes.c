@@ -6,28 +6,23 @@
 #include "net/node/ledger.h"
 #include "net/node/load.h"
 
-static bool threads_move(void *arg, char why[SL_WHY_BYTES]) {
-    const struct sl_node *node = arg;
-    for (const struct sl_progress_counter *progress_counter = node->progress_counters; progress_counter;
-         progress_counter = progress_counter->next) {
-        if (!progress_counter->is_spared && atomic_load(&progress_counter->is_still)) {
-            snprintf(why, SL_WHY_BYTES, "the %s stands still", progress_counter->name);
+// Returns true if all threads make progress that the process can, or cannot, do without.
+static bool all_move(const struct sl_node *node, bool is_spared, const char *rest, char why[SL_WHY_BYTES]) {
+    for (const struct sl_progress_counter *counter = node->progress_counters; counter; counter = counter->next) {
+        if (counter->is_spared == is_spared && atomic_load(&counter->is_still)) {
+            snprintf(why, SL_WHY_BYTES, "the %s stands still%s", counter->name, rest);
             return false;
         }
     }
     return true;
 }
 
+static bool threads_move(void *arg, char why[SL_WHY_BYTES]) {
+    return all_move(arg, false, "", why);
+}
+
 static bool spared_move(void *arg, char why[SL_WHY_BYTES]) {
-    const struct sl_node *node = arg;
-    for (const struct sl_progress_counter *progress_counter = node->progress_counters; progress_counter;
-         progress_counter = progress_counter->next) {
-        if (progress_counter->is_spared && atomic_load(&progress_counter->is_still)) {
-            snprintf(why, SL_WHY_BYTES, "the %s stands still, and the others go on without it", progress_counter->name);
-            return false;
-        }
-    }
-    return true;
+    return all_move(arg, true, ", and the others go on without it", why);
 }
 
 static bool device_works(void *arg, char why[SL_WHY_BYTES]) {

@@ -79,14 +79,9 @@ int sl_rpc_local_port(int fd) {
     if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
         return 0;
     }
-    switch (address.ss_family) {
-    case AF_INET:
-        return ntohs(((const struct sockaddr_in *)&address)->sin_port);
-    case AF_INET6:
-        return ntohs(((const struct sockaddr_in6 *)&address)->sin6_port);
-    default:
-        return 0;
-    }
+    return address.ss_family == AF_INET    ? ntohs(((const struct sockaddr_in *)&address)->sin_port)
+           : address.ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)&address)->sin6_port)
+                                           : 0;
 }
 
 // Resolves an address to listen on; the caller frees the result. text_out: the address for messages.

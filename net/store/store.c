@@ -291,11 +291,8 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, struct sl_store_m
                                struct sl_session **session_out, struct sl_error *err) {
     struct sl_session *session;
     SL_TRY(sl_store_receive(job, match, &session, err));
-    enum sl_status status = SL_OK;
-    if (match->capsule_tokens > match->n_tokens) {
-        status = sl_session_truncate(session, match->n_tokens, err);
-    }
-    SL_TRY_OR(status, sl_session_destroy(&session));
+    SL_TRY_OR(match->capsule_tokens > match->n_tokens ? sl_session_truncate(session, match->n_tokens, err) : SL_OK,
+              sl_session_destroy(&session));
     *session_out = session;
     return SL_OK;
 }

@@ -74,10 +74,10 @@ static enum sl_status make_file(const char *path, const struct sl_salt_secret *s
     if (fd < 0) {
         return failed(temporary, "cannot be made", err);
     }
-    enum sl_status status = SL_OK;
-    if (write(fd, secret->bytes, sizeof secret->bytes) != (ssize_t)sizeof secret->bytes || fsync(fd) != 0) {
-        status = failed(temporary, "cannot be written", err);
-    }
+    enum sl_status status =
+        write(fd, secret->bytes, sizeof secret->bytes) != (ssize_t)sizeof secret->bytes || fsync(fd) != 0
+            ? failed(temporary, "cannot be written", err)
+            : SL_OK;
     close(fd);
     if (status == SL_OK && link(temporary, path) != 0) {
         status = errno == EEXIST ? SL_ERR_EXISTS : failed(path, "cannot be made", err);

@@ -89,12 +89,12 @@ void sl_messages_cleanup(struct sl_messages *m) {
 
 enum sl_status sl_messages_add_document(struct sl_messages *m, char *document, struct sl_error *err) {
     size_t n = strlen(document);
-    enum sl_status status = SL_OK;
-    if (m->n_documents + n > SL_MAX_PROMPT_BYTES) {
-        status = sl_fail(err, SL_ERR_INVALID,
-                         "documents of %zu bytes are more than %zu MiB, the most that one message carries",
-                         m->n_documents + n, SL_MAX_PROMPT_BYTES >> 20);
-    }
+    enum sl_status status =
+        m->n_documents + n > SL_MAX_PROMPT_BYTES
+            ? sl_fail(err, SL_ERR_INVALID,
+                      "documents of %zu bytes are more than %zu MiB, the most that one message carries",
+                      m->n_documents + n, SL_MAX_PROMPT_BYTES >> 20)
+            : SL_OK;
     char *all = status == SL_OK ? realloc(m->documents, m->n_documents + n + 2) : NULL;
     SL_THEN(status, all ? SL_OK : no_memory(err));
     if (status == SL_OK) {

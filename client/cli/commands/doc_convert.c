@@ -128,14 +128,7 @@ static const struct program {
 };
 
 static const char *name_of(enum sl_doc_format format) {
-    switch (format) {
-    case SL_DOC_PDF:
-        return "a PDF file";
-    case SL_DOC_HTML:
-        return "HTML";
-    default:
-        return "an office file";
-    }
+    return format == SL_DOC_PDF ? "a PDF file" : format == SL_DOC_HTML ? "HTML" : "an office file";
 }
 
 // Finds the first installed program for a format, and its path.

@@ -22,10 +22,8 @@ static enum sl_status fill(struct sl_world *w, float **to, size_t n, struct sl_e
     struct sl_device *device = w->runtime->device;
     *to = take(w, n * sizeof **to);
     float *here = sl_device_alloc(device, SL_MEMORY_SHARED, n * sizeof *here);
-    enum sl_status status = SL_OK;
-    if (*to == NULL || here == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu numbers", n);
-    }
+    enum sl_status status =
+        *to == NULL || here == NULL ? sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu numbers", n) : SL_OK;
     uint64_t random = 1 + (uint64_t)w->n_blocks;
     for (size_t i = 0; i < n && status == SL_OK; i++) {
         here[i] = sl_random_unit(&random);
