@@ -16,7 +16,7 @@
 #define CALL_MS            2000
 #define FETCH_MS           4000 // plus the time for the bytes on a slow network:
 #define FETCH_BYTES_PER_MS 50000
-#define AVOID_MS           10000 // how long a store that has failed a fetch is avoided
+#define AVOID_MS           10000 // how long a store that has failed a fetch, or has not answered a lookup, is avoided
 #define RELEASE_MS         500
 #define TAKE_MS            500
 #define ALIVE_MS           250
@@ -170,6 +170,8 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
     if (status == SL_OK) {
         status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
         protobuf_c_message_free_unpacked(reply, NULL);
+    } else if (status == SL_ERR_DEADLINE || status == SL_ERR_EXHAUSTED) { // each further job would wait for it, too
+        sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
     }
     free(hashes);
     free(pointers);

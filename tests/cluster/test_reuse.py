@@ -1,12 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The kvstore keeps capsules: a second job with the same prefix, model and recipe does not read it again, and says so."""
+import concurrent.futures
 import itertools
 import os
 import re
 import subprocess
+import threading
 
-from harness import BIN, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, store_stats, tokens
+from harness import BIN, Cluster, call, cluster_pb, document, eventually, inference, question, request, run_tests, store_stats, tokens
+import grpc
 
 
 def stored(cluster):
@@ -252,6 +255,49 @@ def test_a_store_that_stands_still_costs_a_delay_not_the_job():
         assert finished.statistics.n_reused_tokens == 0 and finished.statistics.retries == 1
         assert finished.statistics.not_cached == inference.NOT_CACHED_UNREACHABLE, finished.statistics
         assert not_cached(cluster)["unreachable"] == 1
+
+
+class Store(grpc.GenericRpcHandler):
+    """A store that replies to every call with more bytes than a reply may have, or, for None, not at all."""
+
+    def __init__(self, n_bytes):
+        self.n_bytes, self.asked, self.over = n_bytes, [], threading.Event()
+
+    def service(self, details):
+        def reply(_request, _context):
+            self.asked.append(details.method)
+            if self.n_bytes is None:
+                self.over.wait(60)
+            return bytes(self.n_bytes or 0)
+        return grpc.unary_unary_rpc_method_handler(reply)
+
+
+def test_a_store_that_does_not_answer_is_not_asked_by_every_job():
+    for n_bytes in (None, (64 << 20) + 1):
+        with Cluster(kvstore=0) as cluster:
+            store = Store(n_bytes)
+            server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), handlers=[store])
+            info = cluster.workers().workers[0].info
+            info.name, info.role, info.epoch, info.reads, info.model_fingerprint = "kvstore-0", cluster_pb.KVSTORE, 1, False, 0
+            info.rpc_address, info.fabric_address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", "127.0.0.1:1"
+            server.start()
+            call(cluster.channel, "sluice.v1.Cluster.RegisterWorker", cluster_pb.RegisterRequest(worker=info))
+
+            def beat():
+                while not store.over.wait(0.1):
+                    call(cluster.channel, "sluice.v1.Cluster.Heartbeat",
+                         cluster_pb.HeartbeatRequest(name=info.name, epoch=info.epoch, load=cluster_pb.WorkerLoad()))
+            beats = threading.Thread(target=beat)
+            beats.start()
+            try:
+                for seed in range(8):
+                    finished, _ = cluster.answer(request(1000, seed=seed), timeout=60)
+                    assert finished.status_code == 0, finished
+                assert 0 < store.asked.count("/sluice.v1.Store/Lookup") < 8, store.asked
+            finally:
+                store.over.set()
+                beats.join()
+                server.stop(None).wait()
 
 
 def test_bytes_that_are_not_valid_are_not_used():
