@@ -61,7 +61,7 @@ struct sl_coordinator {
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
     atomic_int n_watchers;              // handlers that may run for a long time
-    atomic_llong part_bytes;            // memory of requests whose parts arrive
+    atomic_llong call_bytes;            // memory of calls that may last
     struct sl_job_figures figures;
     _Atomic int64_t swept_ns; // when the sweeper last ran
 
@@ -106,6 +106,17 @@ void sl_coordinator_forget_reading(struct sl_coordinator *coordinator);
 enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
                                             struct sl_tenant **tenant_out, struct sl_error *err);
 void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_tenant **tenant);
+// The memory of a call that waits for its client or for a job. Zero-initialized, except the first three.
+struct sl_call_memory {
+    struct sl_coordinator *coordinator;
+    struct sl_rpc_call *call;
+    struct sl_tenant *tenant; // outlives it
+    int64_t bytes;            // counted so far
+};
+// inference_service.c: counts all memory that the call has now, and `more` that it takes, within the bound of all such calls and its
+// tenant's share of it. SL_ERR_EXHAUSTED. Release it also then.
+enum sl_status sl_call_memory_hold(struct sl_call_memory *memory, size_t more, struct sl_error *err);
+void sl_call_memory_release(struct sl_call_memory *memory);
 // inference_service.c: returns the tenant whose jobs and documents the caller may see; NULL: all.
 const char *sl_coordinator_sees(const struct sl_rpc_call *call);
 
@@ -129,8 +140,7 @@ enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, 
  * documents_add.c: checks a document as it is added, and makes it, with the key of its capsule, without entering it into the
  * registry. The caller owns the reference *document_out and *tokens_out, its n_tokens token ids. Statuses as those of Add.
  */
-enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                                            const Sluice__V1__AddDocumentRequest *asked,
+enum sl_status sl_coordinator_plan_document(struct sl_call_memory *memory, const Sluice__V1__AddDocumentRequest *asked,
                                             struct sl_document **document_out, int32_t **tokens_out,
                                             struct sl_error *err);
 // documents_add.c: enters a planned document into the registry, if its store has room for it, and tells the stores.

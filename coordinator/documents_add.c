@@ -33,6 +33,7 @@
 struct adding {
     struct sl_coordinator *coordinator;
     struct sl_rpc_call *call;
+    struct sl_call_memory *memory;
     const Sluice__V1__AddDocumentRequest *asked;
     struct sl_document *document;       // a reference
     struct sl_document_reading reading; // the job
@@ -60,6 +61,11 @@ static enum sl_status check_fields(struct sl_coordinator *coordinator, const Slu
     return sl_coordinator_check_kept(asked->keep_ms, asked->replicas, err);
 }
 
+// Holds memory to tokenize the text: one id per byte in the worst case, and a copy of the text.
+static enum sl_status hold_tokens(struct adding *adding, struct sl_error *err) {
+    return sl_call_memory_hold(adding->memory, (sizeof(int32_t) + 1) * strlen(adding->asked->text), err);
+}
+
 // Cuts the prompt to what questions on the text begin with, if the recipe evicts: the capsule cannot be cut afterwards.
 static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
@@ -79,8 +85,7 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
     }
     bool chat = adding->reading.request.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
     struct sl_kv_geometry geometry = sl_model_geometry(&coordinator->model);
-    enum sl_status status =
-        sl_rpc_call_hold(adding->call, (sizeof(int32_t) + 1) * strlen(adding->asked->text), err); // the second prompt
+    enum sl_status status = hold_tokens(adding, err); // of the second prompt
     SL_THEN(status, sl_coordinator_encode_compacted(coordinator, adding->asked->text, chat, &spec->tokens,
                                                     &spec->n_tokens, err));
     return status == SL_OK ? sl_demand_make(recipe, &geometry, spec->n_tokens, 1, &spec->demand, err) : status;
@@ -198,11 +203,11 @@ static enum sl_status plan(struct adding *adding, struct sl_error *err) {
                                              setting.call_deadline_ns, &turn, err);
     if (status == SL_OK) {
         status = sl_request_check(&coordinator->rules, &adding->reading.request, &setting, spec, err);
+        if (status == SL_OK) {
+            status = make_document(adding, spec, err);
+            sl_job_spec_cleanup(spec);
+        }
         sl_tokenizing_end(&turn);
-    }
-    if (status == SL_OK) {
-        status = make_document(adding, spec, err);
-        sl_job_spec_cleanup(spec);
     }
     free(spec);
     return status;
@@ -232,15 +237,12 @@ static enum sl_status check(struct adding *adding, struct sl_error *err) {
     return status == SL_OK ? enter(adding, err) : status;
 }
 
-enum sl_status sl_coordinator_plan_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                                            const Sluice__V1__AddDocumentRequest *asked,
+enum sl_status sl_coordinator_plan_document(struct sl_call_memory *memory, const Sluice__V1__AddDocumentRequest *asked,
                                             struct sl_document **document_out, int32_t **tokens_out,
                                             struct sl_error *err) {
-    struct adding adding = {.coordinator = coordinator, .call = call, .asked = asked};
-    enum sl_status status = check_fields(coordinator, asked, err);
-    if (status == SL_OK) { // one id per byte in the worst case, and a copy of the text
-        status = sl_rpc_call_hold(call, (sizeof(int32_t) + 1) * strlen(asked->text), err);
-    }
+    struct adding adding = {.coordinator = memory->coordinator, .call = memory->call, .memory = memory, .asked = asked};
+    enum sl_status status = check_fields(adding.coordinator, asked, err);
+    SL_THEN(status, hold_tokens(&adding, err));
     SL_THEN(status, plan(&adding, err));
     SL_TRY_OR(status, sl_document_unref(&adding.document));
     *document_out = adding.document;
@@ -392,19 +394,18 @@ static enum sl_status add(struct adding *adding, struct sl_error *err) {
 enum sl_status sl_coordinator_handle_add(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                          struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
-    struct adding adding = {.coordinator = coordinator, .call = call};
+    struct sl_call_memory memory = {.coordinator = coordinator, .call = call};
+    struct adding adding = {.coordinator = coordinator, .call = call, .memory = &memory};
     adding.asked = (const Sluice__V1__AddDocumentRequest *)request;
-    struct sl_tenant *tenant;
-    SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &tenant, err));
+    SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &memory.tenant, err));
     enum sl_status status = check_fields(coordinator, adding.asked, err);
-    if (status == SL_OK) { // one id per byte in the worst case, and a copy of the text
-        status = sl_rpc_call_hold(call, (sizeof(int32_t) + 1) * strlen(adding.asked->text), err);
-    }
+    SL_THEN(status, hold_tokens(&adding, err));
     if (status == SL_OK) {
         status = add(&adding, err);
         sl_document_unref(&adding.document);
         free(adding.tokens.ids);
     }
-    sl_coordinator_leave_watcher(coordinator, &tenant);
+    sl_call_memory_release(&memory);
+    sl_coordinator_leave_watcher(coordinator, &memory.tenant);
     return status;
 }

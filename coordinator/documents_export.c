@@ -27,6 +27,7 @@
 struct exporting {
     struct sl_coordinator *coordinator;
     struct sl_rpc_call *call;
+    struct sl_call_memory memory;
     const Sluice__V1__ExportDocumentRequest *asked;
     struct sl_document *document; // a reference
     struct sl_exported_head head;
@@ -55,7 +56,7 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
     asked.raw = !document->chat;
     struct sl_document *planned = NULL;
     int32_t *tokens = NULL;
-    SL_TRY(sl_coordinator_plan_document(exporting->coordinator, exporting->call, &asked, &planned, &tokens, err));
+    SL_TRY(sl_coordinator_plan_document(&exporting->memory, &asked, &planned, &tokens, err));
     enum sl_status status = SL_OK;
     if (memcmp(&planned->capsule, &document->capsule, sizeof planned->capsule) != 0) {
         status = sl_fail(err, SL_ERR_PRECONDITION,
@@ -228,10 +229,10 @@ static enum sl_status send_document(struct exporting *exporting, struct sl_error
 enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                             struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
-    struct exporting exporting = {.coordinator = coordinator, .call = call};
+    struct exporting exporting = {
+        .coordinator = coordinator, .call = call, .memory = {.coordinator = coordinator, .call = call}};
     exporting.asked = (const Sluice__V1__ExportDocumentRequest *)request;
-    struct sl_tenant *tenant;
-    SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &tenant, err));
+    SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &exporting.memory.tenant, err));
     enum sl_status status = sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
                                                          exporting.asked->name, &exporting.document, err);
     if (status == SL_OK) {
@@ -240,6 +241,7 @@ enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *c
         sl_exported_writer_cleanup(&exporting.writer);
         sl_document_unref(&exporting.document);
     }
-    sl_coordinator_leave_watcher(coordinator, &tenant);
+    sl_call_memory_release(&exporting.memory);
+    sl_coordinator_leave_watcher(coordinator, &exporting.memory.tenant);
     return status;
 }

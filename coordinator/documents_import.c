@@ -32,6 +32,7 @@
 struct importing {
     struct sl_coordinator *coordinator;
     struct sl_rpc_call *call;
+    struct sl_call_memory memory;
     struct sl_exported_reader *reader;
     // The message that is being taken apart:
     ProtobufCMessage *message;
@@ -102,7 +103,7 @@ static enum sl_status receive_first(struct importing *importing, struct sl_error
     if (request->text[0] != '\0') {
         importing->text = strdup(request->text);
         importing->text_bytes = (int64_t)strlen(request->text);
-        status = sl_rpc_call_hold(importing->call, (size_t)importing->text_bytes, err);
+        status = sl_call_memory_hold(&importing->memory, (size_t)importing->text_bytes, err);
     }
     SL_THEN(status, sl_document_check_name(request->name, err));
     return importing->name != NULL && (importing->text_bytes == 0 || importing->text != NULL)
@@ -122,7 +123,7 @@ static enum sl_status check_head(struct importing *importing, struct sl_error *e
     SL_FAIL_IF(!head->has_text && importing->text == NULL, err, SL_ERR_INVALID,
                "the file has no text (--no-text), and a question needs it: give the text with --text");
     int64_t text_bytes = head->has_text ? head->text_bytes : 0;
-    SL_TRY(sl_rpc_call_hold(importing->call, (size_t)(text_bytes + head->header_bytes), err));
+    SL_TRY(sl_call_memory_hold(&importing->memory, (size_t)(text_bytes + head->header_bytes), err));
     importing->header = malloc((size_t)head->header_bytes);
     if (head->has_text) {
         importing->text = malloc((size_t)text_bytes + 1);
@@ -182,8 +183,8 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
     asked.keep_ms = importing->keep_ms;
     SL_FAIL_IF(head->chat && coordinator->chat_template == NULL, err, SL_ERR_PRECONDITION,
                "the file was read for chats, and this cluster's model has no template");
-    enum sl_status status = sl_coordinator_plan_document(coordinator, importing->call, &asked, &importing->document,
-                                                         &importing->tokens, err);
+    enum sl_status status =
+        sl_coordinator_plan_document(&importing->memory, &asked, &importing->document, &importing->tokens, err);
     uint8_t sha256[SL_SHA256_BYTES];
     SL_THEN(status, sl_sha256(importing->tokens, (size_t)importing->document->n_tokens * sizeof *importing->tokens,
                               sha256, err));
@@ -384,9 +385,9 @@ static enum sl_status take_document(struct importing *importing, struct sl_error
 enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
                                             struct sl_error *err) {
     (void)no_request;
-    struct importing importing = {.coordinator = service, .call = call};
-    struct sl_tenant *tenant;
-    SL_TRY(sl_coordinator_enter_watcher(importing.coordinator, call, &tenant, err));
+    struct importing importing = {
+        .coordinator = service, .call = call, .memory = {.coordinator = service, .call = call}};
+    SL_TRY(sl_coordinator_enter_watcher(importing.coordinator, call, &importing.memory.tenant, err));
     enum sl_status status = take_document(&importing, err);
     protobuf_c_message_free_unpacked(importing.message, NULL);
     sl_exported_reader_destroy(&importing.reader);
@@ -396,6 +397,7 @@ enum sl_status sl_coordinator_handle_import(void *service, struct sl_rpc_call *c
     free(importing.header);
     free(importing.text);
     free(importing.name);
-    sl_coordinator_leave_watcher(importing.coordinator, &tenant);
+    sl_call_memory_release(&importing.memory);
+    sl_coordinator_leave_watcher(importing.coordinator, &importing.memory.tenant);
     return status;
 }

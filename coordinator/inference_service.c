@@ -2,8 +2,8 @@
 /*
  * Purpose: the service for clients (proto/sluice/v1/inference.proto). Handlers only read jobs and ask to cancel them.
  * Design: Generate, Watch, Cancel and SubmitInParts may take a long time. Their number is bounded below the server's, so that
- *         a handler is left for the other calls. Parts have a deadline, and the memory of unfinished ones is bounded for each
- *         tenant and for all, so that a client that never ends its parts does not stop other requests.
+ *         a handler is left for the other calls. Parts have a deadline, and the memory of calls that may last is bounded for each
+ *         tenant and for all, so that clients that never end theirs do not stop other requests.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -98,15 +98,16 @@ static enum sl_status job_status(struct sl_job *job, struct sl_error *err) {
 // Tokenizing a prompt takes this much request memory in addition: one id per byte in the worst case.
 #define TOKENS_A_BYTE ((size_t)sizeof(int32_t))
 
-static enum sl_status hold_tokens(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                                  const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
+static enum sl_status hold_tokens(struct sl_call_memory *memory, const Sluice__V1__GenerateRequest *request,
+                                  struct sl_error *err) {
+    struct sl_coordinator *coordinator = memory->coordinator;
     size_t n = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT ? strlen(request->text) : 0;
     if (request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
         for (size_t i = 0; i < request->chat->n_messages; i++) {
             n += strlen(request->chat->messages[i]->content);
         }
     }
-    const char *tenant = sl_rpc_call_identity(call)->tenant;
+    const char *tenant = sl_rpc_call_identity(memory->call)->tenant;
     if (request->document[0] != '\0' || request->n_documents > 0) { // a new leader does not have it yet
         SL_TRY(sl_coordinator_check_documents(coordinator, err));
     }
@@ -114,7 +115,7 @@ static enum sl_status hold_tokens(struct sl_coordinator *coordinator, struct sl_
     for (size_t i = 0; i < request->n_documents; i++) { // ids of each text, and of the whole prompt
         n_document += 2 * sl_documents_text_bytes(coordinator->documents, tenant, request->documents[i]);
     }
-    return sl_rpc_call_hold(call, TOKENS_A_BYTE * n + (TOKENS_A_BYTE + 1) * n_document, err);
+    return sl_call_memory_hold(memory, TOKENS_A_BYTE * n + (TOKENS_A_BYTE + 1) * n_document, err);
 }
 
 // A coordinator that does not lead must not report an unknown job as missing: the leader may have it.
@@ -128,63 +129,54 @@ static enum sl_status find_job(struct sl_coordinator *coordinator, const struct 
     return status;
 }
 
-static enum sl_status submit(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
-                             struct sl_job **job_out, struct sl_error *err) {
-    enum sl_status status = hold_tokens(coordinator, call, request, err);
-    return status == SL_OK ? sl_coordinator_submit(coordinator, sl_rpc_call_identity(call), request, call_deadline_ns,
-                                                   attached, job_out, err)
-                           : status;
+static enum sl_status submit(struct sl_call_memory *memory, const Sluice__V1__GenerateRequest *request,
+                             int64_t call_deadline_ns, bool attached, struct sl_job **job_out, struct sl_error *err) {
+    SL_TRY(hold_tokens(memory, request, err));
+    return sl_coordinator_submit(memory->coordinator, sl_rpc_call_identity(memory->call), request, call_deadline_ns,
+                                 attached, job_out, err);
 }
 
-static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                                       const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
+static enum sl_status submit_and_reply(struct sl_call_memory *memory, const Sluice__V1__GenerateRequest *request,
+                                       struct sl_error *err) {
     struct sl_job *job = NULL;
-    SL_TRY(submit(coordinator, call, request, SL_NO_DEADLINE, false, &job, err));
+    SL_TRY(submit(memory, request, SL_NO_DEADLINE, false, &job, err));
     Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
     reply.job_id = job->id;
     reply.recipe = job->spec.recipe;
     Sluice__V1__Accepted accepted;
     sl_job_accepted(job, &accepted);
     reply.accepted = &accepted;
-    enum sl_status status = sl_rpc_call_send(call, &reply.base);
+    enum sl_status status = sl_rpc_call_send(memory->call, &reply.base);
     sl_job_unref(&job);
     return status;
 }
 
-// Memory that a call's parts hold until all have arrived.
-struct arriving {
-    struct sl_coordinator *coordinator;
-    struct sl_rpc_call *call;
-    struct sl_tenant *tenant;
-    int64_t bytes;
-};
-
-// Counts more memory of a call's parts, within the bound of all such calls and the tenant's share of it.
-static enum sl_status count_parts(struct arriving *arriving, int64_t bytes, struct sl_error *err) {
-    const int64_t most = arriving->coordinator->config.request_bytes / 4 * 3;
-    arriving->bytes += bytes;
-    const int64_t all = atomic_fetch_add(&arriving->coordinator->part_bytes, bytes) + bytes,
-                  own = atomic_fetch_add(&arriving->tenant->part_bytes, bytes) + bytes;
-    SL_FAIL_IF(own > sl_tenant_share(arriving->tenant, most), err, SL_ERR_EXHAUSTED,
-               "parts of unfinished requests of %s take its share of the memory for them (--tenant-share); "
-               "retry in 1000 ms",
-               arriving->tenant->name[0] != '\0' ? arriving->tenant->name : "all callers");
+enum sl_status sl_call_memory_hold(struct sl_call_memory *memory, size_t more, struct sl_error *err) {
+    SL_TRY(sl_rpc_call_hold(memory->call, more, err));
+    const int64_t most = memory->coordinator->config.request_bytes / 4 * 3,
+                  bytes = sl_rpc_call_bytes(memory->call) - memory->bytes;
+    memory->bytes += bytes;
+    const int64_t all = atomic_fetch_add(&memory->coordinator->call_bytes, bytes) + bytes,
+                  own = atomic_fetch_add(&memory->tenant->call_bytes, bytes) + bytes;
+    SL_FAIL_IF(own > sl_tenant_share(memory->tenant, most), err, SL_ERR_EXHAUSTED,
+               "unfinished requests of %s take its share of the memory for them (--tenant-share); retry in 1000 ms",
+               memory->tenant->name[0] != '\0' ? memory->tenant->name : "all callers");
     return all <= most ? SL_OK
                        : sl_fail(err, SL_ERR_EXHAUSTED,
-                                 "parts of unfinished requests take all the memory for them (--request-memory); retry "
-                                 "in 1000 ms");
+                                 "unfinished requests take all the memory for them (--request-memory); retry in 1000 "
+                                 "ms");
 }
 
-static void uncount_parts(struct arriving *arriving) {
-    atomic_fetch_sub(&arriving->coordinator->part_bytes, arriving->bytes);
-    atomic_fetch_sub(&arriving->tenant->part_bytes, arriving->bytes);
+void sl_call_memory_release(struct sl_call_memory *memory) {
+    atomic_fetch_sub(&memory->coordinator->call_bytes, memory->bytes);
+    atomic_fetch_sub(&memory->tenant->call_bytes, memory->bytes);
 }
 
 // Receives parts until the client has half-closed.
-static enum sl_status receive_parts(struct arriving *arriving, struct sl_request_parts *parts, struct sl_error *err) {
-    struct sl_rpc_call *call = arriving->call;
-    sl_rpc_call_limit(call, sl_deadline_in_ms(arriving->coordinator->config.parts_ms));
+static enum sl_status receive_parts(struct sl_call_memory *memory, struct sl_request_parts *parts,
+                                    struct sl_error *err) {
+    struct sl_rpc_call *call = memory->call;
+    sl_rpc_call_limit(call, sl_deadline_in_ms(memory->coordinator->config.parts_ms));
     for (;;) {
         ProtobufCMessage *message;
         struct sl_error why;
@@ -200,9 +192,8 @@ static enum sl_status receive_parts(struct arriving *arriving, struct sl_request
         if (!is_kept) {
             sluice__v1__generate_request__free_unpacked(part, NULL);
         }
-        const int64_t kept = sl_rpc_call_end_message(call, is_kept);
-        SL_THEN(status, sl_rpc_call_hold(call, added, err));
-        SL_THEN(status, count_parts(arriving, (int64_t)added + kept, err));
+        sl_rpc_call_end_message(call, is_kept);
+        SL_THEN(status, sl_call_memory_hold(memory, added, err));
         SL_TRY(status);
     }
 }
@@ -217,12 +208,12 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
     SL_TRY(status);
     struct sl_request_parts parts;
     const Sluice__V1__GenerateRequest *whole;
-    struct arriving arriving = {.coordinator = coordinator, .call = call, .tenant = tenant};
+    struct sl_call_memory memory = {.coordinator = coordinator, .call = call, .tenant = tenant};
     sl_request_parts_init(&parts, (size_t)coordinator->config.max_prompt_bytes);
-    status = receive_parts(&arriving, &parts, err);
-    uncount_parts(&arriving);
+    status = receive_parts(&memory, &parts, err);
     SL_THEN(status, sl_request_parts_finish(&parts, &whole, err));
-    SL_THEN(status, submit_and_reply(coordinator, call, whole, err));
+    SL_THEN(status, submit_and_reply(&memory, whole, err));
+    sl_call_memory_release(&memory);
     sl_request_parts_cleanup(&parts);
     sl_coordinator_leave_watcher(coordinator, &tenant);
     return status;
@@ -230,7 +221,12 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
 
 static enum sl_status handle_submit(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                     struct sl_error *err) {
-    return submit_and_reply(service, call, (const Sluice__V1__GenerateRequest *)request, err);
+    struct sl_call_memory memory = {.coordinator = service, .call = call};
+    SL_TRY(sl_tenants_take(memory.coordinator->tenants, sl_rpc_call_identity(call)->tenant, &memory.tenant, err));
+    enum sl_status status = submit_and_reply(&memory, (const Sluice__V1__GenerateRequest *)request, err);
+    sl_call_memory_release(&memory);
+    sl_tenant_give(&memory.tenant);
+    return status;
 }
 
 static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -239,8 +235,9 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
     struct sl_tenant *tenant;
     SL_TRY(sl_coordinator_enter_watcher(coordinator, call, &tenant, err));
     struct sl_job *job = NULL;
-    enum sl_status status = submit(coordinator, call, (const Sluice__V1__GenerateRequest *)request,
-                                   sl_rpc_call_deadline_ns(call), true, &job, err);
+    struct sl_call_memory memory = {.coordinator = coordinator, .call = call, .tenant = tenant};
+    enum sl_status status =
+        submit(&memory, (const Sluice__V1__GenerateRequest *)request, sl_rpc_call_deadline_ns(call), true, &job, err);
     if (status == SL_OK) {
         sl_rpc_call_on_cancel(call, cancel_job, job);
         status = send_events(call, tenant, job, 1, err);
@@ -252,6 +249,7 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
         }
         sl_job_unref(&job);
     }
+    sl_call_memory_release(&memory);
     sl_coordinator_leave_watcher(coordinator, &tenant);
     return status;
 }

@@ -2,7 +2,7 @@
 /*
  * Purpose: the tenants that share the cluster, and how much of each counted resource each of them uses.
  *
- * Design: a tenant may use a share of the queue, of watchers, of memory for requests in parts and of ended jobs. Running jobs are
+ * Design: a tenant may use a share of the queue, of watchers, of memory for calls that may last and of ended jobs. Running jobs are
  *         admitted in turn (coordinator/workers/admit.h). Places are left to others only while another tenant asks, so that no
  *         capacity idles for want of a second tenant. The tenant "" has only the cluster's own bounds, and the same turn as
  *         others. It stands for every client where there are no certificates, and for operators where there are.
@@ -31,7 +31,7 @@ struct sl_tenant {
     uint64_t hash;           // of the name
     int refs;                // under the table's lock
     atomic_int n_watchers;   // calls that follow jobs
-    atomic_llong part_bytes; // memory of requests whose parts arrive
+    atomic_llong call_bytes; // memory of calls that may last
     struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
     int n_reading;           // of the running ones, those whose prompts are read

@@ -139,9 +139,11 @@ const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call);
 // Counts data that a handler keeps for its client, until the handler returns, as memory of its request.
 // SL_ERR_EXHAUSTED: none is left.
 enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err);
-// Reports whether the handler keeps or has freed the last message that it received. A kept one counts as memory of the
-// request until the handler returns. Returns the bytes that still count.
-int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept);
+// Tells what became of the last message that was received: its memory counts until the handler returns if it is kept, and
+// no longer if it was freed.
+void sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept);
+// Returns all memory of the request that counts now: its messages and what the handler holds.
+int64_t sl_rpc_call_bytes(const struct sl_rpc_call *call);
 // Limits how long the call may wait for messages; a later deadline than the call's changes nothing.
 void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns);
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);

@@ -20,12 +20,11 @@ void sl_rpc_account_open(struct sl_rpc_account *account, struct sl_rpc_budget *b
     *account = (struct sl_rpc_account){.budget = budget};
 }
 
-int64_t sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept) {
+void sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept) {
     const int64_t kept = is_kept ? account->taken : 0;
     atomic_fetch_add(&account->budget->left, account->taken - kept);
     account->held += kept;
     account->taken = 0;
-    return kept;
 }
 
 void sl_rpc_account_begin(struct sl_rpc_account *account, size_t message_bytes) {

@@ -6,7 +6,8 @@
  *         \----accept_tag failed (the server stops)--> freed
  *
  * Design: the handler, the close operation (which reports that the client has gone) and the final status hold
- *         references. A unary call's reply is kept and travels in one batch with the status.
+ *         references. A unary call's reply is kept and travels in one batch with the status. A client may never read it: when the
+ *         calls whose replies wait for their clients take too much memory, the one that waits longest is cancelled.
  * Threads: a handler may send on one thread and receive on another; each operation on one thread at a time.
  */
 #include <assert.h>
@@ -29,13 +30,17 @@
 // soon as its own HTTP client leaves.
 #define AT_ONCE_MS 250
 
+enum {
+    CALL_BYTES = 16 << 10,       // what gRPC takes for a call, without its reply
+    MAX_UNSENT_BYTES = 64 << 20, // of a server
+};
+
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
 // ---- all calls of a server -----------------------------------------------------------------------------------------
 
 void sl_rpc_calls_init(struct sl_rpc_calls *calls) {
     pthread_mutex_init(&calls->mutex, NULL);
-    calls->n = 0;
 }
 
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
@@ -51,6 +56,34 @@ static void leave(struct sl_rpc_calls *calls) {
     pthread_mutex_lock(&calls->mutex);
     calls->n--;
     sl_bell_ring(&calls->gone, &calls->mutex, 1); // the server may be freed from here on
+}
+
+// Takes a call whose reply is sent, or given up, out of the list. Lock held.
+static void end_sending(struct sl_rpc_call *call) {
+    struct sl_rpc_calls *calls = call->calls;
+    if (call->unsent_bytes == 0) {
+        return;
+    }
+    *(call->older ? &call->older->newer : &calls->oldest) = call->newer;
+    *(call->newer ? &call->newer->older : &calls->newest) = call->older;
+    calls->unsent_bytes -= call->unsent_bytes;
+    call->unsent_bytes = 0;
+}
+
+// Counts a call whose reply is being sent. Cancels those that wait longest while all take too much memory.
+static void begin_sending(struct sl_rpc_call *call) {
+    struct sl_rpc_calls *calls = call->calls;
+    SL_LOCKED(&calls->mutex);
+    call->unsent_bytes = CALL_BYTES + (call->reply ? (int64_t)grpc_byte_buffer_length(call->reply) : 0);
+    calls->unsent_bytes += call->unsent_bytes;
+    call->older = calls->newest;
+    *(calls->newest ? &calls->newest->newer : &calls->oldest) = call;
+    calls->newest = call;
+    while (calls->unsent_bytes > MAX_UNSENT_BYTES && calls->oldest != call) {
+        struct sl_rpc_call *oldest = calls->oldest;
+        end_sending(oldest);
+        grpc_call_cancel_with_status(oldest->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the reply was not read", NULL);
+    }
 }
 
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
@@ -294,8 +327,12 @@ enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct s
                : sl_rpc_account_complain(&call->account, call->bound->method->path, err);
 }
 
-int64_t sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept) {
-    return sl_rpc_account_end_message(&call->account, is_kept);
+void sl_rpc_call_end_message(struct sl_rpc_call *call, bool is_kept) {
+    sl_rpc_account_end_message(&call->account, is_kept);
+}
+
+int64_t sl_rpc_call_bytes(const struct sl_rpc_call *call) {
+    return call->account.taken + call->account.held;
 }
 
 void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns) {
@@ -308,7 +345,11 @@ void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns) {
 
 static void on_finish(struct sl_rpc_tag *tag, bool ok) {
     (void)ok; // the client may be gone, and then no process needs the result
-    sl_rpc_call_unref(OWNER(tag, finish_tag));
+    struct sl_rpc_call *call = OWNER(tag, finish_tag);
+    pthread_mutex_lock(&call->calls->mutex);
+    end_sending(call);
+    pthread_mutex_unlock(&call->calls->mutex);
+    sl_rpc_call_unref(call);
 }
 
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err) {
@@ -338,7 +379,11 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const s
     ops[n_ops++].data.send_status_from_server.status_details = &details;
     call->finish_tag.fn = on_finish;
     atomic_fetch_add(&call->refs, 1);
+    begin_sending(call);
     if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
+        pthread_mutex_lock(&call->calls->mutex);
+        end_sending(call);
+        pthread_mutex_unlock(&call->calls->mutex);
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);
         atomic_fetch_sub(&call->refs, 1); // never the last reference: the caller has one
     }

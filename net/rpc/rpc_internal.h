@@ -163,9 +163,8 @@ void sl_rpc_account_begin(struct sl_rpc_account *account,
 bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes); // false: account->over has the reason
 bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes); // until the call ends
 void sl_rpc_account_close(struct sl_rpc_account *account);               // the call has ended
-// Ends the current message. Its memory counts until the call ends if it is kept, and no longer if it was freed. Returns the
-// bytes that still count.
-int64_t sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept);
+// The current message is kept until the call ends, or was freed.
+void sl_rpc_account_end_message(struct sl_rpc_account *account, bool is_kept);
 // Returns SL_OK if no allocation was refused, else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
 ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // the account outlives the allocator
@@ -198,6 +197,8 @@ struct sl_rpc_calls { // the call objects of a server: posted or accepted, and n
     pthread_mutex_t mutex;
     struct sl_bell gone; // rung when n becomes 0
     size_t n;
+    struct sl_rpc_call *oldest, *newest; // whose last message gRPC has not sent yet
+    int64_t unsent_bytes;                // of those
 };
 
 struct sl_rpc_quota { // limits how many handlers run at once, and the memory of their requests
@@ -239,6 +240,8 @@ struct sl_rpc_call {
     struct sl_rpc_tag accept_tag, close_tag, finish_tag, send_tag;
     struct sl_rpc_job job;
     int close_cancelled; // written by gRPC before close_tag comes back
+    struct sl_rpc_call *older, *newer;
+    int64_t unsent_bytes; // of the reply, and what the call takes; 0: sent. All three under the lock of `calls`
 
     pthread_mutex_t mutex;        // guards the fields below
     struct sl_bell changed;       // rung when on_cancel_running or is_sending becomes false

@@ -357,10 +357,10 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
                err, SL_ERR_INVALID, "a server's limits are not negative");
     struct sl_rpc_server *server = calloc(1, sizeof *server);
     SL_FAIL_IF(!server, err, SL_ERR_EXHAUSTED, "no memory for a server");
+    const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
     sl_rpc_calls_init(&server->calls);
     server->credentials = config->credentials;
     server->send_ms = config->send_ms ? config->send_ms : DEFAULT_SEND_MS;
-    const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
     server->server = make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES,
                                       request_bytes, config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS);
     grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);

@@ -2,12 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tenants of one cluster: each sees its own jobs; none can take the line, the watchers or the workers for itself; who does not read is
 not waited for; and what one has had read is not there for others."""
+import contextlib
+import hashlib
 import os
+import re
+import socket
+import struct
 import tempfile
 import threading
 
-from harness import (PATIENCE, Cluster, State, call, certificates, cluster_pb, connect, endless, eventually, inference, refused, request, run_tests, stub,
-                     worker_pb)
+from harness import (PATIENCE, Cluster, State, call, certificates, cluster_pb, connect, documents_pb, endless, eventually, inference, refused, request,
+                     run_tests, stub, worker_pb)
 import grpc
 
 FULL = [grpc.StatusCode.RESOURCE_EXHAUSTED]
@@ -37,6 +42,18 @@ def test_tenants_see_their_own_jobs():
         assert first != second and call(bob, "sluice.v1.Inference.Submit", asked).job_id == first
         for channel, job_id in ((alice, first), (stranger, second)):
             list(stub(channel.unary_stream, "sluice.v1.Inference.Watch")(inference.WatchRequest(job_id=job_id), timeout=60))
+
+
+def test_job_ids_tell_nothing_of_other_tenants():
+    """Every bit of an id is random. In ids that count, or have a time in them, a tenant sees how many jobs others have, or when."""
+    with certificates("client/acme", "client/umbrella") as made, Cluster(kvstore=0, certificates=made) as cluster, \
+            cluster.channel_of("client/acme") as one, cluster.channel_of("client/umbrella") as other:
+        ids = [call(channel, "sluice.v1.Inference.Submit", request(100, max_new_tokens=1)).job_id for _ in range(40) for channel in (one, other)]
+        assert len(set(ids)) == 80 and all(re.fullmatch("job-[0-9a-f]{16}", job_id) for job_id in ids), ids
+        numbers = [int(job_id[4:], 16) for job_id in ids]
+        # Of 80 coins one falls on the same side each time once in 2^79 tries; of 64 bits, once in 2^73.
+        still = [bit for bit in range(64) if len({number >> bit & 1 for number in numbers}) == 1]
+        assert not still, (still, ids)
 
 
 def watch(channel, job_id, timeout=120):
@@ -117,6 +134,41 @@ def test_a_tenant_has_its_share_of_parts_and_of_time():
         assert " lost: " not in cluster.coordinator.errors(), cluster.coordinator.errors()
 
 
+def beginning_of_a_document(fingerprint, text_bytes):
+    """The head of a file (net/document/exported.h), whose text does not come."""
+    recipe = b"full"
+    head = b"SLUICEDC" + struct.pack("<IIQQQQQII", 1, 2, fingerprint, 1, text_bytes, 1, 1, len(recipe), 0) + bytes(64) + recipe
+    return head + hashlib.sha256(head).digest()
+
+
+def test_a_tenant_has_its_share_of_the_memory_of_calls_that_wait():
+    """Jobs that wait with their texts, and files whose texts do not come, leave memory for requests of others."""
+    with certificates("client/greedy", "client/victim") as made, \
+            Cluster(certificates=made, coordinator_args=["--request-memory", "1M", "--max-jobs", "2"]) as cluster, \
+            cluster.channel_of("client/greedy") as greedy, cluster.channel_of("client/victim") as victim:
+        fingerprint = call(victim, "sluice.v1.Inference.Model", inference.ModelRequest()).fingerprint
+        stop = threading.Event()
+
+        def imports(n_bytes):
+            def pieces():
+                yield documents_pb.ImportDocumentRequest(name="d", data=beginning_of_a_document(fingerprint, n_bytes))
+                stop.wait(120)
+            return stub(greedy.stream_stream, "sluice.v1.Documents.Import")(pieces(), timeout=120)
+
+        def generates(n_bytes):
+            return stub(greedy.unary_stream, "sluice.v1.Inference.Generate")(endless(n_bytes, 2000), timeout=120)
+        for waits, sizes in (imports, [65536] * 24 + [2048] * 40), (generates, [6000] * 48 + [200] * 40):
+            held = [waits(n_bytes) for n_bytes in sizes]
+            eventually(lambda: sum(not one.is_active() for one in held) >= 5, 60, "some are refused")
+            assert call(victim, "sluice.v1.Inference.Submit", request(6000, max_new_tokens=1)).job_id
+            said = next(one.details() for one in held if not one.is_active())
+            assert "greedy" in said and "share" in said, said
+            assert any(one.is_active() for one in held)  # the others hold what the tenant may have
+            for one in held:
+                one.cancel()
+        stop.set()
+
+
 class Unread:
     """A client that asks for a stream and never reads: its connection takes what fits, and no more."""
 
@@ -134,6 +186,48 @@ def test_who_does_not_read_is_not_waited_for():
         cluster.cancel(job_id)
         for one in unread:
             one.channel.close()
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def frames(connection):
+    """Yields (kind, flags, stream) of what comes over an HTTP/2 connection."""
+    with connection.makefile("rb") as file:
+        while head := file.read(9):
+            file.read(int.from_bytes(head[:3], "big"))
+            yield head[3], head[4], int.from_bytes(head[5:], "big")
+
+
+def test_replies_that_are_not_read_are_bounded():
+    """A client whose windows have no room for a reply: of its calls, those that wait longest are given up."""
+    n_calls, n_connections, most = 1500, 3, 64 << 20
+    with Cluster(kvstore=0) as cluster, contextlib.ExitStack() as stack:
+        job_id = cluster.submit(request(100, max_new_tokens=1))
+        assert list(watch(cluster.channel, job_id))[-1].finished.status_code == 0
+        asked = inference.JobRequest(job_id=job_id).SerializeToString()
+        head = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in (
+            (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/sluice.v1.Inference/Get"), (b":authority", b"x"), (b"te", b"trailers"),
+            (b"content-type", b"application/grpc")))
+        host, port = cluster.coordinator.address.rsplit(":", 1)
+        ended, opened = set(), [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(n_connections)]
+
+        def read(i):
+            for kind, flags, stream in frames(opened[i]):
+                ended.update({(i, stream)} if kind == 3 or kind == 1 and flags & 1 else {("a reply came", i, stream)} if kind == 0 else ())
+        for i, connection in enumerate(opened):
+            threading.Thread(target=read, args=(i,), daemon=True).start()
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, 0)) + frame(4, 1, 0))
+            for stream in range(1, 2 * n_calls, 2):
+                connection.sendall(frame(1, 4, stream, head) + frame(0, 1, stream, struct.pack(">BI", 0, len(asked)) + asked))
+                if stream % 500 == 1:  # fewer at once than the server refuses
+                    assert cluster.get(job_id).job_id == job_id  # others are answered
+        most_left = most // (16384 + cluster.get(job_id).ByteSize())
+        eventually(lambda: len(ended) >= n_calls * n_connections - most_left, 60, "those that do not fit are given up")
+        assert most_left < n_calls * n_connections - 200 and len(ended) < n_calls * n_connections / 2 and not any(len(one) > 2 for one in ended), ended
+        for connection in opened:
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 # ---- caches -------------------------------------------------------------------------------------------------------------
