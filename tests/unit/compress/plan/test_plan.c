@@ -563,7 +563,7 @@ static void test_plan_refuses_what_does_not_fit(void **state) {
     assert_int_equal(sl_plan_make(&recipe, &geometry, 100, 0, &plan, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_recipe_parse("format=int4", &recipe, &err), SL_OK);
 
-    // Whether axes fit each other is checked in recipes that were put together without the grammar as well.
+    // A recipe that was put together without the grammar is checked, too: whether its axes fit each other.
     recipe.budget.slots = 8;
     assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
     recipe.score = SL_SCORE_AAS, recipe.when = SL_WHEN_CHUNK, recipe.sinks = 8;
