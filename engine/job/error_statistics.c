@@ -61,10 +61,8 @@ void sl_error_statistics_copy(const Sluice__V1__Statistics *message, struct sl_e
     }
     for (size_t l = 0; l < n; l++) {
         if (!can_be(errors, l)) {
-            return;
+            return; // n_layers stays 0: there are none
         }
-    }
-    for (size_t l = 0; l < n; l++) {
         statistics_out->evicted_attention[l] = errors->evicted_attention[l];
         statistics_out->evicting_rows[l] = errors->evicting_rows[l];
         statistics_out->key_error[l] = errors->key_error[l];

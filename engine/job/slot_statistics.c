@@ -69,10 +69,8 @@ void sl_slot_statistics_copy(const Sluice__V1__Statistics *message, struct sl_sl
     }
     for (size_t l = 0; l < n; l++) {
         if (!counts(message, l)) {
-            return;
+            return; // n_layers stays 0: there are none
         }
-    }
-    for (size_t l = 0; l < n; l++) {
         statistics_out->min[l] = message->slots_min[l];
         statistics_out->max[l] = message->slots_max[l];
         statistics_out->mean[l] = message->slots_mean[l];

@@ -97,12 +97,9 @@ static enum sl_status open_plugin(const char *name, const struct sl_runtime_conf
 
 static enum sl_status open_best(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     struct sl_error why;
-    enum sl_status status;
-    if (config->host_reader != NULL) {
-        status = sl_fail(&why, SL_ERR_UNSUPPORTED, "%s reads tensors as the host", config->host_reader);
-    } else {
-        status = open_plugin("cuda", config, 0, r, &why);
-    }
+    enum sl_status status = config->host_reader != NULL
+                                ? sl_fail(&why, SL_ERR_UNSUPPORTED, "%s reads tensors as the host", config->host_reader)
+                                : open_plugin("cuda", config, 0, r, &why);
     if (status != SL_ERR_UNSUPPORTED) {
         if (status != SL_OK && err != NULL) {
             *err = why;

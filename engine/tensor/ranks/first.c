@@ -8,6 +8,36 @@
  */
 #include "engine/tensor/ranks/internal.h"
 
+// The operations: X(op, (parameters), arguments), and H for those on heads.
+#define OPERATIONS(X, H)                                                                                               \
+    X(pick,                                                                                                            \
+      (const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m, struct sl_picked *picked_out),    \
+      logits, n_vocab, asked, m, picked_out)                                                                           \
+    X(collect, (const struct sl_byte_range *pieces, uint32_t n, void *to), pieces, n, to)                              \
+    X(digest, (const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out), pieces, n, digests_out)       \
+    X(mean_query, (const struct sl_attend *args, const float *q, float *means_out), args, q, means_out)                \
+    H(read_state, (int plane, struct sl_vectors out), plane, out)                                                      \
+    H(write_state, (int plane, int m, const float *values), plane, m, values)                                          \
+    X(spread, (const float *values, int n, int m, struct sl_vectors out), values, n, m, out)                           \
+    H(mean_state, (int64_t n_tokens, struct sl_vectors mean_out, struct sl_vectors deviation_out), n_tokens, mean_out, \
+      deviation_out)                                                                                                   \
+    H(pool, (int group, struct sl_vectors x, struct sl_pooling pooling, struct sl_vectors out), group, x, pooling,     \
+      out)                                                                                                             \
+    H(mean_group, (int group, struct sl_vectors x, struct sl_vectors out), group, x, out)                              \
+    H(recency, (struct sl_vectors out), out)                                                                           \
+    H(chance, (uint64_t seed, int layer, int64_t offset, struct sl_vectors out), seed, layer, offset, out)             \
+    H(share, (struct sl_vectors x), x)                                                                                 \
+    H(variance, (int plane, double *out), plane, out)                                                                  \
+    H(protect, (const struct sl_protection *protections, struct sl_vectors x), protections, x)                         \
+    H(spare, (struct sl_lists listed, struct sl_counts n, struct sl_vectors x), listed, n, x)                          \
+    H(budgets, (struct sl_vectors scores, uint32_t budget, struct sl_vectors work, struct sl_counts kept_out), scores, \
+      budget, work, kept_out)                                                                                          \
+    H(merge, (struct sl_counts kept, struct sl_nearest nearest, struct sl_merge_threshold threshold), kept, nearest,   \
+      threshold)                                                                                                       \
+    H(lost, (struct sl_mass mass, struct sl_lists keep, struct sl_counts kept, double *lost_inout), mass, keep, kept,  \
+      lost_inout)                                                                                                      \
+    H(page_error, (uint32_t n_pages, void *const *to, struct sl_page_error *error_inout), n_pages, to, error_inout)
+
 // Defines the operation: executes it in rank 0's compute stream.
 #define BY_FIRST(op, parameters, ...)                                                                                  \
     static void op(struct sl_stream *stream, LISTED parameters) {                                                      \
@@ -28,65 +58,10 @@
         }                                                                                                              \
     }
 
-// --- rows and pages --------------------------------------------------------------------------------------------------
-
-BY_FIRST(pick,
-         (const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m, struct sl_picked *picked_out),
-         logits, n_vocab, asked, m, picked_out)
-BY_FIRST(collect, (const struct sl_byte_range *pieces, uint32_t n, void *to), pieces, n, to)
-BY_FIRST(digest, (const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out), pieces, n, digests_out)
-BY_FIRST(mean_query, (const struct sl_attend *args, const float *q, float *means_out), args, q, means_out)
-
-// --- scores ----------------------------------------------------------------------------------------------------------
-
-HEADS_BY_FIRST(read_state, (int plane, struct sl_vectors out), plane, out)
-HEADS_BY_FIRST(write_state, (int plane, int m, const float *values), plane, m, values)
-BY_FIRST(spread, (const float *values, int n, int m, struct sl_vectors out), values, n, m, out)
-HEADS_BY_FIRST(mean_state, (int64_t n_tokens, struct sl_vectors mean_out, struct sl_vectors deviation_out), n_tokens,
-               mean_out, deviation_out)
-HEADS_BY_FIRST(pool, (int group, struct sl_vectors x, struct sl_pooling pooling, struct sl_vectors out), group, x,
-               pooling, out)
-HEADS_BY_FIRST(mean_group, (int group, struct sl_vectors x, struct sl_vectors out), group, x, out)
-HEADS_BY_FIRST(recency, (struct sl_vectors out), out)
-HEADS_BY_FIRST(chance, (uint64_t seed, int layer, int64_t offset, struct sl_vectors out), seed, layer, offset, out)
-HEADS_BY_FIRST(share, (struct sl_vectors x), x)
-HEADS_BY_FIRST(variance, (int plane, double *out), plane, out)
-
-// --- selecting slots -------------------------------------------------------------------------------------------------
-
-HEADS_BY_FIRST(protect, (const struct sl_protection *protections, struct sl_vectors x), protections, x)
-HEADS_BY_FIRST(spare, (struct sl_lists listed, struct sl_counts n, struct sl_vectors x), listed, n, x)
-HEADS_BY_FIRST(budgets, (struct sl_vectors scores, uint32_t budget, struct sl_vectors work, struct sl_counts kept_out),
-               scores, budget, work, kept_out)
-HEADS_BY_FIRST(merge, (struct sl_counts kept, struct sl_nearest nearest, struct sl_merge_threshold threshold), kept,
-               nearest, threshold)
-
-// --- estimates of errors ---------------------------------------------------------------------------------------------
-
-HEADS_BY_FIRST(lost, (struct sl_mass mass, struct sl_lists keep, struct sl_counts kept, double *lost_inout), mass, keep,
-               kept, lost_inout)
-HEADS_BY_FIRST(page_error, (uint32_t n_pages, void *const *to, struct sl_page_error *error_inout), n_pages, to,
-               error_inout)
+OPERATIONS(BY_FIRST, HEADS_BY_FIRST)
 
 void sl_ranks_fill_first(struct sl_ops *ops) {
-    ops->pick = pick;
-    ops->collect = collect;
-    ops->digest = digest;
-    ops->mean_query = mean_query;
-    ops->read_state = read_state;
-    ops->write_state = write_state;
-    ops->spread = spread;
-    ops->mean_state = mean_state;
-    ops->pool = pool;
-    ops->mean_group = mean_group;
-    ops->recency = recency;
-    ops->chance = chance;
-    ops->share = share;
-    ops->variance = variance;
-    ops->protect = protect;
-    ops->spare = spare;
-    ops->budgets = budgets;
-    ops->merge = merge;
-    ops->lost = lost;
-    ops->page_error = page_error;
+#define FILL(op, ...) ops->op = op;
+    OPERATIONS(FILL, FILL)
+#undef FILL
 }
