@@ -17,6 +17,7 @@
 #define FETCH_MS           4000 // plus the time for the bytes on a slow network:
 #define FETCH_BYTES_PER_MS 50000
 #define AVOID_MS           10000 // how long a store that has failed a fetch, or has not answered a lookup, is avoided
+#define STILL_MS           1000  // a store that has not answered a lookup for so long does not answer
 #define RELEASE_MS         500
 #define TAKE_MS            500
 #define ALIVE_MS           250
@@ -155,6 +156,7 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
     struct sl_hash128 *hashes = malloc(sizeof *hashes * MAX_KEYS);
     size_t n_keys = keys && pointers && hashes ? make_keys(job, keys, hashes) : 0;
     enum sl_status status = n_keys > 0 ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "store lookup: out of memory");
+    const int64_t still_ns = sl_deadline_in_ms(STILL_MS);
     ProtobufCMessage *reply = NULL;
     if (status == SL_OK) {
         for (size_t i = 0; i < n_keys; i++) {
@@ -166,12 +168,15 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
         request.n_prefixes = n_keys;
         request.prefixes = pointers;
         status = call(job, &sl_method_store_lookup, &request.base, CALL_MS, NULL, &reply, err);
+        // Each further job would wait for it, too. But the job's own deadline may have ended the call,
+        // which tells nothing about the store.
+        if (status == SL_ERR_EXHAUSTED || (status == SL_ERR_DEADLINE && sl_now_ns() >= still_ns)) {
+            sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
+        }
     }
     if (status == SL_OK) {
         status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
         protobuf_c_message_free_unpacked(reply, NULL);
-    } else if (status == SL_ERR_DEADLINE || status == SL_ERR_EXHAUSTED) { // each further job would wait for it, too
-        sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
     }
     free(hashes);
     free(pointers);
