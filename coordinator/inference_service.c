@@ -155,12 +155,17 @@ enum sl_status sl_call_memory_hold(struct sl_call_memory *memory, size_t more, s
     SL_TRY(sl_rpc_call_hold(memory->call, more, err));
     const int64_t most = memory->coordinator->config.request_bytes / 4 * 3,
                   bytes = sl_rpc_call_bytes(memory->call) - memory->bytes;
+    // Its tenant's share first: what that refuses must not fill the bound of all for a moment.
+    const int64_t own = atomic_fetch_add(&memory->tenant->call_bytes, bytes) + bytes;
+    if (own > sl_tenant_share(memory->tenant, most)) {
+        atomic_fetch_sub(&memory->tenant->call_bytes, bytes);
+        return sl_fail(
+            err, SL_ERR_EXHAUSTED,
+            "unfinished requests of %s take its share of the memory for them (--tenant-share); retry in 1000 ms",
+            memory->tenant->name[0] != '\0' ? memory->tenant->name : "all callers");
+    }
     memory->bytes += bytes;
-    const int64_t all = atomic_fetch_add(&memory->coordinator->call_bytes, bytes) + bytes,
-                  own = atomic_fetch_add(&memory->tenant->call_bytes, bytes) + bytes;
-    SL_FAIL_IF(own > sl_tenant_share(memory->tenant, most), err, SL_ERR_EXHAUSTED,
-               "unfinished requests of %s take its share of the memory for them (--tenant-share); retry in 1000 ms",
-               memory->tenant->name[0] != '\0' ? memory->tenant->name : "all callers");
+    const int64_t all = atomic_fetch_add(&memory->coordinator->call_bytes, bytes) + bytes;
     return all <= most ? SL_OK
                        : sl_fail(err, SL_ERR_EXHAUSTED,
                                  "unfinished requests take all the memory for them (--request-memory); retry in 1000 "
