@@ -91,7 +91,7 @@ function(sl_limit_frames target)
 endfunction()
 
 # The processor features that the files of a tier may use, in rising order; NEON needs no flag.
-set(flags_AVX2 -mavx2 -mfma -mf16c)
+set(flags_AVX2 -mavx2 -mfma -mf16c -mno-avx512f) # also where CFLAGS name a processor with more
 set(flags_AVX512 ${flags_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
 set(flags_AVX512VNNI ${flags_AVX512} -mavx512vnni)
 set(flags_AVX512BF16 ${flags_AVX512VNNI} -mavx512bf16)
