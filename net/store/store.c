@@ -17,7 +17,7 @@
 #define FETCH_MS           4000 // plus the time for the bytes on a slow network:
 #define FETCH_BYTES_PER_MS 50000
 #define AVOID_MS           10000 // how long a store that has failed a fetch, or has not answered a lookup, is avoided
-#define STILL_MS           1000  // a store that has not answered a lookup for so long does not answer
+#define STILL_MS           1000  // a store that has not answered a call for so long does not answer
 #define RELEASE_MS         500
 #define TAKE_MS            500
 #define ALIVE_MS           250
@@ -201,6 +201,7 @@ static enum sl_status fetch(const struct sl_store_job *job, struct sl_store_matc
     request.release = true;
     ProtobufCMessage *reply;
     int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
+    const int64_t still_ns = sl_deadline_in_ms(STILL_MS);
     enum sl_status status = call(job, &sl_method_store_fetch, &request.base, limit_ms, inbound_id, &reply, err);
     if (status == SL_OK) {
         const Sluice__V1__FetchReply *shipped = (const Sluice__V1__FetchReply *)reply;
@@ -209,7 +210,8 @@ static enum sl_status fetch(const struct sl_store_job *job, struct sl_store_matc
             match->lease_id[0] = '\0';
         }
         protobuf_c_message_free_unpacked(reply, NULL);
-    } else if (status != SL_ERR_NOT_FOUND && status != SL_ERR_CANCELLED) {
+    } else if (status != SL_ERR_NOT_FOUND && status != SL_ERR_CANCELLED &&
+               (status != SL_ERR_DEADLINE || sl_now_ns() >= still_ns)) { // not the job's own deadline
         sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
     }
     return status;
