@@ -193,10 +193,12 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def frames(connection):
-    """Yields (kind, flags, stream) of what comes over an HTTP/2 connection."""
+    """Yields (kind, flags, stream) of what comes over an HTTP/2 connection. Answers pings."""
     with connection.makefile("rb") as file:
         while head := file.read(9):
-            file.read(int.from_bytes(head[:3], "big"))
+            payload = file.read(int.from_bytes(head[:3], "big"))
+            if head[3] == 6 and not head[4] & 1:
+                connection.sendall(frame(6, 1, 0, payload))
             yield head[3], head[4], int.from_bytes(head[5:], "big")
 
 
@@ -214,8 +216,14 @@ def test_replies_that_are_not_read_are_bounded():
         ended, opened = set(), [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(n_connections)]
 
         def read(i):
+            begun = set()  # refused calls end at once
             for kind, flags, stream in frames(opened[i]):
-                ended.update({(i, stream)} if kind == 3 or kind == 1 and flags & 1 else {("a reply came", i, stream)} if kind == 0 else ())
+                if kind == 1 and not flags & 1:
+                    begun.add(stream)
+                elif kind in (1, 3) and stream in begun:
+                    ended.add((i, stream))
+                elif kind == 0:
+                    ended.add(("a reply came", i, stream))
         for i, connection in enumerate(opened):
             threading.Thread(target=read, args=(i,), daemon=True).start()
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, 0)) + frame(4, 1, 0))
