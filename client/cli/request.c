@@ -154,10 +154,12 @@ static const char *recipe_of(const struct sl_request_config *config) {
 
 // Sets a field of the sampling settings if it is given.
 #define SEND(is_given, field, FIELD, type)                                                                             \
-    if (is_given) {                                                                                                    \
-        sampling->field##_present_case = SLUICE__V1__SAMPLING__##FIELD##_PRESENT_##FIELD;                              \
-        sampling->field = (type)config->field;                                                                         \
-    }
+    do {                                                                                                               \
+        if (is_given) {                                                                                                \
+            sampling->field##_present_case = SLUICE__V1__SAMPLING__##FIELD##_PRESENT_##FIELD;                          \
+            sampling->field = (type)config->field;                                                                     \
+        }                                                                                                              \
+    } while (0)
 
 // Sets the sampling options. An option that is left out has the model's own value. With --generation-config none all
 // values are sent, so that the model's own never apply.
@@ -174,6 +176,7 @@ static enum sl_status set_sampling(struct sl_request *request, const struct sl_r
     SEND(all || config->has_repetition_penalty, repetition_penalty, REPETITION_PENALTY, float);
     SEND(all || config->has_min_p, min_p, MIN_P, float);
     SEND(config->has_seed, seed, SEED, uint64_t);
+#undef SEND
     sampling->frequency_penalty = (float)config->frequency_penalty;
     sampling->presence_penalty = (float)config->presence_penalty;
     request->message.sampling = sampling;

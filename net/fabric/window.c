@@ -209,7 +209,10 @@ static enum sl_status serve(struct windows *windows, struct sl_peer *peer, const
     struct peer_windows *of_peer = sl_verb_of_peer(windows, peer);
     const uint8_t *base;
     enum sl_status status = check(windows, read, ranges, &base);
-    SL_TRY_OR(status, atomic_fetch_add(&windows->n_stale, status == SL_ERR_PEER_STALE));
+    if (status != SL_OK) {
+        atomic_fetch_add(&windows->n_stale, status == SL_ERR_PEER_STALE);
+        return status;
+    }
     if (of_peer->n_reads >= 2 * SL_READS_PER_PEER) { // the notice that one has been sent may be late
         return SL_ERR_EXHAUSTED;
     }

@@ -144,10 +144,11 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
         sl_fail(&why, SL_ERR_PEER_CORRUPT, "its grant is too small");
         return sl_store_link_fail(link, why.status, &why, err);
     }
-    SL_FAIL_OR(
-        status == SL_ERR_EXHAUSTED, sl_ship_close(&sending->ship), err, SL_ERR_EXHAUSTED,
-        "offload: out of memory for the pieces of a segment"); // some pieces are not queued: the store must not get an end
-    return SL_OK;                                              // sl_send_finish() reports a ship that has failed
+    if (status == SL_ERR_EXHAUSTED) { // some pieces are not queued: the store must not get an end
+        sl_ship_close(&sending->ship);
+        return sl_fail(err, status, "offload: out of memory for the pieces of a segment");
+    }
+    return SL_OK; // sl_send_finish() reports a ship that has failed
 }
 
 static enum sl_status finish_sending(struct sl_offload *offload, const struct sl_store_link *link,
