@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "base/version.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"

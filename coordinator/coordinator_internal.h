@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "base/thread.h"
+#include "base/loop.h"
 #include "net/admin/admin.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/documents/copies.h"

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "decode/internal.h"
 
 #define MAX_ACTIVE      SL_WRITING_MAX_ANSWERS

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/rate.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "decode/decode.h"
 #include "decode/kept.h"
 #include "engine/kvcache/capsule.h"

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "decode/internal.h"
 #include "engine/compress/evict/compressor.h"
 #include "engine/compress/plan/plan.h"

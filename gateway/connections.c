@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/locked.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "gateway/head/chunks.h"
 
 enum { POLL_MS = 250, CROWDED_MS = 1000 };

@@ -6,7 +6,7 @@
 
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 
 enum { ASK_MS = 1000, ASK_AGAIN_MS = 100, CALL_MS = 2000 }; // ASK_AGAIN_MS: while no model is ready
 

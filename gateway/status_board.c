@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/locked.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "gateway/status_json.h"
 
 enum {

@@ -8,7 +8,7 @@
 #include "base/locked.h"
 #include "base/log.h"
 #include "base/metrics.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "prefill/copy.h"
 #include "proto/kept.h"
 

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/rate.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "engine/compress/evict/compressor.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/job/error_statistics.h"

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "coordinator/workers/stores.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"

@@ -9,7 +9,7 @@
 #include "base/fiber/bell.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"

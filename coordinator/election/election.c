@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/fiber/bell.h"
 #include "base/locked.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "coordinator/election/candidate.h"
 #include "coordinator/election/etcd.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/owned_folder.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "coordinator/state/database.h"
 #include "coordinator/state/state.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/locked.h"
-#include "base/thread.h"
+#include "base/loop.h"
 
 #define TURN_MS       10000 // to wait for another read of the disk
 #define MAX_DOUBLINGS 6

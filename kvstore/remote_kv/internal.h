@@ -3,7 +3,7 @@
 // (growth.c).
 #pragma once
 
-#include "base/thread.h"
+#include "base/loop.h"
 #include "kvstore/remote_kv/remote_kv_table.h"
 
 // A segment that was granted to a remote KV and is not yet part of it.

@@ -6,7 +6,7 @@
 #include "base/lease_id.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "kvstore/remote_kv/internal.h"
 
 #define ASK_MS 100 // between two checks that the caller still waits

@@ -455,15 +455,13 @@ static void open_services(void) {
     memset(&decode, 0, sizeof decode);
     open_node(&prefill_node, memory, &prefill_runtime, &prefill.store);
     open_node(&decode.node, memory + ARENA_BYTES, &decode_runtime, &decode.store);
-    pthread_mutex_init(&prefill.mutex, NULL);
-    sl_cond_init(&prefill.wake);
+    sl_loop_init(&prefill.loop);
     prefill.inbox_end = &prefill.inbox;
     prefill.max_chunk_tokens = CHUNK;
     fuzz_require(!sl_archive_create(&prefill, &prefill.archive, &err));
     fuzz_require(!sl_prefill_stepper_create(&prefill, &prefill.stepper, &err));
-    fuzz_require(fuzz_thread_start("engine", sl_prefill_engine_main, &prefill, &prefill.engine_thread, &err) == SL_OK);
-    pthread_mutex_init(&decode.mutex, NULL);
-    sl_cond_init(&decode.wake);
+    fuzz_require(sl_loop_start(&prefill.loop, "engine", sl_prefill_engine_main, &prefill, &err) == SL_OK);
+    sl_loop_init(&decode.loop);
     decode.inbox_end = &decode.inbox;
     sl_kept_init(&decode.kept);
     decode.retrieve_deadline_ms = 200;
@@ -471,7 +469,7 @@ static void open_services(void) {
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
     fuzz_require(!sl_activations_create(decode_runtime.engine, SL_DECODE_MAX_ROWS, &decode.turn_activations, &err));
     decode.write_activations = sl_engine_activations(decode_runtime.engine);
-    fuzz_require(fuzz_thread_start("engine", sl_decode_engine_main, &decode, &decode.engine_thread, &err) == SL_OK);
+    fuzz_require(sl_loop_start(&decode.loop, "engine", sl_decode_engine_main, &decode, &err) == SL_OK);
 }
 
 static void close_node(struct sl_node *node, struct sl_store_client **store) {
@@ -487,14 +485,6 @@ static void close_node(struct sl_node *node, struct sl_store_client **store) {
     sl_arena_destroy(&node->arena);
 }
 
-static void stop_engine(pthread_mutex_t *mutex, bool *stopping, pthread_cond_t *wake, pthread_t thread) {
-    (void)fuzz_lock(mutex);
-    *stopping = true;
-    (void)fuzz_signal(wake);
-    pthread_mutex_unlock(mutex);
-    (void)fuzz_join(thread, NULL);
-}
-
 static void close_services(bool hastily) {
     for (size_t i = 0; i < N_RUNS; i++) {
         if (runs[i].there && hastily && !runs[i].ended) {
@@ -505,14 +495,12 @@ static void close_services(bool hastily) {
         end_run(&runs[i]);
     }
     fuzz_require(atomic_load(&prefill.n_jobs) == 0 && atomic_load(&decode.n_jobs) == 0);
-    stop_engine(&prefill.mutex, &prefill.stopping, &prefill.wake, prefill.engine_thread);
-    stop_engine(&decode.mutex, &decode.stopping, &decode.wake, decode.engine_thread);
+    sl_loop_stop(&prefill.loop);
+    sl_loop_stop(&decode.loop);
     sl_prefill_stepper_destroy(&prefill.stepper);
-    sl_archive_destroy(&prefill.archive); // its thread wakes the engine: before the mutex goes
-    pthread_cond_destroy(&prefill.wake);
-    pthread_mutex_destroy(&prefill.mutex);
-    pthread_cond_destroy(&decode.wake);
-    pthread_mutex_destroy(&decode.mutex);
+    sl_archive_destroy(&prefill.archive); // its thread wakes the engine: before its loop goes
+    sl_loop_cleanup(&prefill.loop);
+    sl_loop_cleanup(&decode.loop);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
     sl_activations_destroy(&decode.turn_activations);

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/locked.h"
-#include "base/thread.h"
+#include "base/loop.h"
 
 static void *report_name_and_mask(void *arg) {
     char *name = arg;
