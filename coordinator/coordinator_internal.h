@@ -22,7 +22,7 @@
 #include "coordinator/workers/registry.h"
 #include "engine/model/model.h"
 #include "net/rpc/rpc_selfcheck.h"
-#include "net/rpc/rpc_standard.h"
+#include "net/rpc/standard/rpc_standard.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "net/trust/tenant_salt.h"
 

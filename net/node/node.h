@@ -24,7 +24,7 @@
 #include "net/node/term_guard.h"
 #include "net/node/inbound.h"
 #include "net/rpc/rpc_selfcheck.h"
-#include "net/rpc/rpc_standard.h"
+#include "net/rpc/standard/rpc_standard.h"
 #include "net/trust/tls_files.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 

@@ -6,7 +6,7 @@
  * Design: completion queues are polled by their own threads, which never run handlers; each accepted call runs its
  *         handler on a thread of a bounded pool, or a fiber, so that it may wait as long as it watches sl_rpc_call_cancelled()
  *         or a deadline. A call over the bound is refused with RESOURCE_EXHAUSTED at once. Unknown methods get
- *         UNIMPLEMENTED. Health and reflection are ordinary services (net/rpc/rpc_standard.h). A C string cannot hold a
+ *         UNIMPLEMENTED. Health and reflection are ordinary services (net/rpc/standard/rpc_standard.h). A C string cannot hold a
  *         zero byte, so messages from the network whose strings have one are refused: a server answers INVALID_ARGUMENT
  *         with the field's name, a client's call ends with SL_ERR_PEER_CORRUPT.
  * Threads: a server handles calls concurrently. A channel may be used by many threads, a stream by one at a time

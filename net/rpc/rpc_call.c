@@ -2,12 +2,13 @@
 /*
  * Purpose: one call at the server, from its request to gRPC until it is freed.
  *
- *      created --accept_tag ok--> accepted --watch--> handled --finish--> freed with the last reference
+ *      created --accept_tag ok--> accepted --its request--> handled --finish--> freed with the last reference
  *         \----accept_tag failed (the server stops)--> freed
  *
  * Design: the handler, the close operation (which reports that the client has gone) and the final status hold
- *         references. A unary call's reply is kept and travels in one batch with the status. A client may never read it: when the
- *         calls whose replies wait for their clients take too much memory, the one that waits longest is cancelled.
+ *         references. A unary call's reply is kept and travels in one batch with the status. A client may never read it, or
+ *         never send its request: when calls that wait for their clients take too much memory, the caller with most
+ *         of it loses the call that waits longest.
  * Threads: a handler may send on one thread and receive on another; each operation on one thread at a time.
  */
 #include <assert.h>
@@ -30,17 +31,13 @@
 // soon as its own HTTP client leaves.
 #define AT_ONCE_MS 250
 
-enum {
-    CALL_BYTES = 16 << 10,       // what gRPC takes for a call, without its reply
-    MAX_UNSENT_BYTES = 64 << 20, // of a server
-};
-
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
 // ---- all calls of a server -----------------------------------------------------------------------------------------
 
 void sl_rpc_calls_init(struct sl_rpc_calls *calls) {
     pthread_mutex_init(&calls->mutex, NULL);
+    calls->unsent.most = SL_RPC_LINE_BYTES;
 }
 
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
@@ -58,32 +55,82 @@ static void leave(struct sl_rpc_calls *calls) {
     sl_bell_ring(&calls->gone, &calls->mutex, 1); // the server may be freed from here on
 }
 
-// Takes a call whose reply is sent, or given up, out of the list. Lock held.
-static void end_sending(struct sl_rpc_call *call) {
-    struct sl_rpc_calls *calls = call->calls;
-    if (call->unsent_bytes == 0) {
-        return;
+// Takes a call out of a line. False: it is not in it. Lock held.
+static bool leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line) {
+    if (call->line != line) {
+        return false;
     }
-    *(call->older ? &call->older->newer : &calls->oldest) = call->newer;
-    *(call->newer ? &call->newer->older : &calls->newest) = call->older;
-    calls->unsent_bytes -= call->unsent_bytes;
-    call->unsent_bytes = 0;
+    *(call->older ? &call->older->newer : &line->oldest) = call->newer;
+    *(call->newer ? &call->newer->older : &line->newest) = call->older;
+    line->bytes -= call->line_bytes;
+    line->owned[call->owner] -= call->line_bytes;
+    call->line = NULL;
+    return true;
 }
 
-// Counts a call whose reply is being sent. Cancels those that wait longest while all take too much memory.
-static void begin_sending(struct sl_rpc_call *call) {
-    struct sl_rpc_calls *calls = call->calls;
-    SL_LOCKED(&calls->mutex);
-    call->unsent_bytes = CALL_BYTES + (call->reply ? (int64_t)grpc_byte_buffer_length(call->reply) : 0);
-    calls->unsent_bytes += call->unsent_bytes;
-    call->older = calls->newest;
-    *(calls->newest ? &calls->newest->newer : &calls->oldest) = call;
-    calls->newest = call;
-    while (calls->unsent_bytes > MAX_UNSENT_BYTES && calls->oldest != call) {
-        struct sl_rpc_call *oldest = calls->oldest;
-        end_sending(oldest);
-        grpc_call_cancel_with_status(oldest->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the reply was not read", NULL);
+// Adds a call to a line. Lock held.
+static void join_line(struct sl_rpc_line *line, struct sl_rpc_call *call, size_t bytes) {
+    call->line = line;
+    call->line_bytes = SL_RPC_CALL_BYTES + (int64_t)bytes;
+    line->bytes += call->line_bytes;
+    line->owned[call->owner] += call->line_bytes;
+    call->older = line->newest;
+    call->newer = NULL;
+    *(line->newest ? &line->newest->newer : &line->oldest) = call;
+    line->newest = call;
+}
+
+// Takes a call out of a line that is too long: of the callers with most bytes there, the one that waits longest; the
+// newest stays. So a caller with few calls loses none to one with many. NULL: there is room. Lock held.
+static struct sl_rpc_call *make_room(struct sl_rpc_line *line) {
+    if (line->bytes <= line->most || line->oldest == line->newest) {
+        return NULL;
     }
+    size_t most = 0;
+    for (size_t i = 1; i < SL_RPC_OWNERS; i++) {
+        most = line->owned[i] > line->owned[most] ? i : most;
+    }
+    struct sl_rpc_call *call = line->oldest;
+    while (call->owner != most && call != line->newest) {
+        call = call->newer;
+    }
+    call = call == line->newest ? line->oldest : call;
+    leave_line(call, line);
+    return call;
+}
+
+// Counts a call whose reply is being sent. Cancels others while all take too much memory.
+static void begin_sending(struct sl_rpc_call *call) {
+    struct sl_rpc_call *other;
+    SL_LOCKED(&call->calls->mutex);
+    join_line(&call->calls->unsent, call, call->reply ? grpc_byte_buffer_length(call->reply) : 0);
+    while ((other = make_room(&call->calls->unsent)) != NULL) {
+        grpc_call_cancel_with_status(other->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the reply was not read", NULL);
+    }
+}
+
+void sl_rpc_call_await(struct sl_rpc_call *call) {
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < call->metadata.count; i++) {
+        const grpc_metadata *one = &call->metadata.metadata[i];
+        n_bytes += GRPC_SLICE_LENGTH(one->key) + GRPC_SLICE_LENGTH(one->value);
+    }
+    SL_LOCKED(&call->calls->mutex);
+    join_line(&call->bound->quota->awaited, call, n_bytes);
+}
+
+bool sl_rpc_call_leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line) {
+    SL_LOCKED(&call->calls->mutex);
+    return leave_line(call, line);
+}
+
+struct sl_rpc_call *sl_rpc_calls_crowded_out(struct sl_rpc_calls *calls, struct sl_rpc_line *line, bool any) {
+    SL_LOCKED(&calls->mutex);
+    struct sl_rpc_call *call = any ? line->oldest : make_room(line);
+    if (any && call) {
+        leave_line(call, line);
+    }
+    return call;
 }
 
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
@@ -346,9 +393,7 @@ void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns) {
 static void on_finish(struct sl_rpc_tag *tag, bool ok) {
     (void)ok; // the client may be gone, and then no process needs the result
     struct sl_rpc_call *call = OWNER(tag, finish_tag);
-    pthread_mutex_lock(&call->calls->mutex);
-    end_sending(call);
-    pthread_mutex_unlock(&call->calls->mutex);
+    (void)sl_rpc_call_leave_line(call, &call->calls->unsent);
     sl_rpc_call_unref(call);
 }
 
@@ -381,9 +426,7 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const s
     atomic_fetch_add(&call->refs, 1);
     begin_sending(call);
     if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
-        pthread_mutex_lock(&call->calls->mutex);
-        end_sending(call);
-        pthread_mutex_unlock(&call->calls->mutex);
+        (void)sl_rpc_call_leave_line(call, &call->calls->unsent);
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);
         atomic_fetch_sub(&call->refs, 1); // never the last reference: the caller has one
     }

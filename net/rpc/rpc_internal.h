@@ -193,18 +193,30 @@ void sl_rpc_reason_take(const grpc_metadata_array *trailing, struct sl_error *er
 
 // ---- rpc_call.c: one call at the server ----------------------------------------------------------------------------
 
-struct sl_rpc_calls { // the call objects of a server: posted or accepted, and not yet freed
-    pthread_mutex_t mutex;
-    struct sl_bell gone; // rung when n becomes 0
+enum {
+    SL_RPC_CALL_BYTES = 16 << 10, // what gRPC takes for a call
+    SL_RPC_LINE_BYTES = 64 << 20,
+    SL_RPC_OWNERS = 256, // callers are told apart by this much of a hash
+};
+
+struct sl_rpc_line { // calls that wait for their clients, the longest first
+    struct sl_rpc_call *oldest, *newest;
+    int64_t bytes, most;          // which these calls take, and may take
+    int64_t owned[SL_RPC_OWNERS]; // the same bytes, by callers
+};
+
+struct sl_rpc_calls {      // the call objects of a server: posted or accepted, and not yet freed
+    pthread_mutex_t mutex; // guards all lines too
+    struct sl_bell gone;   // rung when n becomes 0
     size_t n;
-    struct sl_rpc_call *oldest, *newest; // whose last message gRPC has not sent yet
-    int64_t unsent_bytes;                // of those
+    struct sl_rpc_line unsent; // whose last message gRPC has not sent yet
 };
 
 struct sl_rpc_quota { // limits how many handlers run at once, and the memory of their requests
     int limit;
     atomic_int n_running;
     struct sl_rpc_budget budget;
+    struct sl_rpc_line awaited; // calls whose request has not come
 };
 
 struct sl_rpc_bound { // a method as registered with gRPC
@@ -232,16 +244,18 @@ struct sl_rpc_call {
     atomic_bool has_message;     // gRPC has taken one for the client
     atomic_bool is_streaming;    // the handler of a stream has begun
     _Atomic int64_t deadline_ns; // a handler may lower it while gRPC reports the end
-    struct sl_identity caller;   // valid once the call is admitted
+    struct sl_identity caller;   // valid once the call is accepted
+    size_t owner;                // hash of the caller, below SL_RPC_OWNERS; 0 before it is known
     struct sl_rpc_account account;
     bool metadata_sent;
     atomic_int refs;                     // held by the thread that handles it and by each pending operation
     struct sl_rpc_reason_entries reason; // of the final status
-    struct sl_rpc_tag accept_tag, close_tag, finish_tag, send_tag;
+    struct sl_rpc_tag accept_tag, close_tag, finish_tag, send_tag; // the first for the call, then for its request
     struct sl_rpc_job job;
-    int close_cancelled; // written by gRPC before close_tag comes back
+    int close_cancelled;      // written by gRPC before close_tag comes back
+    struct sl_rpc_line *line; // in which it waits; NULL: in none. This and the next two under the lock of `calls`
     struct sl_rpc_call *older, *newer;
-    int64_t unsent_bytes; // of the reply, and what the call takes; 0: sent. All three under the lock of `calls`
+    int64_t line_bytes; // of its message, and what the call takes
 
     pthread_mutex_t mutex;        // guards the fields below
     struct sl_bell changed;       // rung when on_cancel_running or is_sending becomes false
@@ -263,6 +277,12 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_r
                                        const struct sl_rpc_bound *bound);
 // Watches for the client to disconnect, after acceptance. Takes its own reference.
 enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
+// Puts a call whose request has not come into the line of its quota.
+void sl_rpc_call_await(struct sl_rpc_call *call);
+// Takes a call out of a line. False: it had to make room before.
+bool sl_rpc_call_leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line);
+// Takes out a call that must be refused, or any. The caller has its reference. NULL: there is none.
+struct sl_rpc_call *sl_rpc_calls_crowded_out(struct sl_rpc_calls *calls, struct sl_rpc_line *line, bool any);
 // Sends the final status without waiting: SL_OK, or the failure in *err, with its text, reason and culprit (NULL: the status
 // has no text). Takes its own reference. The call's handler has returned, or never ran.
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err);

@@ -4,9 +4,9 @@
  *
  * Design: for every method a few calls are posted to gRPC, and each accepted call posts its successor. A catch-all is
  *         posted as well: without it, calls of unknown methods would hang until their deadline instead of getting
- *         UNIMPLEMENTED. Polling threads accept calls and only decide: refuse at once, or pass to the pool, or to a fiber. A service
- *         may have a limit of its own, with memory of its own, so that probes and heartbeats are answered when the others
- *         are full.
+ *         UNIMPLEMENTED. A call is accepted without its request, so that those whose requests do not come can be counted.
+ *         Polling threads only decide: refuse at once, or pass to the pool, or to a fiber. A service may have a limit of
+ *         its own, with memory of its own, so that probes and heartbeats are answered when the others are full.
  *
  *         Stopping: services are notified, so that handlers which only wait return; gRPC refuses new calls; after the
  *                   grace period the rest is cancelled; the handlers return; the last call object is freed; only then
@@ -17,11 +17,15 @@
  *             n_running of a quota <= its limit, and counts calls whose handler has not returned.
  */
 #include <grpc/byte_buffer.h>
+#include <grpc/support/alloc.h>
 #include <grpc/support/time.h>
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/fiber/fiber.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
@@ -54,6 +58,7 @@ struct sl_rpc_server {
     size_t n_bound;
     struct sl_rpc_pool *pool;
     struct sl_rpc_calls calls;
+    atomic_bool is_stopping;
     const struct sl_rpc_credentials *credentials;
     int64_t send_ms;
 };
@@ -119,6 +124,8 @@ static void serve_on_thread(struct sl_rpc_job *job) {
 }
 
 static void refuse(struct sl_rpc_call *call, const struct sl_error *err) {
+    grpc_byte_buffer_destroy(call->payload); // the client may not read the status for long
+    call->payload = NULL;
     sl_rpc_call_finish(call, err->status, err);
     sl_rpc_call_unref(call);
 }
@@ -127,11 +134,6 @@ static void admit(struct sl_rpc_call *call) {
     struct sl_rpc_server *server = call->server;
     struct sl_rpc_quota *quota = call->bound->quota;
     struct sl_error err;
-    if (sl_rpc_identify(server->credentials, call->call, call->bound->roles, &call->caller, &err) != SL_OK) {
-        sl_log_warn("rpc", "%s: %s refused: %s", server->address, call->bound->method->path, err.text);
-        refuse(call, &err);
-        return;
-    }
     const size_t bytes = call->payload ? grpc_byte_buffer_length(call->payload) : 0;
     sl_rpc_account_open(&call->account, &quota->budget);
     sl_rpc_account_begin(&call->account, bytes);
@@ -160,6 +162,72 @@ static void admit(struct sl_rpc_call *call) {
 
 static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound);
 
+// Returns false if the caller may not call, and then has refused the call.
+static bool identify(struct sl_rpc_call *call) {
+    struct sl_rpc_server *server = call->server;
+    struct sl_error err;
+    if (sl_rpc_identify(server->credentials, call->call, call->bound->roles, &call->caller, &err) != SL_OK) {
+        sl_log_warn("rpc", "%s: %s refused: %s", server->address, call->bound->method->path, err.text);
+        refuse(call, &err);
+        return false;
+    }
+    if (server->credentials) {
+        const char *name = call->caller.tenant[0] ? call->caller.tenant : call->caller.name;
+        call->owner = sl_hash(name, strlen(name), call->caller.role) % SL_RPC_OWNERS;
+    } else {
+        char *peer = grpc_call_get_peer(call->call);
+        call->owner = sl_hash(peer, strlen(peer), 0) % SL_RPC_OWNERS;
+        gpr_free(peer);
+    }
+    return true;
+}
+
+static void on_request(struct sl_rpc_tag *tag, bool ok) {
+    (void)ok; // without a request the payload is NULL
+    struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)tag - offsetof(struct sl_rpc_call, accept_tag));
+    // A certificate may be revoked while a call waits.
+    if (sl_rpc_call_leave_line(call, &call->bound->quota->awaited) &&
+        (sl_now_ns() - call->accepted_ns < SL_NS_PER_S || identify(call))) {
+        admit(call);
+    }
+    sl_rpc_call_unref(call);
+}
+
+// Refuses calls of a quota whose requests have not come: those that must make room, or all when the server stops.
+static void refuse_awaited(struct sl_rpc_server *server, struct sl_rpc_quota *quota) {
+    const bool is_stopping = atomic_load(&server->is_stopping);
+    struct sl_error err;
+    if (is_stopping) {
+        sl_fail(&err, SL_ERR_PEER_LOST, "the server is stopping");
+    } else {
+        sl_fail(&err, SL_ERR_EXHAUSTED, "%s waits for the requests of %" PRId64 " calls already; retry in 1000 ms",
+                server->address, quota->awaited.most / SL_RPC_CALL_BYTES);
+    }
+    struct sl_rpc_call *call;
+    while ((call = sl_rpc_calls_crowded_out(&server->calls, &quota->awaited, is_stopping)) != NULL) {
+        sl_rpc_call_finish(call, err.status, &err); // gRPC may still write its payload
+        sl_rpc_call_unref(call);
+    }
+}
+
+// Receives the request of an accepted call. gRPC could accept a call together with its request, but then keeps calls
+// whose requests do not come, 12 KiB each, without a bound.
+static void receive(struct sl_rpc_call *call) {
+    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &call->payload};
+    call->accept_tag.fn = on_request;
+    atomic_fetch_add(&call->refs, 1);
+    sl_rpc_call_await(call);
+    refuse_awaited(call->server, call->bound->quota); // maybe this one
+    if (sl_rpc_batch_start(call->call, &op, 1, &call->accept_tag) != SL_OK) {
+        struct sl_error err;
+        sl_fail(&err, SL_ERR_INTERNAL, "the server cannot receive the request");
+        if (sl_rpc_call_leave_line(call, &call->bound->quota->awaited)) {
+            refuse(call, &err);
+        }
+        sl_rpc_call_unref(call);
+    }
+}
+
 static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)tag - offsetof(struct sl_rpc_call, accept_tag));
     if (!ok) { // the server is stopping
@@ -180,8 +248,8 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
         sl_fail(&err, SL_ERR_UNSUPPORTED, "no method %.*s", (int)(length < 200 ? length : 200),
                 (const char *)GRPC_SLICE_START_PTR(call->details.method));
         refuse(call, &err);
-    } else {
-        admit(call);
+    } else if (identify(call)) {
+        (call->bound->method->kind == SL_RPC_BIDI ? admit : receive)(call);
     }
 }
 
@@ -197,9 +265,8 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
     grpc_completion_queue *queue = sl_rpc_queue();
     SL_RPC_HAND_OVER(&call->accept_tag);
     grpc_call_error error =
-        bound ? grpc_server_request_registered_call(
-                    server->server, bound->registered, &call->call, &call->deadline, &call->metadata,
-                    bound->method->kind == SL_RPC_BIDI ? NULL : &call->payload, queue, queue, &call->accept_tag)
+        bound ? grpc_server_request_registered_call(server->server, bound->registered, &call->call, &call->deadline,
+                                                    &call->metadata, NULL, queue, queue, &call->accept_tag)
               : grpc_server_request_call(server->server, &call->call, &call->details, &call->metadata, queue, queue,
                                          &call->accept_tag);
     if (error != GRPC_CALL_OK) {
@@ -266,9 +333,7 @@ static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl
                                      .quota = quota,
                                      .on_fibers = implementation->on_fibers};
         SL_TRY(find_handler(implementation, &bound, err));
-        bound.registered = grpc_server_register_method(
-            server->server, method->path, NULL,
-            method->kind == SL_RPC_BIDI ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+        bound.registered = grpc_server_register_method(server->server, method->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
         SL_FAIL_IF(!bound.registered, err, SL_ERR_INVALID, "method %s is there twice", method->path);
         server->bound[server->n_bound++] = bound;
     }
@@ -290,12 +355,14 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
     struct sl_rpc_quota *shared = &server->quotas[config->n_services];
     shared->limit = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
     atomic_init(&shared->budget.left, request_bytes);
+    shared->awaited.most = SL_RPC_LINE_BYTES;
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < config->n_services && status == SL_OK; i++) {
         struct sl_rpc_quota *own = &server->quotas[i];
         server->services[i] = config->services[i];
         own->limit = config->services[i].max_calls;
         atomic_init(&own->budget.left, SERVICE_BYTES);
+        own->awaited.most = own->limit * (int64_t)SL_RPC_CALL_BYTES;
         status = bind_service(server, &server->services[i], own->limit ? own : shared, err);
     }
     return status;
@@ -409,6 +476,10 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
         if (s->services[i].stopping_fn) {
             s->services[i].stopping_fn(s->services[i].context);
         }
+    }
+    atomic_store(&s->is_stopping, true);
+    for (size_t i = 0; i <= s->n_services; i++) {
+        refuse_awaited(s, &s->quotas[i]);
     }
     close_grpc_server(s, grace_ms);
     // A handler that ignores its cancellation is a bug; log its name until it returns.

@@ -249,20 +249,28 @@ def store_replies_at_length(scene, rng):
     server.stop(None).wait()
 
 
-def tenant_reads_no_replies(scene, _rng):
-    """Calls over connections whose windows have no room for a reply."""
+def open_streams(scene, window, request):
+    """Calls over connections whose windows have so much room for replies."""
     head = b"".join(attacks.literal(*pair) for pair in ((b":method", b"POST"), (b":scheme", b"https"), (b":path", b"/sluice.v1.Inference/Model"),
                                                         (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc")))
     context, opened, until = attacks.tls_of(scene, attacks.GREEDY), [], time.monotonic() + attacks.ATTACK_S
     with contextlib.suppress(OSError):
         while time.monotonic() < until:
             opened.append(context.wrap_socket(attacks.connect(scene.cluster.coordinator.address), server_hostname="localhost"))
-            opened[-1].sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + attacks.frame(4, 0, 0, struct.pack(">HI", 4, 0)) + attacks.frame(4, 1, 0))
+            opened[-1].sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + attacks.frame(4, 0, 0, struct.pack(">HI", 4, window)) + attacks.frame(4, 1, 0))
             for stream in range(1, 2000, 2):
-                opened[-1].sendall(attacks.frame(1, 4, stream, head) + attacks.frame(0, 1, stream, bytes(5)))
+                opened[-1].sendall(attacks.frame(1, 4, stream, head) + (request and attacks.frame(0, 1, stream, request)))
             time.sleep(0.1)
     for connection in opened:
         connection.close()
+
+
+def tenant_reads_no_replies(scene, _rng):
+    open_streams(scene, 0, bytes(5))
+
+
+def tenant_sends_no_requests(scene, _rng):
+    open_streams(scene, 1 << 16, b"")
 
 
 # attack -> rows of docs/budget.csv, by their resources or the beginnings of those
@@ -276,6 +284,7 @@ ATTACKS = {
     attacks.hold_parts: ["a request in parts", "all unfinished requests", "a gRPC request", "all gRPC requests"],
     tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job", "events that are sent"],
     tenant_reads_no_replies: ["replies that"],
+    tenant_sends_no_requests: ["calls whose requests"],
     tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed", "jobs on disk", "spans that"],
     tenant_fills_memory: ["KV memory of jobs", "a job"],
     tenant_keeps_conversations: ["conversations", "sessions between turns"],

@@ -193,31 +193,75 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def frames(connection):
-    """Yields (kind, flags, stream) of what comes over an HTTP/2 connection. Answers pings."""
+    """Yields (kind, flags, stream, payload) of what comes over an HTTP/2 connection. Answers pings."""
     with connection.makefile("rb") as file:
         while head := file.read(9):
             payload = file.read(int.from_bytes(head[:3], "big"))
             if head[3] == 6 and not head[4] & 1:
                 connection.sendall(frame(6, 1, 0, payload))
-            yield head[3], head[4], int.from_bytes(head[5:], "big")
+            yield head[3], head[4], int.from_bytes(head[5:], "big"), payload
+
+
+def head_of(path):
+    return b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in (
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x"), (b"te", b"trailers"),
+        (b"content-type", b"application/grpc")))
+
+
+def begin(address, stack, window):
+    """Returns a connection whose streams have so much room for replies."""
+    host, port = address.rsplit(":", 1)
+    connection = stack.enter_context(socket.create_connection((host, int(port))))
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, window)) + frame(4, 1, 0))
+    return connection
+
+
+def test_calls_whose_requests_do_not_come_are_bounded():
+    """Of callers who have most of them, those that wait longest are refused; another caller's stays, and is answered."""
+    n_calls, n_connections, most = 1500, 4, 4096
+    with Cluster(kvstore=0) as cluster, contextlib.ExitStack() as stack:
+        job_id, head = cluster.submit(request(100, max_new_tokens=1)), head_of(b"/sluice.v1.Inference/Get")
+        asked = inference.JobRequest(job_id=job_id).SerializeToString()
+        first, *opened = [begin(cluster.coordinator.address, stack, 1 << 20) for _ in range(1 + n_connections)]
+        ended, told, answered = set(), threading.Event(), threading.Event()
+
+        def read(connection):
+            for kind, _, stream, payload in frames(connection):
+                if connection is first and kind == 0 and stream == 1:
+                    answered.set()
+                elif kind in (1, 3):
+                    ended.add((connection, stream))
+                if b"waits for the requests of 4096 calls" in payload:
+                    told.set()
+        for connection in (first, *opened):
+            threading.Thread(target=read, args=(connection,), daemon=True).start()
+        first.sendall(frame(1, 4, 1, head))
+        for connection in opened:
+            for stream in range(1, 2 * n_calls, 2):
+                connection.sendall(frame(1, 4, stream, head))
+                if stream % 500 == 1:
+                    assert cluster.get(job_id).job_id == job_id  # others are answered
+        n_over = 1 + n_calls * n_connections - most
+        eventually(lambda: len(ended) >= n_over, 60, "those that do not fit are refused")
+        assert len(ended) < n_over + 10 and (first, 1) not in ended and told.is_set(), len(ended)  # others' calls took some places
+        first.sendall(frame(0, 1, 1, struct.pack(">BI", 0, len(asked)) + asked))
+        assert answered.wait(20)
+        for connection in (first, *opened):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def test_replies_that_are_not_read_are_bounded():
-    """A client whose windows have no room for a reply: of its calls, those that wait longest are given up."""
-    n_calls, n_connections, most = 1500, 3, 64 << 20
+    """A client whose windows have no room for a reply: of its calls, those that wait longest are given up. Another's is not."""
+    n_calls, most = (1, 1750, 1750, 1000), 64 << 20
     with Cluster(kvstore=0) as cluster, contextlib.ExitStack() as stack:
         job_id = cluster.submit(request(100, max_new_tokens=1))
         assert list(watch(cluster.channel, job_id))[-1].finished.status_code == 0
-        asked = inference.JobRequest(job_id=job_id).SerializeToString()
-        head = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in (
-            (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/sluice.v1.Inference/Get"), (b":authority", b"x"), (b"te", b"trailers"),
-            (b"content-type", b"application/grpc")))
-        host, port = cluster.coordinator.address.rsplit(":", 1)
-        ended, opened = set(), [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(n_connections)]
+        asked, head = inference.JobRequest(job_id=job_id).SerializeToString(), head_of(b"/sluice.v1.Inference/Get")
+        ended, opened = set(), [begin(cluster.coordinator.address, stack, 0) for _ in n_calls]
 
         def read(i):
             begun = set()  # refused calls end at once
-            for kind, flags, stream in frames(opened[i]):
+            for kind, flags, stream, _ in frames(opened[i]):
                 if kind == 1 and not flags & 1:
                     begun.add(stream)
                 elif kind in (1, 3) and stream in begun:
@@ -226,14 +270,14 @@ def test_replies_that_are_not_read_are_bounded():
                     ended.add(("a reply came", i, stream))
         for i, connection in enumerate(opened):
             threading.Thread(target=read, args=(i,), daemon=True).start()
-            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, 0)) + frame(4, 1, 0))
-            for stream in range(1, 2 * n_calls, 2):
+            for stream in range(1, 2 * n_calls[i], 2):
                 connection.sendall(frame(1, 4, stream, head) + frame(0, 1, stream, struct.pack(">BI", 0, len(asked)) + asked))
                 if stream % 500 == 1:  # fewer at once than the server refuses
                     assert cluster.get(job_id).job_id == job_id  # others are answered
         most_left = most // (16384 + cluster.get(job_id).ByteSize())
-        eventually(lambda: len(ended) >= n_calls * n_connections - most_left, 60, "those that do not fit are given up")
-        assert most_left < n_calls * n_connections - 200 and len(ended) < n_calls * n_connections / 2 and not any(len(one) > 2 for one in ended), ended
+        eventually(lambda: len(ended) >= sum(n_calls) - most_left, 60, "those that do not fit are given up")
+        assert not any(one[0] == 0 for one in ended), "the only call of a caller"
+        assert most_left < sum(n_calls) - 200 and len(ended) < sum(n_calls) / 2 and not any(len(one) > 2 for one in ended), ended
         for connection in opened:
             connection.shutdown(socket.SHUT_RDWR)
 

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "net/rpc/rpc_standard.h"
+#include "net/rpc/standard/rpc_standard.h"
 
 extern const struct sl_rpc_method echo_get, echo_watch, echo_chat, echo_relay, echo_follow;
 extern const struct sl_rpc_service echo_service;

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "proto/descriptors.h"
-#include "net/rpc/rpc_descriptors.h"
+#include "net/rpc/standard/rpc_descriptors.h"
 
 static size_t file_named(const struct sl_rpc_files *files, const char *name) {
     return sl_rpc_files_named(files, (struct sl_rpc_span){(const uint8_t *)name, strlen(name)});

@@ -6,8 +6,8 @@
  */
 #pragma once
 
-#include "net/rpc/rpc_health.h"
-#include "net/rpc/rpc_reflection.h"
+#include "net/rpc/standard/rpc_health.h"
+#include "net/rpc/standard/rpc_reflection.h"
 
 enum { SL_RPC_N_STANDARD = 1 + SL_RPC_N_REFLECTION };
 

@@ -5,7 +5,7 @@
  *         reply to an unknown name is an error_response within the stream, which goes on.
  * Threads: any; nothing changes after creation.
  */
-#include "net/rpc/rpc_reflection.h"
+#include "net/rpc/standard/rpc_reflection.h"
 
 #include <grpc/status.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "proto/descriptors.h"
 #include "proto/grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/methods.h"
-#include "net/rpc/rpc_descriptors.h"
+#include "net/rpc/standard/rpc_descriptors.h"
 
 typedef Grpc__Reflection__V1__ServerReflectionRequest Request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse Response;

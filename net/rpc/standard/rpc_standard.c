@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/rpc/rpc_standard.h"
+#include "net/rpc/standard/rpc_standard.h"
 
 enum { MAX_CALLS = 64 }; // for each of these services
 

@@ -5,7 +5,7 @@
  *         it gets SERVICE_UNKNOWN and nothing more.
  * Threads: any.
  */
-#include "net/rpc/rpc_health.h"
+#include "net/rpc/standard/rpc_health.h"
 
 #include <limits.h>
 #include <pthread.h>

@@ -6,7 +6,7 @@
  *         recursive function follows a dotted name through it. Nothing is allocated; every read is bounded by its span.
  *         The depth of the recursion is bounded by the dots of the name, and by MAX_DEPTH.
  */
-#include "net/rpc/rpc_descriptors.h"
+#include "net/rpc/standard/rpc_descriptors.h"
 
 #include <string.h>
 
