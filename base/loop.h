@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a background thread with the mutex and the condition variable that it shares with its owner.
+// Purpose: a background thread with the mutex and the condition variable that it shares with its owner. All in a header, so that
+// fuzzers compile it with their own clock and threads.
 #pragma once
 
 #include <pthread.h>
@@ -15,15 +16,47 @@ struct sl_loop {
     bool stopping; // under the mutex; the thread returns once it sees it
     bool runs;     // the owner's
 };
-void sl_loop_init(struct sl_loop *loop);
+
+static inline void sl_loop_init(struct sl_loop *loop) {
+    *loop = (struct sl_loop){.stopping = false};
+    pthread_mutex_init(&loop->mutex, NULL);
+    sl_cond_init(&loop->changed);
+}
+
 // Starts the thread as sl_thread_start() does.
-enum sl_status sl_loop_start(struct sl_loop *loop, const char *name, void *(*fn)(void *), void *arg,
-                             struct sl_error *err);
+static inline enum sl_status sl_loop_start(struct sl_loop *loop, const char *name, void *(*fn)(void *), void *arg,
+                                           struct sl_error *err) {
+    enum sl_status status = sl_thread_start(name, fn, arg, &loop->thread, err);
+    loop->runs = status == SL_OK;
+    return status;
+}
+
 // Waits for `changed` with the mutex held, as sl_cond_wait_until() does.
-enum sl_status sl_loop_wait(struct sl_loop *loop, int64_t deadline_ns);
+static inline enum sl_status sl_loop_wait(struct sl_loop *loop, int64_t deadline_ns) {
+    return sl_cond_wait_until(&loop->changed, &loop->mutex, deadline_ns);
+}
+
 // Waits with the mutex held until the deadline, or until the loop is stopping.
-void sl_loop_sleep(struct sl_loop *loop, int64_t deadline_ns);
+static inline void sl_loop_sleep(struct sl_loop *loop, int64_t deadline_ns) {
+    while (!loop->stopping && sl_loop_wait(loop, deadline_ns) == SL_OK) {
+    }
+}
+
 // Tells the thread to stop, if it runs, and waits until it has. Idempotent.
-void sl_loop_stop(struct sl_loop *loop);
+static inline void sl_loop_stop(struct sl_loop *loop) {
+    pthread_mutex_lock(&loop->mutex);
+    loop->stopping = true;
+    pthread_cond_broadcast(&loop->changed);
+    pthread_mutex_unlock(&loop->mutex);
+    if (loop->runs) {
+        pthread_join(loop->thread, NULL);
+    }
+    loop->runs = false;
+}
+
 // Stops the loop and releases it.
-void sl_loop_cleanup(struct sl_loop *loop);
+static inline void sl_loop_cleanup(struct sl_loop *loop) {
+    sl_loop_stop(loop);
+    pthread_cond_destroy(&loop->changed);
+    pthread_mutex_destroy(&loop->mutex);
+}
