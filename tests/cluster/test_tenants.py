@@ -51,7 +51,7 @@ def test_job_ids_tell_nothing_of_other_tenants():
         ids = [call(channel, "sluice.v1.Inference.Submit", request(100, max_new_tokens=1)).job_id for _ in range(40) for channel in (one, other)]
         assert len(set(ids)) == 80 and all(re.fullmatch("job-[0-9a-f]{16}", job_id) for job_id in ids), ids
         numbers = [int(job_id[4:], 16) for job_id in ids]
-        # Of 80 coins one falls on the same side each time once in 2^79 tries; of 64 bits, once in 2^73.
+        # A random bit is equal in all 80 ids with a probability of 2^-79, any of the 64 bits with 2^-73.
         still = [bit for bit in range(64) if len({number >> bit & 1 for number in numbers}) == 1]
         assert not still, (still, ids)
 

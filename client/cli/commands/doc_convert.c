@@ -314,8 +314,10 @@ enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum s
     sl_close(files.err);
     if (status == SL_OK) {
         *file_out = file;
+    } else if (file) {
+        fclose(file);
     } else {
-        file ? (void)fclose(file) : sl_close(files.out);
+        sl_close(files.out);
     }
     return status;
 }
