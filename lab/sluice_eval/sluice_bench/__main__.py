@@ -43,9 +43,9 @@ def _run(arguments: argparse.Namespace) -> None:
     _show(sweep, slo, arguments.json)
     if arguments.pictures and sweep.ttfts_ms:
         pictures.draw_goodput(sweep.lines, slo, os.path.join(arguments.pictures, "goodput.png"))
-        pictures.draw_ttft(sweep.ttfts_ms, os.path.join(arguments.pictures, "ttft.png"))
+        pictures.draw_ttft(sweep.ttfts_ms, sweep.lines, arguments.slo.ttft, os.path.join(arguments.pictures, "ttft.png"))
     if arguments.pictures and sweep.shipped:
-        pictures.draw_bytes(sweep.shipped, os.path.join(arguments.pictures, "bytes.png"))
+        pictures.draw_bytes(sweep.shipped, sweep.lines, os.path.join(arguments.pictures, "bytes.png"))
     if failure:
         raise failure
     n_void = sum(line["void"] is not None for line in sweep.lines)

@@ -16,7 +16,7 @@ import unittest
 
 from .support import PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 
-from sluice_bench import cluster_metrics, measure, options
+from sluice_bench import cluster_metrics, measure, options, pictures
 from sluice_bench.answer import DONE, FAILED, REFUSED, Answer
 from sluice_bench.grpc_client import GrpcServer, decode, encode
 from sluice_bench.host import Host
@@ -269,6 +269,13 @@ class Measuring(unittest.TestCase):
         found = measure.summary(self.run_of(), measure.Slo(), 1)
         self.assertIsNone(found["p99_ttft_ms"])
         self.assertEqual(found["request_goodput"], 0)
+
+    def test_a_recipe_has_a_color_and_a_server_a_kind_of_line(self):
+        lines = [{"label": f"{url} {recipe or ''}", "url": url, "recipe": recipe}
+                 for url, recipe in (("a", "full"), ("b", "full"), ("a", "10%"), ("b", "10%"), ("c", None))]
+        styles = [pictures._styles(lines)[line["label"]] for line in lines]
+        self.assertEqual([style["color"] for style in styles], ["C0", "C0", "C1", "C1", "C2"])
+        self.assertEqual([style["linestyle"] for style in styles], ["-", "--", "-", "--", ":"])
 
     def test_counters_are_summed_over_their_labels(self):
         before, after = (cluster_metrics.parse(PAGE.format(retries=n, bytes=100 * n)) for n in (1, 4))
