@@ -100,8 +100,11 @@ bench: build     ## the engine, the fabric and whole jobs, each beside what it i
 	@build/bin/sluice bench ttft
 	@build/bin/sluice bench mixed
 
-bench-cluster: programs ## goodput of a cluster on this machine by recipe, in 8 minutes (tools/bench_cluster.sh)
-	@PATH="/usr/bin:$$PATH" tools/bench_cluster.sh
+bench-cluster: programs ## goodput by mode and recipe, coordinator, store, simulator beside timed workers, in 8 minutes
+	@PATH="/usr/bin:$$PATH" tools/bench_cluster.sh --modes aggregated,disaggregated --rates 1,3 --duration 5s --repetitions 2
+	@build/bin/sluice bench coordinator --cells 16:256 --seconds 5
+	@build/bin/sluice bench store --largest 1M --runs 3 --entries 100000
+	@/usr/bin/python3 lab/simulate/truth.py --recipes full,format=int4 --count 10 --claim ""
 
 quality: build   ## what recipes cost in answers: docs/quality/*.csv, in an hour and a half; answers are kept
 	@/usr/bin/python3 tools/quality.py

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What `make bench-cluster` runs, in its smallest form: two modes and two recipes by turns with pictures, the coordinator, the store, and
+the simulator beside timed workers."""
+import json
+import os
+import subprocess
+import tempfile
+
+from harness import BIN, ROOT, SLOW, run_tests
+
+ENVIRONMENT = {**os.environ, "SLUICE_BIN": BIN, "PATH": "/usr/bin:" + os.environ["PATH"]}  # the distribution's Python has matplotlib
+
+
+def run(*words):
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=200 * SLOW, env=ENVIRONMENT)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def rows(*words):
+    """Returns the figures that a bench prints, by name."""
+    lines = map(json.loads, run(os.path.join(BIN, "sluice"), "bench", *words, "--json").splitlines())
+    return {line["case"]: line["value"] for line in lines if "run" not in line}
+
+
+def test_modes_and_recipes_take_turns():
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        out = run(os.path.join(ROOT, "tools/bench_cluster.sh"), "--modes", "aggregated,disaggregated", "--recipes", "full@50;10%@40", "--rates", "4,8",
+                  "--duration", "1s", "--repetitions", "1", "--input", "200-300", "--output", "4-8", "--slo", "e2el:1m", "--max-lag", "1m", "--json",
+                  "--pictures", folder)
+        assert sorted(os.listdir(folder)) == ["bytes.png", "goodput.png", "ttft.png"], os.listdir(folder)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert {line["label"] for line in lines} == {f"{mode} {recipe}" for mode in ("aggregated", "disaggregated")
+                                                 for recipe in ("full (50 points)", "10% (40 points)")}, out
+    assert len(lines) == 8 and all(line["completed"] == line["num_prompts"] > 0 and line["slo_attainment"] == 1 for line in lines), out
+    shipped = {line["label"]: line["capsule_bytes"] for line in lines if line["request_rate"] == 8}
+    assert shipped["disaggregated 10% (40 points)"] < shipped["disaggregated full (50 points)"] / 4, shipped
+
+
+def test_the_coordinator_alone():
+    found = rows("coordinator", "--cells", "4:32", "--seconds", "1")
+    told = {name.partition(": ")[2].removesuffix(" (VOID)"): value for name, value in found.items()}
+    assert told["jobs"] > 1 and told["full rate, refused or failed"] == told["half rate, refused or failed"] == 0, found
+    assert told["tokens"] == 8 * told["jobs"] and told["half rate, added p99"] > 0 and told["memory a job"] > 0, found
+
+
+def test_the_store_alone():
+    found = rows("store", "--largest", "64K", "--clients", "2", "--runs", "1", "--entries", "1024")
+    for transport in ("shm", "tcp"):
+        assert found[f"GET 64 KiB over {transport}, 2 clients"] > 0, found
+
+
+def test_the_simulator_beside_timed_workers():
+    out = run("/usr/bin/python3", os.path.join(ROOT, "lab/simulate/truth.py"), "--recipes", "full,format=int4", "--slower", "1", "--rates", "6", "--count", "4", "--claim", "",
+              "--most-busy", "2", "--input", "200-300", "--output", "8")
+    words = out.splitlines()[1].split()
+    assert words[:2] == ["full,format=int4", "6"] and out.splitlines()[2].startswith("largest error: p50_ttft_ms "), out
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
