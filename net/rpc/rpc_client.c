@@ -4,15 +4,16 @@
  *
  * Design: a unary call is one batch of all its operations and one wait. A stream has two tags.
  *         One covers everything but the messages, and completes with the status. The other is a read that is always
- *         posted ahead, so that waiting for it can time out without losing a message. Calls fail at once (UNAVAILABLE)
+ *         posted ahead, so that waiting for it can time out without losing a message. The polling thread posts the next
+ *         one while few messages wait, so that a busy reader takes those of a burst at one wake. Calls fail at once (UNAVAILABLE)
  *         while the peer refuses connections; channels come back within a second. With a parent, gRPC itself makes the
  *         deadline the smaller one and cancels the child with the parent. In distributions' builds, gRPC's timers use the time of day: a clock that is set
  *         back by an hour stops them for an hour. So a call is also ended by our own deadline, and a channel that fails
  *         is told to try again.
  *
- * Invariants of a stream: `message` is ours when read_done; the next read is posted only after it was taken; once a
- *         read has brought no message none is posted again, and the status follows. n_pending counts the tags under
- *         way; a closed stream is freed at zero.
+ * Invariants of a stream: `landing` is gRPC's while is_reading; once a read has brought no message none is posted again,
+ *         and the status follows. n_pending counts the tags under way, and threads that start one; a closed stream is
+ *         freed at zero.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/impl/codegen/propagation_bits.h>
@@ -35,6 +36,8 @@ enum {
     RESOLVE_AGAIN_MS = 1000,
     TIMERS_MS = 200, // time that gRPC has to end a call after its deadline, before we end it
     TRY_AGAIN_MS = 2 * BACKOFF_MAX_MS,
+    AHEAD = 8, // messages of a stream that wait for its reader, and their bytes, until no more are read
+    AHEAD_BYTES = 64 << 10,
 };
 
 // ---- channels ------------------------------------------------------------------------------------------------------
@@ -72,6 +75,10 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
         sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
         sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         sl_rpc_setting(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, !shares),
+        // Filters and counters that every message passes, and that nothing here uses.
+        sl_rpc_setting(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
+        sl_rpc_setting(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
+        sl_rpc_setting(GRPC_ARG_ENABLE_CHANNELZ, 0),
         // We retry ourselves; and gRPC's own retries abort the process if a server's trailers have no status.
         sl_rpc_setting(GRPC_ARG_ENABLE_RETRIES, 0),
     };
@@ -371,8 +378,10 @@ struct sl_rpc_stream {
     struct sl_rpc_tag status_tag, read_tag;
     pthread_mutex_t mutex; // guards the fields below
     struct sl_bell changed;
-    grpc_byte_buffer *message;
-    bool read_done, status_done, closed;
+    grpc_byte_buffer *landing, *messages[AHEAD]; // a ring of those that wait for the reader
+    int first, n_messages;
+    size_t n_bytes; // of these
+    bool is_reading, read_done, status_done, closed;
     int n_pending;
     void (*news)(void *arg);
     void *news_arg;
@@ -380,34 +389,43 @@ struct sl_rpc_stream {
 
 // Returns whether there is a message, or the end: a read without a message means the end, and then the status follows.
 static bool has_next(const struct sl_rpc_stream *stream) {
-    return stream->read_done && (stream->message || stream->status_done);
+    return stream->n_messages > 0 || (stream->read_done && stream->status_done);
+}
+
+static grpc_byte_buffer *take_message(struct sl_rpc_stream *stream) {
+    if (stream->n_messages == 0) {
+        return NULL;
+    }
+    grpc_byte_buffer *bytes = stream->messages[stream->first];
+    stream->first = (stream->first + 1) % AHEAD;
+    stream->n_messages--;
+    stream->n_bytes -= grpc_byte_buffer_length(bytes);
+    return bytes;
 }
 
 static void free_stream(struct sl_rpc_stream *stream) {
     pthread_mutex_unlock(&stream->mutex);
-    grpc_byte_buffer_destroy(stream->message);
+    for (grpc_byte_buffer *bytes; (bytes = take_message(stream)) != NULL;) {
+        grpc_byte_buffer_destroy(bytes);
+    }
     outcome_cleanup(&stream->outcome);
     grpc_call_unref(stream->call);
     pthread_mutex_destroy(&stream->mutex);
     free(stream);
 }
 
-static void complete(struct sl_rpc_stream *stream, bool *flag) {
-    pthread_mutex_lock(&stream->mutex);
-    if (flag) {
-        *flag = true;
-    }
-    const bool has_news = flag && has_next(stream) && !stream->closed;
+// Ends one of the tags under way. has_news: the reader may go on. Lock held; unlocks, and may free the stream.
+static void complete(struct sl_rpc_stream *stream, bool has_news) {
     if (--stream->n_pending == 0 && stream->closed) {
         free_stream(stream);
         return;
     }
-    if (stream->news && has_news) {
-        stream->news(stream->news_arg);
-    }
-    if (has_news) {                                              // else no thread could go on
+    if (has_news && !stream->closed) {
+        if (stream->news) {
+            stream->news(stream->news_arg);
+        }
         sl_bell_ring(&stream->changed, &stream->mutex, INT_MAX); // the stream may be freed from here on
-    } else {
+    } else {                                                     // else no thread could go on
         pthread_mutex_unlock(&stream->mutex);
     }
 }
@@ -415,27 +433,60 @@ static void complete(struct sl_rpc_stream *stream, bool *flag) {
 static void on_status(struct sl_rpc_tag *tag, bool ok) {
     (void)ok; // always, if the status is among the operations
     struct sl_rpc_stream *stream = (struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, status_tag));
-    complete(stream, &stream->status_done);
+    pthread_mutex_lock(&stream->mutex);
+    stream->status_done = true;
+    complete(stream, has_next(stream));
+}
+
+// Returns whether another message should be read now, and notes it. Lock held.
+static bool begin_reading(struct sl_rpc_stream *stream) {
+    const bool reads = !stream->is_reading && !stream->read_done && !stream->closed && stream->n_messages < AHEAD &&
+                       stream->n_bytes < AHEAD_BYTES;
+    stream->is_reading |= reads;
+    stream->n_pending += reads;
+    return reads;
+}
+
+// Starts operations that n_pending counts already.
+static enum sl_status start_counted(struct sl_rpc_stream *stream, const grpc_op *ops, size_t n_ops,
+                                    struct sl_rpc_tag *tag) {
+    const enum sl_status status = sl_rpc_batch_start(stream->call, ops, n_ops, tag);
+    if (status != SL_OK) {
+        pthread_mutex_lock(&stream->mutex);
+        complete(stream, false);
+    }
+    return status;
+}
+
+static enum sl_status post_read(struct sl_rpc_stream *stream) {
+    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &stream->landing};
+    return start_counted(stream, &op, 1, &stream->read_tag);
 }
 
 static void on_read(struct sl_rpc_tag *tag, bool ok) {
     (void)ok; // no message: the status tells the reason
     struct sl_rpc_stream *stream = (struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, read_tag));
-    complete(stream, &stream->read_done);
-}
-
-static enum sl_status start_counted(struct sl_rpc_stream *stream, const grpc_op *ops, size_t n_ops,
-                                    struct sl_rpc_tag *tag) {
     pthread_mutex_lock(&stream->mutex);
-    stream->n_pending++;
+    stream->is_reading = false;
+    if (stream->landing) {
+        stream->messages[(stream->first + stream->n_messages++) % AHEAD] = stream->landing;
+        stream->n_bytes += grpc_byte_buffer_length(stream->landing);
+        stream->landing = NULL;
+    } else {
+        stream->read_done = true;
+    }
+    if (!begin_reading(stream)) {
+        complete(stream, has_next(stream));
+        return;
+    }
     pthread_mutex_unlock(&stream->mutex);
-    SL_TRY_OR(sl_rpc_batch_start(stream->call, ops, n_ops, tag), complete(stream, NULL));
-    return SL_OK;
-}
-
-static enum sl_status post_read(struct sl_rpc_stream *stream) {
-    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &stream->message};
-    return start_counted(stream, &op, 1, &stream->read_tag);
+    const enum sl_status posted = post_read(stream); // this tag still counts: the stream stays
+    pthread_mutex_lock(&stream->mutex);
+    if (posted != SL_OK) { // gRPC refuses a read of a call that has ended
+        stream->is_reading = false;
+        stream->read_done = true;
+    }
+    complete(stream, has_next(stream));
 }
 
 enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
@@ -456,9 +507,15 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     grpc_op ops[N_START_OPS + 1];
     start_ops(ops, bytes, &stream->outcome);
     ops[N_START_OPS] = status_op(&stream->outcome);
+    stream->n_pending = 2; // no other thread knows it yet
+    stream->is_reading = true;
     enum sl_status status = start_counted(stream, ops, N_START_OPS + 1, &stream->status_tag);
     grpc_byte_buffer_destroy(bytes);
-    SL_THEN(status, post_read(stream));
+    if (status == SL_OK) {
+        status = post_read(stream);
+    } else {
+        stream->n_pending--;
+    }
     SL_FAIL_OR(status != SL_OK, sl_rpc_stream_close(&stream), err, status, "%s: the stream could not be started",
                method->path);
     *stream_out = stream;
@@ -483,11 +540,8 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
             return SL_AGAIN;
         }
     }
-    grpc_byte_buffer *bytes = stream->message;
-    if (bytes) {
-        stream->message = NULL;
-        stream->read_done = false;
-    }
+    grpc_byte_buffer *bytes = take_message(stream);
+    const bool reads = begin_reading(stream); // if as many waited as may
     pthread_mutex_unlock(&stream->mutex);
     if (!bytes) {
         return stream_end(stream, err);
@@ -495,7 +549,7 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
     ProtobufCMessage *message = NULL;
     enum sl_status status = take_reply(stream->method, bytes, &message, err);
     grpc_byte_buffer_destroy(bytes);
-    const enum sl_status posted = post_read(stream);
+    const enum sl_status posted = reads ? post_read(stream) : SL_OK;
     if (status == SL_OK && posted != SL_OK) {
         protobuf_c_message_free_unpacked(message, NULL);
         status = sl_fail(err, posted, "%s: the stream cannot go on", stream->method->path);

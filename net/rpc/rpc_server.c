@@ -291,6 +291,8 @@ static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_byte
         // Limits one connection: its client keeps further calls waiting, instead of being refused
         sl_rpc_setting(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls + SPARE_STREAMS),
         sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
+        sl_rpc_setting(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0), // of replies; clients may compress requests
+        sl_rpc_setting(GRPC_ARG_ENABLE_CHANNELZ, 0),
         sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // otherwise two servers would share a port without an error
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),

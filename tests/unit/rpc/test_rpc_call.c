@@ -218,6 +218,32 @@ static void test_stream_next_times_out_without_loss(void **state) {
     sl_rpc_stream_close(&stream);
 }
 
+static void count_news(void *n) {
+    atomic_fetch_add((atomic_int *)n, 1);
+}
+
+static void test_stream_reads_ahead_within_bounds(void **state) {
+    (void)state;
+    const char *const ids[] = {"x", "big"}; // the second's events have 60 kB each
+    for (int i = 0; i < 2; i++) {
+        struct sl_rpc_stream *stream;
+        struct sl_error err;
+        atomic_int n_news = 0;
+        assert_int_equal(echo_open(at.to_back, &echo_watch, ids[i], 200, 30000, &stream, &err), SL_OK);
+        sl_rpc_stream_on_news(stream, count_news, &n_news); // calls it at once
+        for (int ms = 0; ms < 10000 && atomic_load(&n_news) < (i == 0 ? 8 : 2); ms++) {
+            sl_sleep_ms(1);
+        }
+        sl_sleep_ms(100);
+        assert_in_range(atomic_load(&n_news), i == 0 ? 8 : 2, i == 0 ? 10 : 4); // and the status may have come
+        ProtobufCMessage *event;
+        assert_int_equal(sl_rpc_stream_next(stream, 0, &event, &err), SL_OK);
+        assert_int_equal(((Sluice__V1__Event *)event)->sequence, 1);
+        protobuf_c_message_free_unpacked(event, NULL);
+        sl_rpc_stream_close(&stream); // with messages that are not read
+    }
+}
+
 static void test_stream_close_stops_the_handler(void **state) {
     (void)state;
     const struct sl_rpc_method *const methods[] = {&echo_watch, &echo_follow};
@@ -420,6 +446,7 @@ int main(void) {
         WITH_SERVERS(test_stream_delivers_everything_in_order),
         WITH_SERVERS(test_stream_tells_not_found_from_the_end),
         WITH_SERVERS(test_stream_next_times_out_without_loss),
+        WITH_SERVERS(test_stream_reads_ahead_within_bounds),
         WITH_SERVERS(test_stream_close_stops_the_handler),
         WITH_SERVERS(test_deadline_reaches_the_handler),
         WITH_SERVERS(test_cancel_wakes_the_handler_under_load),
