@@ -26,6 +26,7 @@ struct job_fiber {
     struct sl_job *job; // a reference
     bool resumed;
     struct sl_run run;
+    struct sl_sessions_left left[]; // of a turn
 };
 
 static void end_fiber(struct sl_coordinator *coordinator) {
@@ -68,7 +69,7 @@ static void name_stores(struct sl_coordinator *coordinator, struct sl_job_spec *
 }
 
 // Waits while another call adds a document of the job, so that its text is read once. Other jobs pass this one meanwhile.
-static void await_document(struct sl_coordinator *coordinator, struct sl_job *job, const char *name) {
+SL_APART static void await_document(struct sl_coordinator *coordinator, struct sl_job *job, const char *name) {
     char detail[SL_JOB_DOCUMENT_BYTES + 64];
     struct sl_error ignored; // the run finds it again
     bool waited = false;
@@ -132,8 +133,10 @@ static void run_job(void *arg) {
 // a few seconds after the job's end for a copy of its session.
 static enum sl_status start_fiber(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
                                   struct sl_error *err) {
-    struct job_fiber *arg = calloc(1, sizeof(*arg));
+    bool is_turn = job->spec.turn.id[0] != '\0'; // few jobs are, and need the kilobytes
+    struct job_fiber *arg = calloc(1, sizeof *arg + (is_turn ? sizeof *arg->left : 0));
     SL_FAIL_IF(arg == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job's fiber");
+    arg->run.left = is_turn ? arg->left : NULL;
     arg->coordinator = coordinator;
     arg->job = sl_job_ref(job);
     arg->resumed = resumed;

@@ -31,6 +31,9 @@ enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg
 // Calls a function that needs much stack, and does not wait, on the stack of the carrier: what a fiber's stack has once needed, it keeps.
 void sl_fiber_call(void (*fn)(void *arg), void *arg);
 
+// For a function with a large frame whose caller waits later: inlined, the frame would be the caller's.
+#define SL_APART __attribute__((noinline))
+
 // ---- for base/fiber/bell.c ----------------------------------------------------------------------------------------------------
 
 // Returns the fiber that runs this code; NULL: a thread does.

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fiber/bell.h"
+#include "base/fiber/fiber.h"
 #include "base/log.h"
 #include "base/term.h"
 #include "coordinator/run/joined.h"
@@ -160,9 +161,9 @@ static enum sl_status reserve(struct sl_run *run, struct sl_error *err) {
 }
 
 // Runs a step inside a span; the worker's spans are children of it.
-static enum sl_status traced(struct sl_run *run, const char *name,
-                             enum sl_status (*step_fn)(struct sl_run *run, struct sl_error *err),
-                             struct sl_error *err) {
+SL_APART static enum sl_status run_in_span(struct sl_run *run, const char *name,
+                                           enum sl_status (*step_fn)(struct sl_run *run, struct sl_error *err),
+                                           struct sl_error *err) {
     struct sl_span span;
     const struct sl_worker *worker = step_fn == prefill ? run->claim.prefill : run->claim.decode;
     sl_span_begin(&span, name, SL_SPAN_CLIENT);
@@ -170,6 +171,12 @@ static enum sl_status traced(struct sl_run *run, const char *name,
     enum sl_status status = step_fn(run, err);
     sl_span_end(&span, status, err->text);
     return status;
+}
+
+static enum sl_status traced(struct sl_run *run, const char *name,
+                             enum sl_status (*step_fn)(struct sl_run *run, struct sl_error *err),
+                             struct sl_error *err) {
+    return sl_spans_are_on() ? run_in_span(run, name, step_fn, err) : step_fn(run, err);
 }
 
 /*
@@ -261,9 +268,14 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
         request.session_bytes = spec->demand.decode_bytes - spec->demand.capsule_bytes;
         request.most_slots = spec->turn.keep_ms > 0 ? run->context->model->max_positions : request.n_positions;
     }
-    sl_store_shares_fill(&run->claim, &run->shares);
-    request.stores = run->shares.pointers;
-    request.n_stores = run->shares.n;
+    struct sl_store_shares *shares = NULL; // few recipes have any: kilobytes that most jobs do without
+    if (run->claim.n_shares > 0) {
+        shares = malloc(sizeof *shares);
+        SL_FAIL_IF(shares == NULL, err, SL_ERR_EXHAUSTED, "no memory for the shares of stores");
+        sl_store_shares_fill(&run->claim, shares);
+        request.stores = shares->pointers;
+        request.n_stores = shares->n;
+    }
 
     struct sl_worker_call call = {.job = run->job,
                                   .worker = run->claim.prefill,
@@ -273,6 +285,7 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
                                   .silence_ms = run->context->silence_ms};
     sl_run_report_start(&run->report);
     enum sl_status status = sl_worker_call_open(&call, &sl_method_prefill_run, &request.base, spec->deadline_ns, err);
+    free(shares); // the request has been packed
     while (status == SL_OK && run->prefilled == NULL) {
         ProtobufCMessage *message = NULL;
         status = sl_worker_call_next(&call, &message, err);
@@ -379,12 +392,13 @@ static enum sl_status choose_store(const struct sl_run *run, char store_out[SL_A
                                 : sl_fail(err, SL_ERR_PRECONDITION, "no stored prefix: no kvstore is ready any more");
 }
 
-static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
+// Sends the request. The caller closes the call.
+SL_APART static enum sl_status open_decode(struct sl_run *run, const struct sl_rpc_method *method, int64_t n_resumed,
+                                           struct sl_worker_call *call, struct sl_error *err) {
     struct sl_job *job = run->job;
     const struct sl_job_spec *spec = &job->spec;
     Sluice__V1__Sampling sampling = sl_job_sampling_message(&spec->sampling);
     Sluice__V1__TokenIds prompt = token_ids(spec->tokens, spec->n_tokens);
-    int64_t n_resumed = count_resumed(run);
     Sluice__V1__TokenIds resumed = token_ids(job->output, n_resumed);
     Sluice__V1__TokenIds said = token_ids(job->output + n_resumed, job->n_output - n_resumed);
     Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;
@@ -434,15 +448,20 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // A session that is being decoded does not expire; its lease is renewed so that a worker may treat both alike.
-    struct sl_worker_call call = {
-        .job = job,
-        .worker = run->claim.decode,
-        .lease = &run->lease,
-        .others = run->remote_kvs,
-        .n_others =
-            sl_remote_kv_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->remote_kvs),
-        .silence_ms = run->context->silence_ms};
-    status = sl_worker_call_open(&call, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
+    *call =
+        (struct sl_worker_call){.job = job,
+                                .worker = run->claim.decode,
+                                .lease = &run->lease,
+                                .others = run->remote_kvs,
+                                .n_others = sl_remote_kv_leases(
+                                    &run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->remote_kvs),
+                                .silence_ms = run->context->silence_ms};
+    return sl_worker_call_open(call, method, &request.base, spec->deadline_ns, err);
+}
+
+static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
+    struct sl_worker_call call = {0};
+    enum sl_status status = open_decode(run, &sl_method_decode_run, count_resumed(run), &call, err);
     while (status == SL_OK && run->state != SL_RUN_ANSWERED) {
         ProtobufCMessage *message = NULL;
         status = sl_worker_call_next(&call, &message, err);
@@ -576,8 +595,7 @@ enum sl_status sl_run_attempt(struct sl_run *run, struct sl_error *err) {
     }
     if (sl_run_is_step(run->state)) { // a step that knows the reason has moved already
         enum sl_run_event failure = failure_of(run, status, err, other_stores);
-        struct sl_error why = {0};
-        (void)sl_run_move(run, failure, &why); // every step allows this event; err still describes the failure
+        (void)sl_run_move(run, failure, NULL); // every step allows this event; err still describes the failure
     }
     return status;
 }

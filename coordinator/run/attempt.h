@@ -29,16 +29,15 @@ struct sl_run {
     uint64_t held_key;              // in mode PREFIX: of the document
     int64_t held_bytes;             // in mode PREFIX: of its capsule
     // For a turn of a conversation (turn.h):
-    struct sl_job_turn from;      // the session that this attempt continues
-    struct sl_job_turn turn;      // as the next turn will find it
-    struct sl_sessions_left left; // sessions and copies to release after the job's end
-    struct sl_copying copying;    // may continue after the job's end
+    struct sl_job_turn from;       // the session that this attempt continues
+    struct sl_job_turn turn;       // as the next turn will find it
+    struct sl_sessions_left *left; // sessions and copies to release after the job's end; NULL: it is no turn
+    struct sl_copying copying;     // may continue after the job's end
     // The current attempt holds:
     struct sl_claim claim;
     struct sl_lease lease;
     Sluice__V1__Grant *grant;
     Sluice__V1__PrefillEvent *prefilled; // prefill's last event: it says which stores hold offloaded layers
-    struct sl_store_shares shares;       // of the request to prefill
     struct sl_lease *remote_kvs;         // [SL_MAX_SHARES], renewed while decode writes; NULL: there are none
 };
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/fiber/fiber.h"
 #include "base/log.h"
 #include "coordinator/run/attempt.h"
 #include "net/trace/trace.h"
@@ -36,9 +37,8 @@ static bool falls_back(const struct sl_run *run) {
 
 // Starts again with the next mode of the turn. That is a retry if a worker had begun to answer.
 static bool fall_back(struct sl_run *run, const struct sl_error *why) {
-    struct sl_error err = {0};
     bool had_begun = run->step >= SL_RUN_WRITING;
-    if (sl_run_move(run, SL_RUN_ON_FALL_BACK, &err) != SL_OK) {
+    if (sl_run_move(run, SL_RUN_ON_FALL_BACK, NULL) != SL_OK) {
         return false;
     }
     run->mode = sl_turn_next_mode(run);
@@ -53,9 +53,8 @@ static bool fall_back(struct sl_run *run, const struct sl_error *why) {
     return true;
 }
 
-static bool retry(struct sl_run *run, const struct sl_error *why) {
-    struct sl_error err = {0};
-    if (sl_run_move(run, SL_RUN_ON_RETRY, &err) != SL_OK) {
+SL_APART static bool retry(struct sl_run *run, const struct sl_error *why) {
+    if (sl_run_move(run, SL_RUN_ON_RETRY, NULL) != SL_OK) {
         return false;
     }
     char detail[sizeof(why->text) + 32];
@@ -86,8 +85,10 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct
     run->from = run->turn = job->spec.turn;
     run->mode = sl_turn_first_mode(run);
     sl_log_set_job(job->id);
-    struct sl_span span;
-    sl_span_begin(&span, "job", SL_SPAN_INTERNAL);
+    struct sl_span *span = sl_spans_are_on() ? malloc(sizeof *span) : NULL; // kilobytes of this fiber's stack otherwise
+    if (span != NULL) {
+        sl_span_begin(span, "job", SL_SPAN_INTERNAL);
+    }
     struct sl_error err;
     enum sl_status status;
     do {
@@ -108,9 +109,12 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job, struct
     }
     run->report.another_leads = run->state == SL_RUN_ELSEWHERE;
     sl_run_report_finish(&run->report, job, status, &err);
-    sl_run_report_span(job, &span);
-    sl_span_end(&span, status, err.text);
-    sl_turn_release_left(context->registry, run->mode == SL_TURN_KEPT ? &run->from : NULL, &run->left,
+    if (span != NULL) {
+        sl_run_report_span(job, span);
+        sl_span_end(span, status, err.text);
+        free(span);
+    }
+    sl_turn_release_left(context->registry, run->mode == SL_TURN_KEPT ? &run->from : NULL, run->left,
                          sl_run_last_term(run));
     sl_turn_await_copy(run);
     free(run->remote_kvs);

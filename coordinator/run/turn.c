@@ -223,14 +223,14 @@ enum sl_status sl_turn_end(struct sl_run *run, struct sl_error *err) {
     struct sl_job_turn *turn = &run->turn;
     // A session after a stop string contains that string, and the answer does not: the next turn continues from the previous one.
     if (run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_STRING || turn->keep_ms == 0) {
-        sl_sessions_left_add(&run->left, turn);
+        sl_sessions_left_add(run->left, turn);
         return SL_OK;
     }
     bool ended_by_token = run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
     int64_t n_output = job->n_output - (ended_by_token && job->n_output > 0), n_all = spec->n_tokens + job->n_output;
     int32_t *tokens = malloc(sizeof *tokens * (size_t)(n_all + 1));
     if (tokens == NULL) {
-        sl_sessions_left_add(&run->left, turn);
+        sl_sessions_left_add(run->left, turn);
         return SL_OK; // the next turn reads everything
     }
     memcpy(tokens, spec->tokens, sizeof *tokens * (size_t)spec->n_tokens);
@@ -244,7 +244,7 @@ enum sl_status sl_turn_end(struct sl_run *run, struct sl_error *err) {
     }
     if (status == SL_OK) {
         sl_conversations_end_turn(run->context->conversations, spec, turn, tokens, spec->n_tokens + n_output,
-                                  run->report.text, &run->left);
+                                  run->report.text, run->left);
     }
     free(tokens);
     return status;
@@ -290,10 +290,10 @@ static void release_session(struct sl_registry *registry, const struct sl_left *
     sl_worker_unref(&worker);
 }
 
-void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent, struct sl_sessions_left *left,
-                          int64_t term) {
+void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent,
+                          const struct sl_sessions_left *left, int64_t term) {
     const char *silent = ""; // a store that did not answer
-    for (int i = 0; i < left->n; i++) {
+    for (int i = 0; left != NULL && i < left->n; i++) {
         const struct sl_left *one = &left->of[i];
         if (one->lease_id[0] != '\0' && (spent == NULL || strcmp(one->lease_id, spent->lease_id) != 0)) {
             release_session(registry, one, term);
@@ -303,5 +303,4 @@ void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn
             silent = one->copy.store;
         }
     }
-    left->n = 0;
 }

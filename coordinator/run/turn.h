@@ -55,6 +55,6 @@ void sl_turn_end_without(struct sl_run *run);
 void sl_turn_await_copy(struct sl_run *run);
 
 // Asks workers to release sessions, and stores to forget copies, that no turn will use, except the session `spent`, which the job has used
-// itself; NULL: none.
-void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent, struct sl_sessions_left *left,
-                          int64_t term);
+// itself; NULL: none. left may be NULL.
+void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent,
+                          const struct sl_sessions_left *left, int64_t term);

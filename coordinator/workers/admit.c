@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "base/locked.h"
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
@@ -343,6 +344,26 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
     return SL_OK;
 }
 
+struct trial {
+    struct sl_admission *admission;
+    struct sl_queue_place *place;
+    const struct sl_claim_spec *spec;
+    struct sl_claim *claim_out;
+    struct sl_error *err;
+    enum sl_status status;
+};
+
+static void run_trial(void *arg) {
+    struct trial *trial = arg;
+    trial->status = try_claim(trial->admission, trial->place, trial->spec, trial->claim_out, trial->err);
+}
+
+// Tries it on the carrier's stack: choosing takes kilobytes, and the lock is held meanwhile.
+static enum sl_status try_on_stack(struct trial trial) {
+    sl_fiber_call(run_trial, &trial);
+    return trial.status;
+}
+
 enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queue_place *place,
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err) {
@@ -358,7 +379,8 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
         choose_and_wake_first(admission);
     }
     enum sl_status status;
-    while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {
+    const struct trial trial = {admission, place, spec, claim_out, err, SL_OK};
+    while ((status = try_on_stack(trial)) == SL_AGAIN) {
         if (!note_lack(admission, place, false) &&
             sl_bell_wait(&place->turn, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
             break;

@@ -4,6 +4,5 @@
 
 #include "net/trace/trace.h"
 
-// Returns true when a queue exists; *share_out is the share of requests without a context that go into it.
-bool sl_spans_are_kept(double *share_out);
+double sl_spans_share(void);                   // of the requests without a context that are kept
 void sl_spans_put(const struct sl_span *span); // copies the span, or drops and counts it

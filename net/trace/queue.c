@@ -34,9 +34,12 @@ enum sl_status sl_spans_open(double share, struct sl_error *err) {
     return SL_OK;
 }
 
-bool sl_spans_are_kept(double *share_out) {
-    *share_out = queue.share; // written before other threads started
+bool sl_spans_are_on(void) {
     return atomic_load(&queue.is_open);
+}
+
+double sl_spans_share(void) {
+    return queue.share; // written before other threads started
 }
 
 void sl_spans_put(const struct sl_span *span) {

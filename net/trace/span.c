@@ -26,15 +26,13 @@ static struct sl_trace begin_trace(double share) {
 }
 
 void sl_span_begin(struct sl_span *span, const char *name, enum sl_span_kind kind) {
-    double share;
-    bool is_on = sl_spans_are_kept(&share);
     struct sl_trace parent = sl_trace_current();
     *span = (struct sl_span){.trace = parent, .parent = parent, .name = name, .kind = kind, .start_ns = sl_now_ns()};
-    if (!is_on) {
+    if (!sl_spans_are_on()) {
         return; // a context that came with the request goes on unchanged
     }
     if (!sl_trace_is_set(&span->trace)) {
-        span->trace = begin_trace(share);
+        span->trace = begin_trace(sl_spans_share());
     }
     uint8_t id[sizeof span->trace.span_id];
     if (!sl_trace_is_set(&span->trace) || !draw(id, sizeof id)) {

@@ -45,6 +45,8 @@ struct sl_span {
     } attributes[SL_SPAN_ATTRIBUTES];
 };
 
+// Returns whether spans are kept; if not, they change nothing, and a caller may do without.
+bool sl_spans_are_on(void);
 // Begins a span under the span that the thread works for; without one, the span begins a trace.
 void sl_span_begin(struct sl_span *span, const char *name, enum sl_span_kind kind);
 void sl_span_set_int(struct sl_span *span, const char *key, int64_t value);
