@@ -172,11 +172,14 @@ static enum sl_status get(struct sl_store_bench_client *c, struct sl_error *err)
     Sluice__V1__LookupReply *found;
     key.n_tokens = c->ends->n_tokens;
     key.hash = (ProtobufCBinaryData){sizeof id.prefix_hash, id.prefix_hash.bytes};
-    enum sl_status status = look_up(c, keys, 1, &found, err);
-    if (status == SL_OK) {
-        status = fetch(c, found, err);
-        protobuf_c_message_free_unpacked(&found->base, NULL);
-    }
+    const int64_t begin_ns = sl_now_ns();
+    SL_TRY(look_up(c, keys, 1, &found, err));
+    const int64_t found_ns = sl_now_ns();
+    const enum sl_status status = fetch(c, found, err);
+    protobuf_c_message_free_unpacked(&found->base, NULL);
+    c->n_got++;
+    c->look_up_ns += found_ns - begin_ns;
+    c->fetch_ns += sl_now_ns() - found_ns;
     return status;
 }
 

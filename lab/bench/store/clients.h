@@ -24,9 +24,10 @@ enum sl_store_op { SL_STORE_PUT, SL_STORE_GET, SL_REDIS_PUT, SL_REDIS_GET };
 struct sl_store_bench_client {
     struct sl_store_ends *ends;
     enum sl_store_op op;
-    int index, fd;       // fd: to Redis; -1: none
-    int64_t n, n_stored; // of this run; capsules stored ever
-    sem_t released;      // the fabric has given the block back
+    int index, fd;                       // fd: to Redis; -1: none
+    int64_t n, n_stored;                 // of this run; capsules stored ever
+    int64_t n_got, look_up_ns, fetch_ns; // of all GETs since the caller set them to 0
+    sem_t released;                      // the fabric has given the block back
     enum sl_status status;
     struct sl_error err;
 };
