@@ -84,7 +84,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON) # and has ldconfig run
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssl, ca-certificates")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssl, ca-certificates, python3")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "ibverbs-providers, etcd-server, libprotobuf-c-dev, pandoc, pkg-config, poppler-utils, python3-matplotlib, w3m")
 set(CPACK_OUTPUT_FILE_PREFIX ${CMAKE_BINARY_DIR}/deb)
 include(CPack)

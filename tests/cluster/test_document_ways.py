@@ -63,7 +63,7 @@ def test_the_command():
                 archive.writestr("ppt/_rels/presentation.xml.rels", '<Relationship Id="rId1" Target="slides/slide1.xml"/>')
                 archive.writestr("ppt/slides/slide1.xml", f"<a:p><a:t>{html.escape(TEXT)}</a:t></a:p>")
             code, out, err = sluice(cluster, "doc", "add", "deck", deck)
-            assert code == 0 and "deck is an office file: sluice extracted" in err, (code, out, err)
+            assert code == 0 and "deck is an office file: python3 extracted" in err, (code, out, err)
             assert of(cluster.channel, "Get", "deck").sha256 == hashlib.sha256(TEXT.encode() + b"\n").hexdigest()
         code, out, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT)
         assert code == 0 and out.startswith("added gpl: "), "the same document, because the client may not know that it is there"

@@ -131,9 +131,10 @@ static const struct sl_program add_program = {
     .summary = "Read a text once, and keep its compressed KV cache in a store under a name.\n"
                "FILE is a text, a PDF, HTML or office file, a folder of code, or -, standard input.\n"
                "The name is letters, digits, '.', '_' and '-', at most 64.",
-    .epilog = "The text of docx, pptx, odt, ods and odp files is extracted here; pdftotext (package poppler-utils) "
-              "extracts that\n"
-              "of PDF, w3m, lynx or pandoc of HTML, pandoc of epub and rtf, xlsx2csv of xlsx.\n"
+    .epilog = "Programs that are installed extract the text: pdftotext (package poppler-utils) that of PDF; w3m, "
+              "lynx or pandoc\n"
+              "of HTML; pandoc of epub and rtf; pandoc or python3 of docx and odt; python3 of pptx, ods and odp; "
+              "xlsx2csv of xlsx.\n"
               "A folder is its text files, in order, each after a line with its path.\n"
               "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
     .n_arguments_min = 2,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: recognizes PDF, HTML and office files, and has a program of the distribution, or doc_office.c, extract their text.
+ * Purpose: recognizes PDF, HTML and office files, and has a program of the distribution extract their text.
  *
  * Design: the program gets the source as standard input, so no name of a file can look like an option, and writes to a
  *         file in memory. No shell is involved. Its time, its memory and what it writes are bounded.
@@ -20,7 +20,6 @@
 #include "base/clock.h"
 #include "base/child.h"
 #include "base/close.h"
-#include "client/cli/commands/doc_office.h"
 #include "client/cli/commands/doc_text.h"
 
 #define LOOK_BYTES     ((size_t)65536) // at the beginning of a file, and at its end
@@ -104,6 +103,14 @@ enum sl_doc_format sl_doc_format_of(int fd) {
         "pandoc", "--sandbox", "-f", format, "-t", "plain", "--wrap=none"                                              \
     }
 
+// doc_office.py, compiled in by CMake. It ends with DAMAGED and a last line that says why if the file is at fault.
+extern const uint8_t sl_doc_office_script[];
+#define OFFICE(format)                                                                                                 \
+    "python3", "python3", {                                                                                            \
+        "python3", "-IS", "-c", (const char *)sl_doc_office_script, format                                             \
+    }
+#define DAMAGED 65
+
 // To add one: a row, after those that are better. Each reads standard input and writes UTF-8.
 static const struct program {
     enum sl_doc_format format;
@@ -124,6 +131,10 @@ static const struct program {
     {SL_DOC_ODT, PANDOC("odt")},
     {SL_DOC_EPUB, PANDOC("epub")},
     {SL_DOC_RTF, PANDOC("rtf")},
+    {SL_DOC_DOCX, OFFICE("docx")},
+    {SL_DOC_ODT, OFFICE("odf")},
+    {SL_DOC_PPTX, OFFICE("pptx")},
+    {SL_DOC_OPEN_DOCUMENT, OFFICE("odf")},
     {SL_DOC_XLSX, "xlsx2csv", "xlsx2csv", {"xlsx2csv", "-a", "-d", "tab", "/dev/stdin"}},
 };
 
@@ -252,6 +263,9 @@ static enum sl_status judge(const struct program *program, int wait_status, cons
     char line[REASON_BYTES], end[64];
     struct sl_child child = {.wait_status = wait_status};
     last_line(files->err, line);
+    bool is_damaged = program->argv[3] == (const char *)sl_doc_office_script && WIFEXITED(wait_status) &&
+                      WEXITSTATUS(wait_status) == DAMAGED;
+    SL_FAIL_IF(is_damaged, err, SL_ERR_INVALID, "%s %s", name, line);
     return sl_fail(err, SL_ERR_IO, "%s: %s %s%s%s", name, program->name, sl_child_describe_end(&child, end, sizeof end),
                    line[0] ? ": " : "", line);
 }
@@ -266,34 +280,10 @@ static enum sl_status run(const struct program *program, const char *path, int64
     return judge(program, wait_status, files, name, err);
 }
 
-// Makes the text, by a program or, where none is installed, here. *by_out: the program's name.
-static enum sl_status extract(const struct sl_doc_source *source, enum sl_doc_format format, struct files *files,
-                              const char *name, const char **by_out, struct sl_error *err) {
-    char path[PATH_MAX];
-    const struct program *program = NULL;
-    enum sl_status status = choose(format, name, &program, path, err);
-    if (status == SL_OK) {
-        *by_out = program->name;
-        return run(program, path, source->timeout_ms, files, name, err);
-    }
-    if (!sl_doc_office_reads(format)) {
-        return status;
-    }
-    int own = fcntl(files->out, F_DUPFD_CLOEXEC, 0);
-    FILE *out = own >= 0 ? fdopen(own, "wb") : NULL;
-    if (!out) {
-        sl_close(own);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its text", name);
-    }
-    *by_out = "sluice";
-    status = sl_doc_office_read(files->in, format, name, out, err);
-    fclose(out);
-    return status;
-}
-
 enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum sl_doc_format format, const char *name,
                               FILE **file_out, struct sl_error *err) {
-    const char *by = "";
+    const struct program *program = NULL;
+    char path[PATH_MAX];
     enum sl_status status;
     struct stat found;
     struct files files = {
@@ -305,10 +295,11 @@ enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum s
     if (!file || files.err < 0 || lseek(fd, 0, SEEK_SET) != 0) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its text: %s", name, strerror(errno));
     } else {
-        status = extract(source, format, &files, name, &by, err);
+        status = choose(format, name, &program, path, err);
+        SL_THEN(status, run(program, path, source->timeout_ms, &files, name, err));
     }
     if (status == SL_OK && source->notes) {
-        fprintf(source->notes, "%s is %s: %s extracted %lld bytes of text\n", name, name_of(format), by,
+        fprintf(source->notes, "%s is %s: %s extracted %lld bytes of text\n", name, name_of(format), program->name,
                 (long long)lseek(files.out, 0, SEEK_END));
     }
     sl_close(files.err);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the text of a document's source: a text file, standard input, a folder of code, or a PDF, HTML or office
- *          file, whose text a program of the distribution extracts, or we.
+ *          file, whose text a program of the distribution extracts.
  *
- *     doc_text.c   chooses among these    doc_convert.c   other programs    doc_office.c   office files
- *     doc_folder.c   folders
+ *     doc_text.c   chooses among these    doc_convert.c   other programs    doc_folder.c   folders
  *
  * Threads: before sl_rpc_init(), because a conversion forks.
  */
@@ -53,8 +52,8 @@ enum sl_doc_format {
 enum sl_doc_format sl_doc_format_of(int fd);
 
 /*
- * Has an installed program extract the text of fd, from offset 0, or doc_office.h where there is none. *file_out gets the text, of at most
- * SL_DOC_TEXT_BYTES, from its beginning; the caller closes it. `name` is for messages.
+ * Has an installed program extract the text of fd, from offset 0. *file_out gets the text, of at most SL_DOC_TEXT_BYTES, from its
+ * beginning; the caller closes it. `name` is for messages.
  */
 enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum sl_doc_format format, const char *name,
                               FILE **file_out, struct sl_error *err);

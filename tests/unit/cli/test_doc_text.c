@@ -201,8 +201,14 @@ static void write_archive(const char *path, const char *const (*files)[2], size_
 #define ODF(kind)                                                                                                      \
     { "mimetype", "application/vnd.oasis.opendocument." kind }
 
+// Installs python3, which reads office files.
+static void write_python(void) {
+    write_script("python3", "exec /usr/bin/python3 \"$@\"");
+}
+
 static void test_doc_text_slides_in_the_order_shown(void **state) {
     (void)state;
+    write_python();
     ARCHIVE("talk.pptx", {"[Content_Types].xml", "<Types/>"},
             {"ppt/presentation.xml", "<?xml version='1.0'?><!-- <p:sldId r:id='rId1'/> --><p:presentation><p:sldIdLst>"
                                      "<p:sldId id=\"256\" r:id=\"rId3\"/><p:sldId id=\"257\" r:id='rId12'/>"
@@ -223,12 +229,23 @@ static void test_doc_text_slides_in_the_order_shown(void **state) {
     ARCHIVE("lost.pptx", {"ppt/presentation.xml", "<p:sldId r:id='rId1'/>"},
             {"ppt/_rels/presentation.xml.rels", RELATED("rId1", "slides/slide1.xml")});
     assert_refused("lost.pptx", SL_ERR_INVALID, "lost.pptx is damaged: it has no ppt/slides/slide1.xml");
-    ARCHIVE("none.pptx", {"ppt/presentation.xml", "<p:sldIdLst/>"}, {"ppt/_rels/presentation.xml.rels", ""});
+    ARCHIVE("none.pptx", {"ppt/presentation.xml", "<p:sldIdLst/>"},
+            {"ppt/_rels/presentation.xml.rels", "<Relationships/>"});
     assert_refused("none.pptx", SL_ERR_INVALID, "has no text");
+    ARCHIVE("cut.pptx", {"ppt/presentation.xml", "<p:sldIdLst><p:sldId"},
+            {"ppt/_rels/presentation.xml.rels", "<Relationships/>"});
+    assert_refused("cut.pptx", SL_ERR_INVALID, "cut.pptx is damaged: ppt/presentation.xml: ");
+    ARCHIVE("lol.pptx", {"ppt/presentation.xml", "<!DOCTYPE x [<!ENTITY a 'lol'>]><x>&a;&a;</x>"});
+    assert_refused("lol.pptx", SL_ERR_INVALID, "lol.pptx is damaged: ppt/presentation.xml defines entities");
+    write_file("zipfile.py", "raise SystemExit('ours')", 24); // the folder's own modules do not count
+    assert_refused("none.pptx", SL_ERR_INVALID, "has no text");
+    assert_int_equal(unlink("bin/python3"), 0);
+    assert_refused("none.pptx", SL_ERR_UNSUPPORTED, "install the package python3");
 }
 
 static void test_doc_text_open_document(void **state) {
     (void)state;
+    write_python();
     ARCHIVE(
         "sheet.ods", ODF("spreadsheet"),
         {"content.xml",
@@ -249,8 +266,9 @@ static void test_doc_text_open_document(void **state) {
                             "<text:span>e</text:span></text:p></office:text>"});
     assert_read("letter.odt", "Title\na   b\tc\nd e\n");
     ARCHIVE("talk.odp", ODF("presentation"),
-            {"content.xml", "<draw:page><text:p>slide</text:p><presentation:notes><text:p>say it</text:p>"
-                            "</presentation:notes></draw:page><draw:page><text:p>slide 2</text:p></draw:page>"});
+            {"content.xml", "<office:presentation><draw:page><text:p>slide</text:p><presentation:notes><text:p>say it"
+                            "</text:p></presentation:notes></draw:page><draw:page><text:p>slide 2</text:p></draw:page>"
+                            "</office:presentation>"});
     assert_read("talk.odp", "slide\nslide 2\n");
     ARCHIVE("empty.odp", ODF("presentation"), {"other.xml", ""});
     assert_refused("empty.odp", SL_ERR_INVALID, "it has no content.xml");
@@ -274,6 +292,7 @@ static void test_doc_text_open_document(void **state) {
     write_archive("large.ods", large, 2);
     assert_refused("large.ods", SL_ERR_INVALID, "split it");
     free(text);
+    assert_int_equal(unlink("bin/python3"), 0);
 }
 
 static void test_doc_text_workbook(void **state) {
