@@ -12,79 +12,47 @@
 #include "base/status.h"
 #include "net/rpc/rpc.h"
 
+// A status has the code of its first row, a code the status of its first row.
+static const struct {
+    enum sl_status status;
+    int code;
+} rows[] = {
+    {SL_OK, GRPC_STATUS_OK},
+    {SL_ERR_INVALID, GRPC_STATUS_INVALID_ARGUMENT},
+    {SL_ERR_NOT_FOUND, GRPC_STATUS_NOT_FOUND},
+    {SL_ERR_EXISTS, GRPC_STATUS_ALREADY_EXISTS},
+    {SL_ERR_RANGE, GRPC_STATUS_OUT_OF_RANGE},
+    {SL_ERR_UNSUPPORTED, GRPC_STATUS_UNIMPLEMENTED},
+    {SL_ERR_CANCELLED, GRPC_STATUS_CANCELLED},
+    {SL_ERR_DEADLINE, GRPC_STATUS_DEADLINE_EXCEEDED},
+    {SL_ERR_PRECONDITION, GRPC_STATUS_FAILED_PRECONDITION},
+    {SL_ERR_DENIED, GRPC_STATUS_PERMISSION_DENIED},
+    {SL_ERR_DENIED, GRPC_STATUS_UNAUTHENTICATED},
+    {SL_ERR_PEER_LOST, GRPC_STATUS_UNAVAILABLE},
+    {SL_ERR_IO, GRPC_STATUS_UNAVAILABLE},
+    {SL_ERR_PEER_STALE, GRPC_STATUS_ABORTED},
+    {SL_ERR_PEER_CORRUPT, GRPC_STATUS_DATA_LOSS},
+    {SL_ERR_EXHAUSTED, GRPC_STATUS_RESOURCE_EXHAUSTED},
+};
+#define N_ROWS (sizeof rows / sizeof rows[0])
+
 int sl_rpc_code_of_status(enum sl_status status) {
-    switch (status) {
-    case SL_OK:
-        return GRPC_STATUS_OK;
-    case SL_ERR_INVALID:
-        return GRPC_STATUS_INVALID_ARGUMENT;
-    case SL_ERR_NOT_FOUND:
-        return GRPC_STATUS_NOT_FOUND;
-    case SL_ERR_EXISTS:
-        return GRPC_STATUS_ALREADY_EXISTS;
-    case SL_ERR_RANGE:
-        return GRPC_STATUS_OUT_OF_RANGE;
-    case SL_ERR_UNSUPPORTED:
-        return GRPC_STATUS_UNIMPLEMENTED;
-    case SL_ERR_CANCELLED:
-        return GRPC_STATUS_CANCELLED;
-    case SL_ERR_DEADLINE:
-        return GRPC_STATUS_DEADLINE_EXCEEDED;
-    case SL_ERR_PRECONDITION:
-        return GRPC_STATUS_FAILED_PRECONDITION;
-    case SL_ERR_DENIED:
-        return GRPC_STATUS_PERMISSION_DENIED;
-    case SL_ERR_PEER_LOST:
-    case SL_ERR_IO:
-        return GRPC_STATUS_UNAVAILABLE;
-    case SL_ERR_PEER_STALE:
-        return GRPC_STATUS_ABORTED;
-    case SL_ERR_PEER_CORRUPT:
-        return GRPC_STATUS_DATA_LOSS;
-    case SL_ERR_EXHAUSTED:
-        return GRPC_STATUS_RESOURCE_EXHAUSTED;
-    case SL_AGAIN: // a finished call cannot have these results: the function that returned them has a bug
-    case SL_INPROGRESS:
-    case SL_ERR_INTERNAL:
-        break;
+    for (size_t i = 0; i < N_ROWS; i++) {
+        if (rows[i].status == status) {
+            return rows[i].code;
+        }
     }
+    // SL_ERR_INTERNAL; or SL_AGAIN or SL_INPROGRESS, from a function with a bug: a finished call cannot have them
     return GRPC_STATUS_INTERNAL;
 }
 
 enum sl_status sl_rpc_status_of_code(int code) {
-    switch (code) {
-    case GRPC_STATUS_OK:
-        return SL_OK;
-    case GRPC_STATUS_CANCELLED:
-        return SL_ERR_CANCELLED;
-    case GRPC_STATUS_INVALID_ARGUMENT:
-        return SL_ERR_INVALID;
-    case GRPC_STATUS_DEADLINE_EXCEEDED:
-        return SL_ERR_DEADLINE;
-    case GRPC_STATUS_NOT_FOUND:
-        return SL_ERR_NOT_FOUND;
-    case GRPC_STATUS_ALREADY_EXISTS:
-        return SL_ERR_EXISTS;
-    case GRPC_STATUS_RESOURCE_EXHAUSTED:
-        return SL_ERR_EXHAUSTED;
-    case GRPC_STATUS_PERMISSION_DENIED:
-    case GRPC_STATUS_UNAUTHENTICATED:
-        return SL_ERR_DENIED;
-    case GRPC_STATUS_FAILED_PRECONDITION:
-        return SL_ERR_PRECONDITION;
-    case GRPC_STATUS_ABORTED:
-        return SL_ERR_PEER_STALE;
-    case GRPC_STATUS_OUT_OF_RANGE:
-        return SL_ERR_RANGE;
-    case GRPC_STATUS_UNIMPLEMENTED:
-        return SL_ERR_UNSUPPORTED;
-    case GRPC_STATUS_UNAVAILABLE:
-        return SL_ERR_PEER_LOST;
-    case GRPC_STATUS_DATA_LOSS:
-        return SL_ERR_PEER_CORRUPT;
-    default: // UNKNOWN, INTERNAL, and numbers that do not exist
-        return SL_ERR_INTERNAL;
+    for (size_t i = 0; i < N_ROWS; i++) {
+        if (rows[i].code == code) {
+            return rows[i].status;
+        }
     }
+    return SL_ERR_INTERNAL; // UNKNOWN, INTERNAL, and numbers that do not exist
 }
 
 const char *sl_rpc_code_name(int code) {
