@@ -14,13 +14,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/json_file.h"
 #include "engine/model/gguf/mapped_file.h"
 
 #define MAX_HEADER_BYTES (100u << 20) // the limit of the format's own library
 #define MAX_SHARDS       4096
-#define FIRST_TENSORS    64
 
 struct mapping {
     char *name; // file name inside the model folder
@@ -153,13 +153,8 @@ static enum sl_status check_cover(const struct mapping *map, struct sl_tensor *t
 
 static enum sl_status add_tensor(struct sl_safetensors *st, struct sl_tensor tensor, const char *name,
                                  struct sl_error *err) {
-    if (st->n_tensors == st->cap_tensors) {
-        size_t cap = 2 * st->cap_tensors;
-        struct sl_tensor *grown = realloc(st->tensors, cap * sizeof *grown);
-        SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu tensors", cap);
-        st->tensors = grown;
-        st->cap_tensors = cap;
-    }
+    SL_FAIL_IF(!SL_GROW(st->tensors, st->n_tensors, st->cap_tensors), err, SL_ERR_EXHAUSTED,
+               "out of memory for %zu tensors", st->n_tensors + 1);
     tensor.name = strdup(name);
     SL_FAIL_IF(tensor.name == NULL, err, SL_ERR_EXHAUSTED, "out of memory for tensor %.96s", name);
     st->tensors[st->n_tensors++] = tensor;
@@ -298,14 +293,10 @@ enum sl_status sl_safetensors_open(const char *model_dir, struct sl_safetensors 
 enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name, struct sl_safetensors **tensors_out,
                                         struct sl_error *err) {
     struct sl_safetensors *st = calloc(1, sizeof *st);
-    struct sl_tensor *first = malloc(FIRST_TENSORS * sizeof *first); // also for an empty list: it is sorted
-    if (st == NULL || first == NULL) {
-        free(st);
-        free(first);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    st->tensors = first;
-    st->cap_tensors = FIRST_TENSORS;
+    SL_FAIL_IF(st == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    // An empty list has memory, too: it is sorted
+    SL_FAIL_OR(!SL_GROW(st->tensors, 0, st->cap_tensors), sl_safetensors_close(&st), err, SL_ERR_EXHAUSTED,
+               "out of memory");
     SL_TRY_OR(open_all(st, model_dir, name, err), sl_safetensors_close(&st));
     *tensors_out = st;
     return SL_OK;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "engine/kvcache/capsule.h"
 
 #define N_BLOCKS    2 // one is filled while the other is copied out
@@ -43,19 +44,13 @@ void sl_transfer_destroy(struct sl_transfer **transfer_inout) {
 
 struct pieces {
     struct sl_byte_range *at; // [room]
-    uint32_t n, room;
+    size_t n, room;
 };
 
 static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece) {
     struct pieces *pieces = arg;
-    if (pieces->n == pieces->room) {
-        uint32_t room = pieces->room > 0 ? 2 * pieces->room : 64;
-        struct sl_byte_range *at = realloc(pieces->at, room * sizeof *at);
-        if (at == NULL) {
-            return SL_ERR_EXHAUSTED;
-        }
-        pieces->at = at;
-        pieces->room = room;
+    if (!SL_GROW(pieces->at, pieces->n, pieces->room)) {
+        return SL_ERR_EXHAUSTED;
     }
     pieces->at[pieces->n++] = (struct sl_byte_range){piece->data, piece->bytes};
     return SL_OK;
@@ -139,7 +134,7 @@ enum sl_status sl_transfer_layer_digested(const struct sl_runtime *r, const stru
         sl_fail(err, status, "transfer: out of memory");
     } else if (bytes > 0) {
         sl_stream_hold(r->stream);
-        r->ops->collect(r->stream, pieces.at, pieces.n, out->to);
+        r->ops->collect(r->stream, pieces.at, (uint32_t)pieces.n, out->to);
         status = digest(r, out, bytes, err);
         *done_out = sl_stream_mark(r->stream);
         status = sl_stream_release_after(r->stream, status, err);
@@ -162,7 +157,7 @@ enum sl_status sl_transfer_layer_out(const struct sl_runtime *r, const struct sl
     enum sl_status status = sl_capsule_layer_pieces(session, layer, 0, SIZE_MAX, add_piece, &pieces);
     if (status == SL_OK) {
         size_t bytes = sl_capsule_layer_bytes(session, layer);
-        status = sl_transfer_pieces_out(r, pieces.at, pieces.n, bytes, to, done_out, err);
+        status = sl_transfer_pieces_out(r, pieces.at, (uint32_t)pieces.n, bytes, to, done_out, err);
     } else {
         sl_fail(err, status, "transfer: out of memory");
     }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "engine/model/gguf/document.h"
 #include "engine/model/gguf/gguf_json.h"
 #include "engine/model/gguf/pretokenizers.h"
@@ -141,14 +142,8 @@ struct cuts {
 };
 
 static bool push_cut(struct cuts *cuts, struct cut cut) {
-    if (cuts->n == cuts->capacity) {
-        size_t capacity = cuts->capacity > 0 ? 2 * cuts->capacity : 1024;
-        struct cut *grown = realloc(cuts->list, capacity * sizeof *grown);
-        if (grown == NULL) {
-            return false;
-        }
-        cuts->list = grown;
-        cuts->capacity = capacity;
+    if (!SL_GROW(cuts->list, cuts->n, cuts->capacity)) {
+        return false;
     }
     cuts->list[cuts->n++] = cut;
     return true;

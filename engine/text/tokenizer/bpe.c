@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/locals.h"
 #include "base/hash.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
@@ -35,14 +36,8 @@ struct sl_bpe_candidate {
 };
 
 enum sl_status sl_ids_push(struct sl_ids *ids, int32_t id) {
-    if (ids->n == ids->capacity) {
-        size_t capacity = ids->capacity ? ids->capacity * 2 : 256;
-        int32_t *grown = realloc(ids->ids, capacity * sizeof(*grown));
-        if (!grown) {
-            return SL_ERR_EXHAUSTED;
-        }
-        ids->ids = grown;
-        ids->capacity = capacity;
+    if (!SL_GROW(ids->ids, ids->n, ids->capacity)) {
+        return SL_ERR_EXHAUSTED;
     }
     ids->ids[ids->n++] = id;
     return SL_OK;
