@@ -68,34 +68,55 @@ struct coded_rows {
     size_t group, strip_rows;
 };
 
-// Writes pairs of rows.
-static inline __attribute__((always_inline)) void pairs_from_codes(const struct coded_rows *r, enum sl_kv_format format,
-                                                                   float *tile) {
+// Writes 32 columns of two rows, or of a row and zeros, whose codes are computed.
+static inline __attribute__((always_inline)) void compute_columns(const uint8_t *codes[2], const float *pairs[2],
+                                                                  enum sl_kv_format format, float *to[2]) {
     const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
                                            37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0),
                   second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+    const struct sl_bf16_codebook of_low = sl_bf16_codebook(pairs[0], format),
+                                  of_high = sl_bf16_codebook(pairs[1], format);
+    __m512i a = sl_bf16_decode32(codes[0], format, &of_low), b = sl_bf16_decode32(codes[1], format, &of_high);
+    _mm512_store_si512(to[0], _mm512_permutex2var_epi16(a, first, b));
+    _mm512_store_si512(to[1], _mm512_permutex2var_epi16(a, second, b));
+}
+
+// Does the same by looking up the numbers of both rows' codes at once.
+static inline __attribute__((always_inline)) void look_up_columns(const uint8_t *codes[2], const float *pairs[2],
+                                                                  enum sl_kv_format format, float *to[2]) {
+    const __m512i values = sl_bf16_round32(sl_bf16_numbers(pairs[0], format), sl_bf16_numbers(pairs[1], format));
+    size_t strip = sl_row_bytes(SL_STRIP, sl_kv_format_bits(format));
+    _mm512_store_si512(to[0], sl_bf16_look_up_rows(codes[0], codes[1], format, values));
+    _mm512_store_si512(to[1], sl_bf16_look_up_rows(codes[0] + strip, codes[1] + strip, format, values));
+}
+
+// Writes pairs of rows.
+static inline __attribute__((always_inline)) void pairs_from_codes(const struct coded_rows *r, enum sl_kv_format format,
+                                                                   float *tile) {
+    static const float zeros[2] = {0}; // scale and zero of the row that an odd last one is paired with
     _Alignas(64) float wide[2 * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM / 32];
     size_t n_groups = r->columns / r->group, row_bytes = sl_row_bytes((int)r->columns, sl_kv_format_bits(format));
     for (size_t i = 0; i < 2 * r->n * n_groups; i += 16) { // pages have groups by the eight
         _mm512_store_ps(wide + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(r->pairs + 2 * i))));
     }
     for (size_t row = 0; row < r->n; row += 2, tile += SL_STRIP) {
-        const uint8_t *low = r->codes + row * row_bytes, *high = low + row_bytes;
+        bool has_high = row + 1 < r->n;
+        const uint8_t *low = r->codes + row * row_bytes, *high = has_high ? low + row_bytes : low;
         for (size_t line = 0; line < 2 * row_bytes; line += 64) {
             sl_avx512_fetch(r->next + row * row_bytes + line, 1);
         }
         for (size_t column = 0; column < r->columns; column += 32) {
-            const float *pair = wide + 2 * (row * n_groups + column / r->group);
             size_t at = sl_row_bytes((int)column, sl_kv_format_bits(format));
-            const struct sl_bf16_codebook of_low = sl_bf16_codebook(pair, format);
-            __m512i a = sl_bf16_decode32(low + at, format, &of_low), b = _mm512_setzero_si512();
-            if (row + 1 < r->n) {
-                const struct sl_bf16_codebook of_high = sl_bf16_codebook(pair + 2 * n_groups, format);
-                b = sl_bf16_decode32(high + at, format, &of_high);
+            const float *pair = wide + 2 * (row * n_groups + column / r->group);
+            const uint8_t *codes[2] = {low + at, high + at};
+            const float *pairs[2] = {pair, has_high ? pair + 2 * n_groups : zeros};
+            float *strips = tile + column / SL_STRIP * r->strip_rows / 2 * SL_STRIP;
+            float *to[2] = {strips, strips + r->strip_rows / 2 * SL_STRIP};
+            if (sl_bf16_looks_up(format)) {
+                look_up_columns(codes, pairs, format, to);
+            } else {
+                compute_columns(codes, pairs, format, to);
             }
-            float *to = tile + column / SL_STRIP * r->strip_rows / 2 * SL_STRIP;
-            _mm512_store_si512(to, _mm512_permutex2var_epi16(a, first, b));
-            _mm512_store_si512(to + r->strip_rows / 2 * SL_STRIP, _mm512_permutex2var_epi16(a, second, b));
         }
     }
 }

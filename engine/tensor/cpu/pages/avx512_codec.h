@@ -79,46 +79,71 @@ static inline __m512i sl_bf16_narrow32(__m512i x) {
 
 // Returns true for codes that sl_bf16_decode32() reads.
 static inline bool sl_bf16_decodes(enum sl_kv_format format) {
-    return format == SL_KV_INT8 || format == SL_KV_INT4 || format == SL_KV_INT2 || format == SL_KV_INT1;
+    return sl_avx2_integer_bits(format) > 0;
+}
+
+// Returns true for codes that stand for at most 16 numbers, which are looked up. Others are computed.
+static inline bool sl_bf16_looks_up(enum sl_kv_format format) {
+    return sl_bf16_decodes(format) && sl_kv_format_bits(format) <= 4;
+}
+
+// Returns the numbers that the codes stand for, in f32. Those of fewer than 4 bits are repeated, so that bits above the
+// code do not matter. pair: scale and zero. Callers widen eight pairs at once: one by one, they would cost as much as
+// the codes.
+static inline __attribute__((always_inline)) __m512 sl_bf16_numbers(const float *pair, enum sl_kv_format format) {
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                  codes = _mm512_and_si512(lanes, _mm512_set1_epi32((1 << sl_kv_format_bits(format)) - 1));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), _mm512_set1_ps(pair[0]), _mm512_set1_ps(pair[1]));
 }
 
 // The values that the codes of a group stand for.
 struct sl_bf16_codebook {
-    // for up to 4 bits: the values in bf16, repeated, so that bits above the code do not matter
-    __m512i values;
-    __m512 scale, zero; // for 8 bits
+    __m512i values;     // for codes that are looked up: the numbers in bf16, twice
+    __m512 scale, zero; // for others
 };
 
-// pair: scale and zero. Callers widen eight pairs at once: one by one, they would cost as much as the codes.
 static inline __attribute__((always_inline)) struct sl_bf16_codebook sl_bf16_codebook(const float *pair,
                                                                                       enum sl_kv_format format) {
     struct sl_bf16_codebook b = {.scale = _mm512_set1_ps(pair[0]), .zero = _mm512_set1_ps(pair[1])};
-    if (format != SL_KV_INT8) {
-        __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        __m512 x = _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << sl_kv_format_bits(format)) - 1)));
-        x = _mm512_fmadd_ps(x, b.scale, b.zero);
+    if (sl_bf16_looks_up(format)) {
+        __m512 x = sl_bf16_numbers(pair, format);
         b.values = sl_bf16_round32(x, x);
     }
     return b;
 }
 
-// Converts 32 codes of up to 4 bits to bf16. The permutation reads the lowest 5 bits of each word, so shifts bring
-// every code of a byte to the bottom of a word.
+// Brings a code to the bottom of each word, with other codes above it. `bit` is its first bit among the 128 that `bytes`
+// has four times; the code may cross bytes, and ends within them.
+static inline __attribute__((always_inline)) __m512i sl_bf16_codes_to_words(__m512i bytes, __m512i bit) {
+    const __m512i byte = _mm512_srli_epi16(bit, 3),
+                  both = _mm512_add_epi16(_mm512_or_si512(byte, _mm512_slli_epi16(byte, 8)), _mm512_set1_epi16(0x100));
+    return _mm512_srlv_epi16(_mm512_shuffle_epi8(bytes, both), _mm512_and_si512(bit, _mm512_set1_epi16(7)));
+}
+
+// Converts 32 codes of up to 4 bits to bf16. It loads 16 bytes: rows have scales after them. The permutation reads the
+// lowest 5 bits of each word.
 static inline __attribute__((always_inline)) __m512i sl_bf16_look_up32(const uint8_t *at, enum sl_kv_format format,
                                                                        __m512i values) {
-    __m512i x;
-    if (format == SL_KV_INT4) {
-        x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
-        x = _mm512_or_si512(x, _mm512_slli_epi32(x, 16 - 4));
-    } else if (format == SL_KV_INT2) {
-        x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)at));
-        x = _mm512_or_si512(x, _mm512_slli_epi64(x, 16 - 2));
-        x = _mm512_or_si512(x, _mm512_slli_epi64(x, 32 - 4));
-    } else {
-        uint32_t ones;
-        memcpy(&ones, at, sizeof ones);
-        x = _mm512_maskz_set1_epi16(ones, 1);
-    }
+    const __m512i bits = _mm512_set1_epi16((short)sl_kv_format_bits(format)),
+                  lanes = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13,
+                                           12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)at));
+    return _mm512_permutexvar_epi16(sl_bf16_codes_to_words(bytes, _mm512_mullo_epi16(lanes, bits)), values);
+}
+
+// Converts 16 codes of up to 4 bits of each of two rows to bf16: a0, b0, a1, b1 and so on. It loads 8 bytes of each.
+// values: of a row's codes in the low half, and of the other's.
+static inline __attribute__((always_inline)) __m512i sl_bf16_look_up_rows(const uint8_t *a, const uint8_t *b,
+                                                                          enum sl_kv_format format, __m512i values) {
+    const __m512i odd = _mm512_set1_epi32(1 << 16), // 1 in the words of b
+        bits = _mm512_set1_epi16((short)sl_kv_format_bits(format)),
+                  columns = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                               _mm512_set1_epi32(0x10001)),
+                  bit = _mm512_add_epi16(_mm512_mullo_epi16(columns, bits), _mm512_slli_epi16(odd, 6));
+    __m512i bytes = _mm512_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)a));
+    bytes = _mm512_mask_broadcastq_epi64(bytes, 0xaa, _mm_loadl_epi64((const __m128i *)b));
+    __m512i x = sl_bf16_codes_to_words(bytes, bit);
+    x = _mm512_or_si512(_mm512_and_si512(x, _mm512_set1_epi16(15)), _mm512_slli_epi16(odd, 4));
     return _mm512_permutexvar_epi16(x, values);
 }
 
@@ -133,9 +158,9 @@ static inline __attribute__((always_inline)) void sl_bf16_look_up64(const uint8_
 // Converts 32 codes to bf16.
 static inline __attribute__((always_inline)) __m512i sl_bf16_decode32(const uint8_t *at, enum sl_kv_format format,
                                                                       const struct sl_bf16_codebook *b) {
-    return format == SL_KV_INT8 ? sl_bf16_round32(sl_avx512_decode16(at, 0, format, b->scale, b->zero),
-                                                  sl_avx512_decode16(at, 1, format, b->scale, b->zero))
-                                : sl_bf16_look_up32(at, format, b->values);
+    return sl_bf16_looks_up(format) ? sl_bf16_look_up32(at, format, b->values)
+                                    : sl_bf16_round32(sl_avx512_decode16(at, 0, format, b->scale, b->zero),
+                                                      sl_avx512_decode16(at, 1, format, b->scale, b->zero));
 }
 
 #endif
