@@ -248,7 +248,7 @@ static enum sl_status select_tier(const struct sl_runtime_config *config, const 
         !sl_model_exceeds_bf16(config->model_dir)) {
         return status;
     }
-    SL_TRY(sl_ops_select_closer(config->tier, ops_out, err));
+    SL_TRY(sl_ops_select_wide(config->tier, ops_out, err));
     if (*ops_out != fastest) {
         sl_log_info("runtime", "tier=%s faster=%s reason=\"weights have more bits than bf16\"", (*ops_out)->name,
                     fastest->name);

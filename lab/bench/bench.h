@@ -27,4 +27,4 @@ int sl_bench_run(const struct sl_bench *bench, int argc, char **argv, bool is_pa
 double sl_bench_ship_rate(const char *transport);
 
 extern const struct sl_bench sl_bench_calibrate, sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine,
-    sl_bench_evict, sl_bench_kernels, sl_bench_memory, sl_bench_mixed, sl_bench_ship, sl_bench_ttft;
+    sl_bench_evict, sl_bench_kernels, sl_bench_memory, sl_bench_mixed, sl_bench_ship, sl_bench_tiers, sl_bench_ttft;

@@ -16,9 +16,9 @@
 // Runs the bench whose name is argv[0].
 static int run_bench(int argc, char **argv) {
     static const struct sl_bench *const all[] = {
-        &sl_bench_engine,   &sl_bench_cells, &sl_bench_calibrate,  &sl_bench_kernels, &sl_bench_memory,
-        &sl_bench_compress, &sl_bench_ship,  &sl_bench_store,      &sl_bench_decode,  &sl_bench_ttft,
-        &sl_bench_mixed,    &sl_bench_evict, &sl_bench_coordinator};
+        &sl_bench_engine,   &sl_bench_cells, &sl_bench_calibrate,   &sl_bench_kernels, &sl_bench_memory,
+        &sl_bench_compress, &sl_bench_ship,  &sl_bench_store,       &sl_bench_decode,  &sl_bench_ttft,
+        &sl_bench_mixed,    &sl_bench_evict, &sl_bench_coordinator, &sl_bench_tiers};
     size_t i = 0;
     while (strcmp(all[i]->name + strlen("sluice bench "), argv[0]) != 0) { // the table has no other names
         i++;
@@ -58,6 +58,7 @@ static const struct sl_subcommand benches[] = {
     {"cells", "single cells of prefill and decode; what lab/bench/peers compares with others", run_bench},
     {"calibrate", "the table of times for `sluice simulate` and `sluice plan`", run_bench},
     {"kernels", "every operation of a device against its memory or its arithmetic", run_bench},
+    {"tiers", "every tier of this processor for every kind of weights: whether the fastest is chosen", run_bench},
     {"memory", "the most that a prompt takes of a device's memory, without a device", run_bench},
     {"compress", "prefill under each recipe against prefill with the full cache", run_bench},
     {"ship", "capsules between two processes against ucx_perftest", run_bench},

@@ -207,9 +207,14 @@ void sl_doctor_processor(struct sl_findings *findings) {
         sl_findings_remedy(findings, "unset SLUICE_TIER");
         return;
     }
+    const struct sl_ops *wide = ops;
+    char other[64] = "";
+    if (sl_ops_select_wide("auto", &wide, NULL) == SL_OK && wide != ops) {
+        snprintf(other, sizeof other, " (%s for f16 and f32 weights)", wide->name);
+    }
     const bool is_slow = strcmp(ops->name, "reference") == 0;
     sl_findings_add(findings, "processor", is_slow ? SL_HEALTH_WARNING : SL_HEALTH_OK,
-                    "workers compute with tier %s, of %s%s", ops->name, tiers,
+                    "workers compute with tier %s%s, of %s%s", ops->name, other, tiers,
                     is_slow ? ": plain C, many times slower than the others" : "");
     sl_findings_remedy(findings, "a processor with AVX2 or NEON, or unset SLUICE_TIER");
     if (is_amx_refused()) {

@@ -2,10 +2,11 @@
 /*
  * Purpose: which tiers of the table of operations this processor can run, and which one a caller gets.
  *
- * Design: the tables are filled once per process, slowest first, each from a copy of the previous one; afterwards they
- *         are only read. SLUICE_TIER in the environment replaces "auto", for tests and comparisons.
+ * Design: the tables are filled once per process, each from a copy of the previous one; afterwards they are only read.
+ *         SLUICE_TIER in the environment replaces "auto", for tests and comparisons.
  *
- * To add a tier: a row in `tiers`, and its fill functions in the folders' fills.h. Slower rows come first.
+ * To add a tier: a row in `tiers`, after the one that it is a copy of, its fill functions in the folders' fills.h, and a
+ * row in `choices` for the processors on which it is the fastest.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -30,10 +31,6 @@ static bool always(void) {
 }
 
 #if defined(__x86_64__)
-static bool never(void) {
-    return false;
-}
-
 // Returns true where the processor has AVX2, FMA and F16C. The builtin also checks that the operating system saves the
 // wide registers. Some compilers' builtin does not know f16c.
 static bool has_avx2(void) {
@@ -61,12 +58,10 @@ static bool has_avx512bf16(void) {
     return has_avx512vnni() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & avx512_bf16) != 0;
 }
 
-// Returns false on Sapphire Rapids, which issues VDPBF16PS a quarter as often as f32 multiply-adds, or half their rate.
-// The tile unit identifies it, whether or not the operating system permits its use.
-static bool has_no_tiles(void) {
-    const unsigned amx_tile = 1u << 24;
-    unsigned eax, ebx, ecx, edx;
-    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_tile) == 0;
+// Returns true where VDPBF16PS issues as often as f32 multiply-adds. Sapphire and Emerald Rapids issue it a quarter as
+// often: half their rate.
+static bool has_fast_avx512bf16(void) {
+    return has_avx512bf16() && __builtin_cpu_is("amd");
 }
 
 // Asks the kernel for tile registers, 8 KiB of state that it must save. It grants them to a process that asks (Linux
@@ -85,33 +80,52 @@ enum { N_FILLS = 7 }; // of one tier, at most
 static const struct {
     const char *name;
     bool (*runs_here)(void);
-    bool (*pays_here)(void);                    // returns true where it is faster than the tiers before it; "auto" asks
     void (*fills[N_FILLS])(struct sl_ops *ops); // entries that none of them fills stay as in the previous tier
 } tiers[] = {
     {"reference",
-     always,
      always,
      {sl_ref_dense_fill, sl_ref_pick_fill, sl_ref_kv_fill, sl_ref_stats_fill, sl_ref_evict_fill, sl_ref_retrieve_fill,
       sl_ref_scan_fill}},
 #if defined(__x86_64__)
     {"avx2",
      has_avx2,
-     always,
      {sl_vector_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill, sl_avx2_scan_fill}},
-    {"avx512", has_avx512, always, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
-    {"avx512vnni", has_avx512vnni, always, {sl_avx512vnni_dense_fill}},
-    {"avx512bf16", has_avx512bf16, has_no_tiles, {sl_avx512bf16_dense_fill, sl_avx512bf16_kv_fill}},
-    {"amx2", has_amx, never, {sl_amx_dense_fill, sl_amx2_dense_fill, sl_amx2_kv_fill}},
-    {"amx", has_amx, always, {sl_amx_dense_fill, sl_amx_kv_fill}},
+    {"avx512", has_avx512, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
+    {"avx512vnni", has_avx512vnni, {sl_avx512vnni_dense_fill}},
+    {"avx512bf16", has_avx512bf16, {sl_avx512bf16_dense_fill, sl_avx512bf16_kv_fill}},
+    {"amx2", has_amx, {sl_amx_dense_fill, sl_amx2_dense_fill, sl_amx2_kv_fill}},
+    {"amx", has_amx, {sl_amx_dense_fill, sl_amx_kv_fill}},
 #elif defined(__aarch64__)
-    {"neon", always, always, {sl_vector_dense_fill}},
+    {"neon", always, {sl_vector_dense_fill}},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
 
+/*
+ * What "auto" is: the fastest tier of each processor for the weights of a model, whose products' precision
+ * engine/tensor/ops.h permits. `sluice bench tiers` measures every cell on this machine and compares. The first row
+ * whose processor this is counts. Measured on: SPR with AMX, Zen 4, and Emerald Rapids without AMX.
+ */
+static const struct {
+    bool (*is_this)(void);
+    const char *usual; // bf16; codes, which tiers from avx512vnni on multiply alike but for prompts on AMX
+    const char *wide;  // f16 and f32, of which amx would round one side of attention
+} choices[] = {
+#if defined(__x86_64__)
+    {has_amx, "amx", "amx2"},
+    {has_fast_avx512bf16, "avx512bf16", "avx512bf16"},
+    {has_avx512vnni, "avx512vnni", "avx512vnni"}, // with bf16, multiply-adds of f32
+    {has_avx512, "avx512", "avx512"},
+    {has_avx2, "avx2", "avx2"},
+#elif defined(__aarch64__)
+    {always, "neon", "neon"},
+#endif
+    {always, "reference", "reference"},
+};
+
 static struct sl_ops tables[N_TIERS];
 static const char *names[N_TIERS + 1];
-static int n_tables, n_auto; // "auto" is table n_auto - 1
+static int n_tables, chosen; // the row of choices[]
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
 static void fill_tables(void) {
@@ -128,13 +142,13 @@ static void fill_tables(void) {
             tiers[i].fills[f](table);
         }
         names[n_tables++] = tiers[i].name;
-        if (tiers[i].pays_here()) {
-            n_auto = n_tables;
-        }
+    }
+    while (!choices[chosen].is_this()) { // the last row is for all
+        chosen++;
     }
 }
 
-// Returns the tier's name; NULL for auto.
+// Returns the tier that the user has named; NULL: none, or auto.
 static const char *named(const char *tier) {
     if (tier == NULL || strcmp(tier, "auto") == 0) {
         tier = getenv("SLUICE_TIER");
@@ -143,21 +157,11 @@ static const char *named(const char *tier) {
     return tier;
 }
 
-enum sl_status sl_ops_select_closer(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
-    pthread_once(&tables_once, fill_tables);
-    bool rounds = named(tier) == NULL && strcmp(tables[n_auto - 1].name, "amx") == 0;
-    return sl_ops_select(rounds ? "amx2" : tier, ops_out, err);
-}
-
-enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
-    pthread_once(&tables_once, fill_tables);
-    tier = named(tier);
-    if (tier == NULL) {
-        *ops_out = &tables[n_auto - 1];
-        return SL_OK;
-    }
+static enum sl_status select_or(const char *by_default, const char *tier, const struct sl_ops **ops_out,
+                                struct sl_error *err) {
     char list[128] = "";
     size_t used = 0;
+    tier = tier != NULL ? tier : by_default;
     for (int i = 0; i < n_tables; i++) {
         if (strcmp(tables[i].name, tier) == 0) {
             *ops_out = &tables[i];
@@ -166,6 +170,16 @@ enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, st
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", tables[i].name);
     }
     return sl_fail(err, SL_ERR_UNSUPPORTED, "no kernels of tier \"%s\" for this processor; it can run: %s", tier, list);
+}
+
+enum sl_status sl_ops_select_wide(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
+    pthread_once(&tables_once, fill_tables);
+    return select_or(choices[chosen].wide, named(tier), ops_out, err);
+}
+
+enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
+    pthread_once(&tables_once, fill_tables);
+    return select_or(choices[chosen].usual, named(tier), ops_out, err);
 }
 
 const char *const *sl_ops_tiers(void) {

@@ -13,14 +13,13 @@
 
 /*
  * Returns the table for this processor. `tier` is NULL or "auto" for the fastest, or a name: "reference", "avx2",
- * "avx512", "avx512bf16", "amx2", "amx", "neon".
+ * "avx512", "avx512vnni", "avx512bf16", "amx2", "amx", "neon".
  * SL_ERR_UNSUPPORTED: no such tier, or this processor lacks it; err lists the available ones.
  */
 enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);
 
-// Returns the table for weights of more bits than bf16: "auto" is "amx2" where it would be "amx", which rounds both
-// sides of products.
-enum sl_status sl_ops_select_closer(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);
+// Returns the table for a model with f16 or f32 weights, which has another "auto" where choices[] of tiers.c says so.
+enum sl_status sl_ops_select_wide(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);
 
 // Returns the names of the tiers that this processor can run, slowest first, NULL-terminated.
 const char *const *sl_ops_tiers(void);

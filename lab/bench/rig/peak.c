@@ -112,6 +112,7 @@ static const struct {
     {"amx2", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
     {"avx512bf16", "AVX-512 dot products of bf16 pairs from registers", true, LOOP_STEPS * 12.0 * 4 * 16, pairs_bf16},
     {"avx512bf16", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
+    {"avx512vnni", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
     {"avx512", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
     {"avx2", "AVX2 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 8, fma_256},
 };

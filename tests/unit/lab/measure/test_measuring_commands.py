@@ -68,6 +68,21 @@ class Weights(unittest.TestCase):
                          {c: v for c, v in values.items() if "load" not in c})
 
 
+class Tiers(unittest.TestCase):
+    def test_every_cell_has_one_chosen_tier_and_steps_with_codes_the_bits_of_plain_c(self):
+        command, cells = ["bench", "tiers", "--size", "256", "--seconds", "0", "--json"], {}
+        for row in rows_of(run(*command)):
+            cells.setdefault(row["case"], []).append(row)
+            self.assertGreater(row["value"], 0)
+            if row["case"][0] in "Qi" and not row["case"].endswith(" 512"):
+                self.assertEqual(row["error"], 0, row)
+        self.assertEqual(len(cells), 13 * 4)
+        for case, rows in cells.items():
+            self.assertEqual([row["chosen"] for row in rows].count(True), 1, case)
+        named = rows_of(run(*command, "--only", "Q4_K", env={"SLUICE_TIER": "avx2"}))
+        self.assertEqual({row["tier"] for row in named if row["chosen"]}, {"avx2"})
+
+
 class Usage(unittest.TestCase):
     def test_wrong_usage_exits_with_2_and_says_why(self):
         for words in [
@@ -93,6 +108,7 @@ class Usage(unittest.TestCase):
             ["bench", "cells", "--cell", "decode:5y2"],
             ["bench", "cells", "--cell", "decode:5x65"],
             ["bench", "coordinator", "--cells", "1:1"],
+            ["bench", "tiers", "--size", "300"],
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
             ["profile", "--model", MODEL, "--write", "--out", "x"],
