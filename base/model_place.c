@@ -23,19 +23,18 @@ static bool joined(const char *a, const char *b, char path_out[PATH_MAX]) {
     return fits;
 }
 
-bool sl_program_folder(char path_out[PATH_MAX]) {
+enum sl_status sl_program_folder(char path_out[PATH_MAX], struct sl_error *err) {
     ssize_t n = readlink("/proc/self/exe", path_out, PATH_MAX - 1);
-    if (n <= 0 || n == PATH_MAX - 1) {
-        return false;
-    }
+    SL_FAIL_IF(n < 0, err, SL_ERR_IO, "the folder of this program cannot be found: /proc/self/exe: %m");
+    SL_FAIL_IF(n == PATH_MAX - 1, err, SL_ERR_RANGE, "the path of this program has more than %d bytes", PATH_MAX - 2);
     path_out[n] = '\0';
     *strrchr(path_out, '/') = '\0';
-    return true;
+    return SL_OK;
 }
 
 static bool beside_program(const char *below, char path_out[PATH_MAX]) {
     char bin[PATH_MAX];
-    return sl_program_folder(bin) && joined(bin, below, path_out);
+    return sl_program_folder(bin, NULL) == SL_OK && joined(bin, below, path_out);
 }
 
 bool sl_model_place(int i, char path_out[PATH_MAX]) {

@@ -15,10 +15,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/status.h"
+
 #define SL_MODEL_NAME_BYTES 64 // with the terminating zero
 
-// Writes the folder of the program that runs. False: unknown.
-bool sl_program_folder(char path_out[PATH_MAX]);
+// Writes the folder of the program that runs.
+enum sl_status sl_program_folder(char path_out[PATH_MAX], struct sl_error *err);
 
 // Writes the path of folder i of those above; the folder may not exist. Folder 0 is the cache. False: there is no such
 // folder, or it is unknown (no HOME).

@@ -16,12 +16,12 @@ extern char **environ;
 enum sl_status sl_python_set_path(struct sl_error *err) {
     char bin[PATH_MAX], *paths = NULL;
     const char *others = getenv("PYTHONPATH");
-    bool set = sl_program_folder(bin) &&
-               asprintf(&paths, "%s/../share/sluice/python:%s/../../lab/sluice_eval%s%s", bin, bin,
+    SL_TRY(sl_program_folder(bin, err));
+    bool set = asprintf(&paths, "%s/../share/sluice/python:%s/../../lab/sluice_eval%s%s", bin, bin,
                         others && others[0] ? ":" : "", others ? others : "") > 0 &&
                setenv("PYTHONPATH", paths, 1) == 0;
     free(paths);
-    return set ? SL_OK : sl_fail(err, SL_ERR_IO, "the folder of this program cannot be found: %m");
+    return set ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for PYTHONPATH");
 }
 
 enum sl_status sl_python_start(const char *const words[3], int input, int output, pid_t *pid_out,

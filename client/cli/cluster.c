@@ -192,8 +192,7 @@ static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_s
 
 static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
-    SL_FAIL_IF(!sl_program_folder(cluster->bin), err, SL_ERR_NOT_FOUND,
-               "cannot find the folder of this executable: %m");
+    SL_TRY(sl_program_folder(cluster->bin, err));
     struct sl_cluster_config plain = *config;
     plain.tls = NULL;
     plain.n_coordinators = 1;

@@ -380,7 +380,7 @@ static enum sl_status start_child(struct cell *cell, int i, const char *name, ch
 static enum sl_status start_cluster(struct cell *cell, struct sl_error *err) {
     const struct options *options = &cell->bench->options;
     char bin[PATH_MAX], program[PATH_MAX + 32], self[PATH_MAX + 32], n[16], limit[16], prefill_ms[16], token_ms[16];
-    SL_FAIL_IF(!sl_program_folder(bin), err, SL_ERR_IO, "the folder of this program cannot be found: %m");
+    SL_TRY(sl_program_folder(bin, err));
     snprintf(program, sizeof program, "%s/sluice-coordinator", bin);
     snprintf(self, sizeof self, "%s/sluice", bin);
     snprintf(n, sizeof n, "%d", (int)cell->n_workers);

@@ -31,7 +31,7 @@ enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transpor
                                   struct sl_error *err) {
     *rig = (struct sl_store_rig){0};
     char bin[PATH_MAX], path[PATH_MAX + 32];
-    SL_FAIL_IF(!sl_program_folder(bin), err, SL_ERR_IO, "the folder of this program cannot be found: %m");
+    SL_TRY(sl_program_folder(bin, err));
     snprintf(path, sizeof path, "%s/sluice-kvstore", bin);
     // The store sends heartbeats to a coordinator that does not exist; it works without one.
     char *argv[] = {path,          "--name",      "bench-store",     "--coordinator",

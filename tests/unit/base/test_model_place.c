@@ -6,10 +6,24 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #include "base/model_place.h"
 #include "tests/unit/temp_folder.h"
+
+static ssize_t link_bytes; // of /proc/self/exe; 0: as it is; below 0: it cannot be read
+
+ssize_t __real_readlink(const char *path, char *buffer, size_t bytes);
+ssize_t __wrap_readlink(const char *path, char *buffer, size_t bytes);
+ssize_t __wrap_readlink(const char *path, char *buffer, size_t bytes) {
+    if (link_bytes == 0) {
+        return __real_readlink(path, buffer, bytes);
+    }
+    errno = link_bytes < 0 ? EACCES : 0;
+    memset(buffer, '/', bytes);
+    return link_bytes < (ssize_t)bytes ? link_bytes : (ssize_t)bytes;
+}
 
 // base/name, made as a folder
 static struct temp_folder folder_in(const struct temp_folder *base, const char *name) {
@@ -97,11 +111,28 @@ static void test_model_is_found_by_its_name(void **state) {
     assert_int_equal(rmdir(models.path) | rmdir(ours.path) | rmdir(cache.path), 0);
 }
 
+static void test_a_folder_that_is_not_found_says_why(void **state) {
+    (void)state;
+    char path[PATH_MAX];
+    struct sl_error err = {0};
+    assert_int_equal(sl_program_folder(path, &err), SL_OK);
+    assert_true(path[0] == '/' && strstr(path, "bin"));
+    link_bytes = -1;
+    assert_int_equal(sl_program_folder(path, &err), SL_ERR_IO);
+    assert_non_null(strstr(err.text, "Permission denied"));
+    assert_false(sl_model_place(1, path));
+    link_bytes = PATH_MAX; // more than there is room for
+    assert_int_equal(sl_program_folder(path, &err), SL_ERR_RANGE);
+    assert_non_null(strstr(err.text, "4094 bytes"));
+    link_bytes = 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_place_of_the_cache),
         cmocka_unit_test(test_model_names),
         cmocka_unit_test(test_model_is_found_by_its_name),
+        cmocka_unit_test(test_a_folder_that_is_not_found_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
